@@ -38,9 +38,9 @@ from texts import (
 )
 
 from edgespec import bundle as bundles
+from edgespec.api.loading import DEFAULT_TREE_WIDTH
 from edgespec.measuring.equality import tally
 from edgespec.measuring.prompts import read_prompts
-from edgespec.runtime.deployment.options import DEFAULT_TREE_WIDTH
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from edgespec.api.generation import GenerationStream
     from edgespec.api.keywords import GenerationKeywords
     from edgespec.api.result import GenerationResult
-    from edgespec.api.stream import TextStream
     from edgespec.runtime.decoding.generate import Round
 
 _FILE = Path(__file__).with_name("arbitration.py")
@@ -190,7 +190,7 @@ def _messages(source: str, edit: Edit) -> list[dict[str, str]]:
     return [{"role": "user", "content": asked}]
 
 
-def _answers(edit: str, streams: Mapping[str, TextStream]) -> dict[str, Answer]:
+def _answers(edit: str, streams: Mapping[str, GenerationStream]) -> dict[str, Answer]:
     """Makes all texts side by side."""
     going = {name: iter(stream) for name, stream in streams.items()}
     while going:

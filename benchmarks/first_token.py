@@ -21,9 +21,9 @@ from common import add_threads, count, exit_code, print_result, print_table
 from texts import facts_of
 
 from edgespec import LLM
+from edgespec.api.loading import DRAFTS
 from edgespec.errors import DeviceError
 from edgespec.measuring.prompts import PYTHON
-from edgespec.runtime.deployment.options import DRAFTS
 
 _COLD_WANTED = 3.0  # seconds
 

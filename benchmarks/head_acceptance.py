@@ -19,7 +19,7 @@ from statistics import median
 from common import add_threads, count, counts, exit_code, print_result, print_table
 
 from edgespec import LLM
-from edgespec.api.stream import TextStream
+from edgespec.api.generation import GenerationStream
 from edgespec.measuring.prompts import read_prompts
 from edgespec.runtime.decoding.generate import Round
 
@@ -97,7 +97,7 @@ def _tokens(llm: LLM, prompt: str, chat: bool) -> list[int]:
 
 
 def _line(
-    temperature: float, nodes: int, width: int, streams: Sequence[TextStream], equal: int
+    temperature: float, nodes: int, width: int, streams: Sequence[GenerationStream], equal: int
 ) -> Line:
     rounds = [each for stream in streams for each in stream.rounds if each.drafted]
     return Line(

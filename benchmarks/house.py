@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from common import exit_code, print_result, print_table
 
 from edgespec import bundle as bundles
-from edgespec.api.engine import NativeLLM
+from edgespec.api.llm import LLM
+from edgespec.api.loading import LoadOptions
 from edgespec.cli import COMMANDS
-from edgespec.runtime.deployment.options import LoadOptions
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -91,11 +91,11 @@ def _options(command: str) -> int:
 def _entered(path: Path) -> dict[str, list[str]]:
     """Returns the modules that steps enter, by draft source."""
     bundle = bundles.load(path)
-    llm = NativeLLM(bundle, LoadOptions(context=1024))
+    llm = LLM(bundle, LoadOptions(context=1024))
     return {draft: _modules(llm, draft) for draft in ("none", "auto")}
 
 
-def _modules(llm: NativeLLM, draft: str) -> list[str]:
+def _modules(llm: LLM, draft: str) -> list[str]:
     stream = llm.stream(_PROMPT, max_new_tokens=200, draft_source=draft)
     pieces, names = iter(stream), set[str]()
 

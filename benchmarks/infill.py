@@ -29,8 +29,8 @@ from common import add_threads, count, exit_code, print_result, print_table
 from serving import events, served
 from texts import facts_of
 
+from edgespec.api.loading import DRAFTS
 from edgespec.errors import InputError
-from edgespec.runtime.deployment.options import DRAFTS
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 _MODULES = (

@@ -24,8 +24,8 @@ from texts import facts_of
 
 from edgespec import LLM
 from edgespec import bundle as bundles
+from edgespec.api.loading import DRAFTS
 from edgespec.errors import InputError
-from edgespec.runtime.deployment.options import DRAFTS
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.textfiles import read_utf8
 

@@ -32,11 +32,11 @@ from prompts import CHAT
 from reading import evaluated, weight_bytes
 
 from edgespec import bundle as bundles
+from edgespec.api.loading import LoadOptions
 from edgespec.errors import InputError
 from edgespec.measuring.prompts import read_prompts
 from edgespec.models import load_checkpoint
 from edgespec.runtime.deployment.deployment import deploy, with_costs
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.environment import MIB
 from edgespec.tuning.texts import PASSAGES

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from common import add_threads, count, exit_code, print_result, print_table
 
 from edgespec import LLM
+from edgespec.api.loading import DRAFTS
 from edgespec.measuring.equality import Judge, tally, worst
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.deployment.options import DRAFTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,9 +22,9 @@ from common import add_threads, count, exit_code, print_result, print_table
 from texts import facts_of
 
 from edgespec import LLM
+from edgespec.api.loading import DRAFTS
 from edgespec.measuring.prompts import PYTHON
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.deployment.options import DRAFTS
 
 _WANTED = 0.1  # of the first process's time
 

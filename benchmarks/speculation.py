@@ -28,9 +28,9 @@ from texts import (
     settings_of,
 )
 
+from edgespec.api.loading import DEFAULT_TREE_WIDTH, DRAFTS
 from edgespec.measuring.equality import tally
 from edgespec.measuring.prompts import read_prompts
-from edgespec.runtime.deployment.options import DEFAULT_TREE_WIDTH, DRAFTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

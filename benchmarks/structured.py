@@ -20,9 +20,9 @@ from common import add_threads, count, exit_code, print_result, print_table
 from texts import mean_length, speed
 
 from edgespec import LLM, GenerationResult
+from edgespec.api.loading import DRAFTS
 from edgespec.measuring.prompts import PYTHON
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.deployment.options import DRAFTS
 
 _NEW_TOKENS = 192
 _SCHEMA = {

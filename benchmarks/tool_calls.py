@@ -22,7 +22,7 @@ from common import add_threads, count, exit_code, print_result, print_table
 from texts import mean_length, speed
 
 from edgespec import LLM, GenerationResult
-from edgespec.runtime.deployment.options import DRAFTS
+from edgespec.api.loading import DRAFTS
 
 _NEW_TOKENS = 256
 

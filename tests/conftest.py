@@ -22,7 +22,6 @@ import pytest
 from hypothesis import settings
 
 from edgespec.cli import main
-from edgespec.runtime.planning import planned_drafter, priced
 
 # The same examples every time, however slow the machine is.
 settings.register_profile("edgespec", derandomize=True, deadline=None)
@@ -56,14 +55,6 @@ def gpu_in_software():
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def tiny_drafts_are_asked():
-    """Let `auto` try draft models that take as long as their targets, as tiny ones do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(priced, "_TRY_ANYWAY", 0.2)
-        yield
-
-
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory):
     """Small bundles by name, each made at its first use."""
@@ -85,24 +76,6 @@ def own_cache(monkeypatch, tmp_path):
     """The path of an empty cache folder of the test's own."""
     monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-class Clock:
-    """A clock whose time the test sets; each reading adds a tick."""
-
-    now = tick = 0.0
-
-    def __call__(self):
-        self.now += self.tick
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """The clock of the planner; apart from its ticks, nothing takes any time."""
-    made = Clock()
-    monkeypatch.setattr(planned_drafter.time, "perf_counter", made)
-    return made
 
 
 @pytest.fixture(scope="session")

@@ -20,9 +20,9 @@ import edgespec
 from edgespec import LLM
 from edgespec.api.chat import ChatOptions
 from edgespec.api.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
+from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.api.session import Session
-from edgespec.runtime.deployment.options import LoadOptions
 
 SUBPACKAGES = ("models", "export", "runtime")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec import LLM
-    from edgespec.api.engine import NativeLLM
+    from edgespec.api.llm import LLM
     from edgespec.measuring.equality import Judge
     from peers.base import Checkpoints, Loading, Request
 
@@ -72,16 +72,16 @@ class _Native(GgufFiles):
     def load(self, loading: Loading) -> _NativeDecoder:
         """See `Peer`."""
         from edgespec import bundle as bundles
-        from edgespec.api.engine import NativeLLM
-        from edgespec.runtime.deployment.options import LoadOptions
+        from edgespec.api.llm import LLM
+        from edgespec.api.loading import LoadOptions
 
         bundle, draft = bundles.load(loading.folder / "bundle"), _DRAFTS[loading.setting]
         options = LoadOptions(draft=draft, threads=loading.threads, context=loading.context)
-        return _NativeDecoder(NativeLLM(bundle, options))
+        return _NativeDecoder(LLM(bundle, options))
 
 
 class _NativeDecoder(Unjudged):
-    def __init__(self, llm: NativeLLM) -> None:
+    def __init__(self, llm: LLM) -> None:
         self._llm = llm
 
     def make(self, request: Request) -> Text:

@@ -11,17 +11,14 @@ import numpy.typing as npt
 
 from edgespec.api import at_once
 from edgespec.api.prompts import Prompts
-from edgespec.bundle import LAST_HIDDEN, MEAN, TARGET
+from edgespec.bundle import MEAN
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.system.options import require_count
 
 if TYPE_CHECKING:
-    from edgespec.api.engine import NativeLLM
     from edgespec.api.llm import LLM
-    from edgespec.runtime.execution.slots import Slots
     from edgespec.runtime.speculation.engine import Engine
 
 Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int]]
@@ -51,7 +48,7 @@ class Embedder:
         InputError: if the model generates text.
     """
 
-    def __init__(self, llm: LLM | NativeLLM, prompts: Prompts, row: Row) -> None:
+    def __init__(self, llm: LLM, prompts: Prompts, row: Row) -> None:
         if llm.bundle.target.embedding is None:
             raise InputError(
                 "the model makes texts, and no embeddings: use a bundle of an embedding model"
@@ -171,34 +168,3 @@ def engine_row(
         finally:
             sequence.free()
     return total / len(text) if pooling == MEAN else hidden[0].copy()
-
-
-def slot_row(llm: LLM, slots: Slots, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
-    """Reads a text with the models of other engines."""
-    assert llm.bundle.target.embedding is not None, "the embedder has checked it"
-    with llm.lock, slots.enter(None, text, len(text)) as slot:
-        pool = _mean if llm.bundle.target.embedding.pooling == MEAN else _last
-        return pool(slot.runners[TARGET], text, check)
-
-
-def _last(runner: Runner, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
-    """Returns the row of the last token."""
-    runner.resume(text)
-    done = runner.length
-    for rows in runner.chunks(len(text) - done):
-        check()
-        row: Floats = runner.prefill(text[done : done + rows])[LAST_HIDDEN][0]
-        done += rows
-    return row.copy()
-
-
-def _mean(runner: Runner, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
-    """Returns the mean of all rows, of which none is left from other texts."""
-    runner.resume(())
-    model = runner.model
-    most = min(model.sizes.prefill_chunk, model.shapes.rows[-1])
-    total = np.zeros(model.role.hidden_size)
-    for results in runner.score(text, most):
-        total += results[LAST_HIDDEN].sum(axis=0, dtype=np.float64)
-        check()
-    return total / len(text)

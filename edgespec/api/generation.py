@@ -14,7 +14,7 @@ from edgespec.api.answer_text import AnswerText
 from edgespec.api.predictions import prediction_facts
 from edgespec.api.result import GenerationResult, rates
 from edgespec.errors import InputError
-from edgespec.runtime.drafters.prediction import Prediction
+from edgespec.runtime.drafters.predicted_text import Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.engine import Engine

@@ -13,7 +13,7 @@ from edgespec.api.tools import Tool
 
 
 class LoadKeywords(TypedDict, total=False):
-    """See `edgespec.runtime.deployment.options.LoadOptions`."""
+    """See `edgespec.api.loading.LoadOptions`."""
 
     device: str
     draft_device: str

@@ -1,4 +1,4 @@
-"""The class `LLM`: load a bundle and generate text."""
+"""Loads a bundle's native graphs, and generates texts with them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,39 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast, overload
 
-from edgespec.api import at_once, loading, snapshots
-from edgespec.api.chat import ChatOptions
-from edgespec.api.embedding import Embedder, Inputs, slot_row
+from edgespec import bundle as bundles
+from edgespec.api import at_once, session_files
+from edgespec.api.answer_text import AnswerText
+from edgespec.api.chat import ChatOptions, Conversation
+from edgespec.api.embedding import Embedder, Inputs, engine_row
+from edgespec.api.generation import GenerationStream
 from edgespec.api.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
+from edgespec.api.loading import (
+    MAX_DRAFT_TOKENS,
+    PLANNED_DRAFT_TOKENS,
+    RECYCLING_DRAFTS,
+    LoadOptions,
+)
+from edgespec.api.models import planned
 from edgespec.api.options import GenerationOptions, checked, shown
+from edgespec.api.predictions import predicted_tokens
+from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.prompts import Prompts
 from edgespec.api.result import GenerationResult
-from edgespec.api.session import Session
-from edgespec.api.stream import TextStream
-from edgespec.api.texts import Texts
+from edgespec.api.sessions import Session
+from edgespec.api.sources import Sources, stored_prompts
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
+from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.deployment.options import LoadOptions
-from edgespec.runtime.execution.model import Model
-from edgespec.runtime.execution.slots import Slot
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.sequences.model import AFTER, Rows
+from edgespec.runtime.sequences.sequence import Sequence as Kept
+from edgespec.runtime.speculation.engine import Engine
+from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
+from edgespec.runtime.text.endings import TextEnd
 from edgespec.runtime.text.infill import InfillPrompt
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 
 class LLM:
@@ -34,69 +50,68 @@ class LLM:
 
     Args:
         bundle: folder of a bundle; None for the embedded pair, a small model of Python code.
-        options: fields of `edgespec.runtime.deployment.options.LoadOptions`: `device`, `draft`,
-            `draft_device`, `context`, `memory`, `threads` and more.
+        options: fields of `edgespec.api.loading.LoadOptions`: `device`, `draft`, `draft_device`,
+            `context`, `memory`, `threads` and more.
 
     Attributes:
-        options: the options in use.
         bundle: the loaded bundle.
-        tokenizer: the bundle's tokenizer.
-        deployment: engines, text limits and memory use.
-        lock: lock that is held during each round of a text. Hold it while you use `target` or a
-            session's caches yourself.
-        draft: draft source, one of `DRAFTS`.
+        options: the options in use.
+        tokenizer: tokenizer of the target.
+        plan: where the models run, and their memory.
         context_length: maximum number of tokens of prompt and output together.
+        draft: draft source, one of `DRAFTS`.
+        draft_sources: allowed values of a text's `draft_source`.
+        engine: continues sequences.
+        models: the models by role.
 
     Raises:
         BundleError: if the bundle cannot be used.
         DeviceError: if a device does not exist or cannot run the model.
-        InputError: if an option is out of range.
-        MemoryLimitError: if the model does not fit the memory.
+        InputError: if an option is out of range, the bundle has no draft model for the draft
+            source, or the folder of the prompt cache cannot be used.
+        MemoryLimitError: if memory has no room for the context.
         TypeError: if an option is unknown.
     """
 
     @shown(LoadOptions)
     def __init__(self, bundle: str | Path | None = None, **options: Unpack[LoadKeywords]) -> None:
-        loaded = loading.load(bundle, checked(LoadOptions, options))
-        self.bundle = loaded.bundle
-        self.options = loaded.options
-        self.tokenizer = loaded.tokenizer
-        self.deployment = loaded.deployment
-        self.lock = loaded.lock
+        self.options = checked(LoadOptions, options)
+        self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.draft = self.options.draft
-        self.context_length = self.deployment.context
-        self._loaded = loaded.roles
-        self._learned = loaded.learned
+        self.tokenizer = Tokenizer.from_folder(self.bundle.path)
+        files = PromptFiles.asked_for(self.options)
+        self.plan = planned(self.bundle, self.options)
+        self.context_length = self.plan.context
+        self._sources = Sources(self.bundle, self.options, self.tokenizer, self.plan)
+        self.models = self._sources.models
         self._prompts = Prompts(self.bundle, self.tokenizer, self.context_length)
-        self._texts = Texts(loaded)
-
-    @property
-    def target(self) -> Model:
-        """The compiled target model; hold `lock` while you use it."""
-        self.require_open()
-        return self._loaded[TARGET].model
-
-    @property
-    def draft_sources(self) -> tuple[str, ...]:
-        """Allowed values of a text's `draft_source`."""
-        return self._texts.drafting.sources
+        self._stored = None if files is None else stored_prompts(files, self.bundle)
+        target = self.models[TARGET]
+        self.engine = Engine(target, self._sources.cost, self._sources.drafters, self._stored)
+        self.draft_sources = self._sources.names
 
     def warm_up(self) -> None:
-        """Makes a first call of target and draft model, in which engines arrange the weights.
+        """Makes a first pass of each model, which reads the weights from the disk.
 
-        This takes seconds with large models, and the first text after loading takes longer by it.
         Call it on a thread of its own while nobody wants a text yet, as `edgespec chat` and
         `edgespec serve` do; a text that begins meanwhile waits.
 
         Raises:
-            DeviceError: if an engine fails.
+            DeviceError: if a pass fails.
             InputError: if the model was closed.
         """
-        self._texts.warm_up()
+        with self.engine.exclusive():
+            for model in self.models.values():
+                rows = Rows(model.sequence([]), [0], [AFTER], [0])
+                model.forward([rows])
+                rows.accept([])
 
     def close(self) -> None:
-        """Ends all texts after their current round, and frees models and caches."""
-        self._texts.close()
+        """Ends all texts behind the pass that is being made, and frees the models' memory."""
+        self.engine.close()
+        if self._stored is not None:
+            self._stored.close()
+        self.models.clear()
 
     def require_open(self) -> None:
         """Checks that the model was not closed.
@@ -104,7 +119,7 @@ class LLM:
         Raises:
             InputError: if it was closed.
         """
-        self._texts.require_open()
+        self.engine.require_open()
 
     def require_texts(self) -> None:
         """Checks that the model generates text.
@@ -125,31 +140,47 @@ class LLM:
         self.close()
 
     def session(self) -> Session:
-        """Opens a session, which keeps its caches from one text to the next.
+        """Opens a session, which keeps what it has computed from one text to the next.
 
         Raises:
             InputError: if the model was closed.
         """
         self.require_open()
-        with self.lock:
-            return Session(self, self._texts.shared.slots.add())
+        return Session(self, self.engine.target.sequence([]))
 
     def load_session(self, path: str | Path) -> Session:
         """Opens a session that `Session.save` has written.
 
         Raises:
             InputError: if the file cannot be read, is damaged, or belongs to another bundle or
-                version.
+                version, or the model was closed.
+            MemoryLimitError: if texts that are being made need the memory.
         """
         self.require_open()
-        slots, most = self._texts.shared.slots, self.context_length
-        with self.lock:
-            return Session(self, snapshots.restored(Path(path), self.bundle.digest, slots, most))
+        tensors = session_files.load(Path(path), self.bundle.digest)
+        kept, most = self.engine.target.sequence([]), self.context_length
+        with self.engine.exclusive():
+            session_files.restore(Path(path), tensors, self.models, kept, most)
+        return Session(self, kept)
 
-    def drop(self, slot: Slot) -> None:
-        """Frees the caches of a session."""
-        with self.lock:
-            self._texts.shared.slots.remove(slot)
+    def drop(self, kept: Kept) -> None:
+        """Gives up what a session keeps."""
+        if self.models:  # else all was given up
+            with self.engine.exclusive():
+                self.engine.target.prefixes.drop(kept)
+
+    def forget(self) -> None:
+        """Forgets what earlier texts taught the drafters, and what they have computed."""
+        self.engine.forget()
+
+    def save_draft_memory(self, path: str | Path) -> None:
+        """Saves what recycling learned about the target, for `LoadOptions.draft_memory`.
+
+        Raises:
+            InputError: if the file cannot be written; an existing file stays as it was.
+        """
+        with self.engine.exclusive():
+            self._sources.recycling.successors.save(Path(path), self.bundle.digest)
 
     @shown(ChatOptions)
     def chat(
@@ -173,15 +204,15 @@ class LLM:
     def chat_stream(
         self,
         messages: Sequence[Mapping[str, Any]],
-        slot: Slot | None = None,
+        kept: Kept | None = None,
         /,
         **options: Unpack[ChatKeywords],
-    ) -> TextStream:
-        """Generates an answer in a conversation piece by piece; see `TextStream.pieces`.
+    ) -> GenerationStream:
+        """Generates an answer in a conversation piece by piece; see `GenerationStream.pieces`.
 
         Args:
             messages: see `chat`.
-            slot: see `stream`.
+            kept: see `stream`.
             options: see `chat`.
 
         Raises:
@@ -190,7 +221,7 @@ class LLM:
         self.require_open()
         made = checked(ChatOptions, options)
         self.require_texts()
-        return self._texts.begin(self._prompts.of_chat(messages, made), made, slot)
+        return self._begin(self._prompts.of_chat(messages, made), made, kept)
 
     def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Converts a conversation to a prompt of token ids with the model's chat template.
@@ -223,7 +254,7 @@ class LLM:
         made = checked(GenerationOptions, options)
         prompt = self.infill_prompt(prefix, suffix, files, made.max_new_tokens)
         options["stop_token_ids"] = (*made.stop_token_ids, *prompt.stop_ids)
-        return self.generate(prompt.tokens, **options)
+        return self.stream(prompt.tokens, **options).finish()
 
     def infill_prompt(
         self,
@@ -297,15 +328,15 @@ class LLM:
     def stream(
         self,
         prompt: str | Sequence[int],
-        slot: Slot | None = None,
+        kept: Kept | None = None,
         /,
         **options: Unpack[GenerationKeywords],
-    ) -> TextStream:
+    ) -> GenerationStream:
         """Generates a text piece by piece: iterate over the stream, then read its `result`.
 
         Args:
             prompt: see `generate`.
-            slot: caches of a session; for internal use, see `Session.stream`.
+            kept: what a session keeps; for internal use, see `Session.stream`.
             options: see `generate`.
 
         Raises:
@@ -315,7 +346,7 @@ class LLM:
         made = checked(GenerationOptions, options)
         asked = self._prompts.of_text(prompt, made)
         self.require_texts()
-        return self._texts.begin(asked, made, slot)
+        return self._begin(asked, made, kept)
 
     def embed(
         self, texts: Inputs, dimensions: int | None = None, prompt_name: str | None = None
@@ -348,17 +379,38 @@ class LLM:
             InputError: if the model generates text, or was closed.
         """
         self.require_open()
-        return Embedder(self, self._prompts, partial(slot_row, self, self._texts.shared.slots))
+        embedding = self.bundle.target.embedding
+        pooling = "" if embedding is None else embedding.pooling
+        return Embedder(self, self._prompts, partial(engine_row, self.engine, pooling))
 
-    def save_draft_memory(self, path: str | Path) -> None:
-        """Saves what recycling learned about this bundle's target, for `LoadOptions.draft_memory`.
-
-        Raises:
-            InputError: if the file cannot be written; an existing file stays as it was.
-        """
-        with self.lock:  # texts of other threads learn while they hold it
-            self._learned.save(Path(path))
-
-    def forget(self) -> None:
-        """Discards what earlier texts taught, so that the next one is drafted like a first one."""
-        self._learned.forget()
+    def _begin(
+        self, asked: Conversation, made: GenerationOptions, kept: Kept | None
+    ) -> GenerationStream:
+        source = self.options.draft if made.draft_source is None else made.draft_source
+        if source not in self.draft_sources:
+            raise InputError(
+                f"draft_source is {source!r}: a model loaded with draft {self.options.draft!r} "
+                f"offers {', '.join(self.draft_sources)}"
+            )
+        predicted = predicted_tokens(made.prediction, self.tokenizer, self.tokenizer.vocab_size)
+        nodes = MAX_DRAFT_TOKENS if predicted else PLANNED_DRAFT_TOKENS
+        if made.num_assistant_tokens is not None:
+            nodes = made.num_assistant_tokens
+        limits = Limits(
+            made.max_new_tokens,
+            self.context_length,
+            frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids)),
+            0 if source == NO_DRAFT else nodes,
+            made.tree_width,
+        )
+        sampler = Sampler(made, self.tokenizer.vocab_size)
+        request = Request(
+            asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
+            predicted[: self.context_length], kept,
+        )  # fmt: skip
+        end = TextEnd(made.stop, made.min_indent, made.max_time)
+        models, memory = list(self.models.values()), None
+        if source in RECYCLING_DRAFTS:
+            memory = "hot" if len(self._sources.recycling.successors) else "cold"
+        text = AnswerText(asked, self.tokenizer, end, limits.stop_ids)
+        return GenerationStream(self.engine, request, text, models, memory)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
+from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
 from edgespec.api.portable import portable_graph
 from edgespec.bundle import DRAFT, TARGET, Bundle
-from edgespec.errors import DeviceError
-from edgespec.runtime.deployment.options import MODEL_DRAFTS, LoadOptions
-from edgespec.runtime.engines import available_bytes
+from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.drafters.head import HeadGraph
 from edgespec.runtime.kernels import library, missing_kernels
-from edgespec.runtime.plan import HOST, Placement
+from edgespec.runtime.plan import HOST, Placement, Plan, Wish, plan
 from edgespec.runtime.sequences.model import NATIVE, Graph, Model
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.sequences.rope import Rope
 from edgespec.runtime.speculation.generation import AUTO
-from edgespec.runtime.speculation.head import HeadGraph
+from edgespec.system.memory import available_bytes
 from edgespec.system.processors import default_threads
 
 _log = logging.getLogger(__name__)
@@ -44,9 +44,31 @@ def placements(
     for name in loaded_roles(bundle, options):
         device = options.device if name == TARGET else options.draft_device
         places[name], own_bytes = _placed(device)
+        _require_suited(bundle, name, places[name])
         if own_bytes is not None:
             free[GPU] = own_bytes
     return places, free
+
+
+def planned(bundle: Bundle, options: LoadOptions) -> Plan:
+    """Plans a bundle's memory on its devices.
+
+    Raises:
+        DeviceError: if a device is not known or cannot be used.
+        InputError: if the context is longer than the model was trained for.
+        MemoryLimitError: if the memory has no room for what was asked for.
+    """
+    asked, trained = options.context, bundle.target.context_length
+    if asked is not None and asked > trained:
+        raise InputError(f"context is {asked}: the model was trained for at most {trained} tokens")
+    places, free = placements(bundle, options)
+    wanted = options.draft in MODEL_DRAFTS
+    wish = Wish(places, asked, options.sessions, wanted, options.limits)
+    found = plan(bundle, wish, free)
+    for line in found.dropped:
+        _log.warning("%s", line)
+    found.require_fit()
+    return found
 
 
 def load_model(
@@ -124,6 +146,18 @@ def _placed(device: str) -> tuple[Placement, int | None]:
     if found.reason is not None:
         raise DeviceError(f"device {device}: {found.reason}")
     return Placement(device, HOST if found.own_bytes is None else GPU, False), found.own_bytes
+
+
+def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:
+    role = bundle.manifest.roles[name]
+    if role.native is None:
+        raise InputError(f"{bundle.path}: its {name} has no graph: export the checkpoint again")
+    if not placed.native and (role.is_head or role.recurrent):
+        kind = "a draft head" if role.is_head else "recurrent layers"
+        raise DeviceError(
+            f"{bundle.path}: its {name} has {kind}, which need edgespec's compiled operators: use "
+            f"--{'draft-' if name == DRAFT else ''}device cpu, where they are installed"
+        )
 
 
 def _graph(

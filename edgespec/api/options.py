@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from edgespec.api.loading import DEFAULT_TREE_WIDTH, MAX_DRAFT_TOKENS
 from edgespec.errors import InputError, reason
-from edgespec.runtime.deployment.options import DEFAULT_TREE_WIDTH, MAX_DRAFT_TOKENS
 from edgespec.runtime.sampling.sampler import SamplingOptions
 from edgespec.system.options import require_count, require_most
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from edgespec.api.loading import LoadOptions
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array
-from edgespec.runtime.deployment.options import LoadOptions
 
 VERSION = "1"
 _KIND = "edgespec prompt"

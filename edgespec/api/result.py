@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-from edgespec.runtime.decoding.generate import PROMPT, Round
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.speculation.generation import Round as NativeRound
+from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.pieces import ToolCall
 
 _WARM_UP = 10  # rounds before the planner's forecast is compared with the measured speed
@@ -92,76 +88,7 @@ class GenerationResult:
     tool_calls: tuple[ToolCall, ...] = ()
 
 
-class Clock:
-    """Records the times and rounds of a text.
-
-    Attributes:
-        begin: start of the text, by `time.perf_counter`.
-        first: time of the first token.
-        end: time of the last token so far.
-        rounds: rounds so far, without the prompt's.
-        engine_seconds: time inside the engines in these rounds.
-    """
-
-    def __init__(self) -> None:
-        self.begin = self.first = self.end = 0.0
-        self.rounds: list[Round] = []
-        self.engine_seconds = 0.0
-        self._prompt_read = False
-
-    def start(self) -> None:
-        """Marks the start of the text."""
-        self.begin = self.first = self.end = time.perf_counter()
-
-    def round(self, step: Round, engine_seconds: float) -> None:
-        """Records a round that was just made.
-
-        Args:
-            step: the round.
-            engine_seconds: time inside the engines.
-        """
-        self.end = time.perf_counter()
-        if step.source == PROMPT:
-            if not self._prompt_read:  # else a draft model reads it
-                self.first = self.end
-            self._prompt_read |= bool(step.tokens)
-        else:
-            self.rounds.append(step)
-            self.engine_seconds += engine_seconds
-
-    def cut(self, tokens: int) -> None:
-        """Corrects the last round if only its first `tokens` tokens became text."""
-        if self.rounds:  # the prompt's round has one token
-            last = self.rounds[-1]
-            accepted = min(last.accepted, tokens)
-            self.rounds[-1] = replace(last, tokens=last.tokens[:tokens], accepted=accepted)
-
-    def facts(self, tokens: int) -> dict[str, Any]:
-        """Returns the fields of `GenerationResult` that concern times and rounds.
-
-        Args:
-            tokens: number of new tokens.
-        """
-        rounds, seconds, further = self.rounds, self.end - self.first, max(tokens - 1, 0)
-        predicted, measured = rates(rounds)
-        return {
-            "new_tokens": tokens,
-            "ttft_ms": round((self.first - self.begin) * 1e3, 2),
-            "tpot_ms": round(seconds * 1e3 / further, 3) if further else 0.0,
-            "tokens_per_second": round(further / seconds, 1) if further else 0.0,
-            "rounds": len(rounds),
-            "drafted": sum(step.drafted for step in rounds),
-            "accepted": sum(step.accepted for step in rounds),
-            "mean_accepted_length": _mean([len(step.tokens) for step in rounds]),
-            "begun": sum(step.begun for step in rounds),
-            "sources": dict(Counter(step.source for step in rounds).most_common()),
-            "predicted_tokens_per_second": predicted,
-            "measured_tokens_per_second": measured,
-            "engine_ms": round(self.engine_seconds * 1e3, 2),
-        }
-
-
-def rates(rounds: Sequence[Round | NativeRound]) -> tuple[float | None, float | None]:
+def rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:
     """Returns the predicted and the measured tokens per second of a text, behind its warm-up."""
     later = rounds[_WARM_UP:]
     planned = [(step, step.forecast) for step in later if step.forecast is not None]
@@ -170,7 +97,3 @@ def rates(rounds: Sequence[Round | NativeRound]) -> tuple[float | None, float | 
     expected = sum(f.tokens for _, f in planned) / sum(f.seconds for _, f in planned)
     came = sum(len(step.tokens) for step, _ in planned) / sum(step.seconds for step, _ in planned)
     return round(expected, 1), round(came, 1)
-
-
-def _mean(values: Sequence[int]) -> float:
-    return round(sum(values) / len(values), 3) if values else 0.0

@@ -16,7 +16,7 @@ from edgespec.errors import InputError
 from edgespec.runtime.sequences.sequence import Sequence as Kept
 
 if TYPE_CHECKING:
-    from edgespec.api.engine import NativeLLM
+    from edgespec.api.llm import LLM
 
 
 class Session:
@@ -27,7 +27,7 @@ class Session:
     takes longer to start. It is also a context manager that closes the session.
     """
 
-    def __init__(self, llm: NativeLLM, kept: Kept) -> None:
+    def __init__(self, llm: LLM, kept: Kept) -> None:
         self._llm = llm
         self._kept: Kept | None = kept
 

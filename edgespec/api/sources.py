@@ -7,28 +7,28 @@ from pathlib import Path
 
 import numpy as np
 
+from edgespec.api.loading import DRAFTS, LoadOptions
 from edgespec.api.models import load_model, load_part
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import BundleError, InputError
-from edgespec.runtime.deployment.options import DRAFTS, LoadOptions
+from edgespec.runtime.drafters.base import Drafter
+from edgespec.runtime.drafters.grammar import GrammarDrafter
+from edgespec.runtime.drafters.growth import Ids, TreeDrafter
+from edgespec.runtime.drafters.head import HeadDrafter
+from edgespec.runtime.drafters.lookup import LookupDrafter
+from edgespec.runtime.drafters.model import ModelDrafter
+from edgespec.runtime.drafters.parallel import ParallelDrafter
+from edgespec.runtime.drafters.prediction import PredictionDrafter
+from edgespec.runtime.drafters.recycling import RecyclingDrafter
+from edgespec.runtime.drafters.skip import SkipDrafter
 from edgespec.runtime.drafters.successors import Successors
+from edgespec.runtime.drafters.translated import RecodedDrafter, SharedDrafter
 from edgespec.runtime.plan import Plan
 from edgespec.runtime.sequences.model import NATIVE
-from edgespec.runtime.speculation.base import Drafter
 from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT
-from edgespec.runtime.speculation.grammar import GrammarDrafter
-from edgespec.runtime.speculation.growth import Ids, TreeDrafter
-from edgespec.runtime.speculation.head import HeadDrafter
-from edgespec.runtime.speculation.lookup import LookupDrafter
-from edgespec.runtime.speculation.model import ModelDrafter
-from edgespec.runtime.speculation.parallel import ParallelDrafter
-from edgespec.runtime.speculation.prediction import PredictionDrafter
-from edgespec.runtime.speculation.recycling import RecyclingDrafter
-from edgespec.runtime.speculation.skip import SkipDrafter
-from edgespec.runtime.speculation.translated import RecodedDrafter, SharedDrafter
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
 

@@ -9,10 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgespec.api.options import GenerationOptions
-from edgespec.errors import InputError
-from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.deployment.options import (
+from edgespec.api.loading import (
     DRAFTS,
     FIXED_DRAFT_TOKENS,
     PIPELINES,
@@ -21,6 +18,9 @@ from edgespec.runtime.deployment.options import (
     LoadOptions,
     parse_size,
 )
+from edgespec.api.options import GenerationOptions
+from edgespec.errors import InputError
+from edgespec.models.embedded import BUNDLE
 from edgespec.system.textfiles import read_utf8
 
 LOAD_DEFAULTS = {field.name: field.default for field in fields(LoadOptions)}

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.api.loading import LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.runtime.deployment.comparing import Strategy

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
 
+from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
 from edgespec.bundle import Bundle
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.measuring.bits import Bits
@@ -23,8 +24,7 @@ from edgespec.measuring.worker import Made, Request, Worker
 from edgespec.runtime.deployment.demands import HOST
 from edgespec.runtime.deployment.deployment import Deployment, deploy
 from edgespec.runtime.deployment.memory import USUAL_CONTEXT
-from edgespec.runtime.deployment.options import MODEL_DRAFTS, LoadOptions
-from edgespec.runtime.engines import available_bytes
+from edgespec.system.memory import available_bytes
 
 PLAIN = "plain"
 """Name of the setting that the others are compared with."""

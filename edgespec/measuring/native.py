@@ -13,15 +13,15 @@ from hashlib import blake2b
 
 import numpy as np
 
-from edgespec.api.engine import NativeLLM, is_native
 from edgespec.api.generation import GenerationStream
+from edgespec.api.llm import LLM, is_native
+from edgespec.api.loading import LoadOptions
 from edgespec.bundle import Bundle
 from edgespec.measuring.bench import PLAIN, Bench, Setting
 from edgespec.measuring.bits import CHUNKS, Bits
 from edgespec.measuring.worker import Made, Request
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.deployment.memory import USUAL_CONTEXT
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.sequence import Sequence as Tokens
 from edgespec.runtime.speculation.generation import AUTO
@@ -58,14 +58,14 @@ class NativeBench(Bench):
 
     @contextmanager
     def _loaded(self, names: Sequence[str]) -> Iterator[Mapping[str, Setting]]:
-        llm = NativeLLM(self._bundle, self._loading)
+        llm = LLM(self._bundle, self._loading)
         yield {name: _Setting(llm, self.settings[name].draft) for name in names}
 
 
 class _Setting:
     """See `Setting`."""
 
-    def __init__(self, llm: NativeLLM, draft: str) -> None:
+    def __init__(self, llm: LLM, draft: str) -> None:
         self._llm, self._draft = llm, draft
         self.context_length = llm.context_length
 

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.api.llm import LLM
+from edgespec.api.loading import default_tree
 from edgespec.errors import DeviceError, InputError
 from edgespec.measuring.windows import Window, endings, require_stride, windows
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.deployment.deployment import Deployment
-from edgespec.runtime.deployment.options import default_tree
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.shapes import ROW_BUCKETS, row_bucket
 

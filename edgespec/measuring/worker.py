@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from edgespec.api.loading import LoadOptions
 from edgespec.errors import DeviceError, EdgespecError
-from edgespec.runtime.deployment.options import LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM

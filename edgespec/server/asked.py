@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
-from edgespec.api.stream import TextStream
-from edgespec.runtime.deployment.options import MAX_DRAFT_TOKENS
+from edgespec.api.loading import MAX_DRAFT_TOKENS
 from edgespec.server.fields import Fields, Text, Unset
 
 SEEDS = 1 << 64
@@ -58,7 +58,7 @@ class Asked(Fields, ABC):
     prompt_cache_options: dict[str, Any] | None = None
 
     @abstractmethod
-    def texts(self, llm: LLM) -> list[TextStream]:
+    def texts(self, llm: LLM) -> list[GenerationStream]:
         """Creates the streams of the texts, one for each choice, without starting them.
 
         Raises:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
+from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
-from edgespec.api.stream import TextStream
 from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.asked import SEEDS, Asked, Speculative
@@ -61,7 +61,7 @@ class TextRequest(Asked, LlamaFields):
         """The number of texts, of all prompts together."""
         return self.prompts * (self.n or 1)
 
-    def texts(self, llm: LLM) -> list[TextStream]:  # noqa: D102 - of the base class
+    def texts(self, llm: LLM) -> list[GenerationStream]:  # noqa: D102 - of the base class
         count = self.n or 1
         if count == 1 or self.seed is None:
             return [self.begin(llm) for _ in range(count)]
@@ -69,7 +69,7 @@ class TextRequest(Asked, LlamaFields):
         seeds = ((self.seed + choice) % SEEDS for choice in range(count))
         return [self.model_copy(update={"seed": seed}).begin(llm) for seed in seeds]
 
-    def begin(self, llm: LLM) -> TextStream:
+    def begin(self, llm: LLM) -> GenerationStream:
         """Creates the stream of the text, without starting it.
 
         Raises:
@@ -100,7 +100,7 @@ class TextRequest(Asked, LlamaFields):
             **self.further,
         )
 
-    def ask(self, llm: LLM, **options: Any) -> TextStream:
+    def ask(self, llm: LLM, **options: Any) -> GenerationStream:
         """Creates the stream of the text with these options of a text."""
         prompt = self.prompt_for(llm)
         if isinstance(prompt, InfillPrompt):
@@ -173,7 +173,7 @@ class CompletionRequest(TextRequest):
     def prompts(self) -> int:  # noqa: D102
         return len(self.prompt) if _are_several(self.prompt) else 1
 
-    def texts(self, llm: LLM) -> list[TextStream]:  # noqa: D102
+    def texts(self, llm: LLM) -> list[GenerationStream]:  # noqa: D102
         if self.choices > _MAX_CHOICES:
             raise RequestError(
                 400, f"n is {self.n} for {self.prompts} prompts: ask for {_MAX_CHOICES} choices in "
@@ -246,7 +246,7 @@ class ChatRequest(TextRequest):
     def prompt_for(self, llm: LLM) -> list[int]:  # noqa: D102
         return llm.chat_tokens([message.plain for message in self.messages])
 
-    def ask(self, llm: LLM, **options: Any) -> TextStream:  # noqa: D102
+    def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
         tools = tool_options(self.tools, self.tool_choice, self.parallel_tool_calls)
         return llm.chat_stream(
             [message.plain for message in self.messages],

@@ -15,8 +15,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
-from edgespec.api.stream import TextStream
 from edgespec.server.asked import Asked
 from edgespec.server.bodies import refusal
 from edgespec.server.fields import LONG, SOME, Count, Fields, Noted, Off
@@ -162,7 +162,7 @@ class ResponsesRequest(Asked):
     context_management: None = None
     moderation: None = None
 
-    def texts(self, llm: LLM) -> list[TextStream]:  # noqa: D102 - of the base class
+    def texts(self, llm: LLM) -> list[GenerationStream]:  # noqa: D102 - of the base class
         return self.chat.texts(llm)
 
     @cached_property

@@ -11,9 +11,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TypeVar
 
+from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
-from edgespec.api.stream import TextStream
 from edgespec.runtime.decoding.generate import Round
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.pieces import CallPiece
@@ -68,7 +68,7 @@ class TextService:
         self.queue = Queue(parallel, limit)
         self.metrics = Metrics(self.queue)
         self._threads = ThreadPoolExecutor(parallel, "edgespec-text")
-        self._reading: set[TextStream] = set()
+        self._reading: set[GenerationStream] = set()
         self._closed = False
 
     def close(self) -> None:
@@ -78,13 +78,13 @@ class TextService:
         for stream in self._reading:
             stream.cancel()
 
-    async def text(self, begin: Callable[[], TextStream], show: Show) -> GenerationResult:
+    async def text(self, begin: Callable[[], GenerationStream], show: Show) -> GenerationResult:
         """Generates one text; see `texts`."""
         [result] = await self.texts(lambda: [begin()], show)
         return result
 
     async def texts(
-        self, begin: Callable[[], Sequence[TextStream]], show: Show
+        self, begin: Callable[[], Sequence[GenerationStream]], show: Show
     ) -> list[GenerationResult]:
         """Generates the texts of one request, one after the other, when it is its turn.
 
@@ -150,7 +150,11 @@ class TextService:
                 raise
 
     async def _read(
-        self, streams: Sequence[TextStream], show: Show, asked: float, leave: Callable[[], None]
+        self,
+        streams: Sequence[GenerationStream],
+        show: Show,
+        asked: float,
+        leave: Callable[[], None],
     ) -> list[GenerationResult]:
         """Reads texts on a thread to their end, or to the end of a round if this task is cancelled.
 
@@ -159,7 +163,7 @@ class TextService:
         """
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[Part | None]()
 
-        def read(choice: int, stream: TextStream) -> GenerationResult:
+        def read(choice: int, stream: GenerationStream) -> GenerationResult:
             waited = time.perf_counter() - asked
             tokens_sent = rounds_sent = 0
             with closing(stream):

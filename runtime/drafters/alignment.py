@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from edgespec.runtime.drafters.edits import Edit, Edits
-from edgespec.runtime.drafters.prediction import Prediction
+from edgespec.runtime.drafters.predicted_text import Prediction
 
 _NEAR = 32  # tokens ahead in which a text most likely goes on behind an edit
 # Tokens side by side from which on a place is no accident: one nearby, and one that is not.

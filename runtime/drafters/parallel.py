@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import heapq
-import logging
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
-from edgespec.runtime.drafters.base import LATEST_WEIGHT, SteppingDrafter, TreeBudget
-from edgespec.runtime.drafters.calls import ModelCalls
-from edgespec.runtime.drafters.ranking import Candidates, rank
-from edgespec.runtime.execution.steps import Steps
-from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.shapes import PARALLEL_ROWS, PARALLEL_TOKENS
+from edgespec.runtime.drafters.acceptance import edge_cell
+from edgespec.runtime.drafters.base import Reading
+from edgespec.runtime.drafters.growth import USUAL_READING, Ids
+from edgespec.runtime.drafters.model import ModelDrafter
+from edgespec.runtime.drafters.ranking import rank
+from edgespec.runtime.sequences.model import Model
+from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.speculation.plan import Plan, Scheduled
 from edgespec.runtime.trees.proposal import Proposal
-from edgespec.runtime.trees.tree import ROOT, TokenTree
-from edgespec.runtime.trees.walk import Verdict
+from edgespec.runtime.trees.tree import ROOT
 
-_log = logging.getLogger(__name__)
+_MOST = 16  # tokens that one call predicts; models were trained for 8 to 12
+_LATEST_WEIGHT = 0.1  # of what a position added, in the moving average of it
 
 
 class Edge(NamedTuple):
@@ -42,7 +43,7 @@ class Node(NamedTuple):
     """A node of a tree whose nodes of one depth all have the same candidates as children.
 
     Attributes:
-        parent: number of the node above it, `ROOT` below the text.
+        parent: number of the node above it, `ROOT` below the last token.
         depth: number of drafted tokens before it.
         place: index of its edge among those of its depth.
         value: product of the values of the edges that lead to it.
@@ -54,143 +55,144 @@ class Node(NamedTuple):
     value: float
 
 
-class ParallelDrafter(SteppingDrafter):
-    """Drafts with a model that predicts several tokens in one call.
-
-    Mask tokens follow the text. The row of the text's last token gives candidates for the first
-    token to come, the first mask's row those for the second one, and so on. They do not depend on
-    the tokens drafted before them, so the tree has the likeliest combinations.
-
-    A repetition penalty is applied for the text alone, not for the drafted tokens before a
-    position, which differ from branch to branch: repetitions inside a draft are accepted less
-    often.
-
-    Positions that lately added less than `TreeBudget.least_gain` to the trees get no mask, except
-    for the first of them, which shows whether they add more again.
-
-    Args:
-        calls: calls to a model that was trained to read masks. A `ModelDrafter` may use them, too.
-        calibration: acceptance by what the draft says of an edge, see `ModelDrafter`.
-        mask_token: the token of a mask.
+@dataclass(eq=False, slots=True)
+class _Ahead:
+    """What the positions of a generation are known for.
 
     Attributes:
-        name: name in results.
-        fed: rows of each call of the last `draft` that only read text.
-        levels: rows of its call with masks; empty if there was none.
+        edges: candidates of this round's positions; none if it drafted nothing.
+        gains: expected accepted tokens by position, as moving averages.
+    """
+
+    edges: list[list[Edge]] = field(default_factory=list)
+    gains: list[float] = field(default_factory=list)
+
+
+class ParallelDrafter(ModelDrafter):
+    """Drafts with a model that predicts several tokens in one call.
+
+    Mask tokens follow the last one, whose row gives candidates for the first token to come; the
+    first mask's row gives those for the second one, and so on. They do not depend on the tokens
+    drafted before them, so the tree has the likeliest combinations. A position gets a mask while
+    what it added lately is worth its row, and the first one that is not is tried again.
+
+    Args:
+        model: a draft model that was trained to read masks.
+        cost: of its calls.
+        context_length: largest number of tokens that it can read.
+        mask_token: the token of a mask.
+        ids: see `TreeDrafter`.
     """
 
     name = "parallel"
-    _sampler: Sampler  # from `begin` on
 
-    def __init__(self, calls: ModelCalls, calibration: Calibration, mask_token: int) -> None:
-        self._calls = calls
-        self._calibration = calibration
-        self._mask_token = mask_token
-        self._edges: list[list[Edge]] = []  # of the last `draft`, by position
-        # By position, as far as any were predicted, a moving average of what it adds: expected
-        # accepted tokens.
-        self._gains: list[float] = []
-        self.fed: list[int] = []
-        self.levels: list[int] = []
+    def __init__(
+        self,
+        model: Model,
+        cost: PassCost,
+        context_length: int,
+        mask_token: int,
+        ids: Ids | None = None,
+    ) -> None:
+        super().__init__(model, cost, context_length, ids)
+        self._mask = mask_token
+        self._ahead = dict[Generation, _Ahead]()
 
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+    def begin(self, generation: Generation) -> None:
         """See `Drafter`."""
-        self._sampler = sampler
-        try:
-            if not self._calls.lost:  # by another drafter's beginning
-                self._calls.begin(prompt, sampler)
-        except DeviceError as error:
-            self._give_up(error)
+        super().begin(generation)
+        self._ahead[generation] = _Ahead()
 
-    def unread(self, text: Sequence[int]) -> list[int]:
-        """Returns the rows of each call that feeds the model what it has not read of a text."""
-        return self._calls.unread(text)
+    def draft(self, plan: Plan) -> None:
+        """See `Drafter`."""
+        asked = self._asked(plan)
+        if not asked:
+            return
+        begin = time.perf_counter()
+        batch = []
+        for part, masks in zip(asked, self._masks(asked, plan), strict=True):
+            state = self._states[part.generation]
+            tokens = self._catch_up(state)
+            wanted = range(len(tokens) - 1, len(tokens) + masks)
+            batch.append(self._chain(state, tokens + [self._mask] * masks, list(wanted)))
+        for part, rows, logits in zip(asked, batch, self._forward(batch), strict=True):
+            rows.accept(range(rows.wanted[0] + 1))
+            own = self._combined(part, logits, plan.least_value)
+            own.graft(part.proposal)
+            part.proposal = own
+        usual = sum([USUAL_READING + len(rows.wanted) - 1 for rows in batch])
+        self._spend(plan, begin, usual)
 
-    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
-        """See `Drafter.draft`. Empty if the device has failed."""
-        self._edges, self.fed, self.levels = [], [], []
-        if self._calls.lost or budget.max_nodes < 1 or budget.max_depth < 1:
-            return Proposal()
-        try:
-            self._calls.slide(text)
-            positions = self._positions(len(text), budget)
-            candidates = yield from self._look_ahead(text, [self._mask_token] * (positions - 1))
-        except DeviceError as error:
-            self._give_up(error)
-            return Proposal()
-        self._edges = [self._ranked(text, each, candidates, budget) for each in range(positions)]
-        return self._proposal(budget)
-
-    def draft_ahead(self) -> bool:
-        """See `Drafter`: never, since the next call needs the verified tokens."""
-        return False
-
-    def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
+    def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`: counts the candidates along the new tokens, verified or not."""
-        for token, edges in zip(verdict.tokens, self._edges, strict=False):
+        ahead, calibration = self._ahead[generation], self._of(generation)
+        for token, edges in zip(reading.tokens, ahead.edges, strict=False):
             for edge in edges:
-                self._calibration.observe(edge.cell, edge.token == token)
+                calibration.observe(edge.cell, edge.token == token)
             if all(edge.token != token for edge in edges):
                 break
+        ahead.edges = []
 
-    def _give_up(self, error: DeviceError) -> None:
-        """Stop drafting in this text, which goes on without drafts."""
-        _log.warning("%s: the text goes on without drafts by %s", error, self.name)
-        self._calls.lost = True
-        with suppress(DeviceError):  # a lost device cannot allocate new caches either
-            self._calls.restart()
+    def end(self, generation: Generation) -> None:
+        """See `Drafter`."""
+        super().end(generation)
+        self._ahead.pop(generation, None)
 
-    def _positions(self, length: int, budget: TreeBudget) -> int:
-        """Returns how many of the next tokens to predict: at least one."""
-        most = min(
-            budget.max_depth,
-            budget.max_nodes,
-            PARALLEL_TOKENS,
-            self._calls.most_rows,
-            self._calls.room(length, 1),
-        )
-        losing = (n for n, gain in enumerate(self._gains, 1) if gain < budget.least_gain)
-        return min(most, next(losing, most))
+    def _masks(self, asked: Sequence[Scheduled], plan: Plan) -> list[int]:
+        """Returns the number of masks behind each sequence."""
+        pairs = []
+        for number, part in enumerate(asked):
+            state, gain = self._states[part.generation], 1.0
+            known = self._ahead[part.generation].gains
+            for position in range(min(part.depth, _MOST)):
+                gain *= state.hope
+                gain = min(gain, known[position]) if position < len(known) else gain
+                pairs.append((gain, number))
+        pairs.sort(key=lambda pair: -pair[0])
+        count = plan.worthwhile([gain for gain, _ in pairs], self._cost)
+        masks = [0] * len(asked)
+        for _, number in pairs[:count]:
+            masks[number] += 1
+        # The first position needs no mask, so as many masks show whether one more pays.
+        most = [min(part.depth, _MOST) - 1 for part in asked]
+        return [min(max(each, 1), limit) for each, limit in zip(masks, most, strict=True)]
 
-    def _look_ahead(self, text: Sequence[int], masks: Sequence[int]) -> Steps[Candidates]:
-        """Run what is unread of the text, and masks behind it: in one call if it is short."""
-        unread = self._calls.unread(text)
-        end = max(1, sum(unread))
-        if end + len(masks) > min(PARALLEL_ROWS, self._calls.most_rows):
-            yield from self._calls.feed(text[:-1])
-            *whole, last = unread
-            self.fed, end = [*whole, last - 1] if last > 1 else whole, 1
-        self.levels = [end + len(masks)]
-        return (yield from self._calls.look_ahead(text, masks))
-
-    def _ranked(
-        self, text: Sequence[int], position: int, candidates: Candidates, budget: TreeBudget
-    ) -> list[Edge]:
-        """Returns the edges to one of the next tokens, the most valuable first."""
-        sampler, row = self._sampler, candidates.row(position)
-        [ranking] = rank(sampler, row, len(text) + position, [text], budget.width)
-        edges = []
-        for place, (token, value) in enumerate(zip(*ranking, strict=True)):
-            cell = edge_cell(value, place, position)
-            edges.append(Edge(token, self._calibration.acceptance(cell, value), cell))
-        edges.sort(key=_value, reverse=True)
-        left, cut = 1.0, []
-        for edge in edges:  # siblings exclude each other: together they are worth their parent
-            cut.append(edge._replace(value=min(edge.value, left)))
-            left = max(0.0, left - edge.value)
-        return cut
-
-    def _proposal(self, budget: TreeBudget) -> Proposal:
-        proposal, gains = Proposal(), [0.0] * len(self._edges)
-        values = [[edge.value for edge in edges] for edges in self._edges]
-        for node in best_nodes(values, budget.max_nodes, budget.least_value):
-            token = self._edges[node.depth][node.place].token
+    def _combined(self, part: Scheduled, logits: Floats, least: float) -> Proposal:
+        """Returns the likeliest combinations of the candidates of all positions."""
+        ahead = self._ahead[part.generation]
+        ahead.edges = self._ranked(part.generation, logits)
+        values = [[edge.value for edge in edges] for edges in ahead.edges]
+        proposal, gains = Proposal(), [0.0] * len(values)
+        for node in best_nodes(values, part.most_nodes, least):
+            token = ahead.edges[node.depth][node.place].token
             proposal.add(node.parent, token, node.value, self.name)
             gains[node.depth] += node.value
-        self._gains += gains[len(self._gains) :]
+        ahead.gains += gains[len(ahead.gains) :]
         for depth, gain in enumerate(gains):
-            self._gains[depth] += (gain - self._gains[depth]) * LATEST_WEIGHT
+            ahead.gains[depth] += (gain - ahead.gains[depth]) * _LATEST_WEIGHT
+        self._states[part.generation].expect(values[0][0])
         return proposal
+
+    def _ranked(self, generation: Generation, logits: Floats) -> list[list[Edge]]:
+        """Returns the candidates of each position, the most valuable first."""
+        sampler, tokens = generation.request.sampler, generation.tokens
+        width, calibration = generation.request.limits.width, self._of(generation)
+        candidates = self._candidates(logits, sampler)
+        ranked = []
+        for position in range(len(logits)):
+            row = candidates.row(position)
+            [ranking] = rank(sampler, row, len(tokens) + position, [tokens], width)
+            edges = []
+            for place, (token, value) in enumerate(zip(*ranking, strict=True)):
+                cell = edge_cell(value, place, position)
+                edges.append(Edge(token, calibration.acceptance(cell, value), cell))
+            edges.sort(key=lambda edge: -edge.value)
+            left, cut = 1.0, []
+            for edge in edges:  # siblings exclude each other: together they are worth their parent
+                cut.append(edge._replace(value=min(edge.value, left)))
+                left = max(0.0, left - edge.value)
+            ranked.append(cut)
+        return ranked
 
 
 def best_nodes(values: Sequence[Sequence[float]], most: int, least: float = 0.0) -> Iterator[Node]:
@@ -222,7 +224,3 @@ def best_nodes(values: Sequence[Sequence[float]], most: int, least: float = 0.0)
         for each, parents in following:
             heapq.heappush(found, (-each.value, total, each, parents))
             total += 1
-
-
-def _value(edge: Edge) -> float:
-    return edge.value

@@ -1,56 +1,90 @@
-"""A predicted text, in which the end of another text can be found."""
+"""Predicted outputs: drafts from a text that the caller expects, such as a file before an edit."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
+from itertools import islice
 
-from edgespec.runtime.drafters.automaton import SuffixAutomaton
+from edgespec.runtime.drafters.acceptance import Bins, Calibration
+from edgespec.runtime.drafters.alignment import Alignment, Expected
+from edgespec.runtime.drafters.base import Reading
+from edgespec.runtime.drafters.predicted_text import Prediction
+from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.speculation.plan import Plan, Scheduled
+from edgespec.runtime.trees.tree import ROOT
+
+_LENGTHS = Bins((1, 2, 3, 5, 8, 16, 32))  # of matches; each is one cell
+_FAR = 16  # added to the cells of places far from what the sequence has surely followed
+_EDITS, _MOST_REPEATS = 32, 4  # first cell of edits that are made again, by how often they were
 
 
-class Prediction:
-    """A predicted text, in which the end of another text can be found.
+class PredictionDrafter:
+    """Copies `Request.prediction` from where a sequence stands in it, with the edits made so far.
 
-    Args:
-        tokens: the predicted tokens.
-
-    Attributes:
-        tokens: the same.
-        automaton: suffix automaton of them.
+    The new tokens are expected to begin where the prediction does; `Alignment` says how they go on.
+    Of each way on a chain is proposed. Acceptance is counted at every token, drafted or not.
     """
 
-    def __init__(self, tokens: Sequence[int]) -> None:
-        self.tokens = tuple(tokens)
-        self.automaton = SuffixAutomaton()
-        self.automaton.extend(tokens)
-        packed = array("q", tokens)
-        self._width, self._bytes = packed.itemsize, packed.tobytes()
+    name = "prediction"
 
-    def __len__(self) -> int:
-        return len(self.tokens)
+    def __init__(self) -> None:
+        self._followed = dict[Generation, tuple[Alignment, int]]()  # with the tokens read so far
+        self.forget()
 
-    def nearest(self, end: int, length: int, after: int) -> int:
-        """Returns where the tokens before a place occur next behind another place.
+    def begin(self, generation: Generation) -> None:
+        """See `Drafter`. Any source but none drafts from a prediction, too."""
+        request = generation.request
+        if request.prediction and generation.drafts:
+            alignment = Alignment(Prediction(request.prediction))
+            self._followed[generation] = alignment, len(request.prompt)
 
-        Args:
-            end: place just after an occurrence.
-            length: number of tokens before `end` to look for, at least 1.
-            after: place behind which to look first.
+    def draft(self, plan: Plan) -> None:
+        """See `Drafter`."""
+        for part in plan.drafting:
+            known = self._followed.get(part.generation)
+            if known is not None:
+                alignment, length = known
+                text, calibration = part.generation.tokens, self._of(part.generation)
+                _follow(alignment, text[length:], calibration)
+                self._followed[part.generation] = alignment, len(text)
+                _extend(part, alignment, calibration, plan.least_value)
 
-        Returns:
-            The end of the first occurrence that ends behind `after`, or else that of the last one
-            before it.
-        """
-        pattern = self._bytes[(end - length) * self._width : end * self._width]
-        start = max(0, after + 1 - length) * self._width
-        while (found := self._bytes.find(pattern, start)) % self._width:
-            if found < 0:  # there is none
-                return self._last(pattern) + length
-            start = found + 1  # across the borders of tokens
-        return found // self._width + length
+    def observe(self, generation: Generation, reading: Reading) -> None:
+        """See `Drafter`; new tokens are read at the next draft."""
 
-    def _last(self, pattern: bytes) -> int:
-        stop = len(self._bytes)
-        while (found := self._bytes.rfind(pattern, 0, stop)) % self._width:
-            stop = found + len(pattern) - 1
-        return found // self._width
+    def end(self, generation: Generation) -> None:
+        """See `Drafter`."""
+        self._followed.pop(generation, None)
+
+    def forget(self) -> None:
+        """See `Drafter`."""
+        self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
+
+    def _of(self, generation: Generation) -> Calibration:
+        return self._calibrations[generation.is_sampled]
+
+
+def _follow(alignment: Alignment, tokens: Sequence[int], calibration: Calibration) -> None:
+    """Records whether each token would have been proposed, and follows it."""
+    for token in tokens:
+        for expected in alignment.expected:
+            calibration.observe(_cell(expected), expected.token == token)
+        alignment.read(token)
+
+
+def _extend(part: Scheduled, alignment: Alignment, calibration: Calibration, least: float) -> None:
+    count = min(part.depth, part.most_nodes)
+    for path in alignment.paths():
+        node, value = ROOT, 1.0
+        for expected in islice(path, count):
+            seen = expected.repeats or expected.length + 1
+            value *= calibration.acceptance(_cell(expected), seen / (seen + 1))
+            if value < least:
+                break
+            node = part.proposal.add(node, expected.token, value, PredictionDrafter.name)
+
+
+def _cell(expected: Expected) -> int:
+    if expected.repeats:
+        return _EDITS + min(expected.repeats, _MOST_REPEATS)
+    return _LENGTHS(expected.length) + (0 if expected.near else _FAR)

@@ -2,119 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from edgespec.runtime.arrays import Floats
-from edgespec.runtime.deployment.options import DEFAULT_TREE_WIDTH
 from edgespec.runtime.drafters.acceptance import Calibration
-from edgespec.runtime.drafters.base import TreeBudget
+from edgespec.runtime.drafters.base import Reading
 from edgespec.runtime.drafters.successors import WIDTH, Successors
 from edgespec.runtime.sampling.likeliest import likeliest_tokens
-from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.trees.proposal import Proposal
-from edgespec.runtime.trees.tree import ROOT, TokenTree
-from edgespec.runtime.trees.walk import Verdict
+from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.speculation.plan import Plan, Scheduled
+from edgespec.runtime.trees.tree import ROOT
 
 _PRIORS = {2: 0.4, 1: 0.25}  # prior acceptance of the likeliest successor, by matched tokens
+_COUNTED = 4  # successors whose acceptance is counted; the priors of the others are small
 
-_Queued = tuple[float, int, int, int]  # negative value, parent, rank, token
+_Queued = tuple[float, int, int, Sequence[int], Sequence[float]]
 
 
 class RecyclingDrafter:
-    """Grows a tree from a table of successors, which every verified row of the target updates.
+    """Grows trees from a table of successors, which every verified row of the target updates.
 
     Luo et al., Token Recycling, 2024. Rejected rows teach as much as accepted ones. The acceptance
-    of each rank is counted at every token of the text, drafted or not.
+    of each rank is counted at every token of a sequence, drafted or not.
 
     Args:
-        successors: the table; it outlives the text.
-        calibration: acceptance by number of matched key tokens and rank.
+        first: gives the table to begin with, which may hold what was learned before.
+
+    Attributes:
+        successors: the table; a new one after `forget`.
     """
 
     name = "recycling"
 
-    _sampler: Sampler  # from `begin` on
+    def __init__(self, first: Callable[[], Successors]) -> None:
+        self._first = first
+        self.forget()
 
-    def __init__(self, successors: Successors, calibration: Calibration) -> None:
-        self._successors = successors
-        self._calibration = calibration
-        self._last = (0, 0)
-        # Of each node, the share of its value that no child of another source has.
-        self._shares: list[float] = []
-
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+    def begin(self, generation: Generation) -> None:
         """See `Drafter`."""
-        self._sampler = sampler
 
-    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
+    def draft(self, plan: Plan) -> None:
+        """See `Drafter`. Branches grow below all nodes that are there."""
+        for part in plan.drafting:
+            if part.generation.drafts_by(self.name):
+                self._grow(part, plan.least_value)
+
+    def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`."""
-        proposal = Proposal()
-        self.extend(proposal, text, budget)
-        return proposal
+        if not generation.drafts_by(self.name):
+            return
+        rows, text = reading.rows, generation.tokens
+        last = len(text) - len(reading.tokens) - 1  # place of the last token that was read
+        previous = text[last - 1] if last else -1
+        self._count(generation, previous, reading)
+        tokens = [rows.tokens[row] for row in rows.wanted]
+        parents = [rows.parents[row] for row in rows.wanted]
+        before = [previous, *[rows.tokens[parent] for parent in parents[1:]]]
+        vocab_size = generation.request.sampler.vocab_size
+        best = likeliest_tokens(reading.logits, vocab_size, min(WIDTH, vocab_size))
+        self.successors.learn(before, tokens, best)
 
-    def extend(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> None:
-        """Add the likeliest branches below all nodes of a proposal, up to `budget.max_nodes`.
-
-        The best are added first; of each parent only its next successor is in the queue. A
-        successor is worth less beside children from another source, because most often both are
-        right at once.
-        """
-        # A text of one token has no pair; the table has no pair with a negative token.
-        self._last = (text[-2] if len(text) > 1 else -1, text[-1])
-        queue: list[_Queued] = []
-        self._shares = [proposal.share_left(node) for node in range(ROOT, len(proposal))]
-        depths = [0]
-        for parent in proposal.parents:
-            depths.append(depths[parent + 1] + 1)
-        for node, depth in enumerate(depths, ROOT):
-            if depth < budget.max_depth:
-                self._push(queue, proposal, node, 0, budget)
-        while queue and len(proposal) < budget.max_nodes:
-            negative, parent, rank, token = heappop(queue)
-            new = len(proposal)
-            if proposal.add(parent, token, -negative, self.name) == new:
-                depths.append(depths[parent + 1] + 1)
-                self._shares.append(1.0)
-                if depths[-1] < budget.max_depth:
-                    self._push(queue, proposal, new, 0, budget)
-            if rank + 1 < budget.width:
-                self._push(queue, proposal, parent, rank + 1, budget)
-
-    def draft_ahead(self) -> bool:
-        """See `Drafter`: there is nothing to do."""
-        return False
-
-    def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
+    def end(self, generation: Generation) -> None:
         """See `Drafter`."""
-        previous, token = self._last
-        for following in verdict.tokens:
-            successors, matched = self._successors.after(previous, token)
-            for rank, successor in enumerate(successors[:DEFAULT_TREE_WIDTH]):
-                self._calibration.observe(matched * WIDTH + rank, successor == following)
+
+    def forget(self) -> None:
+        """See `Drafter`."""
+        self.successors = self._first()
+        self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
+
+    def _count(self, generation: Generation, previous: int, reading: Reading) -> None:
+        """Records which successors of each token the target has chosen."""
+        calibration = self._calibrations[generation.is_sampled]
+        token = reading.rows.tokens[reading.rows.wanted[0]]
+        for following in reading.tokens:
+            successors, matched = self.successors.after(previous, token)
+            for rank, successor in enumerate(successors[:_COUNTED]):
+                calibration.observe(matched * WIDTH + rank, successor == following)
             previous, token = token, following
-        tokens = [self._last[1], *tree.tokens.tolist()]
-        before = [self._last[0], *(tokens[parent + 1] for parent in tree.parents.tolist())]
-        vocab_size = self._sampler.vocab_size
-        best = likeliest_tokens(logits[: len(tokens)], vocab_size, min(WIDTH, vocab_size))
-        self._successors.learn(before, tokens, best)
 
-    def _successors_of(self, proposal: Proposal, node: int) -> tuple[Sequence[int], int]:
-        """Returns the successors of a node, and how many tokens of the key matched."""
-        if node == ROOT:
-            return self._successors.after(*self._last)
-        parent = proposal.parents[node]
-        previous = self._last[1] if parent == ROOT else proposal.tokens[parent]
-        return self._successors.after(previous, proposal.tokens[node])
+    def _grow(self, part: Scheduled, least: float) -> None:
+        """Adds the likeliest branches, the best first.
 
-    def _push(
-        self, queue: list[_Queued], proposal: Proposal, parent: int, rank: int,
-        budget: TreeBudget,
-    ) -> None:  # fmt: skip
-        successors, matched = self._successors_of(proposal, parent)
-        if rank < len(successors):
-            prior = _PRIORS[matched] / (rank + 1) ** 1.5
-            edge = self._calibration.acceptance(matched * WIDTH + rank, prior)
-            value = proposal.value(parent) * edge * self._shares[parent + 1]
-            if value >= budget.least_value:
-                heappush(queue, (-value, parent, rank, successors[rank]))
+        Of each node only its next successor is in the queue. One is worth less beside children of
+        another source, because most often both are right at once.
+        """
+        proposal, limits = part.proposal, part.generation.request.limits
+        calibration, text = self._calibrations[part.generation.is_sampled], part.generation.tokens
+        edges = {
+            matched: [
+                calibration.acceptance(matched * WIDTH + rank, prior / (rank + 1) ** 1.5)
+                for rank in range(min(limits.width, WIDTH))
+            ]
+            for matched, prior in _PRIORS.items()
+        }
+        queue: list[_Queued] = []
+        depths: list[int] = []
+
+        def push(node: int) -> None:
+            """Finds what may follow a node."""
+            if depths[node + 1] == part.depth:
+                return
+            if node == ROOT:
+                previous, token = text[-2] if len(text) > 1 else -1, text[-1]
+            else:
+                parent, token = proposal.parents[node], proposal.tokens[node]
+                previous = text[-1] if parent == ROOT else proposal.tokens[parent]
+            successors, matched = self.successors.after(previous, token)
+            if matched:
+                share = proposal.room(node)
+                offer(node, 0, successors, [share * edge for edge in edges[matched]])
+
+        def offer(node: int, rank: int, tokens: Sequence[int], values: Sequence[float]) -> None:
+            if rank < len(values) and values[rank] >= least:
+                heappush(queue, (-values[rank], node, rank, tokens, values))
+
+        for node in range(ROOT, len(proposal)):
+            depths.append(0 if node == ROOT else depths[proposal.parents[node] + 1] + 1)
+            push(node)
+        most = len(proposal) + part.most_nodes
+        while queue and len(proposal) < most:
+            _, parent, rank, tokens, values = heappop(queue)
+            node = len(proposal)
+            if proposal.add(parent, tokens[rank], values[rank], self.name) == node:
+                depths.append(depths[parent + 1] + 1)
+                push(node)
+            offer(parent, rank + 1, tokens, values)

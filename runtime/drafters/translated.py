@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Bins, Calibration
-from edgespec.runtime.drafters.base import SteppingDrafter, TreeBudget
-from edgespec.runtime.drafters.calls import ModelCalls
+from edgespec.runtime.drafters.base import Reading
+from edgespec.runtime.drafters.growth import Node, State
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.ranking import Candidates
-from edgespec.runtime.execution.feeds import Rows
-from edgespec.runtime.execution.steps import Steps
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sequences.model import Model, Rows
+from edgespec.runtime.sequences.sequence import Sequence
+from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.speculation.plan import Plan
 from edgespec.runtime.text.translation import RecodedText, SharedText, continuation
 from edgespec.runtime.text.vocabulary_map import MISSING, VocabularyMap
 from edgespec.runtime.trees.proposal import Proposal
-from edgespec.runtime.trees.tree import ROOT, TokenTree
-from edgespec.runtime.trees.walk import Verdict
+from edgespec.runtime.trees.tree import ROOT
 
 _UNLIKELY = 30.0  # how far below the whole a candidate stands that is only there to fill a row
 _LEAST_SHARE = 1e-3  # of the probability that is left to the shared tokens
@@ -30,63 +33,51 @@ _LEAST_SHARE = 1e-3  # of the probability that is left to the shared tokens
 _VALUES = Bins((0.1, 0.35, 0.65, 0.9))
 
 
-class SharedCalls:
-    """Calls a draft model, in the target's tokens: it proposes those that both vocabularies have.
+class SharedDrafter(ModelDrafter):
+    """Drafts those tokens that both vocabularies have: token-level intersection.
 
-    This is token-level intersection. Probabilities are those among the shared tokens.
+    Probabilities are those among the shared tokens, under the target's own noise.
 
     Args:
-        calls: calls of the draft model, in its own tokens.
+        model: the draft model.
+        cost: of its calls.
+        context_length: largest number of its own tokens that it can read.
         vocabularies: the tokens of both.
     """
 
-    root = ()
-    apart = True
-
-    def __init__(self, calls: ModelCalls, vocabularies: VocabularyMap) -> None:
-        self.lost = False
-        self._calls = calls
+    def __init__(
+        self, model: Model, cost: PassCost, context_length: int, vocabularies: VocabularyMap
+    ) -> None:
+        super().__init__(model, cost, context_length)
         self._map = vocabularies
+        self._greedy = Sampler(SamplingOptions(), len(vocabularies.draft.pieces))
         self._filler = int(vocabularies.to_target.max())  # any shared token
-        self.most_rows = calls.most_rows
+        self._texts = dict[Sequence, SharedText]()
 
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        """See `Calls`."""
-        self._text = SharedText(self._map)
-        self._calls.begin(self._text.read(prompt), sampler)
+    def end(self, generation: Generation) -> None:
+        """See `Drafter`."""
+        if generation in self._states:
+            del self._texts[self._states[generation].sequence]
+        super().end(generation)
 
-    def restart(self) -> None:
-        """See `Calls`."""
-        self._calls.restart()
+    def _sequence(self, generation: Generation) -> Sequence:
+        text = SharedText(self._map)
+        sequence = self._model.sequence(text.read(generation.tokens))
+        self._texts[sequence] = text
+        return sequence
 
-    def slide(self, text: Sequence[int]) -> bool:
-        """See `Calls`."""
-        return self._calls.slide(self._text.read(text))
+    def _make_room(self, state: State, depth: int) -> bool:
+        # The sequence's tokens are the text's list, which grows with it.
+        self._texts[state.sequence].read(state.generation.tokens)
+        return super()._make_room(state, depth)
 
-    def room(self, length: int, width: int) -> int:
-        """See `Calls`: what the text in the draft's own tokens leaves."""
-        return self._calls.room(self._text.length, width)
+    def _level(self, state: State, nodes: ListLike[Node]) -> Rows:
+        rows = super()._level(state, nodes)
+        return replace(rows, tokens=self._map.to_draft[rows.tokens].tolist())
 
-    def unread(self, text: Sequence[int]) -> list[int]:
-        """See `Calls`."""
-        return self._calls.unread(self._text.read(text))
-
-    def feed(self, text: Sequence[int]) -> Steps[Candidates]:
-        """See `Calls`."""
-        return self._shared((yield from self._calls.feed(self._text.read(text))))
-
-    def level(self, rows: Rows) -> Steps[Candidates]:
-        """See `Calls`."""
-        own = self._map.to_draft[np.asarray(rows.tokens)].tolist()
-        own_rows = Rows(own, rows.depths, rows.mask, rows.parents)
-        return self._shared((yield from self._calls.level(own_rows)))
-
-    def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
-        """See `Calls`."""
-        self._calls.keep(text, drafts)
-
-    def _shared(self, found: Candidates) -> Candidates:
+    def _candidates(self, logits: Floats, sampler: Sampler) -> Candidates:
         """Returns the shared candidates, as many for all rows, in the target's tokens."""
+        found = super()._candidates(logits, self._greedy)
         tokens = self._map.to_target[found.tokens]
         lacking = tokens == MISSING
         share = np.exp(found.logits - found.normalizers[:, None])
@@ -95,151 +86,135 @@ class SharedCalls:
         most = max(1, int((~lacking).sum(axis=1).min()))
         first = np.argsort(lacking, axis=1, kind="stable")[:, :most]
         tokens = np.take_along_axis(tokens, first, axis=1)
-        logits = np.take_along_axis(found.logits, first, axis=1)
+        scores = np.take_along_axis(found.logits, first, axis=1)
         bare = tokens == MISSING  # rows without any shared candidate
-        logits[bare] = np.broadcast_to(normalizers[:, None] - _UNLIKELY, bare.shape)[bare]
+        scores[bare] = np.broadcast_to(normalizers[:, None] - _UNLIKELY, bare.shape)[bare]
         tokens[bare] = self._filler
-        return Candidates(tokens, logits, normalizers)
+        return Candidates(tokens, scores, normalizers)
 
 
-class RecodedCalls(ModelCalls):
-    """Calls a draft model for a text whose last tokens may change as it grows."""
+@dataclass(eq=False, slots=True)
+class _Told:
+    """A generation in the draft's tokens, and what was drafted of it in the target's.
 
-    def slide(self, text: Sequence[int]) -> bool:
-        """See `Calls`: also discards what was read of an end that has changed."""
-        moved = super().slide(text)
-        window = list(text[self._first :])
-        if window[: self._runner.length] == self._runner.tokens:
-            return moved
-        self._runner.resume(window)
-        return True
+    Attributes:
+        text: encodes it.
+        drafts: the target's tokens that this round's branches gave.
+        cells: calibration cell of each of them.
+    """
 
-    def unread(self, text: Sequence[int]) -> list[int]:
-        """See `Calls`; the last token is always read."""
-        first = self._beginning(len(text))
-        window = text[first:]
-        known = self._runner.known(window) if first == self._first else 0
-        return self._runner.chunks(len(window) - known)
-
-    def feed(self, text: Sequence[int]) -> Steps[Candidates]:
-        """See `Calls`; the last token is read again if nothing has been added to it."""
-        window = text[self._first :]
-        if self._runner.length >= len(window):
-            self._runner.resume(window)
-        return super().feed(text)
+    text: RecodedText
+    drafts: Proposal = field(default_factory=Proposal)
+    cells: list[int] = field(default_factory=list)
 
 
-class RecodedDrafter(SteppingDrafter):
-    """Drafts text in a draft model's own tokens, and tokenizes it again for the target.
+class RecodedDrafter(ModelDrafter):
+    """Drafts in the draft model's own tokens, which are tokenized again: string-level exact match.
 
-    This is string-level exact match. The model drafts a tree, and each of its branches becomes a
-    branch of the target's tokens. It drafts greedily, because the target's noise belongs to tokens
-    that it does not know. A token of the target is worth what the draft's token is worth in which
-    it ends.
+    The model drafts a tree, and each of its branches becomes a branch of the target's tokens. It
+    drafts greedily, because the target's noise belongs to tokens that it does not know. A token of
+    the target is worth what the draft's token is worth in which it ends.
 
     Args:
-        calls: calls of the draft model.
+        model: the draft model.
+        cost: of its calls.
+        context_length: largest number of its own tokens that it can read.
         vocabularies: the tokens of both.
-        calibrations: acceptance of the draft model's tokens, and of the target's made from them.
-        name: name in results.
     """
 
     def __init__(
-        self,
-        calls: RecodedCalls,
-        vocabularies: VocabularyMap,
-        calibrations: tuple[Calibration, Calibration],
-        name: str = "model",
+        self, model: Model, cost: PassCost, context_length: int, vocabularies: VocabularyMap
     ) -> None:
-        self.name = name
-        own, self._calibration = calibrations
-        self._drafter = ModelDrafter(calls, own, name)
+        super().__init__(model, cost, context_length)
         self._map = vocabularies
         self._greedy = Sampler(SamplingOptions(), len(vocabularies.draft.pieces))
-        self._drafts = Proposal()
-        self._cells: list[int] = []  # calibration cell of each node of `_drafts`
+        self._told = dict[Generation, _Told]()
 
-    @property
-    def fed(self) -> list[int]:
-        """See `ModelDrafter`."""
-        return self._drafter.fed
-
-    @property
-    def levels(self) -> list[int]:
-        """See `ModelDrafter`."""
-        return self._drafter.levels
-
-    def unread(self, text: Sequence[int]) -> list[int]:
-        """See `ModelDrafter`."""
-        return self._drafter.unread(self._recoded.read(text))
-
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+    def draft(self, plan: Plan) -> None:
         """See `Drafter`."""
-        self._recoded = RecodedText(self._map)
-        self._drafter.begin(self._recoded.read(prompt), self._greedy)
+        cheaper = [part.proposal for part in plan.drafting]
+        super().draft(plan)
+        for part, others in zip(plan.drafting, cheaper, strict=True):
+            state = self._states.get(part.generation)
+            if state is not None and state.root is not None:
+                part.proposal = Proposal()
+                part.proposal.graft(self._retell(state, part.depth))
+                part.proposal.graft(others)
 
-    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
-        """See `Drafter.draft`."""
-        self._text, self._own = text, self._recoded.read(text)
-        drafted = yield from self._drafter.drafting(self._own, budget)
-        self._drafts, self._cells = Proposal(begun=drafted.begun), []
+    def observe(self, generation: Generation, reading: Reading) -> None:
+        """See `Drafter`."""
+        state = self._states.get(generation)
+        if state is None or state.root is None:
+            return
+        told = self._told[generation]
+        self._count(told, reading.tokens, self._retold[generation.is_sampled])
+        before, after = state.sequence.tokens, told.text.read(generation.tokens)
+        # Where the last tokens have changed, nothing continues what was drafted.
+        new = after[len(before) :] if after[: len(before)] == before else []
+        super().observe(generation, replace(reading, tokens=new))
+        state.sequence.tokens += new
+
+    def end(self, generation: Generation) -> None:
+        """See `Drafter`."""
+        super().end(generation)
+        self._told.pop(generation, None)
+
+    def forget(self) -> None:
+        """See `Drafter`."""
+        super().forget()
+        self._retold = Calibration(), Calibration()  # of greedy and of sampled tokens
+
+    def _sequence(self, generation: Generation) -> Sequence:
+        self._told[generation] = _Told(RecodedText(self._map))
+        return self._model.sequence([])
+
+    def _make_room(self, state: State, depth: int) -> bool:
+        """Takes the new tokens over, and forgets what was read of an end that has changed."""
+        sequence, tokens = (
+            state.sequence,
+            self._told[state.generation].text.read(state.generation.tokens),
+        )
+        same = min(sequence.length, len(tokens) - 1)  # the last token is always read
+        while sequence.tokens[:same] != tokens[:same]:
+            same -= 1
+        sequence.cut(same)
+        sequence.tokens[:] = tokens
+        return super()._make_room(state, depth)
+
+    def _sampler(self, generation: Generation) -> Sampler:
+        return self._greedy
+
+    def _retell(self, state: State, depth: int) -> Proposal:
+        """Returns the branches of the model's tree in the target's tokens, so many deep at most."""
+        drafted, told = state.proposal, self._told[state.generation]
+        told.drafts, told.cells = Proposal(), []
+        calibration = self._retold[state.generation.is_sampled]
         for leaf in sorted(set(range(len(drafted))) - set(drafted.parents)):
-            self._add(_branch(drafted, leaf), drafted, budget.max_depth)
-        return self._drafts.best(budget.max_nodes)
+            node, value, above = ROOT, 1.0, 1.0
+            branch = _branch(drafted, leaf)
+            for token, own, ends in self._tokens(state, branch)[:depth]:
+                edge = min(own / above, 1.0) if above else 0.0
+                cell = 2 * _VALUES(edge) + ends
+                value *= calibration.acceptance(cell, edge)
+                node = told.drafts.add(node, token, value, self.name)
+                if node == len(told.cells):
+                    told.cells.append(cell)
+                above = own
+        return told.drafts
 
-    def draft_ahead(self) -> bool:
-        """See `Drafter`."""
-        return self._drafter.draft_ahead()
-
-    def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
-        """See `Drafter`."""
-        self._count(verdict.tokens)
-        before = self._own
-        after = self._recoded.read([*self._text, *verdict.tokens])
-        # Where the text's last tokens have changed, nothing continues what was drafted.
-        same = after[: len(before)] == before
-        new = tuple(after[len(before) :]) if same else ()
-        self._drafter.observe(Verdict((), new), tree, logits)
-
-    def _count(self, tokens: Sequence[int]) -> None:
-        """Record which drafted tokens the text has taken, along its way."""
-        node, drafts = ROOT, self._drafts
-        for token in tokens:
-            taken = None
-            for child, parent in enumerate(drafts.parents):
-                if parent == node:
-                    self._calibration.observe(self._cells[child], drafts.tokens[child] == token)
-                    if drafts.tokens[child] == token:
-                        taken = child
-            if taken is None:
-                break
-            node = taken
-
-    def _add(self, branch: Sequence[int], drafted: Proposal, depth: int) -> None:
-        """Add a branch of the draft model's tree to the drafts, at most so many tokens deep."""
-        node, value, above = ROOT, 1.0, 1.0
-        for token, own, ends in self._retold(branch, drafted)[:depth]:
-            edge = min(own / above, 1.0) if above else 0.0
-            cell = 2 * _VALUES(edge) + ends
-            value *= self._calibration.acceptance(cell, edge)
-            node = self._drafts.add(node, token, value, self.name)
-            if node == len(self._cells):
-                self._cells.append(cell)
-            above = own
-
-    def _retold(self, branch: Sequence[int], drafted: Proposal) -> list[tuple[int, float, bool]]:
+    def _tokens(self, state: State, branch: ListLike[int]) -> list[tuple[int, float, bool]]:
         """Returns a branch of the draft model's tree in the target's tokens.
 
         Returns:
             Each token, the value of the draft's token in which it ends, and whether the draft ends
             with it, so that a longer draft might have given another token there.
         """
-        target, draft = self._map.target, self._map.draft
-        ids = [drafted.tokens[node] for node in branch]
-        values = [drafted.values[node] for node in branch]
+        target, draft, text = self._map.target, self._map.draft, state.generation.tokens
+        ids = [state.proposal.tokens[node] for node in branch]
+        values = [state.proposal.values[node] for node in branch]
         plain = next((n for n, id_ in enumerate(ids) if id_ in draft.special), len(ids))
         ends = list(accumulate(len(draft.pieces[id_]) for id_ in ids[:plain]))
-        told = continuation(target, self._text, draft.bytes_of(ids[:plain])) if plain else []
+        told = continuation(target, text, draft.bytes_of(ids[:plain])) if plain else []
         length = ends[-1] if ends else 0
         closed = plain < len(ids)
         retold = [
@@ -251,6 +226,21 @@ class RecodedDrafter(SteppingDrafter):
             if token != MISSING:
                 retold.append((token, values[plain], False))
         return retold
+
+    @staticmethod
+    def _count(told: _Told, tokens: ListLike[int], calibration: Calibration) -> None:
+        """Records which drafted tokens the target has chosen."""
+        node, drafts = ROOT, told.drafts
+        for token in tokens:
+            taken = None
+            for child, parent in enumerate(drafts.parents):
+                if parent == node:
+                    calibration.observe(told.cells[child], drafts.tokens[child] == token)
+                    if drafts.tokens[child] == token:
+                        taken = child
+            if taken is None:
+                break
+            node = taken
 
 
 def _branch(proposal: Proposal, node: int) -> list[int]:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime as ort
 
-from edgespec.bundle.caches import TEXT_ROWS
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array
-from edgespec.runtime.engines.base import StageFile, StageOutputs, row_count
-from edgespec.runtime.engines.optional import Assignment
-from edgespec.runtime.shapes import ROW_BUCKETS
 
 # These operators may run on the CPU: they only read a tensor's shape, which is known there.
 _SHAPE_ONLY = frozenset({"Shape", "Size"})
 
 ort.disable_telemetry_events()  # another package may have imported it before `telemetry`
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Where the nodes of a graph run.
+
+    Attributes:
+        here: kinds of nodes that the device runs.
+        elsewhere: nodes that are left to the CPU, as `name (kind)`.
+    """
+
+    here: tuple[str, ...]
+    elsewhere: tuple[str, ...]
 
 
 def session_options(threads: int) -> Any:
@@ -101,77 +109,6 @@ def name_of(graph: Path | bytes) -> str:
 def first_line(error: Exception) -> str:
     """Returns the first line of an exception's message."""
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def result_arrays(stage: StageFile, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Allocates a host array for each of the stage's results except new rows of the cache."""
-    return {
-        each.name: np.empty((rows, *each.shape), each.dtype)
-        for each, rows in zip(stage.results, _result_rows(stage, feeds), strict=True)
-    }
-
-
-def new_kv_shapes(stage: StageFile, feeds: Mapping[str, Array]) -> list[tuple[int, ...]]:
-    """Returns the shapes of a call's new rows of each group.
-
-    They are [layers, 2, KV, S, hd], or [layers, 2, T, KV, L, hd] if calls hold several texts.
-    """
-    *texts, rows = feeds[TEXT_ROWS].shape if stage.several_texts else (row_count(feeds),)
-    return [
-        (len(group.layers), 2, *texts, group.kv_heads, rows, group.head_dim)
-        for group in stage.cache_groups
-    ]
-
-
-class HostRoom:
-    """Host memory for the results of calls, shared by calls of all shapes.
-
-    It has the size of the largest call; the system provides memory only when it is written.
-
-    Args:
-        stage: the stage whose results it holds.
-    """
-
-    def __init__(self, stage: StageFile) -> None:
-        most = ROW_BUCKETS[-1]
-        self._stage = stage
-        self._results = [np.empty((most, *each.shape), each.dtype) for each in stage.results]
-        self._places = most
-        self._new_kv = self._new_kv_room()
-        widths = [shape.width for shape in stage.recurrent.values()]
-        self._new_rows = [np.empty((most, width), np.float32) for width in widths]
-
-    def outputs(self, feeds: Mapping[str, Array]) -> StageOutputs:
-        """Returns arrays for a call's results."""
-        rows = _result_rows(self._stage, feeds)
-        parts = zip(self._stage.results, self._results, rows, strict=True)
-        shapes = new_kv_shapes(self._stage, feeds)
-        places = feeds[TEXT_ROWS].size if self._stage.several_texts else 0
-        if places > self._places:
-            self._places = places
-            self._new_kv = self._new_kv_room()
-        new_kv = [
-            array[: math.prod(shape)].reshape(shape)
-            for array, shape in zip(self._new_kv, shapes, strict=True)
-        ]
-        results = {each.name: array[:n] for each, array, n in parts}
-        new_rows = [each[: row_count(feeds)] for each in self._new_rows]
-        return StageOutputs(results, new_kv, new_rows, self._stage.several_texts)
-
-    def _new_kv_room(self) -> list[Array]:
-        groups = self._stage.cache_groups
-        return [np.empty(self._places * each.width, each.dtype) for each in groups]
-
-
-def call_shape(feeds: Mapping[str, Array]) -> tuple[int, ...]:
-    """Returns what calls of one shape have in common: rows, rows with logits, texts."""
-    texts = feeds[TEXT_ROWS].shape if TEXT_ROWS in feeds else ()
-    return row_count(feeds), len(feeds.get("logit_rows", ())), *texts
-
-
-def _result_rows(stage: StageFile, feeds: Mapping[str, Array]) -> list[int]:
-    sizes = {"S": row_count(feeds), "R": len(feeds.get("logit_rows", ()))}
-    return [sizes[each.rows] for each in stage.results]
 
 
 def bind_host_input(binding: Any, name: str, array: Array) -> None:

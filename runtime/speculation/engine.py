@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.arrays import Floats
+from edgespec.runtime.drafters.base import Drafter, Reading, Store
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.speculation.base import Drafter, Reading, Store
 from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
 from edgespec.runtime.speculation.plan import Plan, Scheduled

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgespec.errors import MemoryLimitError
+from edgespec.runtime.drafters.base import Store
 from edgespec.runtime.sequences.model import Model
-from edgespec.runtime.speculation.base import Store
 from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.speculation.plan import Scheduled
 

@@ -7,8 +7,8 @@ import pytest
 from pairs import ENGINES
 
 from edgespec import LLM
+from edgespec.api.loading import DRAFTS
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.deployment.options import DRAFTS
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.noise import gumbel
 

@@ -16,11 +16,11 @@ from pairs import LONG_PROMPT, SHORT_PROMPT
 from edgespec import bundle as bundles
 from edgespec.api import engine as engines
 from edgespec.api import models
-from edgespec.api.engine import NativeLLM, is_native
+from edgespec.api.llm import LLM, is_native
+from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.errors import InputError, MemoryLimitError
 from edgespec.measuring.native import compare_bits
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.kernels import library
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.speculation.generation import Limits, Request
@@ -38,7 +38,7 @@ def native(pairs):
         key = name, draft, *sorted(options.items())
         if key not in loaded:
             asked = LoadOptions(draft=draft, threads=2, context=512, **options)
-            loaded[key] = NativeLLM(bundles.load(pairs.pair(name).path), asked)
+            loaded[key] = LLM(bundles.load(pairs.pair(name).path), asked)
         return loaded[key]
 
     return load
@@ -181,9 +181,9 @@ def test_what_cannot_be_is_refused(native, pairs):
     with pytest.raises(
         InputError, match="nothing that drafts by model: use another --draft, of none"
     ):
-        NativeLLM(lonely, LoadOptions(draft="model"))
+        LLM(lonely, LoadOptions(draft="model"))
     with pytest.raises(MemoryLimitError, match=r"a context of 500 tokens needs .* and 0 MiB are"):
-        NativeLLM(bundle, LoadOptions(draft="none", context=500, memory=1000))
+        LLM(bundle, LoadOptions(draft="none", context=500, memory=1000))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_without_the_operators_portable_graphs_run(pairs, caplog, monkeypatch):
     bundle = bundles.load(pairs.pair("llama").path)
     assert is_native(bundle, LoadOptions())
     assert not is_native(bundles.load(pairs.pair("qwen3_5_text").path), LoadOptions())
-    with NativeLLM(bundle, LoadOptions(threads=2, context=512)) as llm:
+    with LLM(bundle, LoadOptions(threads=2, context=512)) as llm:
         assert "no compiled kernels: reinstall" in caplog.text
         for source in llm.draft_sources:
             result = llm.generate(LONG_PROMPT, max_new_tokens=128, draft_source=source)
@@ -237,7 +237,7 @@ def test_models_run_on_gpus(pairs, gpu, tmp_path):
     bundle = bundles.load(pairs.pair("llama").path)
     plain = pairs.greedy("llama")[:24]
     for devices in ({"device": gpu}, {"draft_device": gpu}):
-        with NativeLLM(bundle, LoadOptions(draft="model", context=400, **devices)) as llm:
+        with LLM(bundle, LoadOptions(draft="model", context=400, **devices)) as llm:
             session = llm.session()
             result = session.generate(LONG_PROMPT, max_new_tokens=24)
             assert result.tokens == plain

@@ -12,9 +12,9 @@ from drafts import SIZES, engines
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT
 
 from edgespec import LLM
+from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.errors import InputError
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.shapes import ROW_BUCKETS
 
 # The stream

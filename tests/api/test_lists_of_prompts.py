@@ -11,7 +11,7 @@ from sessions import OPTIONS, fresh, load
 from watching import on_every_call
 
 from edgespec import LLM
-from edgespec.api.stream import TextStream
+from edgespec.api.generation import GenerationStream
 from edgespec.errors import ContextLengthError, DeviceError, InputError
 
 PROMPTS = [SHORT_PROMPT, LONG_PROMPT, *(f"def f{number}(x):\n" for number in range(9))]
@@ -44,7 +44,7 @@ def test_lists_of_token_ids_are_several_prompts_and_a_list_of_ids_is_one(pairs):
 def test_as_many_at_once_as_there_is_memory_for(pairs, monkeypatch, sessions, expected):
     llm = load(pairs, "none", sessions=sessions)
     running, most = set(), []
-    together, finish = threading.Barrier(expected, timeout=60), TextStream.finish
+    together, finish = threading.Barrier(expected, timeout=60), GenerationStream.finish
 
     def counted(self):
         running.add(self)
@@ -55,7 +55,7 @@ def test_as_many_at_once_as_there_is_memory_for(pairs, monkeypatch, sessions, ex
         running.discard(self)
         return result
 
-    monkeypatch.setattr(TextStream, "finish", counted)
+    monkeypatch.setattr(GenerationStream, "finish", counted)
     assert len(llm.generate(PROMPTS, **OPTIONS)) == len(PROMPTS)
     assert max(most) == expected
 

@@ -13,9 +13,9 @@ from pairs import with_eos
 from servers import make_bundle
 
 from edgespec import bundle as bundles
-from edgespec.api.engine import NativeLLM
+from edgespec.api.llm import LLM
+from edgespec.api.loading import LoadOptions
 from edgespec.errors import InputError
-from edgespec.runtime.deployment.options import LoadOptions
 
 pytestmark = with_library
 
@@ -24,7 +24,7 @@ pytestmark = with_library
 def llm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tools")
     path = with_eos(make_bundle(folder, template("hermes")), folder / "ending", 0)
-    with NativeLLM(bundles.load(path), LoadOptions(draft="lookup", threads=1)) as llm:
+    with LLM(bundles.load(path), LoadOptions(draft="lookup", threads=1)) as llm:
         yield llm
 
 
@@ -72,7 +72,7 @@ def test_a_stream_and_a_session_give_calls_too(llm):
 def test_reasoning_keeps_to_its_budget(tmp_path):
     source = "{{ messages[0].content }}{{ '</think>' if 0 }}<think>"
     path = with_eos(make_bundle(tmp_path, source), tmp_path / "ending", 0)
-    with NativeLLM(bundles.load(path), LoadOptions(draft="lookup", threads=1)) as llm:
+    with LLM(bundles.load(path), LoadOptions(draft="lookup", threads=1)) as llm:
         options = {"temperature": 1.0, "seed": 3, "max_new_tokens": 60, "thinking_budget": 8}
         plain, drafted = (
             llm.chat(QUESTION, draft_source=each, **options) for each in ("none", "lookup")
@@ -85,7 +85,7 @@ def test_reasoning_keeps_to_its_budget(tmp_path):
 
 def test_a_text_at_a_cursor(tmp_path):
     around = "def add(a, b):\n", "\n\nprint(add(2, 3))\n", [("a.py", "x = 1\n")]
-    with NativeLLM(bundles.load(make_filler(tmp_path)), LoadOptions(threads=1)) as llm:
+    with LLM(bundles.load(make_filler(tmp_path)), LoadOptions(threads=1)) as llm:
         prompt = llm.infill_prompt(*around)
         how = {"max_new_tokens": 40, "temperature": 2.0, "seed": 1}
         expected = llm.generate(prompt.tokens, stop_token_ids=prompt.stop_ids, **how)

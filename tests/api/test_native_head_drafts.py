@@ -8,9 +8,9 @@ from nodes import MISSING
 from pairs import LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT
 
 from edgespec import bundle as bundles
-from edgespec.api.engine import NativeLLM, is_native
+from edgespec.api.llm import LLM, is_native
+from edgespec.api.loading import LoadOptions
 from edgespec.errors import InputError
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.speculation.generation import Limits, Request
 
@@ -30,7 +30,7 @@ def name(request, pairs):
 def llm(name, pairs):
     """The pair, with costs that are given instead of measured."""
     asked = LoadOptions(draft="auto", threads=1, context=512)
-    loaded = NativeLLM(bundles.load(pairs.pair(name).path), asked)
+    loaded = LLM(bundles.load(pairs.pair(name).path), asked)
     loaded.engine._cost = Given(1.0, 0.05)
     [drafter] = [each for each in loaded.engine._drafters if each.name == "head"]
     drafter._cost = Given(0.02, 0.01)
@@ -84,8 +84,8 @@ def test_a_head_is_loaded_where_it_is_asked_for(pairs):
     cheap = "lookup", "recycling"
     for draft, sources in (("head", ("none", "head", *cheap)), ("lookup", ("none", *cheap))):
         assert is_native(opened, LoadOptions(draft=draft))
-        assert NativeLLM(opened, LoadOptions(draft=draft)).draft_sources == sources
+        assert LLM(opened, LoadOptions(draft=draft)).draft_sources == sources
     with pytest.raises(InputError, match="nothing that drafts by model: use another"):
-        NativeLLM(opened, LoadOptions(draft="model"))
+        LLM(opened, LoadOptions(draft="model"))
     with pytest.raises(InputError, match="nothing that drafts by head: use another"):
-        NativeLLM(bundles.load(pairs.pair("llama").path), LoadOptions(draft="head"))
+        LLM(bundles.load(pairs.pair("llama").path), LoadOptions(draft="head"))

@@ -10,11 +10,11 @@ from foreign import TEXTS, ForeignPairs
 from pairs import LONG_PROMPT, SHORT_PROMPT, with_eos
 
 from edgespec import bundle as bundles
-from edgespec.api.engine import NativeLLM, is_native
+from edgespec.api.llm import LLM, is_native
+from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.bundle import SkipSet
 from edgespec.errors import BundleError, InputError
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.kernels import library
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.speculation.generation import Limits, Request
@@ -42,7 +42,7 @@ def load(pairs, tmp_path_factory):
                 bundle = replace(bundle, manifest=replace(bundle.manifest, skip_sets=sets))
             asked = LoadOptions(draft=draft, threads=1, context=512, **options)
             assert is_native(bundle, asked)
-            loaded[key] = NativeLLM(bundle, asked)
+            loaded[key] = LLM(bundle, asked)
         return loaded[key]
 
     return load
@@ -128,7 +128,7 @@ def test_a_prediction_saves_rounds(load, how):
 
 def test_forced_tokens_are_drafted(pairs, tmp_path):
     path = with_eos(pairs.pair("llama").path, tmp_path / "bundle", 0)
-    llm = NativeLLM(bundles.load(path), LoadOptions(draft="lookup", threads=1, context=512))
+    llm = LLM(bundles.load(path), LoadOptions(draft="lookup", threads=1, context=512))
     for how in MODES:
         options = {"max_new_tokens": 40, "regex": "(hello world ){20}", **how}
         plain = llm.stream(SHORT_PROMPT, draft_source="none", **options).finish()
@@ -167,7 +167,7 @@ def test_draft_memory_is_kept(load, tmp_path, monkeypatch):
     cold = llm.stream(SHORT_PROMPT, max_new_tokens=80).finish()
     llm.save_draft_memory(path)
     assert cold.draft_memory == "cold"
-    warm = NativeLLM(llm.bundle, llm.options)
+    warm = LLM(llm.bundle, llm.options)
     for each in (llm, warm):
         each.forget()  # begins with the file's
         cheapen(each, monkeypatch)
@@ -176,14 +176,14 @@ def test_draft_memory_is_kept(load, tmp_path, monkeypatch):
         assert result.rounds < cold.rounds
     path.write_bytes(b"something else")
     with pytest.raises(InputError, match="not a draft memory"):
-        NativeLLM(llm.bundle, llm.options)
+        LLM(llm.bundle, llm.options)
 
 
 def test_skip_sets_that_do_not_fit_are_refused(load):
     llm = load("llama", "layer-skip")
     wrong = replace(llm.bundle.manifest, skip_sets=(SkipSet((40,)),))
     with pytest.raises(BundleError, match=r"skip_sets\[0\]: sublayers \[40\] of 4"):
-        NativeLLM(replace(llm.bundle, manifest=wrong), llm.options)
+        LLM(replace(llm.bundle, manifest=wrong), llm.options)
     none = replace(llm.bundle.manifest, skip_sets=())
     with pytest.raises(InputError, match="nothing that drafts by layer-skip"):
-        NativeLLM(replace(llm.bundle, manifest=none), llm.options)
+        LLM(replace(llm.bundle, manifest=none), llm.options)

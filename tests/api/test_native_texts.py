@@ -13,10 +13,10 @@ from pairs import LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT
 from sessions import OPTIONS, turns
 
 from edgespec import bundle as bundles
-from edgespec.api.engine import NativeLLM
+from edgespec.api.llm import LLM
+from edgespec.api.loading import LoadOptions
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime.deployment.options import LoadOptions
 
 pytestmark = with_library
 
@@ -189,7 +189,7 @@ def test_embeddings_are_those_of_transformers(tmp_path, architecture, pooling):
     model = make_embedding(checkpoint, architecture, pooling=pooling, prompts=PROMPTS)
     export_bundle(checkpoint, path, options=ExportOptions("fp32"))
     texts = [SHORT_PROMPT, LONG_PROMPT * 2, "x"]
-    with NativeLLM(bundles.load(path), LoadOptions(threads=1)) as llm:
+    with LLM(bundles.load(path), LoadOptions(threads=1)) as llm:
         found = llm.embed(texts)
         assert np.array_equal(llm.embed(texts[::-1]), found[::-1])
         assert not llm.engine.target.pool.used

@@ -255,8 +255,8 @@ import os, sys
 from pathlib import Path
 from edgespec import bundle
 from edgespec.api import stored_prompts
-from edgespec.api.engine import NativeLLM
-from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.api.llm import LLM
+from edgespec.api.loading import LoadOptions
 
 stored_prompts.BLOCK = {BLOCK}
 replace, written = Path.replace, []
@@ -271,7 +271,7 @@ def killed(self, target):
 Path.replace = killed
 path, folder, *tokens = sys.argv[1:]
 options = LoadOptions(threads=1, draft="none", prompt_cache=folder, context=512)
-with NativeLLM(bundle.load(Path(path)), options) as llm:
+with LLM(bundle.load(Path(path)), options) as llm:
     llm.generate([int(token) for token in tokens], max_new_tokens=4)
 """
 

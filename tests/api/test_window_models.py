@@ -11,8 +11,8 @@ from runners import Runners, following
 from sessions import OPTIONS
 
 from edgespec import LLM, bundle
+from edgespec.api.loading import LoadOptions
 from edgespec.runtime.deployment.deployment import deploy
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.shapes import ring_rows
 from edgespec.runtime.trees.tree import ROOT, TokenTree

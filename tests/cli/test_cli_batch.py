@@ -23,7 +23,7 @@ from rich.console import Console
 from servers import make_bundle
 
 from edgespec import LLM
-from edgespec.api.stream import TextStream
+from edgespec.api.generation import GenerationStream
 from edgespec.batch.answering import seed_of
 from edgespec.batch.running import only_writer
 from edgespec.cli import progress
@@ -183,7 +183,7 @@ def test_the_number_at_once_changes_no_answer(batch, undisturbed, tmp_path):
 
 
 def test_as_many_are_made_at_once_as_are_asked_for(batch, monkeypatch):
-    at_once, most, finish = set(), [], TextStream.finish
+    at_once, most, finish = set(), [], GenerationStream.finish
     together = threading.Barrier(3, timeout=60)
 
     def counted(self):
@@ -195,7 +195,7 @@ def test_as_many_are_made_at_once_as_are_asked_for(batch, monkeypatch):
         at_once.discard(self)
         return result
 
-    monkeypatch.setattr(TextStream, "finish", counted)
+    monkeypatch.setattr(GenerationStream, "finish", counted)
     assert batch("--parallel=3").code == 0
     assert (max(most), len(most)) == (3, 12)
 
@@ -373,14 +373,14 @@ def test_without_its_packages_the_command_names_them(asked, tmp_path):
 
 def fail_once(monkeypatch, number, error):
     """Let the text number `number` fail."""
-    finish, calls = TextStream.finish, iter(range(100))
+    finish, calls = GenerationStream.finish, iter(range(100))
 
     def failing(self):
         if next(calls) == number:
             raise error
         return finish(self)
 
-    monkeypatch.setattr(TextStream, "finish", failing)
+    monkeypatch.setattr(GenerationStream, "finish", failing)
 
 
 @pytest.mark.parametrize(("error", "code"), [(DeviceError("gone"), 2), (MemoryError("full"), 3)])

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from commandline import FAST, PROMPT
 
-from edgespec.api.stream import TextStream
+from edgespec.api.generation import GenerationStream
 from edgespec.cli import main
 from edgespec.cli.interrupts import ignoring_termination
 
@@ -64,7 +64,7 @@ def interrupt_after(monkeypatch, interruptible):
     """Raise SIGINT a number of times once the first piece of text is out."""
 
     def arrange(times):
-        pieces = TextStream.__iter__
+        pieces = GenerationStream.__iter__
 
         def interrupted(self):
             for piece in pieces(self):
@@ -72,7 +72,7 @@ def interrupt_after(monkeypatch, interruptible):
                 for _ in range(times):
                     signal.raise_signal(signal.SIGINT)
 
-        monkeypatch.setattr(TextStream, "__iter__", interrupted)
+        monkeypatch.setattr(GenerationStream, "__iter__", interrupted)
 
     return arrange
 

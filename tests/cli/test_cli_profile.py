@@ -11,6 +11,7 @@ from links import linked
 from pairs import ENGINES
 
 from edgespec import bundle as bundles
+from edgespec.api.loading import LoadOptions
 from edgespec.cli import plots
 from edgespec.cli.plots import text_plot
 from edgespec.models.embedded import BUNDLE
@@ -19,7 +20,6 @@ from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.deployment import selection
 from edgespec.runtime.deployment.deployment import deploy, load, with_costs
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.engines import engine
 from edgespec.system.processors import default_threads
 

@@ -11,11 +11,11 @@ from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, PLACE, PROMPT, fails
 
 from edgespec import LLM, GenerationResult
+from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.cli import main
 from edgespec.cli.arguments import _unescape
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.deployment.options import LoadOptions
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_defaults_are_those_of_the_api(monkeypatch, cli):
 
     monkeypatch.setattr(LLM, "__init__", load)
     monkeypatch.setattr(LLM, "stream", stream)
-    monkeypatch.setattr("edgespec.api.engine.is_native", lambda *_: False)
+    monkeypatch.setattr("edgespec.api.llm.is_native", lambda *_: False)
     assert cli("run", "x").code == 1
     stop = seen.pop("stop")
     assert tuple(stop) == GenerationOptions().stop

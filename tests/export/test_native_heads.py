@@ -17,11 +17,11 @@ from nodes import MISSING, same_bits
 from parity import PROMPT, SAME_STATES, distance
 
 from edgespec import bundle as bundles
-from edgespec.api.engine import NativeLLM
+from edgespec.api.llm import LLM
+from edgespec.api.loading import LoadOptions
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import BundleError, ExportError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.sequences.model import Rows
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
@@ -112,7 +112,7 @@ def test_nothing_changes_without_a_head(target, tmp_path):
     assert plain.target.native == opened.target.native
     plain.verify()  # the copy's new graphs are not links to the old ones
     for source, kept in (("none", 0), ("head", len(TEXT))):
-        llm = NativeLLM(opened, LoadOptions(draft=source, threads=1))
+        llm = LLM(opened, LoadOptions(draft=source, threads=1))
         rows = Rows(llm.engine.target.sequence([]), TEXT, CHAIN, [])
         llm.engine.target.forward([rows])
         assert (0 if rows.features is None else len(rows.features)) == kept
@@ -159,4 +159,4 @@ def test_offsets_become_ids(target, tmp_path):
             bundles.Manifest(**{**vars(opened.manifest), "files": bundles.describe_files(wrong)}),
         )
         with pytest.raises(BundleError, match="must hold 96 tokens below 331"):
-            NativeLLM(bundles.load(wrong), LoadOptions(draft="head"))
+            LLM(bundles.load(wrong), LoadOptions(draft="head"))

@@ -6,11 +6,11 @@ import pytest
 from benches import TEXT, made, with_told_workers
 
 from edgespec import bundle as bundles
+from edgespec.api.loading import LoadOptions
 from edgespec.errors import ContextLengthError, InputError, MemoryLimitError
 from edgespec.measuring import bench
 from edgespec.measuring.bench import Bench, Request, acceptance_by_depth
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.deployment.options import LoadOptions
 
 
 @pytest.fixture

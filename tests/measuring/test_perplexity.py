@@ -13,6 +13,7 @@ from commandline import FAST, fails
 from pairs import ENGINES, LONG_PROMPT, logits_of
 
 from edgespec import bundle as bundles
+from edgespec.api.loading import LoadOptions
 from edgespec.errors import DeviceError, InputError
 from edgespec.measuring.perplexity import (
     Mean,
@@ -24,7 +25,6 @@ from edgespec.measuring.perplexity import (
 from edgespec.measuring.windows import Window, endings, windows
 from edgespec.runtime.deployment.demands import Demand
 from edgespec.runtime.deployment.deployment import deploy
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.execution.model import Model
 
 DEVICE = FAST[0], FAST[2]

@@ -8,11 +8,11 @@ import signal
 import pytest
 from pairs import ENGINES
 
+from edgespec.api.loading import LoadOptions
 from edgespec.errors import DeviceError, InputError
 from edgespec.measuring.bench import Request
 from edgespec.measuring.worker import Worker
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.system import environment
 
 

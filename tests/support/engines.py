@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from toys import VOCABULARY, toy_model
 
+from edgespec.runtime.drafters.lookup import LookupDrafter
+from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import Limits, Request
-from edgespec.runtime.speculation.lookup import LookupDrafter
-from edgespec.runtime.speculation.model import ModelDrafter
 
 
 class Given(PassCost):

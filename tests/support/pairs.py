@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from edgespec import LLM, bundle
 from edgespec.export import ExportOptions, attach_head, export_bundle
 
-ENGINES = ("onnxruntime:cpu", "openvino:cpu")
+ENGINES = ("cpu",)
 NEW_TOKENS = 128
 # Longer than two prefill chunks of 64; with the new tokens the cache grows past its first 256 rows.
 LONG_PROMPT = "".join(f"def twice_{n}(x):\n    return x * 2\n\n\n" for n in range(8))

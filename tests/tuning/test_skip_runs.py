@@ -5,9 +5,9 @@ from engines import Given
 from pairs import LONG_PROMPT, SHORT_PROMPT, with_eos
 
 from edgespec import bundle as bundles
-from edgespec.api.engine import NativeLLM
+from edgespec.api.llm import LLM
+from edgespec.api.loading import LoadOptions
 from edgespec.errors import InputError
-from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.kernels import library
 from edgespec.tuning import skip_runs
 
@@ -35,7 +35,7 @@ def test_runs_that_pay_are_written_and_drafted_with(bundle, monkeypatch):
     assert list(opened.manifest.skip_sets) == sets
     monkeypatch.undo()
     texts = [
-        NativeLLM(opened, LoadOptions(draft=draft, threads=1, context=300)).stream(SHORT_PROMPT)
+        LLM(opened, LoadOptions(draft=draft, threads=1, context=300)).stream(SHORT_PROMPT)
         for draft in ("none", "layer-skip")
     ]
     assert texts[0].finish().tokens == texts[1].finish().tokens
@@ -48,7 +48,7 @@ def test_runs_that_do_not_pay_are_left_out(bundle, monkeypatch):
 
 
 def test_the_whole_target_agrees_with_itself(bundle):
-    llm = NativeLLM(bundle, LoadOptions(draft="none", threads=1, context=300))
+    llm = LLM(bundle, LoadOptions(draft="none", threads=1, context=300))
     trial = skip_runs._trial(llm.engine.target, llm.tokenizer, LONG_PROMPT)
     assert len(trial.rows) == 128
     assert trial.agreements(llm.engine.target) == [1.0, 1.0]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import edgespec
 from edgespec import bundle as bundles
+from edgespec.api.loading import DRAFTS, LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.bundle import Bundle
 from edgespec.cli.arguments import (
@@ -28,7 +29,6 @@ from edgespec.cli.arguments import (
 from edgespec.cli.plots import check_png, save_bench_png
 from edgespec.cli.progress import progress_bar
 from edgespec.errors import InputError
-from edgespec.runtime.deployment.options import DRAFTS, LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.measuring.worker import Request

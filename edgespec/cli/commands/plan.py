@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgespec import bundle as bundles
+from edgespec.api.loading import LoadOptions
 from edgespec.cli import comparison
 from edgespec.cli.arguments import (
     LOAD_DEFAULTS,
@@ -23,7 +24,6 @@ from edgespec.cli.arguments import (
     add_option,
     given,
 )
-from edgespec.runtime.deployment.options import LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.runtime.deployment.demands import FixedShape

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from edgespec import bundle as bundles
+from edgespec.api.loading import LoadOptions
 from edgespec.bundle import TARGET, Bundle
 from edgespec.cli.arguments import PLACE_HELP, THREADS_HELP, add_bundle
 from edgespec.cli.plots import Curves, check_png, save_png, text_plot
 from edgespec.cli.progress import Show, progress_bar
 from edgespec.errors import DeviceError
-from edgespec.runtime.deployment.options import LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.runtime.costs.isolated import Job

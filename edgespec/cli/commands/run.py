@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from edgespec.api.loading import PLANNED_DRAFTS, LoadOptions
 from edgespec.api.options import GenerationOptions, checked
 from edgespec.cli import INTERRUPTED
 from edgespec.cli.arguments import (
@@ -24,13 +25,11 @@ from edgespec.cli.arguments import (
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
-from edgespec.runtime.deployment.options import PLANNED_DRAFTS, LoadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from edgespec.api.engine import NativeLLM
     from edgespec.api.llm import LLM
     from edgespec.api.result import GenerationResult
     from edgespec.runtime.decoding.generate import Round as TextRound
@@ -89,16 +88,16 @@ def execute(arguments: argparse.Namespace) -> int:
     return INTERRUPTED if result.finish_reason == "cancelled" else 0
 
 
-def _loaded(path: Path | None, loading: dict[str, Any]) -> LLM | NativeLLM:
+def _loaded(path: Path | None, loading: dict[str, Any]) -> LLM | LLM:
     """Loads a bundle, with its native graphs if they can do what is asked for."""
     from edgespec import bundle as bundles
-    from edgespec.api.engine import NativeLLM, is_native
+    from edgespec.api.llm import LLM, is_native
     from edgespec.models.embedded import BUNDLE
 
     options = checked(LoadOptions, loading)
     bundle = bundles.load(BUNDLE if path is None else path)
     if is_native(bundle, options):
-        return NativeLLM(bundle, options)
+        return LLM(bundle, options)
 
     from edgespec.api.llm import LLM
 

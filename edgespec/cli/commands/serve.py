@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from edgespec.api.loading import parse_size
 from edgespec.cli.arguments import (
     LOAD_DEFAULTS,
     add_bundle,
@@ -24,7 +25,6 @@ from edgespec.cli.interrupts import ignoring_termination
 from edgespec.cli.names import add_model_name, model_name
 from edgespec.cli.warming import warm_up_aside
 from edgespec.errors import InputError
-from edgespec.runtime.deployment.options import parse_size
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 _TEXTS_AT_ONCE = 4  # texts share a pass of eight rows or so at little cost, but not their memory
@@ -120,8 +120,8 @@ def execute(arguments: argparse.Namespace) -> int:
 def _texts_at_once(bundle: Path, options: Mapping[str, Any]) -> int:
     """Returns how many texts to make at once where the user did not say."""
     from edgespec import bundle as bundles
+    from edgespec.api.loading import LoadOptions
     from edgespec.runtime.deployment.deployment import texts_with_room
-    from edgespec.runtime.deployment.options import LoadOptions
 
     return texts_with_room(bundles.load(bundle), LoadOptions(**options), _TEXTS_AT_ONCE)
 

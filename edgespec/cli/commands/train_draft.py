@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from edgespec import bundle as bundles
+from edgespec.api.loading import parse_size
 from edgespec.cli import INTERRUPTED
 from edgespec.cli.arguments import (
     DEVICE_HELP,
@@ -27,7 +28,6 @@ from edgespec.cli.arguments import (
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.errors import InputError
 from edgespec.models.heads.eagle3 import default_taps
-from edgespec.runtime.deployment.options import parse_size
 from edgespec.training.options import TrainingOptions
 from edgespec.training.shape import CONFIG, FUSIONS, check_taps
 from edgespec.training.torch_needed import require_torch

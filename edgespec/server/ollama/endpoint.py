@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from edgespec.api.stream import TextStream
+from edgespec.api.generation import GenerationStream
 from edgespec.server.answers import TokenTexts
 from edgespec.server.bodies import read
 from edgespec.server.endpoint import Served, as_refusal, until_disconnect
@@ -79,7 +79,7 @@ class OllamaTextEndpoint:
         await until_disconnect(receive, stream() if body.streamed else whole())
 
 
-def _begin(served: Served, body: OllamaTextRequest, answer: OllamaAnswer) -> TextStream:
+def _begin(served: Served, body: OllamaTextRequest, answer: OllamaAnswer) -> GenerationStream:
     llm = served.service.llm
     request = body.request(llm)
     answer.note(request)

@@ -5,8 +5,8 @@ import pytest
 from engines import engine_of, on_last_tokens, plain_engine, request, tokens_at_once, tokens_of
 from toys import VOCABULARY
 
-from edgespec.runtime.speculation.grammar import GrammarDrafter
-from edgespec.runtime.speculation.lookup import LookupDrafter
+from edgespec.runtime.drafters.grammar import GrammarDrafter
+from edgespec.runtime.drafters.lookup import LookupDrafter
 
 SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}]
 

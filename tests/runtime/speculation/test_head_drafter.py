@@ -7,10 +7,10 @@ import pytest
 from engines import Given, plain_engine, request, tokens_of
 from toys import ToyGraph, toy_model, toy_shape
 
+from edgespec.runtime.drafters.head import HeadDrafter, HeadGraph
 from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.speculation.engine import Engine
-from edgespec.runtime.speculation.head import HeadDrafter, HeadGraph
 
 SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 LONG = tuple(n * n % 50 for n in range(700))

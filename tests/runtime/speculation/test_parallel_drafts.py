@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import VOCABULARY, ToyGraph, toy_shape
 
+from edgespec.runtime.drafters.parallel import ParallelDrafter, best_nodes
 from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.speculation.parallel import ParallelDrafter, best_nodes
 
 MASK = VOCABULARY + 1
 SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]

@@ -4,8 +4,8 @@ import pytest
 from engines import engine_of, on_last_tokens, plain_engine, request, tokens_at_once, tokens_of
 from toys import VOCABULARY
 
+from edgespec.runtime.drafters.recycling import RecyclingDrafter
 from edgespec.runtime.drafters.successors import Successors
-from edgespec.runtime.speculation.recycling import RecyclingDrafter
 
 SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 NAME = "recycling"

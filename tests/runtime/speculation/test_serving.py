@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from toys import toy_model
 
 from edgespec.errors import DeviceError, InputError, MemoryLimitError
+from edgespec.runtime.drafters.lookup import LookupDrafter
+from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.speculation.engine import Engine
-from edgespec.runtime.speculation.lookup import LookupDrafter
-from edgespec.runtime.speculation.model import ModelDrafter
 
 
 def limited(limit, drafts=True):

@@ -4,8 +4,8 @@ import pytest
 from engines import Given, engine_of, plain_engine, request, tokens_at_once, tokens_of
 from toys import ToyGraph
 
+from edgespec.runtime.drafters.skip import SkipDrafter
 from edgespec.runtime.sequences.model import Model
-from edgespec.runtime.speculation.skip import SkipDrafter
 
 SAMPLINGS = [
     {},

@@ -1,1 +1,0 @@
-"""Costs of calls on this machine: measured, stored between runs, and updated by real texts."""

@@ -1,1 +1,0 @@
-"""Chooses engines, shapes, context and memory for a bundle, given a user's options."""

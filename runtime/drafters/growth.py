@@ -1,0 +1,392 @@
+"""Best-first trees that a model grows level by level (after Wang et al., OPT-Tree, 2024)."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence as ListLike
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import nlargest
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.errors import MemoryLimitError
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
+from edgespec.runtime.drafters.base import Reading
+from edgespec.runtime.drafters.ranking import Candidates, rank
+from edgespec.runtime.sampling.likeliest import likeliest_tokens
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.runtime.sequences.sequence import Sequence
+from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.speculation.plan import Plan, Scheduled
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import ROOT
+
+USUAL_READING = 4
+"""Rows that a round's first call reads at most, if the model drafts in every round."""
+
+Ids = npt.NDArray[np.int64]
+"""Tokens that the columns of logits stand for."""
+
+_CHUNK = 64  # rows of a call that reads the prompt
+_CANDIDATES = 32  # likeliest tokens of a row, those that compete under the target's noise
+_HOPE, _HOPE_WEIGHT = 0.7, 0.1  # first estimate of an acceptance, and weight of a new one in it
+_FIRST_WAIT, _LONGEST_WAIT = 8, 256  # rounds until a draft that did not pay is tried again
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A node of the model's tree.
+
+    Attributes:
+        token: its token; of the root, the last committed one.
+        parent: the node above it; None for the root.
+        value: probability that the target's choices reach it.
+        depth: number of tokens from the root's child down to it.
+        cell: calibration cell of the edge that leads here.
+        number: its number in the proposal.
+        slots: slots of its ancestors below the root and, once the model has run it, its own.
+        children: what may follow, once the model has run it.
+        features: what the model gives of its row besides logits, once it has run it; None: nothing.
+    """
+
+    token: int
+    parent: Node | None
+    value: float
+    depth: int
+    cell: int
+    number: int
+    slots: list[int]
+    children: list[Node] = field(default_factory=list)
+    features: Floats | None = None
+
+
+@dataclass(eq=False, slots=True)
+class State:
+    """What the drafter knows of a generation.
+
+    Attributes:
+        generation: whose.
+        sequence: what the model has read of it, with the model's slots.
+        first: position in the generation of the first token that the sequence has rows of.
+        proposal: the nodes of this round.
+        hope: how likely the target is to choose the model's best token, as a moving average.
+        idle: rounds since the model drafted.
+        wait: rounds after which it is tried again.
+        leaves: nodes that may be run next, all at one depth.
+        root: top of this round's tree; None before the model has drafted in it.
+        run: slots of the nodes that the model has run.
+    """
+
+    generation: Generation
+    sequence: Sequence
+    first: int = 0
+    proposal: Proposal = field(default_factory=Proposal)
+    hope: float = _HOPE
+    idle: int = 0
+    wait: int = _FIRST_WAIT
+    root: Node | None = None
+    leaves: list[Node] = field(default_factory=list)
+    run: list[int] = field(default_factory=list)
+
+    def expect(self, acceptance: float) -> None:
+        """Learns how likely the model's best token after a row is to be chosen."""
+        self.hope += (acceptance - self.hope) * _HOPE_WEIGHT
+
+
+class TreeDrafter(ABC):
+    """Drafts with a model that has rows of its own.
+
+    What the sequences have that it has not read is read first. Then each level is one call over the
+    best nodes of the level above, of all sequences; their rows are behind the sequences' in the
+    model's own pool. Growth ends where a level does not gain tokens as fast as the pass without it.
+
+    Args:
+        model: the model.
+        cost: of its calls.
+        ids: tokens that the model's logits stand for; None: token n is column n.
+    """
+
+    name: str
+    in_auto = True
+    """Whether generations that ask for all sources draft with it, too."""
+
+    def __init__(self, model: Model, cost: PassCost, ids: Ids | None = None) -> None:
+        self._model = model
+        self._ids = ids
+        self._cost = cost
+        self._states = dict[Generation, State]()
+        self.forget()
+
+    @abstractmethod
+    def _sequence(self, generation: Generation) -> Sequence:
+        """Returns what the model is to read of a generation; it has read none."""
+
+    @abstractmethod
+    def _unread(self, state: State) -> list[int]:
+        """Returns the tokens that the model is to read before it drafts, at least one."""
+
+    @abstractmethod
+    def _make_room(self, state: State, depth: int) -> bool:
+        """Makes room for what is unread and so many tokens behind it; False if there is none."""
+
+    def _chain(self, state: State, tokens: list[int], wanted: list[int]) -> Rows:
+        """Returns rows of the next tokens to read."""
+        count = len(tokens)
+        return Rows(state.sequence, tokens, [AFTER, *range(count - 1)], wanted, certain=count)
+
+    def _level(self, state: State, nodes: ListLike[Node]) -> Rows:
+        """Returns rows of nodes that have the same parent."""
+        tokens, rows = [node.token for node in nodes], range(len(nodes))
+        return Rows(state.sequence, tokens, [AFTER] * len(nodes), list(rows), nodes[0].slots)
+
+    def _sampler(self, generation: Generation) -> Sampler:
+        """Returns what chooses the tokens that the model is to guess."""
+        return generation.request.sampler
+
+    def _candidates(self, logits: Floats, sampler: Sampler) -> Candidates:
+        """Returns the likeliest tokens of rows, [n, V], whose probabilities leave out all others.
+
+        What that is off, acceptances correct; the whole sum would cost twice as much as the rest.
+        """
+        ids, columns = self._ids, min(sampler.vocab_size, logits.shape[1])
+        best = likeliest_tokens(logits, columns, min(_CANDIDATES, columns))
+        found = np.take_along_axis(logits, best, axis=1)
+        peak = found[:, 0]
+        total = np.log(np.exp(found - peak[:, None]).sum(axis=1)) + peak
+        return Candidates(best if ids is None else ids[best], found, total)
+
+    def _take(self, state: State, root: Node, rows: Rows) -> None:
+        """Takes over the slots of rows that were read, of which the root's is the last."""
+        rows.accept(range(len(rows.tokens)))
+
+    def _kept(self, node: Node, count: int) -> list[int]:
+        """Returns the slots of drafted rows that become the sequence's.
+
+        Args:
+            node: the last node that the target chose.
+            count: number of tokens that it chose, of which the last may be no node.
+        """
+        # The last token is read again, since what may follow it is known by its row's logits.
+        return node.slots[: count - 1]
+
+    def _share(self, state: State) -> None:  # noqa: B027 - not all can
+        """Takes over what other sequences left that begin alike; nothing if nothing can be."""
+
+    def _leave(self, state: State) -> None:  # noqa: B027 - not all can
+        """Leaves what was read to other sequences that begin alike."""
+
+    def begin(self, generation: Generation) -> None:
+        """See `Drafter`. The prompt is read at the first draft that promises to pay for it."""
+        if generation.drafts_by(self.name, self.in_auto):
+            self._states[generation] = State(generation, self._sequence(generation))
+
+    def draft(self, plan: Plan) -> None:
+        """See `Drafter`."""
+        asked = self._asked(plan)
+        if not asked:
+            return
+        with suppress(MemoryLimitError):  # what there is no room to draft is not drafted
+            self._draft(asked, plan)
+
+    def _draft(self, asked: ListLike[Scheduled], plan: Plan) -> None:
+        cheaper = [part.proposal for part in asked]
+        self._read(asked, plan)
+        self._join(asked, cheaper)
+        while True:
+            states = [self._states[part.generation] for part in asked]
+            pairs = [
+                (node.value * state.hope, node, part)
+                for part, state in zip(asked, states, strict=True)
+                for node in _best(state.leaves, part.most_nodes - len(state.run))
+                if node.depth < part.depth
+            ]
+            pairs.sort(key=lambda pair: -pair[0])
+            count = plan.worthwhile([gain for gain, _, _ in pairs], self._cost)
+            if not count:
+                return
+            self._run([(node, part) for _, node, part in pairs[:count]], plan)
+            self._join(asked, cheaper)
+
+    def observe(self, generation: Generation, reading: Reading) -> None:
+        """See `Drafter`: what the model has run of the chosen nodes may become its sequence."""
+        state = self._states.get(generation)
+        if state is None or state.root is None:
+            return
+        tokens, calibration, node = reading.tokens, self._of(generation), state.root
+        for token in tokens:
+            chosen = None
+            for child in node.children:
+                calibration.observe(child.cell, child.token == token)
+                if child.token == token:
+                    chosen = child
+            if chosen is None:
+                break
+            node = chosen
+        kept = self._kept(node, len(tokens))
+        inside = set(kept)
+        state.sequence.append(kept)
+        self._model.pool.free([slot for slot in state.run if slot not in inside])
+        state.root, state.leaves, state.run = None, [], []
+
+    def end(self, generation: Generation) -> None:
+        """See `Drafter`."""
+        state = self._states.pop(generation, None)
+        if state is not None:
+            self._model.pool.free(state.run)
+            self._leave(state)
+            state.sequence.free()
+
+    def forget(self) -> None:
+        """See `Drafter`."""
+        self._model.prefixes.clear()
+        self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
+
+    def _asked(self, plan: Plan) -> list[Scheduled]:
+        """Returns the sequences for which drafting promises to pay, or is tried again."""
+        known = [
+            (self._states[part.generation], part)
+            for part in plan.drafting
+            if part.generation in self._states
+        ]
+        ready = [(state, part) for state, part in known if self._may_read(state, part, plan)]
+        ready.sort(key=lambda each: -each[0].hope)
+        count = plan.worthwhile([state.hope for state, _ in ready], self._cost)
+        asked = []
+        for number, (state, part) in enumerate(ready):
+            state.idle += 1
+            if number < count:
+                state.wait = _FIRST_WAIT
+            elif state.idle < state.wait:
+                continue
+            else:
+                state.wait = min(2 * state.wait, _LONGEST_WAIT)
+            state.idle = 0
+            asked.append(part)
+        return asked
+
+    def _may_read(self, state: State, part: Scheduled, plan: Plan) -> bool:
+        """Whether reading what the model has not read will pay in what is left of a sequence."""
+        if not self._make_room(state, part.depth):
+            return False
+        self._share(state)
+        unread = len(self._unread(state))
+        if unread <= _CHUNK:
+            return True
+        reading = unread / _CHUNK * self._cost.seconds(_CHUNK)
+        return reading < plan.saving(state.hope, self._cost) * part.generation.remaining
+
+    def _read(self, asked: ListLike[Scheduled], plan: Plan) -> None:
+        """Reads what is new in the sequences, and finds what may follow them."""
+        begin = time.perf_counter()
+        last: list[Rows] = []
+        for part in asked:
+            state = self._states[part.generation]
+            tokens = self._catch_up(state)
+            last.append(self._chain(state, tokens, [len(tokens) - 1]))
+            state.leaves = []
+            state.proposal = Proposal()
+        logits = self._forward(last)
+        for part, rows, found in zip(asked, last, logits, strict=True):
+            state = self._states[part.generation]
+            state.root = root = Node(rows.tokens[-1], None, 1.0, 0, 0, ROOT, [])
+            self._take(state, root, rows)
+            root.features = None if rows.features is None else rows.features[-1]
+            self._grow(part, [root], found)
+        self._spend(plan, begin, USUAL_READING * len(asked))
+
+    def _spend(self, plan: Plan, begin: float, usual: int) -> None:
+        """Adds the time since `begin` to what a round takes, at most that of so many rows.
+
+        The prompt is read only once, so it is no part of that.
+        """
+        plan.spent += min(time.perf_counter() - begin, self._cost.seconds(usual))
+
+    def _catch_up(self, state: State) -> list[int]:
+        """Reads what is unread in chunks; returns the tokens that are left, at least one."""
+        self._share(state)  # what one sequence has read now, the next one need not
+        tokens = self._unread(state)
+        while len(tokens) > _CHUNK:
+            chunk = self._chain(state, tokens[:_CHUNK], [])
+            self._forward([chunk])
+            chunk.accept(range(_CHUNK))
+            self._leave(state)
+            tokens = tokens[_CHUNK:]
+        return tokens
+
+    def _forward(self, batch: list[Rows]) -> list[Floats]:
+        """Makes a call of the model."""
+        begin = time.perf_counter()
+        logits = self._model.forward(batch)
+        self._cost.observe(sum([len(r.tokens) for r in batch]), time.perf_counter() - begin)
+        return logits
+
+    def _run(self, chosen: ListLike[tuple[Node, Scheduled]], plan: Plan) -> None:
+        """Runs nodes of one level, each behind the slots of its ancestors; adds their children."""
+        begin = time.perf_counter()
+        groups: dict[Node | None, tuple[Scheduled, list[Node]]] = {}
+        for node, part in chosen:
+            groups.setdefault(node.parent, (part, []))[1].append(node)
+        for part in {id(part): part for _, part in chosen}.values():
+            self._states[part.generation].leaves = []
+        batch = [
+            self._level(self._states[part.generation], nodes) for part, nodes in groups.values()
+        ]
+        logits = self._forward(batch)
+        for rows, (part, nodes), found in zip(batch, groups.values(), logits, strict=True):
+            for number, node in enumerate(nodes):
+                node.slots = [*node.slots, rows.slots[number]]
+                node.features = None if rows.features is None else rows.features[number]
+            self._states[part.generation].run += rows.slots
+            self._grow(part, nodes, found)
+        plan.spent += time.perf_counter() - begin
+
+    def _grow(self, part: Scheduled, parents: ListLike[Node], logits: Floats) -> None:
+        """Adds the likeliest children of nodes at one depth."""
+        state, depth = self._states[part.generation], parents[0].depth
+        sampler, width = self._sampler(part.generation), part.generation.request.limits.width
+        candidates = self._candidates(logits, sampler)
+        tokens = part.generation.tokens
+        contexts = [[*tokens, *_branch(node)] for node in parents] if sampler.reads_context else ()
+        rankings = rank(sampler, candidates, len(tokens) + depth, contexts, width)
+        calibration = self._of(part.generation)
+        for parent, (ids, edges) in zip(parents, rankings, strict=True):
+            for place, (token, edge) in enumerate(zip(ids, edges, strict=True)):
+                cell = edge_cell(edge, place, depth)
+                share = calibration.acceptance(cell, edge)
+                value = parent.value * share
+                number = state.proposal.add(parent.number, token, value, self.name)
+                child = Node(token, parent, value, depth + 1, cell, number, parent.slots)
+                parent.children.append(child)
+                if place == 0:
+                    state.expect(share)
+            state.leaves += parent.children
+
+    def _join(self, asked: ListLike[Scheduled], cheaper: ListLike[Proposal]) -> None:
+        """Puts the model's nodes into the proposals, before those of cheaper sources."""
+        for part, others in zip(asked, cheaper, strict=True):
+            own = self._states[part.generation].proposal
+            if others:
+                # The model's come first: of nodes with one parent it knows most.
+                joined = Proposal()
+                joined.graft(own)
+                joined.graft(others)
+                own = joined
+            part.proposal = own
+
+    def _of(self, generation: Generation) -> Calibration:
+        return self._calibrations[generation.is_sampled]
+
+
+def _best(nodes: list[Node], count: int) -> list[Node]:
+    """Returns the likeliest nodes: more than a tree may have are never run."""
+    return nodes if len(nodes) <= count else nlargest(count, nodes, key=lambda node: node.value)
+
+
+def _branch(node: Node) -> list[int]:
+    return [] if node.parent is None else [*_branch(node.parent), node.token]

@@ -1,1 +1,0 @@
-"""Models on their engines, and the progress of each text through a model."""
