@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgespec.bundle import Bundle
 from edgespec.errors import InputError
-from edgespec.export.components.decoder import entering
+from edgespec.export.graph_builder import entering
 from edgespec.export.formats.blocks import QuantizedRows, dequantize_rows
 from edgespec.export.heads.taps import require_names
 from edgespec.runtime.arrays import Floats

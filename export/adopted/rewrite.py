@@ -15,8 +15,8 @@ from onnx import GraphProto, ModelProto
 
 from edgespec.bundle import Tensor
 from edgespec.export.adopted.signature import CONSTANTS, Past, branches, past_name, present_name
-from edgespec.export.components.graph import GraphBuilder, Shape
 from edgespec.export.components.stage import FLOAT, INT64
+from edgespec.export.graph_builder import GraphBuilder, Shape
 
 _PREFIX = "adopted/"  # of all names of the graph, so that none is like one of ours
 _MATMULS = ("MatMul", "MatMulNBits")

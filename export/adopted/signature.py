@@ -10,7 +10,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.export.components.graph import CONTRIB
+from edgespec.export.graph_builder import CONTRIB
 
 _OLDEST = 13  # opset since which axes are inputs, as the nodes of `rewrite` have them
 _PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto
 
 from edgespec.errors import CheckpointError
-from edgespec.export.components.graph import DataFile
+from edgespec.export.graph_builder import DataFile
 
 _SMALL = 1024  # bytes; smaller tensors stay in the graph, where engines read shapes from them
 _CHUNK = 1 << 24  # bytes that are copied at once

@@ -22,8 +22,8 @@ from edgespec.export.adopted.signature import (
 )
 from edgespec.export.adopted.source import OnnxSource
 from edgespec.export.adopted.weights import move_weights
-from edgespec.export.components.graph import DataFile
 from edgespec.export.exporter import ExportReport
+from edgespec.export.graph_builder import DataFile
 from edgespec.export.role import BIAS_OFF
 from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
 
