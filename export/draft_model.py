@@ -11,7 +11,7 @@ from edgespec import bundle
 from edgespec.export.calibration.calibrate import Calibrate
 from edgespec.export.embeddings import check_draft, check_drafted
 from edgespec.export.exporter import ExportOptions, candidates
-from edgespec.export.precisions import rounding
+from edgespec.export.precisions import SOURCE, asked_precision, rounding
 from edgespec.export.role import Progress, RoleWriter
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
@@ -53,6 +53,8 @@ def attach_model(
         ) as writer,
     ):
         role = writer.write(texts=True)
+        as_stored = asked_precision(name, checkpoint, options) == SOURCE
+        role = replace(role, native=writer.write_native(as_stored))
     own = ""
     if tokens != tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab():
         own = bundle.DRAFT_TOKENIZER
