@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgespec.export.adopted.optimum import export_by_optimum
-from edgespec.export.adopted.source import find_onnx, open_onnx
+from edgespec.export.adopted.source import export_by_optimum, find_onnx, open_onnx
+from edgespec.export.adopted.writer import write_adopted
 from edgespec.export.calibration.calibrate import (
     Calibrate,
     Calibration,
@@ -57,5 +57,6 @@ __all__ = [
     "resolve_checkpoint",
     "sizes_of",
     "source_name",
+    "write_adopted",
     "write_bundle",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
 from edgespec.api.portable import portable_graph
@@ -44,6 +45,9 @@ def placements(
     for name in loaded_roles(bundle, options):
         device = options.device if name == TARGET else options.draft_device
         places[name], own_bytes = _placed(device)
+        native = bundle.manifest.roles[name].native
+        if native is not None and native.adopted:
+            places[name] = replace(places[name], native=False)
         _require_suited(bundle, name, places[name])
         if own_bytes is not None:
             free[GPU] = own_bytes
@@ -152,6 +156,11 @@ def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:
     role = bundle.manifest.roles[name]
     if role.native is None:
         raise InputError(f"{bundle.path}: its {name} has no graph: export the checkpoint again")
+    if role.native.adopted and placed.device != HOST:
+        raise DeviceError(
+            f"{bundle.path}: its {name} was exported by another program, and runs on the CPU "
+            f"alone, not on {placed.device}: use --device cpu"
+        )
     if not placed.native and (role.is_head or role.recurrent):
         kind = "a draft head" if role.is_head else "recurrent layers"
         raise DeviceError(
@@ -177,6 +186,10 @@ def _graph(
         operators = library()
         assert operators is not None, "the placement says so"
         return NativeGraph(bundle.path / native.graph, operators, count, features), None
+    if native.adopted:
+        from edgespec.runtime.engines.adopted import AdoptedGraph
+
+        return AdoptedGraph(bundle.path / native.graph, count), None
     from edgespec.runtime.engines.portable import accuracy_level, open_graph
 
     level = accuracy_level(placed.device) if accuracy is None else accuracy

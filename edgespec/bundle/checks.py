@@ -85,7 +85,8 @@ def _of_native(where: str, native: Native, role: Role) -> Iterator[_Check]:
     for number, pool in enumerate(native.pools):
         place = f"{where}.pools[{number}]"
         yield f"{place}.kv_heads", pool.kv_heads, 1 <= pool.kv_heads <= _MOST_HEADS
-        yield f"{place}.dim", pool.dim, pool.dim % 16 == 0 and 16 <= pool.dim <= _MOST_DIM
+        least = 1 if native.adopted else 16
+        yield f"{place}.dim", pool.dim, pool.dim % least == 0 and least <= pool.dim <= _MOST_DIM
         yield f"{place}.window", pool.window, pool.window is None or pool.window >= 1
     for number, each in enumerate(native.recurrent):
         place = f"{where}.recurrent[{number}]"

@@ -184,6 +184,8 @@ class StateShape:
 class Native:
     """The graph of a role, of operators of our own, see `export/native`.
 
+    Or a graph that another program exported, which the host's pools serve as well.
+
     Attributes:
         graph: its file.
         data: file of its weights, in tiles.
@@ -192,6 +194,7 @@ class Native:
         formats: number of weights in each format of tiles, by the format's name.
         recurrent: what each recurrent layer holds.
         ids: file of the tokens that a draft's logits stand for, int32; empty: their own numbers.
+        adopted: whether another program exported it, with past and present; see `export/adopted`.
     """
 
     graph: str
@@ -201,6 +204,7 @@ class Native:
     formats: dict[str, int]
     recurrent: tuple[StateShape, ...] = field(default=(), metadata=LEFT_OUT)
     ids: str = field(default="", metadata=LEFT_OUT)
+    adopted: bool = field(default=False, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
