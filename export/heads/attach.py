@@ -12,6 +12,7 @@ import tokenizers
 
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET, Bundle, FileEntry, Manifest, Precision, Role
+from edgespec.errors import ExportError
 from edgespec.export.exporter import check_drafted
 from edgespec.export.formats.blocks import choose_block_size
 from edgespec.export.heads.taps import add_taps
@@ -64,6 +65,7 @@ def attach_head(folder: Path, path: Path, weights: str, progress: Progress) -> H
 
     Raises:
         CheckpointError: if the head is damaged, or belongs to another target.
+        ExportError: if another program exported the target.
         InputError: if the target makes embeddings.
         UnsupportedModelError: if the head needs something that is not implemented.
     """
@@ -100,6 +102,11 @@ def sizes_of(target: Role, folder: Path) -> TargetSizes:
 def _tapped(folder: Path, manifest: Manifest, taps: Sequence[int]) -> Manifest:
     """Lets the target of a bundle return features; returns its manifest with the new graph."""
     target = manifest.roles[TARGET]
+    if target.native.adopted:
+        raise ExportError(
+            f"{folder}: another program exported the target's graph, which does not give the "
+            "hidden rows that a draft head reads: export the original checkpoint"
+        )
     graph = target.native.graph
     add_taps(folder, graph, taps, target.hidden_size)
     return replace(
