@@ -247,7 +247,7 @@ def test_four_bits_change_logits_as_they_change_llamas(exported, architecture):
     assert distances[architecture] < most * distances["llama"]
 
 
-@pytest.mark.parametrize("architecture", (*FAMILIES, *MIXTURES))
+@pytest.mark.parametrize("architecture", [*FAMILIES, *MIXTURES])
 def test_rows_have_the_same_bits_in_any_pass(exported, architecture):
     _, bundle = exported(architecture)
     model, other_model = load(bundle, threads=2), load(bundle)
