@@ -15,18 +15,7 @@ from edgespec import bundle as bundles
 from edgespec.api.loading import DRAFTS, LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.bundle import Bundle
-from edgespec.cli.arguments import (
-    CHAT_HELP,
-    DEVICE_HELP,
-    DRAFT_DEVICE_HELP,
-    MEMORY_HELP,
-    TEMPERATURE_HELP,
-    THREADS_HELP,
-    add_bundle,
-    add_option,
-    add_pipeline,
-)
-from edgespec.cli.plots import check_png, save_bench_png
+from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_bundle, add_options, given
 from edgespec.cli.progress import progress_bar
 from edgespec.errors import InputError
 
@@ -46,7 +35,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show = parser.add_mutually_exclusive_group()
     show.add_argument("--json", action="store_true", help="print one JSON object")
     show.add_argument("--markdown", action="store_true", help="print the card as Markdown")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="save a plot of the results")
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--prompts", action="append", type=Path, default=[], metavar="FILE",
@@ -66,26 +54,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "text do not change if rows are computed in chunks, random trees or resumed texts "
         "(default: no)",
     )  # fmt: skip
-    add_option(
-        texts, "max_new_tokens", "maximum number of new tokens per text", "-n", default=_NEW_TOKENS
-    )
-    add_option(texts, "temperature", TEMPERATURE_HELP, kind=float)
-    add_option(texts, "seed", "seed of the sampling, the same in all settings", default=0)
+    names = ("max_new_tokens", "temperature", "seed")
+    add_options(texts, GenerationOptions, *names, max_new_tokens=_NEW_TOKENS, seed=0)
     drafting = parser.add_argument_group("settings to compare with plain decoding")
     drafting.add_argument(
         "--draft", type=_drafts, default=("auto",), metavar="SOURCE,...",
         help=f"draft sources: {', '.join(DRAFTS)} (default: auto)",
     )  # fmt: skip
-    add_pipeline(drafting)
-    machine = parser.add_argument_group("machine")
-    add_option(machine, "device", DEVICE_HELP, kind=str)
-    add_option(machine, "draft_device", DRAFT_DEVICE_HELP, kind=str)
-    add_option(machine, "threads", THREADS_HELP)
-    add_option(
-        machine, "context",
-        "maximum number of tokens of prompt and output (default: 4096, or more if texts need it)",
-    )  # fmt: skip
-    machine.add_argument("--memory", metavar="SIZE", help=f"for each setting: {MEMORY_HELP}")
+    machine = parser.add_argument_group("machine, for each setting")
+    add_options(machine, LoadOptions, *MACHINE)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -107,14 +84,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.system.processors import default_threads
 
     threads = default_threads() if arguments.threads is None else arguments.threads
-    options = LoadOptions(
-        device=arguments.device,
-        draft_device=arguments.draft_device,
-        pipeline=arguments.pipeline,
-        threads=threads,
-        context=arguments.context,
-        memory=arguments.memory,
-    )
+    options = LoadOptions(**(given(arguments, LoadOptions) | {"draft": "auto", "threads": threads}))
     requests = _requests(bundle, prompts, arguments)
     kind = NativeBench if are_native(bundle, options, arguments.draft) else Bench
     bench = kind(bundle, options, arguments.draft, requests, arguments.bits)
@@ -138,8 +108,6 @@ def execute(arguments: argparse.Namespace) -> int:
                 "%s: the bits of %d of %d rows differ (%s): please report it",
                 *(line.name, line.bits.differing, line.bits.rows, ", ".join(line.bits.where)),
             )
-    if arguments.png is not None:  # last, so that no results are lost if it cannot be written
-        save_bench_png(arguments.png, lines, _heading(bundle, facts)[0])
     return _FAULT if wrong else 0
 
 
@@ -150,8 +118,6 @@ def _check(arguments: argparse.Namespace) -> None:
         if value is not None and value < least:
             raise InputError(f"{name} is {value}: give a whole number of at least {least}")
     GenerationOptions(temperature=arguments.temperature, seed=arguments.seed)
-    if arguments.png is not None:
-        check_png(arguments.png)
 
 
 def _drafts(text: str) -> tuple[str, ...]:
@@ -196,7 +162,6 @@ def _facts(bundle: Bundle, arguments: argparse.Namespace, prompts: int) -> dict[
         "temperature": arguments.temperature,
         "seed": arguments.seed,
         "chat": arguments.chat,
-        "pipeline": arguments.pipeline,
         "device": arguments.device,
         "draft_device": arguments.draft_device,
         "hardware": hardware(),

@@ -8,24 +8,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.api.options import GenerationOptions, checked
+from edgespec.api.loading import LoadOptions
+from edgespec.api.options import GenerationOptions
 from edgespec.cli import mentions, transcript
-from edgespec.cli.arguments import (
-    GENERATION_DEFAULTS,
-    LOAD_DEFAULTS,
-    add_bundle,
-    add_draft_options,
-    add_machine,
-    add_text_options,
-    cut_off,
-    given,
-)
+from edgespec.cli.arguments import MACHINE, TEXT, add_bundle, add_options, cut_off, given
 from edgespec.cli.interrupts import cancelled_by_sigint
+from edgespec.cli.models import warm_up_aside
 from edgespec.cli.transcript import Message
 from edgespec.cli.typed import Typed
-from edgespec.cli.warming import warm_up_aside
 from edgespec.errors import EdgespecError, InputError
 from edgespec.system.files import typed_path
+from edgespec.system.options import checked
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM
@@ -59,9 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history", type=Path, metavar="FILE", help="continue a conversation that /save wrote"
     )
-    add_text_options(parser.add_argument_group("text"))
-    add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
-    add_machine(parser)
+    add_options(parser.add_argument_group("text"), GenerationOptions, *TEXT)
+    machine = parser.add_argument_group("machine")
+    add_options(machine, LoadOptions, "draft", *MACHINE, "prompt_cache", "prompt_cache_size")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -70,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     Returns:
         0.
     """
-    options = given(arguments, GENERATION_DEFAULTS)
+    options = given(arguments, GenerationOptions)
     checked(GenerationOptions, options)  # before a large model is loaded
     if sys.stdin is None or sys.stdout is None:
         raise InputError("chat needs stdin and stdout: leave them open")
@@ -84,11 +77,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from edgespec.api.llm import LLM
 
-    with LLM(arguments.bundle, **given(arguments, LOAD_DEFAULTS)) as llm:
+    with LLM(arguments.bundle, **given(arguments, LoadOptions)) as llm:
         warm_up_aside(llm)
         _Conversation(llm, messages, options, arguments.history).talk()
-        if arguments.draft_memory is not None:
-            llm.save_draft_memory(arguments.draft_memory)
+        if llm.options.draft_memory is not None:
+            llm.save_draft_memory(llm.options.draft_memory)
     return 0
 
 

@@ -11,19 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgespec.api.loading import parse_size
-from edgespec.cli.arguments import (
-    LOAD_DEFAULTS,
-    add_bundle,
-    add_cache_options,
-    add_draft_source,
-    add_machine,
-    given,
-    require_least,
-)
+from edgespec.api.loading import LoadOptions, parse_size
+from edgespec.cli.arguments import CACHES, MACHINE, add_bundle, add_options, given, require_least
 from edgespec.cli.interrupts import ignoring_termination
-from edgespec.cli.names import add_model_name, model_name
-from edgespec.cli.warming import warm_up_aside
+from edgespec.cli.models import add_model_name, model_name, warm_up_aside
 from edgespec.errors import InputError
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
@@ -69,9 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-body", type=parse_size, default="4MiB", metavar="SIZE",
         help="maximum size of a request's body (default: %(default)s)",
     )  # fmt: skip
-    add_cache_options(texts)
-    add_draft_source(parser.add_argument_group("drafting (never changes the text)"))
-    add_machine(parser)
+    add_options(texts, LoadOptions, *CACHES, sessions=None, prefix_reuse=True)
+    add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -96,7 +86,7 @@ def execute(arguments: argparse.Namespace) -> int:
             _log.warning(
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
             )
-        options = given(arguments, LOAD_DEFAULTS)
+        options = given(arguments, LoadOptions)
         options["sessions"] = 1
         parallel = arguments.parallel or _texts_at_once(arguments.bundle, options)
         options["sessions"] = arguments.sessions or parallel
@@ -112,15 +102,14 @@ def execute(arguments: argparse.Namespace) -> int:
 
             with ignoring_termination():
                 Server(served, arguments.api_key, sock, ready, arguments.allow_origin).serve_here()
-            if arguments.draft_memory is not None:
-                llm.save_draft_memory(arguments.draft_memory)
+            if llm.options.draft_memory is not None:
+                llm.save_draft_memory(llm.options.draft_memory)
     return 0
 
 
 def _texts_at_once(bundle: Path, options: Mapping[str, Any]) -> int:
     """Returns how many texts to make at once where the user did not say."""
     from edgespec import bundle as bundles
-    from edgespec.api.loading import LoadOptions
     from edgespec.runtime.deployment.deployment import texts_with_room
 
     return texts_with_room(bundles.load(bundle), LoadOptions(**options), _TEXTS_AT_ONCE)
