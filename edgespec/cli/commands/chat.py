@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions
-from edgespec.cli import mentions, transcript
 from edgespec.cli.arguments import MACHINE, TEXT, add_bundle, add_options, cut_off, given
+from edgespec.cli.chat_files import (
+    Mentions,
+    Message,
+    complete,
+    read_conversation,
+    write_conversation,
+)
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import warm_up_aside
-from edgespec.cli.transcript import Message
 from edgespec.cli.typed import Typed
 from edgespec.errors import EdgespecError, InputError
 from edgespec.system.files import typed_path
@@ -69,7 +74,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError("chat needs stdin and stdout: leave them open")
     if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
         sys.stdin.reconfigure(encoding="utf-8-sig")  # not the code page that Windows has for pipes
-    messages = [] if arguments.history is None else transcript.read(arguments.history)
+    messages = [] if arguments.history is None else read_conversation(arguments.history)
     if arguments.system is not None:
         if messages and messages[0]["role"] == "system":
             del messages[0]
@@ -98,7 +103,7 @@ class _Conversation:
         self._options = options
         self._last: GenerationResult | None = None
         self._typed = Typed(_complete)
-        self._mentions = mentions.Mentions(
+        self._mentions = Mentions(
             lambda text: len(llm.tokenizer.encode(text, add_special=False)), llm.context_length
         )
         # Files that may be replaced: those of this conversation, and those that were asked about.
@@ -184,7 +189,7 @@ class _Conversation:
         if exists and path.resolve() not in self._own:
             self._own.add(path.resolve())
             raise InputError(f"{name} exists: repeat the command to replace it")
-        transcript.write(path, self._messages)
+        write_conversation(path, self._messages)
         self._own.add(path.resolve())
         replaced = ", in place of the old file" if exists else ""
         _say(f"saved {len(self._messages)} messages to {name}{replaced}")
@@ -222,7 +227,7 @@ def _goes_on(line: str) -> bool:
 
 def _complete(word: str, first: bool) -> list[str]:
     if word.startswith("@"):
-        return mentions.complete(word)
+        return complete(word)
     return [each for each in _COMMANDS if first and word and each.startswith(word)]
 
 
