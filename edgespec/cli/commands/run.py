@@ -19,6 +19,7 @@ from edgespec.system.options import checked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edgespec.api.generation import GenerationStream
     from edgespec.api.result import GenerationResult
     from edgespec.runtime.speculation.generation import Round
 
@@ -49,26 +50,31 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from edgespec.api.llm import LLM
 
-    llm = LLM(bundle, **given(arguments, LoadOptions))
-    asked = llm.chat_tokens([{"role": "user", "content": prompt}]) if arguments.chat else prompt
-    stream = llm.stream(asked, **options)
-    with cancelled_by_sigint(stream):
+    with LLM(bundle, **given(arguments, LoadOptions)) as llm:
+        asked = llm.chat_tokens([{"role": "user", "content": prompt}]) if arguments.chat else prompt
+        stream = llm.stream(asked, **options)
+        with cancelled_by_sigint(stream):
+            _show(stream, "" if arguments.chat else prompt, arguments)
+        if llm.options.draft_memory is not None:
+            llm.save_draft_memory(llm.options.draft_memory)
+    return INTERRUPTED if stream.result.finish_reason == "cancelled" else 0
+
+
+def _show(stream: GenerationStream, prompt: str, arguments: argparse.Namespace) -> None:
+    """Prints the text piece by piece, and behind it what there is to say."""
+    if not arguments.json:
+        _show_prompt(prompt)
+    for piece in stream:
         if not arguments.json:
-            _show_prompt("" if arguments.chat else prompt)
-        for piece in stream:
-            if not arguments.json:
-                print(piece, end="", flush=True)
-        result = stream.result
-        print(json.dumps(asdict(result)) if arguments.json else "", flush=True)
-        if arguments.explain:
-            _explain(stream.rounds)
-        if not arguments.json:
-            if result.finish_reason == "length":
-                print(cut_off(result.new_tokens), file=sys.stderr)
-            print(_facts(result, arguments.temperature > 0), file=sys.stderr)
-    if llm.options.draft_memory is not None:
-        llm.save_draft_memory(llm.options.draft_memory)
-    return INTERRUPTED if result.finish_reason == "cancelled" else 0
+            print(piece, end="", flush=True)
+    result = stream.result
+    print(json.dumps(asdict(result)) if arguments.json else "", flush=True)
+    if arguments.explain:
+        _explain(stream.rounds)
+    if not arguments.json:
+        if result.finish_reason == "length":
+            print(cut_off(result.new_tokens), file=sys.stderr)
+        print(_facts(result, arguments.temperature > 0), file=sys.stderr)
 
 
 def _explain(rounds: Sequence[Round]) -> None:
