@@ -49,17 +49,6 @@ def test_a_command_has_at_most_twenty_options(cli, capsys, command):
     assert {"-h", "-v"} <= set(found)
 
 
-def test_the_twenty_of_run_are_what_its_users_know(cli, capsys):
-    with pytest.raises(SystemExit):
-        cli("run", "--help")
-    words = """--prompt --file --chat --json --explain --max-new-tokens --temperature --top-k --top-p
-    --min-p --seed --stop --json-schema --draft --device --draft-device --gpu-layers --threads
-    --context --memory"""
-    found = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out.partition("\n\n")[0]))
-    assert found - {"--config"} <= set(words.split())
-    assert "--config" in found
-
-
 def test_inspect_shows_every_role_and_file(cli):
     result = cli("inspect", "--verify")
     facts = json.loads(cli("inspect", BUNDLE, "--verify", "--json").out)
