@@ -45,7 +45,7 @@ class GenerationOptions(SamplingOptions):
     )  # fmt: skip
     max_time: float | None = option(
         None, "seconds after the first token from which on the text ends with its line",
-        none="any time", holds=lambda x: x > 0, give="seconds above 0, or nothing for any time",
+        none="any time", above=0, give="seconds above 0, or nothing for any time",
     )  # fmt: skip
     num_assistant_tokens: int | None = option(
         None, "maximum number of nodes in a draft tree; 0 for plain decoding",

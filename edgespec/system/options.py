@@ -8,13 +8,14 @@ that take the options as keyword arguments (`shown`), and flags of the command l
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from textwrap import fill
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeGuard, TypeVar, get_args, get_type_hints
 
 import numpy as np
 
@@ -36,8 +37,9 @@ class Option:
         none: what None stands for; empty if that follows from `text`.
         choices: allowed values; empty for any.
         least: smallest number.
+        above: number that it must be greater than.
         most: largest number.
-        holds: whether a number may be; None: any that the others allow.
+        gap: smallest number besides `least`.
         give: what to give instead of a wrong value; empty: as type and range say.
         metavar: name of the value in help; empty: as the type says.
     """
@@ -45,9 +47,10 @@ class Option:
     text: str
     none: str = ""
     choices: tuple[str, ...] = ()
-    least: int | None = None
-    most: int | None = None
-    holds: Callable[[float], bool] | None = None
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    gap: float = -math.inf
     give: str = ""
     metavar: str = ""
 
@@ -68,16 +71,18 @@ class Option:
             return
         if value is None and NoneType in kinds:
             return
-        fits = not kinds or _is_of(value, kinds)
-        if fits and isinstance(value, int | float):
-            fits = self.holds is None or self.holds(value)
-            fits = fits and (self.least is None or value >= self.least)
-            if fits and self.most is not None and value > self.most:
-                raise InputError(f"{name} is {value}: give {self.most} or less")
-        if not fits:
-            raise InputError(f"{name} is {value!r}: give {self.give or self._wanted(kinds)}")
+        if (kinds and not _is_of(value, kinds)) or (_is_number(value) and not self._holds(value)):
+            raise InputError(f"{name} is {value!r}: give {self.give or self._wanted(value, kinds)}")
 
-    def _wanted(self, kinds: tuple[type, ...]) -> str:
+    def _holds(self, value: float) -> bool:
+        least, most = _or(self.least, -math.inf), _or(self.most, math.inf)
+        # A NaN is not within.
+        inside = least <= value <= most and (self.above is None or value > self.above)
+        return inside and (value == self.least or value >= self.gap)
+
+    def _wanted(self, value: object, kinds: tuple[type, ...]) -> str:
+        if _is_number(value) and self.most is not None and value > self.most:
+            return f"{self.most} or less"
         if int in kinds or not kinds:
             return f"a whole number of at least {self.least}"
         return " or ".join(words for kind, words in _WANTED.items() if kind in kinds)
@@ -174,6 +179,14 @@ def require_count(name: str, value: object, least: int, optional: bool = False) 
         InputError: with the name, the value and the allowed range.
     """
     Option("", least=least).check(name, value, (int, NoneType) if optional else (int,))
+
+
+def _or(number: float | None, otherwise: float) -> float:
+    return otherwise if number is None else number
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_of(value: object, kinds: tuple[type, ...]) -> bool:

@@ -46,7 +46,7 @@ class SamplingOptions:
 
     temperature: float = option(
         0.0, "sampling temperature, by which logits are divided; 0 is greedy",
-        holds=lambda x: x == 0 or LEAST_TEMPERATURE <= x <= 1e6,
+        least=0, gap=LEAST_TEMPERATURE, most=1e6,
         give="0 for greedy decoding, or a number from 1e-6 to 1e6 (0.7 to 1 is usual)",
     )  # fmt: skip
     top_k: int = option(
@@ -55,21 +55,21 @@ class SamplingOptions:
     )  # fmt: skip
     top_p: float = option(
         1.0, "sample from the smallest set of likeliest tokens with this probability; 1 is off",
-        holds=lambda x: 0 < x <= 1, give="a number above 0 and up to 1 (1 is off)",
+        above=0, most=1, give="a number above 0 and up to 1 (1 is off)",
     )  # fmt: skip
     min_p: float = option(
         0.0, "sample from tokens with at least this share of the best one's probability; 0 is off",
-        holds=lambda x: 0 <= x <= 1, give="a number from 0 (off) to 1",
+        least=0, most=1, give="a number from 0 (off) to 1",
     )  # fmt: skip
     # A penalty near 0 would make logits infinite.
     repetition_penalty: float = option(
         1.0, "logits of tokens seen before are divided by it where positive and multiplied where "
         "negative (Keskar et al., 2019), in greedy decoding, too; 1 is off",
-        holds=lambda x: 0.01 <= x <= 100, give="a number from 0.01 to 100 (1.1 is usual)",
+        least=0.01, most=100, give="a number from 0.01 to 100 (1.1 is usual)",
     )  # fmt: skip
     seed: int | None = option(
         None, "the same seed gives the same text", none="one is drawn, and reported",
-        holds=lambda x: 0 <= x < 1 << 64,
+        least=0, most=(1 << 64) - 1,
         give="a whole number from 0 to 2**64 - 1, or nothing to have one drawn",
     )  # fmt: skip
 
