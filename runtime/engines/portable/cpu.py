@@ -6,7 +6,6 @@ from typing import Any
 
 import onnxruntime as ort
 
-from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.ort_session import open_session, session_options
 from edgespec.runtime.engines.portable.graph import GraphFile, Shape
 from edgespec.runtime.engines.portable.host import HostSession
@@ -23,7 +22,6 @@ class Cpu:
     shape = None
 
     def __init__(self) -> None:
-        require_one_distribution()
         self.hardware = processors.model_name()
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> HostSession:
