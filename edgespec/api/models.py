@@ -17,8 +17,7 @@ from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.sequences.rope import Rope
 from edgespec.runtime.speculation.generation import AUTO
-from edgespec.system.memory import available_bytes
-from edgespec.system.processors import default_threads
+from edgespec.system.machine import available_bytes, default_threads
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from edgespec.api.loading import (
 from edgespec.api.options import GenerationOptions
 from edgespec.errors import InputError
 from edgespec.models.embedded import BUNDLE
-from edgespec.system.textfiles import read_utf8
+from edgespec.system.files import read_utf8
 
 LOAD_DEFAULTS = {field.name: field.default for field in fields(LoadOptions)}
 GENERATION_DEFAULTS = {field.name: field.default for field in fields(GenerationOptions)}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import InputError
-from edgespec.system.files import typed_path
-from edgespec.system.textfiles import read_utf8
+from edgespec.system.files import read_utf8, typed_path
 
 # A word that begins with @, or with \@ if no file is meant; a name with spaces is in quotes.
 _MENTION = re.compile(r'(?<![^\s(\[])(?P<escape>\\?)@(?:"(?P<quoted>[^"\n]+)"|(?P<word>\S+))')

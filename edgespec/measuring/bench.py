@@ -24,7 +24,7 @@ from edgespec.measuring.worker import Made, Request, Worker
 from edgespec.runtime.deployment.demands import HOST
 from edgespec.runtime.deployment.deployment import Deployment, deploy
 from edgespec.runtime.deployment.memory import USUAL_CONTEXT
-from edgespec.system.memory import available_bytes
+from edgespec.system.machine import available_bytes
 
 PLAIN = "plain"
 """Name of the setting that the others are compared with."""

@@ -16,7 +16,7 @@ from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
 from edgespec.measuring.perplexity import rows_of_a_pass
 from edgespec.runtime.shapes import capacity_bucket
-from edgespec.system.processors import default_threads
+from edgespec.system.machine import default_threads
 from edgespec.training import checkpoints
 from edgespec.training.checkpoints import Progress
 from edgespec.training.optimizer import Target, TrainedHead

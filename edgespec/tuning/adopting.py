@@ -23,7 +23,7 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.engines import engine
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
-from edgespec.system.processors import default_threads
+from edgespec.system.machine import default_threads
 
 _ENGINE = "onnxruntime:cpu"  # it has all operators that such graphs have
 _TOKENS = 24  # of the text that the graph is tried with

@@ -22,7 +22,7 @@ from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.stage_files import suited
 from edgespec.runtime.kernels import missing_kernels
-from edgespec.system.processors import default_threads
+from edgespec.system.machine import default_threads
 from edgespec.tuning.calibrating import Report, opener, parts_of
 from edgespec.tuning.row_quality import RowQuality, row_quality
 from edgespec.tuning.texts import WARM_UP, calibration_text

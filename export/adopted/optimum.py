@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from edgespec.errors import ExportError, reason
-from edgespec.system.interpreter import NO_CONSOLE, interpreter
 
 _INSTALL = 'pip install "edgespec[optimum]" in an environment of its own'
 
@@ -28,8 +28,9 @@ def export_by_optimum(model: str, folder: Path) -> str:
     """
     if not _installed():
         raise ExportError(f"--via optimum needs optimum's ONNX exporter: run {_INSTALL}")
-    python = interpreter()
-    if python is None:
+    python = sys.executable or ""
+    # A program that embeds Python, or was frozen as by PyInstaller, would start itself again.
+    if hasattr(sys, "frozen") or not Path(python).name.lower().startswith(("python", "pypy")):
         raise ExportError(
             "--via optimum needs a Python interpreter, and this program has one built in: run "
             f"optimum-cli yourself, and export the folder that it makes ({_INSTALL})"
@@ -38,7 +39,7 @@ def export_by_optimum(model: str, folder: Path) -> str:
     command = [python, "-m", "optimum.commands.optimum_cli", "export", "onnx", "--model", model]
     done: subprocess.CompletedProcess[str] = subprocess.run(
         [*command, *task, str(folder)],
-        capture_output=True, encoding="utf-8", errors="replace", check=False, **NO_CONSOLE,
+        capture_output=True, encoding="utf-8", errors="replace", check=False,
     )  # fmt: skip
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

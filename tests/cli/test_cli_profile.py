@@ -21,7 +21,7 @@ from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.deployment import selection
 from edgespec.runtime.deployment.deployment import deploy, load, with_costs
 from edgespec.runtime.engines import engine
-from edgespec.system.processors import default_threads
+from edgespec.system.machine import default_threads
 
 ROWS = (1, 2, 4, 8, 16, 32)
 MS = {256: {n: 10.0 + n for n in ROWS}, 2048: {n: 200.0 + n for n in ROWS}}

@@ -104,7 +104,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.cli.cards import markdown, print_card
     from edgespec.measuring.bench import Bench
     from edgespec.measuring.native import NativeBench, are_native
-    from edgespec.system.processors import default_threads
+    from edgespec.system.machine import default_threads
 
     threads = default_threads() if arguments.threads is None else arguments.threads
     options = LoadOptions(

@@ -13,7 +13,7 @@ from edgespec.cli.arguments import DEVICE_HELP, MEMORY_HELP, THREADS_HELP, add_b
 from edgespec.cli.progress import progress_bar
 from edgespec.cli.tables import markdown_table
 from edgespec.errors import InputError
-from edgespec.system.textfiles import read_utf8
+from edgespec.system.files import read_utf8
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM

@@ -118,7 +118,7 @@ def _measure(bundle: Bundle, choices: Sequence[Choice], options: LoadOptions) ->
     from edgespec.runtime.costs.timing import shapes
     from edgespec.runtime.deployment.placement import describe_stages
     from edgespec.runtime.engines import joined_names
-    from edgespec.system.processors import default_threads
+    from edgespec.system.machine import default_threads
 
     roles, threads = bundle.manifest.roles, options.threads or default_threads()
     points = sum(len(shapes(roles[name], full=True)) for choice in choices for name in choice)

@@ -9,7 +9,7 @@ import onnxruntime as ort
 from edgespec.runtime.engines.ort_session import open_session, session_options
 from edgespec.runtime.engines.portable.graph import GraphFile, Shape
 from edgespec.runtime.engines.portable.host import HostSession
-from edgespec.system import processors
+from edgespec.system import machine
 
 
 class Cpu:
@@ -22,7 +22,7 @@ class Cpu:
     shape = None
 
     def __init__(self) -> None:
-        self.hardware = processors.model_name()
+        self.hardware = machine.model_name()
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> HostSession:
         """See `Engine`."""
