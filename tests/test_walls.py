@@ -98,7 +98,7 @@ def test_every_module_is_seen():
         "edgespec.cli.commands.run",
         "edgespec.models.families.llama",
     } <= MODULES.keys()
-    assert {"edgespec.export.components.graph", "edgespec.runtime.drafters.model"} <= MODULES.keys()
+    assert {"edgespec.export.graph_builder", "edgespec.runtime.drafters.model"} <= MODULES.keys()
     assert {"onnxruntime", "openvino"} <= {
         root for name in part("edgespec.runtime.engines") for root in foreign_imports(name)
     }

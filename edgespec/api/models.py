@@ -45,8 +45,7 @@ def placements(
     for name in loaded_roles(bundle, options):
         device = options.device if name == TARGET else options.draft_device
         places[name], own_bytes = _placed(device)
-        native = bundle.manifest.roles[name].native
-        if native is not None and native.adopted:
+        if bundle.manifest.roles[name].native.adopted:
             places[name] = replace(places[name], native=False)
         _require_suited(bundle, name, places[name])
         if own_bytes is not None:
@@ -100,7 +99,6 @@ def load_model(
         InputError: if a portable graph cannot be made.
     """
     role = bundle.manifest.roles[name]
-    assert role.native is not None, "whoever loads it has checked it"
     graph, memory = _graph(bundle, name, placed, threads, features, accuracy)
     if role.is_head:
         width = len(role.taps) * bundle.target.hidden_size
@@ -124,7 +122,6 @@ def load_part(
     from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
 
     native, operators = bundle.target.native, library()
-    assert native is not None, "whoever loads it has checked it"
     assert operators is not None, "the target runs with it"
     file = bundle.path / native.graph
     graph = NativeGraph(file, operators, threads or default_threads(), skipped=skipped)
@@ -154,8 +151,6 @@ def _placed(device: str) -> tuple[Placement, int | None]:
 
 def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:
     role = bundle.manifest.roles[name]
-    if role.native is None:
-        raise InputError(f"{bundle.path}: its {name} has no graph: export the checkpoint again")
     if role.native.adopted and placed.device != HOST:
         raise DeviceError(
             f"{bundle.path}: its {name} was exported by another program, and runs on the CPU "
@@ -179,7 +174,6 @@ def _graph(
 ) -> tuple[Graph, PoolMemory | None]:
     """Opens a role's graph; returns it, and the memory of its pool if that is not numpy's."""
     native, count = bundle.manifest.roles[name].native, threads or default_threads()
-    assert native is not None, "whoever loads it has checked it"
     if placed.native:
         from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
 
@@ -200,5 +194,4 @@ def _graph(
 
 def _ropes(bundle: Bundle, name: str) -> list[Rope]:
     role = bundle.manifest.roles[name]
-    assert role.native is not None, "whoever loads it has checked it"
     return [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]

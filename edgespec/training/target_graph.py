@@ -15,8 +15,8 @@ from onnx.external_data_helper import ExternalDataInfo
 
 from edgespec.bundle import LOGITS, Bundle
 from edgespec.errors import InputError
-from edgespec.export.components.decoder import entering
 from edgespec.export.formats.tiles import LANES, TILE_FORMATS, multiplied_out
+from edgespec.export.graph_builder import entering
 from edgespec.export.heads.taps import require_names
 from edgespec.runtime.arrays import Floats
 
@@ -61,7 +61,7 @@ class TargetGraph:
 
     def __init__(self, bundle: Bundle) -> None:
         native = bundle.target.native
-        if native is None or native.adopted:
+        if native.adopted:
             raise InputError(f"{bundle.path}: training needs a target that edgespec exported")
         self._data, self._width = bundle.path / native.data, bundle.target.hidden_size
         graph = onnx.load(str(bundle.path / native.graph), load_external_data=False).graph

@@ -302,10 +302,9 @@ class Training:
 
     def _promised(self) -> float | None:
         """Returns the speed relative to plain decoding; None if it cannot be told yet."""
-        native = self._bundle.target.native
-        if not self.progress.acceptance or native is None:
+        if not self.progress.acceptance:
             return None
-        size = self._bundle.manifest.files[native.data].size
+        size = self._bundle.role_size(TARGET)
         draft = call_seconds(self._shape, size, self._cost.seconds)
         return promised_speedup(self.progress.acceptance, self._cost.seconds, draft)
 

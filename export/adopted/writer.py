@@ -10,6 +10,7 @@ from onnx import GraphProto, TensorProto
 
 import edgespec
 from edgespec import bundle
+from edgespec.bundle.sublayers import ATTENTION, MLP, Sublayer
 from edgespec.errors import UnsupportedModelError
 from edgespec.export.adopted.graph import (
     move_weights,
@@ -59,14 +60,12 @@ def write_adopted(source: OnnxSource, folder: Path, origin: str) -> ExportReport
         context_length=config.context_length,
         inv_freq=(0.0,) * (past.head_dim // 2),  # the graph rotates by itself, if at all
         eos_ids=end_ids(source, tokens),
-        bias_off=-1e4,
         parameters=sum(formats.values()),
         precision=precision,
-        stages=(),
-        quantization_error={},
-        tied=False,
-        trees=False,
         native=bundle.Native(_GRAPH, _DATA, tuple(pools), (), formats, adopted=True),
+        tied=False,
+        quantization_error={},
+        sublayers=tuple(Sublayer(n, kind) for n in range(past.layers) for kind in (ATTENTION, MLP)),
     )
     provenance = {"edgespec": edgespec.__version__, bundle.TARGET: origin}
     files = bundle.describe_files(folder)
@@ -100,4 +99,4 @@ def _formats(graph: GraphProto, kv: str) -> tuple[bundle.Precision, dict[str, in
     head = projection(graph)
     lm_head = f"int{bits[head.input[1]]}" if head in products else kv
     weights, block = f"int{bits[products[0].input[1]]}", found[0]["block_size"]
-    return bundle.Precision(weights, lm_head, kv, block, scales=kv), formats
+    return bundle.Precision(weights, lm_head, kv, block), formats
