@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from edgespec.errors import ExportError
-from edgespec.export.adopted.optimum import export_by_optimum
+from edgespec.export.adopted.source import export_by_optimum
 
 
 def test_without_optimum_its_installation_is_told(tmp_path):
@@ -23,7 +23,5 @@ def test_a_program_with_python_inside_is_not_started_again(monkeypatch, tmp_path
         (folder / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "executable", program)
-    with pytest.raises(
-        ExportError, match="this program has one built in: run optimum-cli yourself"
-    ):
+    with pytest.raises(ExportError, match="has one built in: run optimum-cli yourself"):
         export_by_optimum("gpt2", tmp_path / "onnx")
