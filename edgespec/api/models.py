@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
 from edgespec.api.portable import portable_graph
@@ -17,8 +18,7 @@ from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.sequences.rope import Rope
 from edgespec.runtime.speculation.generation import AUTO
-from edgespec.system.memory import available_bytes
-from edgespec.system.processors import default_threads
+from edgespec.system.machine import available_bytes, default_threads
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ def placements(
     for name in loaded_roles(bundle, options):
         device = options.device if name == TARGET else options.draft_device
         places[name], own_bytes = _placed(device)
+        if bundle.manifest.roles[name].native.adopted:
+            places[name] = replace(places[name], native=False)
         _require_suited(bundle, name, places[name])
         if own_bytes is not None:
             free[GPU] = own_bytes
@@ -96,7 +98,6 @@ def load_model(
         InputError: if a portable graph cannot be made.
     """
     role = bundle.manifest.roles[name]
-    assert role.native is not None, "whoever loads it has checked it"
     graph, memory = _graph(bundle, name, placed, threads, features, accuracy)
     if role.is_head:
         width = len(role.taps) * bundle.target.hidden_size
@@ -120,7 +121,6 @@ def load_part(
     from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
 
     native, operators = bundle.target.native, library()
-    assert native is not None, "whoever loads it has checked it"
     assert operators is not None, "the target runs with it"
     file = bundle.path / native.graph
     graph = NativeGraph(file, operators, threads or default_threads(), skipped=skipped)
@@ -150,8 +150,11 @@ def _placed(device: str) -> tuple[Placement, int | None]:
 
 def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:
     role = bundle.manifest.roles[name]
-    if role.native is None:
-        raise InputError(f"{bundle.path}: its {name} has no graph: export the checkpoint again")
+    if role.native.adopted and placed.device != HOST:
+        raise DeviceError(
+            f"{bundle.path}: its {name} was exported by another program, and runs on the CPU "
+            f"alone, not on {placed.device}: use --device cpu"
+        )
     if not placed.native and (role.is_head or role.recurrent):
         kind = "a draft head" if role.is_head else "recurrent layers"
         raise DeviceError(
@@ -170,13 +173,16 @@ def _graph(
 ) -> tuple[Graph, PoolMemory | None]:
     """Opens a role's graph; returns it, and the memory of its pool if that is not numpy's."""
     native, count = bundle.manifest.roles[name].native, threads or default_threads()
-    assert native is not None, "whoever loads it has checked it"
     if placed.native:
         from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
 
         operators = library()
         assert operators is not None, "the placement says so"
         return NativeGraph(bundle.path / native.graph, operators, count, features), None
+    if native.adopted:
+        from edgespec.runtime.engines.adopted import AdoptedGraph
+
+        return AdoptedGraph(bundle.path / native.graph, count), None
     from edgespec.runtime.engines.portable import accuracy_level, open_graph
 
     level = accuracy_level(placed.device) if accuracy is None else accuracy
@@ -187,5 +193,4 @@ def _graph(
 
 def _ropes(bundle: Bundle, name: str) -> list[Rope]:
     role = bundle.manifest.roles[name]
-    assert role.native is not None, "whoever loads it has checked it"
     return [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]

@@ -14,8 +14,8 @@ from edgespec.api.loading import LoadOptions, parse_size
 from edgespec.api.options import GenerationOptions
 from edgespec.errors import InputError
 from edgespec.models.embedded import BUNDLE
+from edgespec.system.files import read_utf8
 from edgespec.system.options import declared, kinds_of, unknown
-from edgespec.system.textfiles import read_utf8
 
 TEXT = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop")
 """Options of a text that commands have."""

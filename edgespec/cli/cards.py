@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgespec.cli.tables import markdown_table
-from edgespec.measuring.bench import Line, Span
-from edgespec.measuring.equality import VERDICTS
+from edgespec.measuring.bench import VERDICTS, Line, Span
 
 _DEPTHS = 8  # columns that fit eighty characters
 
@@ -37,17 +36,14 @@ def sections(lines: Sequence[Line]) -> list[Section]:
     texts = tuple(
         (
             line.name, line.ttft_ms, _span(line.ttft_ms_range), line.tpot_ms,
-            _span(line.tpot_ms_range), line.peak_rss_mb,
+            _span(line.tpot_ms_range),
         )
         for line in lines
     )  # fmt: skip
     rounds = tuple(
-        (
-            line.name, line.engine, line.draft_ms, line.verify_ms, line.other_ms,
-            line.outside_engines_ms,
-        )
+        (line.name, line.draft_ms, line.verify_ms, line.other_ms, line.outside_engines_ms)
         for line in lines
-    )  # fmt: skip
+    )
     drafting = [line for line in lines if line.acceptance_by_depth]
     found = [
         Section(
@@ -56,27 +52,21 @@ def sections(lines: Sequence[Line]) -> list[Section]:
             speeds,
         ),
         Section(
-            "Latency and memory, median of the repeats",
-            ("setting", "TTFT ms", "range", "TPOT ms", "range", "peak MiB"), texts,
+            "Latency, median of the repeats",
+            ("setting", "TTFT ms", "range", "TPOT ms", "range"),
+            texts,
         ),
         Section(
             "Mean time per round in ms",
-            ("setting", "engine", "draft", "verify", "other", "outside engines"), rounds,
+            ("setting", "draft", "verify", "other", "outside engines"),
+            rounds,
         ),
-    ]  # fmt: skip
+    ]
     if drafting:
         depth = min(_DEPTHS, max(len(line.acceptance_by_depth) for line in drafting))
         shares = tuple((line.name, *_shares(line, depth)) for line in drafting)
         header = ("setting", *(f"{n} or more" if n == 1 else f"{n}" for n in range(1, depth + 1)))
         found.append(Section("Share of rounds by accepted draft tokens", header, shares))
-    compared = tuple(
-        (line.name, line.engine, "yes" if line.exact else "no", line.bits.rows, line.bits.differing)
-        for line in lines
-        if line.bits is not None
-    )
-    if compared:
-        header = ("setting", "engine", "exact", "rows", "differing")
-        found.append(Section("Bits of rows computed again with other rows", header, compared))
     return found
 
 

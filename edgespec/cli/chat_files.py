@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import InputError
-from edgespec.system.files import replaced, typed_path
-from edgespec.system.textfiles import read_utf8
+from edgespec.system.files import read_utf8, replaced, typed_path
 
 Message = dict[str, str]
 

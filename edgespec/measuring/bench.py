@@ -1,33 +1,36 @@
-"""Benchmark of draft sources against plain decoding, on the same texts.
+"""Benchmark of draft sources against plain decoding, on the same texts of one loaded bundle.
 
-Each setting has its own process (`worker`). The settings take turns text by text, so that other
-load on the machine affects all of them. If memory does not hold all of them at once, they take
-turns by repeats, and are loaded again each time.
+The settings take turns text by text, so that other load on the machine affects all of them. Each
+text begins with nothing that earlier ones taught or computed.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
 
-from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
-from edgespec.bundle import Bundle
+import numpy as np
+
+from edgespec.api.llm import LLM
+from edgespec.api.result import GenerationResult
 from edgespec.errors import ContextLengthError, InputError
-from edgespec.measuring.bits import Bits
-from edgespec.measuring.equality import worst
-from edgespec.measuring.worker import Made, Request, Worker
-from edgespec.runtime.deployment.demands import HOST
-from edgespec.runtime.deployment.deployment import Deployment, deploy
-from edgespec.runtime.deployment.memory import USUAL_CONTEXT
-from edgespec.system.memory import available_bytes
+from edgespec.measuring.bits import Bits, compare_bits
+from edgespec.measuring.perplexity import predictions
+from edgespec.runtime.sampling.noise import gumbel
+from edgespec.runtime.sequences.model import NATIVE
 
 PLAIN = "plain"
 """Name of the setting that the others are compared with."""
+
+VERDICTS = ("no", "near-tie", "yes")
+"""Verdicts on a text beside plain decoding's, the worst first.
+
+`yes`: the texts are the same. `near-tie`: they are the same up to a place where the target's scores
+of the two tokens are closer than its rounding error, on a device where rows depend a little on the
+other rows of their pass. `no`: they differ, which is a bug.
+"""
 
 Report = Callable[[str], None]
 """Called before each text with a description of it."""
@@ -35,7 +38,35 @@ Report = Callable[[str], None]
 Span = tuple[float, float]
 """The smallest and the largest value."""
 
-_log = logging.getLogger(__name__)
+_NEAR_TIE = 0.05  # standard deviations of the logits
+_PASS_ROWS = (1, 8)  # rows per pass with which scores are computed again
+
+
+@dataclass(frozen=True)
+class Request:
+    """One text to make: the prompt's token ids and the options, the same in every setting."""
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Made:
+    """A finished text and statistics of its rounds, without the prompt's passes.
+
+    Attributes:
+        result: finished text.
+        accepted: number of accepted draft tokens in each round.
+        draft_seconds: total time of drafting.
+        verify_seconds: total time of verification.
+    """
+
+    result: GenerationResult
+    accepted: tuple[int, ...]
+    draft_seconds: float
+    verify_seconds: float
 
 
 @dataclass(frozen=True)
@@ -47,8 +78,6 @@ class Line:
 
     Attributes:
         name: plain, or the draft source.
-        engine: engine that ran the target.
-        context: maximum number of tokens of prompt and output together.
         tokens_per_second: speed over all texts of a repeat, without each text's first token.
         tokens_per_second_range: range of the repeats.
         speedup_vs_plain: `tokens_per_second` relative to plain decoding.
@@ -66,20 +95,15 @@ class Line:
             decoding the text.
         outside_engines_ms: mean time per round outside engine calls; too low with overlap, where
             two engines count at once.
-        peak_rss_mb: peak resident memory of the process in MiB, file-backed pages included.
-        equal_to_plain: the worst of `equality.VERDICTS` over the texts.
+        equal_to_plain: the worst of `VERDICTS` over the texts.
         verdicts: number of texts by verdict.
         texts: number of texts that were made.
         new_tokens: number of new tokens in all texts.
         rounds: number of rounds in all texts, without the prompts' passes.
         sources: number of rounds by draft source.
-        exact: whether the engine promises that a row's bits do not depend on the other rows.
-        bits: comparison of the rows' bits (`bits.compare_bits`); None if it was not made.
     """
 
     name: str
-    engine: str
-    context: int
     tokens_per_second: float
     tokens_per_second_range: Span
     speedup_vs_plain: float
@@ -93,212 +117,150 @@ class Line:
     verify_ms: float
     other_ms: float
     outside_engines_ms: float
-    peak_rss_mb: float
     equal_to_plain: str
     verdicts: dict[str, int]
     texts: int
     new_tokens: int
     rounds: int
     sources: dict[str, int]
-    exact: bool
-    bits: Bits | None
-
-
-class Setting(Protocol):
-    """What makes the texts of a setting; see `Worker`."""
-
-    @property
-    def context_length(self) -> int:
-        """Maximum number of tokens of prompt and output together."""
-
-    def make(self, request: Request) -> Made:
-        """Makes a text, without what earlier texts taught."""
-
-    def plain(self, request: Request) -> list[int]:
-        """Makes the same text by plain decoding; returns its tokens."""
-
-    def verdict(self, request: Request, expected: Sequence[int], found: Sequence[int]) -> str:
-        """See `Judge.verdict`."""
-
-    def bits(self, text: Sequence[int], positions: int) -> Bits:
-        """Compares the bits of the logits at the last positions of a text."""
 
 
 class Bench:
-    """A benchmark: settings of a bundle and the texts that each of them makes.
+    """Plain decoding and draft sources, and the texts that each of them makes.
 
     Args:
-        bundle: bundle that all settings load.
-        options: options of all settings except the draft source. If they have no context, it is at
-            most what the texts need or `USUAL_CONTEXT`, whichever is longer, so that memory is
-            more likely to hold all settings at once.
+        llm: a bundle that is loaded with these sources.
         drafts: draft sources to compare with plain decoding.
         requests: at least one text; the first one is also the warm-up.
-        bits: number of positions in each setting's first text at which the bits of the target's
-            logits are compared; 0 for none.
 
     Attributes:
-        settings: load options by name of the setting; `PLAIN` comes first.
-        together: whether memory holds all settings at once.
+        settings: draft sources by name of the setting; `PLAIN` comes first.
 
     Raises:
-        DeviceError: if a device does not exist.
-        InputError: if an option does not suit the bundle.
-        MemoryLimitError: if a setting does not fit the memory.
+        ContextLengthError: if a prompt does not fit the context.
+        InputError: if the bundle is loaded without one of the sources.
     """
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        options: LoadOptions,
-        drafts: Sequence[str],
-        requests: Sequence[Request],
-        bits: int = 0,
-    ) -> None:
-        self._bundle = bundle
-        self._positions = bits
-        self._requests = requests
-        self.settings = {
-            PLAIN if draft == "none" else draft: replace(
-                options,
-                draft=draft,
-                pipeline=options.pipeline if draft in ("auto", *MODEL_DRAFTS) else "serial",
-            )
-            for draft in ("none", *drafts)
-        }
-        longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
-        enough = max(longest, USUAL_CONTEXT)
-        plans = {}
-        for name, each in self.settings.items():
-            plans[name] = deploy(bundle, each)
-            plans[name].require_fit()
-            context = each.context
-            if context is None and plans[name].context > enough:
-                context = enough
-                plans[name] = deploy(bundle, replace(each, context=context))
-            # Fixed limits, so that memory taken by the other settings does not change this plan.
-            limits = {demand.device: demand.limit for demand in plans[name].devices}
-            self.settings[name] = replace(each, context=context, memory=limits)
-        self.together = _side_by_side(plans.values())
-        if not self.together:
-            _log.warning(
-                "memory does not hold %d settings at once: they are loaded one after the other",
-                len(plans),
-            )
+    def __init__(self, llm: LLM, drafts: Iterable[str], requests: Sequence[Request]) -> None:
+        self._llm, self._requests = llm, requests
+        self.settings = {PLAIN: "none"} | {draft: draft for draft in drafts}
+        for draft in self.settings.values():
+            if draft not in llm.draft_sources:
+                raise InputError(
+                    f"{llm.bundle.path} is loaded without {draft}: compare it alone, or use "
+                    f"--draft {','.join(llm.draft_sources)}"
+                )
+        for number, request in enumerate(requests, 1):
+            if len(request.prompt) >= llm.context_length:
+                raise ContextLengthError(
+                    f"prompt {number} has {len(request.prompt)} tokens, and the context has room "
+                    f"for {llm.context_length} including a new one: leave it out or raise --context"
+                )
+
+    def steps(self, repeats: int) -> int:
+        """Returns how often `measure` reports."""
+        return len(self.settings) * (1 + repeats * len(self._requests))
 
     def measure(self, repeats: int, report: Report = lambda what: None) -> list[Line]:
         """Makes all texts in all settings, `repeats` times.
 
-        Args:
-            repeats: number of repeats, at least one.
-            report: see `Report`; `steps` returns the number of calls.
-
         Raises:
-            ContextLengthError: if a prompt does not fit a setting's context.
-            DeviceError: if a setting's process ends.
+            EdgespecError: if a text fails.
             InputError: if no text has more than one token.
         """
-        requests = self._requests
         made: dict[str, list[list[Made]]] = {name: [] for name in self.settings}
-        verdicts: dict[str, list[str]] = {name: [] for name in self.settings}
-        bits: dict[str, Bits] = {}
-        contexts = {}
-        for names, turns in self._shifts(repeats):
-            with self._loaded(names) as workers:
-                for name, worker in workers.items():
-                    contexts[name] = worker.context_length
-                    _require_room(name, worker.context_length, requests)
-                    report(f"{name}: warm-up")
-                    worker.make(requests[0])
-                for _ in range(turns):
-                    for name in names:
-                        made[name].append([])
-                    for number, request in enumerate(requests, 1):
-                        for name, worker in workers.items():
-                            report(f"{name}: text {number} of {len(requests)}")
-                            made[name][-1].append(worker.make(request))
-                for name, worker in workers.items():
-                    for texts in made[name][-turns:]:
-                        verdicts[name] += _verdicts(worker, requests, texts, made[PLAIN][0])
-                    if self._positions and name not in bits:
-                        report(f"{name}: bits")
-                        bits[name] = self._bits(worker, made[name][0][0])
+        for name, draft in self.settings.items():
+            report(f"{name}: warm-up")
+            self._made(self._requests[0], draft)
+        for _ in range(repeats):
+            for texts in made.values():
+                texts.append([])
+            for number, request in enumerate(self._requests, 1):
+                for name, draft in self.settings.items():
+                    report(f"{name}: text {number} of {len(self._requests)}")
+                    made[name][-1].append(self._made(request, draft))
         plain = median(map(_speed, made[PLAIN]))
+        reference = [text.result.tokens for text in made[PLAIN][0]]
         return [
-            replace(
-                _line(name, made[name], plain, contexts[name], verdicts[name]), bits=bits.get(name)
+            _line(
+                name,
+                repeated,
+                plain,
+                [
+                    verdict(self._llm, request, expected, text.result.tokens)
+                    for texts in repeated
+                    for request, expected, text in zip(
+                        self._requests, reference, texts, strict=True
+                    )
+                ],
             )
-            for name in made
+            for name, repeated in made.items()
         ]
 
-    def _bits(self, worker: Setting, text: Made) -> Bits:
-        tokens = [*self._requests[0].prompt, *text.result.tokens]
-        return worker.bits(tokens, min(self._positions, len(tokens) - 1))
+    def bits(self, positions: int) -> Bits:
+        """Compares the bits of the target's logits at the last positions of the first text."""
+        request = self._requests[0]
+        tokens = [*request.prompt, *self._made(request, "none").result.tokens]
+        start = max(len(tokens) - positions, 1)
+        return compare_bits(self._llm.engine.target, tokens, start)
 
-    def steps(self, repeats: int) -> int:
-        """Returns how often `measure` reports: for texts, warm-ups and comparisons of bits."""
-        texts, bits = len(self._requests), len(self.settings) if self._positions else 0
-        made = sum(len(names) * (1 + turns * texts) for names, turns in self._shifts(repeats))
-        return made + bits
-
-    def _shifts(self, repeats: int) -> list[tuple[list[str], int]]:
-        """Returns the settings that are loaded at the same time, and the number of repeats."""
-        names = list(self.settings)
-        if self.together:
-            return [(names, repeats)]
-        return [([name], 1) for _ in range(repeats) for name in names]
-
-    @contextmanager
-    def _loaded(self, names: Sequence[str]) -> Iterator[Mapping[str, Setting]]:
-        with ExitStack() as stack:
-            path = self._bundle.path.absolute()
-            yield {
-                name: stack.enter_context(Worker(name, path, self.settings[name])) for name in names
-            }
+    def _made(self, request: Request, draft: str) -> Made:
+        self._llm.forget()
+        stream = self._llm.stream(
+            request.prompt,
+            draft_source=draft,
+            max_new_tokens=request.max_new_tokens,
+            temperature=request.temperature,
+            seed=request.seed,
+        )
+        return Made(
+            stream.finish(),
+            tuple(made.accepted for made in stream.rounds),
+            sum(made.draft_seconds for made in stream.rounds),
+            sum(made.verify_seconds for made in stream.rounds),
+        )
 
 
-def _side_by_side(plans: Iterable[Deployment]) -> bool:
-    """Whether memory holds everything that these plans need."""
-    needs: Counter[str] = Counter()
-    room = {HOST: available_bytes()}  # a limit that the user sets is for each setting
-    for planned in plans:
-        for demand in planned.devices:
-            needs[demand.device] += demand.total
-            room.setdefault(demand.device, demand.limit)
-    return all(needs[device] <= room[device] for device in needs)
+def verdict(llm: LLM, request: Request, expected: Sequence[int], found: Sequence[int]) -> str:
+    """Returns one of `VERDICTS` on two texts of a model.
 
+    Where rows are not exact, activations that are rounded to 8 bits let another order of sums move
+    logits by 2 % of their spread. So two tokens are a near-tie if the target scores them alike in a
+    pass of some number of rows.
 
-def _require_room(name: str, context: int, requests: Sequence[Request]) -> None:
-    for number, request in enumerate(requests, 1):
-        if len(request.prompt) >= context:
-            raise ContextLengthError(
-                f"prompt {number} has {len(request.prompt)} tokens, and the context of {name} has "
-                f"room for {context} including a new one: leave it out or raise --context"
-            )
-
-
-def _verdicts(
-    worker: Setting, requests: Sequence[Request], texts: Sequence[Made], plain: Sequence[Made]
-) -> Iterator[str]:
-    """Yields one of `equality.VERDICTS` for each text.
-
-    Plain decoding on another engine may give another text. Then the setting's own engine repeats
-    the plain decoding.
+    Args:
+        llm: the model.
+        request: what both texts were made for.
+        expected: tokens of plain decoding.
+        found: tokens of the other text.
     """
-    for request, text, reference in zip(requests, texts, plain, strict=True):
-        found, expected = text.result.tokens, reference.result.tokens
-        if found != expected and text.result.engine != reference.result.engine:
-            expected = worker.plain(request)
-        # If memory is short, contexts may differ: only what fits both is compared.
-        shorter = min(text.result, reference.result, key=lambda result: result.new_tokens)
-        if shorter.finish_reason == "context":
-            found, expected = found[: shorter.new_tokens], expected[: shorter.new_tokens]
-        yield "yes" if found == expected else worker.verdict(request, expected, found)
+    if list(expected) == list(found):
+        return "yes"
+    pairs = list(zip(expected, found, strict=False))
+    same = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
+    # If rows are exact, or one text merely ends earlier, rounding does not explain it.
+    if same is None or llm.engine.target.device == NATIVE:
+        return "no"
+    tokens = [*request.prompt, *expected[:same]]
+    for rows in _PASS_ROWS:
+        (last,) = predictions(llm.engine.target, tokens, len(tokens) - 1, rows)
+        scores = last[: llm.tokenizer.vocab_size].astype(np.float64)
+        spread = scores.std()
+        if request.temperature:
+            noise = gumbel(request.seed, len(tokens), np.arange(scores.size))
+            scores += request.temperature * noise
+        if scores.max() - scores[list(pairs[same])].min() <= _NEAR_TIE * spread:
+            return "near-tie"
+    return "no"
 
 
-def _line(
-    name: str, repeats: Sequence[Sequence[Made]], plain: float, context: int, verdicts: list[str]
-) -> Line:
+def tally(verdicts: Iterable[str]) -> str:
+    """Describes the number of texts by verdict, the worst first."""
+    found = Counter(verdicts)
+    return ", ".join(f"{found[each]} {each}" for each in VERDICTS if found[each])
+
+
+def _line(name: str, repeats: Sequence[Sequence[Made]], plain: float, verdicts: list[str]) -> Line:
     """Summarizes all texts of a setting; `plain` is the speed of plain decoding in tokens/s."""
     made = [text for texts in repeats for text in texts]
     results = [text.result for text in made]
@@ -316,8 +278,6 @@ def _line(
 
     return Line(
         name=name,
-        engine=results[0].engine,
-        context=context,
         tokens_per_second=speed,
         tokens_per_second_range=speeds,
         speedup_vs_plain=round(median(map(_speed, repeats)) / plain, 3),
@@ -331,15 +291,12 @@ def _line(
         verify_ms=of_a_round(verify),
         other_ms=of_a_round(whole - draft - verify),
         outside_engines_ms=of_a_round(whole - engines),
-        peak_rss_mb=max(result.peak_rss_mb for result in results),
-        equal_to_plain=worst(verdicts),
+        equal_to_plain=min(verdicts, key=VERDICTS.index),
         verdicts=dict(Counter(verdicts)),
         texts=len(made),
         new_tokens=sum(result.new_tokens for result in results),
         rounds=rounds,
         sources=dict(sum((Counter(result.sources) for result in results), Counter())),
-        exact=results[0].exact,
-        bits=None,
     )
 
 

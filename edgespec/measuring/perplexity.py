@@ -2,14 +2,12 @@
 
 The text is read teacher-forced, in windows. Each window scores the tokens after the end of the
 window before, so that no token counts twice; all but those of the first window see at least
-`window - stride` tokens before them. Or each window scores its last tokens only, all of which see
-nearly a whole window: what long contexts do to predictions.
+`window - stride` tokens before them.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -18,21 +16,26 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.api.llm import LLM
-from edgespec.api.loading import default_tree
 from edgespec.errors import DeviceError, InputError
-from edgespec.measuring.windows import Window, endings, require_stride, windows
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.deployment.deployment import Deployment
-from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.shapes import ROW_BUCKETS, row_bucket
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
 
 LogProbabilities = npt.NDArray[np.float64]
 
 Report = Callable[[int], None]
 """Called with the number of tokens scored since the last call."""
 
-# Rows of logits that a memory plan includes if nothing is drafted.
-_PLANNED_ROWS = row_bucket(default_tree("none") + 1)
+PASS_ROWS = 64
+"""Rows of a pass, as many as a memory plan has logits for."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of a text: tokens `start` to `stop` are read, those from `first` on are scored."""
+
+    start: int
+    first: int
+    stop: int
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,6 @@ class Evaluation:
         scored: number of scored tokens. A token without any context in its window is not scored.
         window: number of tokens in a window, a beginning-of-text token included.
         stride: number of tokens from one window's start to the next one's.
-        last: number of tokens at each window's end that were scored; None: all new ones.
         nats: negative log-likelihood per token of the target, in nats.
         engine: engine that ran the target.
         against: comparison with the reference; None if there is none.
@@ -95,7 +97,6 @@ class Evaluation:
     scored: int
     window: int
     stride: int
-    last: int | None
     nats: Mean
     engine: str
     against: Comparison | None
@@ -114,11 +115,7 @@ class Scores:
         self._agreed = 0
 
     def add(self, token: int, *logits: Floats) -> None:
-        """Scores a token.
-
-        Args:
-            token: id of the token.
-            logits: each model's logits for it, [V].
+        """Scores a token by each model's logits for it, [V].
 
         Raises:
             DeviceError: if logits are NaN or infinite.
@@ -151,29 +148,24 @@ class Reading:
     Args:
         llm: model whose target is evaluated.
         text: text of a few hundred words or more.
-        stride: number of tokens from one window's start to the next one's; None for half a window,
-            or a whole one with `last`.
+        stride: number of tokens from one window's start to the next one's; None for half a window.
         reference: model to compare with. Both are in memory at once, each with the logits of one
             pass.
-        last: score so many tokens at each window's end and no others; None: each token once.
 
     Attributes:
         scored: number of tokens that will be scored.
 
     Raises:
-        InputError: if the vocabularies differ, the text is empty, or `stride` or `last` is out of
-            range.
+        InputError: if a model makes embeddings, the vocabularies differ, the text is empty, or
+            `stride` is out of range.
     """
 
     def __init__(
-        self,
-        llm: LLM,
-        text: str,
-        stride: int | None = None,
-        reference: LLM | None = None,
-        last: int | None = None,
+        self, llm: LLM, text: str, stride: int | None = None, reference: LLM | None = None
     ) -> None:
         self._llms = [llm] if reference is None else [llm, reference]
+        for each in self._llms:
+            each.require_texts()
         self._beginning = llm.tokenizer.encode("")
         self._tokens = llm.tokenizer.encode(text, add_special=False)
         if reference is not None:
@@ -182,57 +174,37 @@ class Reading:
             raise InputError("the text is too short to predict: give a few hundred words")
         room = min(each.context_length for each in self._llms) - len(self._beginning)
         self._room = min(room, len(self._tokens))
-        self._last = last
-        usual = self._room // 2 if last is None else self._room
-        self._stride = max(usual, 1) if stride is None else stride
-        require_stride(self._stride, self._room, last)
-        size, begins = (len(self._tokens), self._room, self._stride), bool(self._beginning)
-        self._windows = windows(*size, begins) if last is None else endings(*size, last, begins)
+        self._stride = max(self._room // 2, 1) if stride is None else stride
+        if not 1 <= self._stride <= self._room:
+            raise InputError(f"stride is {stride}: give 1 to {self._room}, the tokens in a window")
+        self._windows = windows(len(self._tokens), self._room, self._stride, bool(self._beginning))
         self.scored = sum(window.stop - window.first for window in self._windows)
 
     def evaluate(self, report: Report = lambda tokens: None) -> Evaluation:
-        """Evaluates the text, pass by pass.
-
-        Raises:
-            InputError: if a model makes embeddings.
-        """
-        for llm in self._llms:
-            llm.require_texts()
+        """Evaluates the text, pass by pass."""
         scores = Scores(len(self._llms))
-        rows = rows_of_a_pass([llm.deployment for llm in self._llms])
+        targets = [llm.engine.target for llm in self._llms]
+        vocab_size = self._llms[0].tokenizer.vocab_size
         for window in self._windows:
-            scored = self._tokens[window.first : window.stop]
-            predictions = [self._predictions(llm, window, rows) for llm in self._llms]
-            for token, *logits in zip(scored, *predictions, strict=True):
-                scores.add(token, *logits)
+            read = [*self._beginning, *self._tokens[window.start : window.stop]]
+            first = window.first + len(self._beginning) - window.start
+            found = [predictions(target, read[:-1], first - 1) for target in targets]
+            for token, *logits in zip(read[first:], *found, strict=True):
+                scores.add(token, *[each[:vocab_size] for each in logits])
                 report(1)
         against = None
-        if len(self._llms) > 1:
-            against = Comparison(
-                scores.nats(1), scores.kl, scores.agreement, self._llms[1].target.device
-            )
+        if len(targets) > 1:
+            engine = targets[1].device
+            against = Comparison(scores.nats(1), scores.kl, scores.agreement, engine)
         return Evaluation(
             tokens=len(self._tokens),
             scored=self.scored,
             window=len(self._beginning) + self._room,
             stride=self._stride,
-            last=self._last,
             nats=scores.nats(0),
-            engine=self._llms[0].target.device,
+            engine=targets[0].device,
             against=against,
         )
-
-    def _predictions(self, llm: LLM, window: Window, rows: int) -> Iterator[Floats]:
-        """Yields the logits for each scored token of a window, [V], valid until the next pass."""
-        tokens = [*self._beginning, *self._tokens[window.start : window.stop]]
-        shift = len(self._beginning) - window.start
-        runner = Runner(llm.target)
-        # The row before the first scored token is the first whose logits are wanted.
-        read = window.first + shift - 1
-        if read:
-            runner.prefill(tokens[:read])
-        for results in runner.score(tokens[read:-1], rows):
-            yield from results["logits"][:, : llm.tokenizer.vocab_size]
 
     def _require_same_tokens(self, text: str, llm: LLM, reference: LLM) -> None:
         ours, theirs = llm.tokenizer, reference.tokenizer
@@ -247,6 +219,48 @@ class Reading:
                 f"{reference.bundle.path} splits the text into other tokens than "
                 f"{llm.bundle.path}: compare bundles of the same model"
             )
+
+
+def predictions(
+    model: Model, tokens: Sequence[int], first: int, rows: int = PASS_ROWS
+) -> Iterator[Floats]:
+    """Reads tokens, and yields the logits behind each from number `first` on, [V] float32 each.
+
+    They are valid until the next pass. Passes have `rows` rows, and the last one perhaps fewer.
+    """
+    sequence = model.sequence(list(tokens))
+    try:
+        while part := sequence.unread[:rows]:
+            count = len(part)
+            wanted = list(range(min(max(first - sequence.length, 0), count), count))
+            each = Rows(sequence, part, [AFTER, *range(count - 1)], wanted, certain=count)
+            logits = model.forward([each])[0]
+            each.accept(range(count))
+            yield from logits
+    finally:
+        sequence.free()
+
+
+def windows(tokens: int, room: int, stride: int, begins: bool) -> list[Window]:
+    """Returns windows that score each token of a text once, in order.
+
+    Args:
+        tokens: number of tokens in the text.
+        room: number of the text's tokens in a window.
+        stride: number of tokens from one window's start to the next one's, at most `room`.
+        begins: whether each window starts with an extra beginning-of-text token. If not, a
+            window's first token has no context, and is not scored unless the window before did.
+    """
+    found, done = list[Window](), 0
+    for start in range(0, tokens, stride):
+        stop = min(start + room, tokens)
+        first = max(done, start + (0 if begins else 1))
+        if first < stop:
+            found.append(Window(start, first, stop))
+        done = stop
+        if stop == tokens:
+            break
+    return found
 
 
 def exponential(value: float) -> float:
@@ -277,20 +291,3 @@ def log_probabilities(logits: Floats) -> LogProbabilities:
 def divergence(reference: LogProbabilities, other: LogProbabilities) -> float:
     """Computes KL(reference || other) in nats."""
     return float(np.exp(reference) @ (reference - other))
-
-
-def rows_of_a_pass(plans: Sequence[Deployment]) -> int:
-    """Returns the number of rows per pass: a prefill chunk, or fewer if memory limits the logits.
-
-    Args:
-        plans: deployments of models whose logits are in memory at once; each plan allows for the
-            memory of those before it.
-    """
-    logits: Counter[str] = Counter()
-    left: dict[str, int] = {}
-    for demand in (demand for plan in plans for demand in plan.devices):
-        logits[demand.device] += demand.logits
-        left[demand.device] = max(demand.limit - demand.total, 0)
-    rooms = [1 + left[device] / size for device, size in logits.items() if size]
-    most = min(*(plan.prefill_chunk for plan in plans), _PLANNED_ROWS * min(rooms))
-    return max(rows for rows in ROW_BUCKETS if rows <= most)

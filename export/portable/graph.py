@@ -16,7 +16,7 @@ import onnx
 from onnx import NodeProto
 
 from edgespec.errors import InputError
-from edgespec.export.components.graph import NATIVE, DataFile, GraphBuilder
+from edgespec.export.graph_builder import NATIVE, DataFile, GraphBuilder
 from edgespec.export.portable.attention import lower_attention
 from edgespec.export.portable.experts import lower_experts
 from edgespec.export.portable.lowering import Lowering, attributes, dims_of

@@ -18,7 +18,7 @@ from edgespec.runtime.engines.ort_session import (
     session_options,
 )
 from edgespec.runtime.kernels import kernel_name
-from edgespec.system.processors import extensions
+from edgespec.system.machine import extensions
 
 
 def arithmetic() -> tuple[object, ...]:

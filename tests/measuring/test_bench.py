@@ -1,153 +1,115 @@
-"""Benchmarks of bundles: their arithmetic, whose turn it is, and how texts are judged."""
+"""Benchmarks of draft sources: their arithmetic, whose turn it is, and how texts are judged."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
-from benches import TEXT, made, with_told_workers
+from pairs import SHORT_PROMPT
 
-from edgespec import bundle as bundles
-from edgespec.api.loading import LoadOptions
-from edgespec.errors import ContextLengthError, InputError, MemoryLimitError
+from edgespec.errors import ContextLengthError, InputError
 from edgespec.measuring import bench
-from edgespec.measuring.bench import Bench, Request, acceptance_by_depth
-from edgespec.models.embedded import BUNDLE
+from edgespec.measuring.bench import Bench, Request, acceptance_by_depth, tally, verdict
+
+TEXT = tuple(range(10, 23))
 
 
-@pytest.fixture
-def told(monkeypatch):
-    return with_told_workers(monkeypatch)
+def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, ttft_ms=20.0):
+    """A text of as many rounds as `accepted` has, each of which gives one token."""
+    rounds = [
+        SimpleNamespace(accepted=n, draft_seconds=1e-3, verify_seconds=3e-3) for n in accepted
+    ]
+    result = SimpleNamespace(
+        tokens=list(tokens), new_tokens=len(tokens), ttft_ms=ttft_ms, tpot_ms=tpot_ms,
+        rounds=len(accepted), sources={"lookup": len(accepted)}, engine_ms=10.0,
+    )  # fmt: skip
+    return SimpleNamespace(finish=lambda: result, rounds=rounds)
 
 
-def measured(drafts, prompts, repeats, told, **options):
-    found = Bench(
-        bundles.load(BUNDLE), LoadOptions(threads=1, **options), drafts, short_texts(prompts)
-    )
-    return {line.name: line for line in found.measure(repeats)}
+class Told:
+    """A model that makes given texts by draft source; `log` has its calls."""
+
+    bundle = SimpleNamespace(path="a bundle")
+    engine = SimpleNamespace(target=SimpleNamespace(device="cpu:native"))
+    context_length = 50
+    draft_sources = ("auto", "none", "lookup")
+
+    def __init__(self, **texts):
+        self.texts, self.log = texts, []
+
+    def forget(self):
+        self.log.append("forget")
+
+    def stream(self, prompt, draft_source, **how):
+        self.log.append((draft_source, prompt[0]))
+        return self.texts[draft_source].pop(0)
 
 
-def short_texts(count):
-    return [Request((number,) * 3, 13, 0.0, 0) for number in range(count)]
+def requests(count):
+    return [Request((number,) * 3, 13) for number in range(count)]
 
 
-def test_medians_and_ranges_are_of_repeats(told):
+def test_medians_and_ranges_are_of_repeats():
     warm = made(99.0)
-    told.texts = {
-        # Two texts a repeat, 12 tokens after the first each: 24 tokens in 48, 24 and 96 ms.
-        "plain": [warm, *(made(ms) for ms in (2.0, 2.0, 1.0, 1.0, 5.0, 3.0))],
-        "lookup": [
-            warm,
-            *(
-                made(ms, (3, 0, 2, 0, 1, 0), ttft_ms=ttft, peak_rss_mb=peak, engine_ms=30.0)
-                for ms, ttft, peak in (
-                    (1.0, 10.0, 90.0), (1.0, 30.0, 90.0), (0.5, 8.0, 120.0), (0.5, 8.0, 90.0),
-                    (8.0, 40.0, 90.0), (8.0, 50.0, 90.0),
-                )
-            ),
-        ],
-    }  # fmt: skip
-    lines = measured(["lookup"], 2, 3, told)
-    plain, lookup = lines["plain"], lines["lookup"]
+    # Two texts a repeat, 12 tokens after the first each: 24 tokens in 48, 24 and 96 ms.
+    plain = [warm, *(made(ms) for ms in (2.0, 2.0, 1.0, 1.0, 5.0, 3.0))]
+    times = ((1.0, 10.0), (1.0, 30.0), (0.5, 8.0), (0.5, 8.0), (8.0, 40.0), (8.0, 50.0))
+    drafted = [made(ms, (3, 0, 2, 0, 1, 0), ttft_ms=ttft) for ms, ttft in times]
+    told = Told(none=plain, lookup=[warm, *drafted])
+    plain, lookup = Bench(told, ["lookup"], requests(2)).measure(3)
     assert plain.tokens_per_second == 500.0
     assert plain.tokens_per_second_range == (250.0, 1000.0)
     assert (plain.speedup_vs_plain, plain.mean_accepted_length) == (1.0, 1.0)
     assert plain.acceptance_by_depth == ()
-    assert lookup.tokens_per_second == 1000.0
-    assert lookup.speedup_vs_plain == 2.0
+    assert (lookup.tokens_per_second, lookup.speedup_vs_plain) == (1000.0, 2.0)
     assert (lookup.ttft_ms, lookup.ttft_ms_range) == (20.0, (8.0, 45.0))
     assert (lookup.tpot_ms, lookup.tpot_ms_range) == (1.0, (0.5, 8.0))
-    assert lookup.mean_accepted_length == 2.0
     assert lookup.acceptance_by_depth == (0.5, 0.3333, 0.1667)
-    assert 1 + sum(lookup.acceptance_by_depth) == pytest.approx(2.0, abs=1e-3)
-    # 36 rounds in 228 ms, of which 60 are drafts, 180 verifications and 180 inside engines.
-    assert lookup.rounds == 36
-    assert lookup.draft_ms == pytest.approx(60 / 36, abs=1e-3)
-    assert lookup.verify_ms == pytest.approx(180 / 36, abs=1e-3)
-    assert lookup.outside_engines_ms == pytest.approx(48 / 36, abs=1e-3)
-    assert lookup.other_ms == 0
-    assert (lookup.peak_rss_mb, lookup.new_tokens, lookup.texts) == (120.0, 78, 6)
-    assert lookup.sources == {"lookup": 36}
+    # 36 rounds in 228 ms, of which 36 are drafts, 108 verifications and 60 inside engines.
+    assert (lookup.rounds, lookup.mean_accepted_length) == (36, 2.0)
+    assert (lookup.draft_ms, lookup.verify_ms) == (1.0, 3.0)
+    assert lookup.outside_engines_ms == pytest.approx(168 / 36, abs=1e-3)
+    assert lookup.other_ms == pytest.approx(84 / 36, abs=1e-3)
+    assert (lookup.new_tokens, lookup.texts, lookup.sources) == (78, 6, {"lookup": 36})
     assert (lookup.equal_to_plain, lookup.verdicts) == ("yes", {"yes": 6})
 
 
-def test_settings_take_turns_text_by_text(told):
-    told.texts = {name: [made(1.0) for _ in range(5)] for name in ("plain", "auto")}
-    told.log = []
-    measured(["auto"], 2, 2, told)
-    both = [(name, number) for number in (0, 1) for name in ("plain", "auto")]
-    assert told.log == [
-        ("plain", "load"), ("auto", "load"), ("plain", 0), ("auto", 0), *both, *both,
-        ("auto", "end"), ("plain", "end"),
-    ]  # fmt: skip
-    # Each plans with what was free before, whatever the others have taken by then.
-    assert all(options.memory.keys() == {"cpu"} for options in told.options.values())
-    assert told.options["auto"].draft == "auto"
-
-
-def test_only_a_draft_model_overlaps(told):
-    drafts = ("auto", "model", "lookup")
-    told.texts = {name: [made(1.0), made(1.0)] for name in ("plain", *drafts)}
-    measured(drafts, 1, 1, told, pipeline="overlap")
-    found = {name: options.pipeline for name, options in told.options.items()}
-    assert found == {"plain": "serial", "auto": "overlap", "model": "overlap", "lookup": "serial"}
-
-
-def test_what_memory_does_not_hold_together_takes_turns_by_repeats(told, monkeypatch, caplog):
-    monkeypatch.setattr(bench, "available_bytes", lambda: 1 << 20)
-    told.texts = {name: [made(1.0) for _ in range(6)] for name in ("plain", "auto")}
-    told.log, reports = [], []
-    found = Bench(bundles.load(BUNDLE), LoadOptions(threads=1), ["auto"], short_texts(2))
-    assert "memory does not hold 2 settings at once" in caplog.text
+def test_settings_take_turns_text_by_text_and_nothing_is_learned():
+    told = Told(none=[made(1.0) for _ in range(5)], auto=[made(1.0) for _ in range(5)])
+    found, reports = Bench(told, ["auto"], requests(2)), []
     found.measure(2, reports.append)
-    turn = [("load"), 0, 0, 1, "end"]
-    expected = [(name, what) for _ in range(2) for name in ("plain", "auto") for what in turn]
-    assert told.log == expected
-    assert len(reports) == found.steps(2) == 12
+    both = [("none", 0), ("auto", 0), ("none", 1), ("auto", 1)]
+    assert told.log[::2] == ["forget"] * 10
+    assert told.log[1::2] == [*both[:2], *both, *both]
+    assert len(reports) == found.steps(2) == 10
 
 
-@pytest.mark.parametrize(
-    ("usual", "asked", "expected"), [(64, None, 64), (4, None, 16), (4096, None, None), (4, 99, 99)]
-)
-def test_contexts_are_no_longer_than_needed(usual, asked, expected, monkeypatch):
-    monkeypatch.setattr(bench, "USUAL_CONTEXT", usual)
-    options = LoadOptions(threads=1, context=asked)
-    found = Bench(bundles.load(BUNDLE), options, ["auto"], short_texts(2))
-    assert {each.context for each in found.settings.values()} == {expected}
+def test_a_text_that_differs_is_a_fault_where_rows_are_exact():
+    wrong = (*TEXT[:-1], 99)
+    told = Told(
+        none=[made(1.0) for _ in range(3)], auto=[made(1.0), made(1.0), made(1.0, tokens=wrong)]
+    )
+    line = Bench(told, ["auto"], requests(2)).measure(1)[1]
+    assert (line.equal_to_plain, line.verdicts) == ("no", {"yes": 1, "no": 1})
+    assert tally(["yes", "no", "yes", "near-tie"]) == "1 no, 1 near-tie, 2 yes"
 
 
-def test_texts_that_differ_are_judged(told):
-    other = (*TEXT[:-1], 99)
-    texts = [made(1.0), made(1.0), made(1.0, tokens=other)]
-    told.texts = {"plain": [made(1.0) for _ in range(3)], "auto": texts}
-    told.log = []
-    for found in ("near-tie", "no"):
-        told.found = found
-        told.texts = {"plain": [made(1.0) for _ in range(3)], "auto": list(texts)}
-        line = measured(["auto"], 2, 1, told)["auto"]
-        assert line.equal_to_plain == found
-        assert line.verdicts == {"yes": 1, found: 1}
-    assert ("auto", "verdict", TEXT, other) in told.log
-    assert ("auto", "plain") not in told.log
-
-
-def test_on_another_engine_plain_decoding_is_asked_again(told):
-    other = (*TEXT[:-1], 99)
-    there = {"engine": "openvino:cpu", "tokens": list(other)}
-    for plain_there, expected in ((other, {"yes": 1}), (TEXT, {"no": 1})):
-        told.found, told.plain_tokens, told.log = "no", list(plain_there), []
-        told.texts = {"plain": [made(1.0), made(1.0)], "auto": [made(1.0), made(1.0, **there)]}
-        assert measured(["auto"], 1, 1, told)["auto"].verdicts == expected
-        assert ("auto", "plain") in told.log
-
-
-def test_of_texts_that_a_context_ended_what_both_hold_counts(told):
-    told.found = "no"
-    for tokens, expected in ((TEXT[:9], {"yes": 1}), ((*TEXT[:8], 99), {"no": 1})):
-        ended = {"tokens": tokens, "finish_reason": "context"}
-        for plain, auto in (({}, ended), (ended, {})):
-            told.texts = {
-                "plain": [made(1.0), made(1.0, **plain)], "auto": [made(1.0), made(1.0, **auto)]
-            }  # fmt: skip
-            assert measured(["auto"], 1, 1, told)["auto"].verdicts == expected
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "seed": 5}])
+def test_on_other_devices_a_near_tie_is_forgiven(pairs, monkeypatch, how):
+    llm = pairs.llm("llama", "cpu", "none")
+    prompt = tuple(llm.tokenizer.encode(SHORT_PROMPT))
+    request = Request(prompt, 24, **how)
+    text = llm.generate(prompt, max_new_tokens=24, **how).tokens
+    wrong = [*text[:7], (text[7] + 1) % 331, *text[8:]]
+    assert verdict(llm, request, text, list(text)) == "yes"
+    monkeypatch.setattr(bench, "_NEAR_TIE", 1e9)
+    assert verdict(llm, request, text, wrong) == "no"
+    monkeypatch.setattr(llm.engine.target, "device", "cuda:0")
+    assert verdict(llm, request, text, wrong) == "near-tie"
+    assert verdict(llm, request, text, text[:9]) == "no"  # it merely ends earlier
+    monkeypatch.setattr(bench, "_NEAR_TIE", 1e-9)
+    assert verdict(llm, request, text, wrong) == "no"
+    assert verdict(llm, request, wrong, text) == "no"
 
 
 def test_acceptance_by_depth():
@@ -155,15 +117,11 @@ def test_acceptance_by_depth():
     assert acceptance_by_depth([2, 0, 1, 2]) == (0.75, 0.5)
 
 
-def test_what_cannot_be_measured(told):
-    told.texts = {"plain": [made(0.0, (), TEXT[:1]) for _ in range(2)]}
+def test_what_cannot_be_measured():
+    told = Told(none=[made(0.0, (), TEXT[:1]) for _ in range(2)])
     with pytest.raises(InputError, match="every text ends after its first token"):
-        measured([], 1, 1, told)
-    long = [Request((1,), 13, 0.0, 0), Request((1,) * 50, 13, 0.0, 0)]
-    found = Bench(bundles.load(BUNDLE), LoadOptions(threads=1), [], long)
-    with pytest.raises(
-        ContextLengthError, match="prompt 2 has 50 tokens, and the context of plain"
-    ):
-        found.measure(1)
-    with pytest.raises(MemoryLimitError, match="MiB on cpu"):
-        measured(["auto"], 1, 1, told, memory="20MiB")
+        Bench(told, [], requests(1)).measure(1)
+    with pytest.raises(ContextLengthError, match="prompt 2 has 50 tokens, and the context has"):
+        Bench(told, [], [*requests(1), Request((1,) * 50, 13)])
+    with pytest.raises(InputError, match="a bundle is loaded without layer-skip: compare it alone"):
+        Bench(told, ["layer-skip"], requests(1))

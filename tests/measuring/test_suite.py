@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from commandline import FAST, fails
 
 from edgespec import LLM
 from edgespec.measuring.perplexity import Reading
@@ -15,11 +14,11 @@ from edgespec.tuning.texts import PASSAGES
 
 pytestmark = pytest.mark.slow
 
-DEVICE = FAST[0], FAST[2]
+ONE_THREAD = "--threads=1"
 
 
 def loaded():
-    return LLM(BUNDLE, draft="none", device="onnxruntime:cpu", threads=1)
+    return LLM(BUNDLE, draft="none", threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def llm():
 
 
 def test_a_card_without_a_reference(cli):
-    result = cli("eval", BUNDLE, "--suite", *DEVICE)
+    result = cli("eval", BUNDLE, "--suite", ONE_THREAD)
     assert result.code == 0
     lines = result.out.splitlines()
     assert [line.split()[1] for line in lines[2:7]] == [*TEXTS, "all"]
@@ -39,7 +38,7 @@ def test_a_card_without_a_reference(cli):
 
 
 def test_a_card_against_itself(cli):
-    result = cli("eval", BUNDLE, "--suite", "--against", BUNDLE, "--json", *DEVICE)
+    result = cli("eval", BUNDLE, "--suite", "--against", BUNDLE, "--json", ONE_THREAD)
     assert result.code == 0
     facts = json.loads(result.out)
     assert list(facts["suite"]) == list(TEXTS)
@@ -50,7 +49,7 @@ def test_a_card_against_itself(cli):
     assert [answer["question"] for answer in facts["answers"]] == list(QUESTIONS)
     assert all(answer["text"] == answer["reference"] for answer in facts["answers"])
     assert facts["against"]["bundle_hash"] == facts["bundle_hash"]
-    shown = cli("eval", BUNDLE, "--suite", "--against", BUNDLE, *DEVICE).out
+    shown = cli("eval", BUNDLE, "--suite", "--against", BUNDLE, ONE_THREAD).out
     assert shown.count("reference: the same") == len(QUESTIONS)
 
 
@@ -81,12 +80,3 @@ def test_no_bundle_is_fitted_to_its_texts():
     fitted = {line for passage in PASSAGES for line in passage.splitlines() if len(line) > 20}
     for kind in TEXTS:
         assert fitted.isdisjoint(read(kind).splitlines())
-
-
-def test_refusals(cli, tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("some words", encoding="utf-8")
-    fails(cli("eval", BUNDLE), "--text", "--suite")
-    fails(cli("eval", BUNDLE, "--suite", "--text", text), "not allowed with")
-    fails(cli("eval", BUNDLE, "--suite", "--stride", "5"), "--stride is only for --text")
-    fails(cli("eval", BUNDLE, "--suite", "--last", "5"), "--last is only for --text")

@@ -18,9 +18,11 @@ from edgespec.bundle import Bundle
 from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_bundle, add_options, given
 from edgespec.cli.progress import progress_bar
 from edgespec.errors import InputError
+from edgespec.runtime.sequences.model import NATIVE
 
 if TYPE_CHECKING:
-    from edgespec.measuring.worker import Request
+    from edgespec.api.llm import LLM
+    from edgespec.measuring.bench import Request
 
 _FAULT = 1  # exit code if a text differs from plain decoding's, which is a bug
 _NEW_TOKENS = 128
@@ -51,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     texts.add_argument(
         "--bits", type=int, default=0, metavar="N",
         help="also check that the bits of the target's logits at the last N positions of the first "
-        "text do not change if rows are computed in chunks, random trees or resumed texts "
+        "text do not change if rows are computed in chunks, or in trees beside others "
         "(default: no)",
     )  # fmt: skip
     names = ("max_new_tokens", "temperature", "seed")
@@ -61,8 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--draft", type=_drafts, default=("auto",), metavar="SOURCE,...",
         help=f"draft sources: {', '.join(DRAFTS)} (default: auto)",
     )  # fmt: skip
-    machine = parser.add_argument_group("machine, for each setting")
-    add_options(machine, LoadOptions, *MACHINE)
+    add_options(parser.add_argument_group("machine"), LoadOptions, *MACHINE)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -76,38 +77,40 @@ def execute(arguments: argparse.Namespace) -> int:
 
     _check(arguments)
     prompts = read_prompts(arguments.prompts, arguments.limit)
-    bundle = bundles.load(arguments.bundle)
 
+    from edgespec.api.llm import LLM
     from edgespec.cli.cards import markdown, print_card
     from edgespec.measuring.bench import Bench
-    from edgespec.measuring.native import NativeBench, are_native
-    from edgespec.system.processors import default_threads
 
-    threads = default_threads() if arguments.threads is None else arguments.threads
-    options = LoadOptions(**(given(arguments, LoadOptions) | {"draft": "auto", "threads": threads}))
+    bundle, drafts = bundles.load(arguments.bundle), arguments.draft
     requests = _requests(bundle, prompts, arguments)
-    kind = NativeBench if are_native(bundle, options, arguments.draft) else Bench
-    bench = kind(bundle, options, arguments.draft, requests, arguments.bits)
-    with progress_bar(bench.steps(arguments.repeat)) as show:
-        lines = bench.measure(arguments.repeat, lambda what: show(what, 1))
-    facts = _facts(bundle, arguments, len(requests))
-    facts |= {"threads": threads, "turns": "texts" if bench.together else "repeats"}
+    options = given(arguments, LoadOptions)
+    options["draft"] = drafts[0] if len(drafts) == 1 else "auto" if drafts else "none"
+    with LLM(arguments.bundle, **options) as llm:
+        bench = Bench(llm, drafts, requests)
+        with progress_bar(bench.steps(arguments.repeat)) as show:
+            lines = bench.measure(arguments.repeat, lambda what: show(what, 1))
+        bits = bench.bits(arguments.bits) if arguments.bits else None
+        exact = llm.engine.target.device == NATIVE
+        facts = _facts(llm, arguments, len(requests))
     if arguments.json:
-        print(json.dumps(facts | {"settings": [asdict(line) for line in lines]}))
-    elif arguments.markdown:
-        print(markdown(_heading(bundle, facts), lines))
+        found = {"settings": [asdict(line) for line in lines]}
+        print(json.dumps(facts | {"exact": exact, "bits": bits and asdict(bits)} | found))
     else:
-        print_card(_heading(bundle, facts), lines)
+        heading = _heading(bundle, facts)
+        if bits is not None:
+            note = "" if exact else ", since the device is not exact"
+            heading.append(f"{bits.differing} of {bits.rows} rows have other bits elsewhere{note}")
+        if arguments.markdown:
+            print(markdown(heading, lines))
+        else:
+            print_card(heading, lines)
     wrong = [line.name for line in lines if line.equal_to_plain == "no"]
     for name in wrong:
         _log.warning("%s: the text differs from plain decoding's: please report it", name)
-    for line in lines:
-        if line.exact and line.bits is not None and line.bits.differing:
-            wrong.append(line.name)
-            _log.warning(
-                "%s: the bits of %d of %d rows differ (%s): please report it",
-                *(line.name, line.bits.differing, line.bits.rows, ", ".join(line.bits.where)),
-            )
+    if exact and bits is not None and bits.differing:
+        wrong += bits.where
+        _log.warning("the bits of rows differ (%s): please report it", ", ".join(bits.where))
     return _FAULT if wrong else 0
 
 
@@ -132,7 +135,7 @@ def _drafts(text: str) -> tuple[str, ...]:
 def _requests(
     bundle: Bundle, prompts: Sequence[str], arguments: argparse.Namespace
 ) -> list[Request]:
-    from edgespec.measuring.worker import Request
+    from edgespec.measuring.bench import Request
     from edgespec.runtime.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.from_folder(bundle.path)
@@ -147,9 +150,11 @@ def _requests(
     return [Request(tokens(prompt), *how) for prompt in prompts]
 
 
-def _facts(bundle: Bundle, arguments: argparse.Namespace, prompts: int) -> dict[str, Any]:
-    from edgespec.system.environment import git_revision, hardware, versions
+def _facts(llm: LLM, arguments: argparse.Namespace, prompts: int) -> dict[str, Any]:
+    from edgespec.system.environment import git_revision, hardware, peak_rss_mb, versions
+    from edgespec.system.machine import default_threads
 
+    bundle = llm.bundle
     return {
         "bundle": str(bundle.path),
         "bundle_hash": bundle.digest,
@@ -162,8 +167,10 @@ def _facts(bundle: Bundle, arguments: argparse.Namespace, prompts: int) -> dict[
         "temperature": arguments.temperature,
         "seed": arguments.seed,
         "chat": arguments.chat,
-        "device": arguments.device,
-        "draft_device": arguments.draft_device,
+        "engines": {name: model.device for name, model in llm.models.items()},
+        "context": llm.context_length,
+        "threads": arguments.threads or default_threads(),
+        "peak_rss_mb": peak_rss_mb(),
         "hardware": hardware(),
         "versions": versions(),
         "git_revision": git_revision(),
@@ -179,7 +186,8 @@ def _heading(bundle: Bundle, facts: Mapping[str, Any]) -> list[str]:
         f"parameters, digest {bundle.digest[:_SHORT_HASH]}",
         f"{facts['prompts']} prompts, up to {facts['max_new_tokens']} new tokens, "
         f"{sampling if facts['temperature'] else 'greedy'}; repeats: {facts['repeats']}, "
-        f"threads: {facts['threads']}",
+        f"threads: {facts['threads']}; on {', '.join(facts['engines'].values())}, "
+        f"peak {facts['peak_rss_mb']} MiB",
         f"{machine['cpu']}, {machine['usable_cpus']} CPUs, {machine['memory_gib']} GiB, "
         f"load {machine['load_average']}; edgespec {edgespec.__version__}",
     ]

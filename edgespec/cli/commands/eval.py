@@ -14,7 +14,7 @@ from edgespec.cli.arguments import add_bundle, add_options
 from edgespec.cli.progress import progress_bar
 from edgespec.cli.tables import markdown_table
 from edgespec.errors import InputError
-from edgespec.system.textfiles import read_utf8
+from edgespec.system.files import read_utf8
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM
@@ -40,12 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stride", type=int, metavar="N",
         help="with --text: number of tokens between the starts of two windows (default: half a "
-        "window, or a whole one with --last)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--last", type=int, metavar="N",
-        help="with --text: score only the last N tokens of each window, which see nearly a whole "
-        "one (default: each token of the text once)",
+        "window)",
     )  # fmt: skip
     parser.add_argument(
         "--json", action="store_true",
@@ -57,9 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Evaluates on the text or the suite, and prints the result."""
-    for name in ("stride", "last"):
-        if arguments.suite and getattr(arguments, name) is not None:
-            raise InputError(f"--{name} is only for --text: leave it out with --suite")
+    if arguments.suite and arguments.stride is not None:
+        raise InputError("--stride is only for --text: leave it out with --suite")
     text = None if arguments.suite else read_utf8(arguments.text)
 
     from edgespec.api.llm import LLM
@@ -70,7 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.against is not None:
         # The second bundle gets the memory that the first one leaves, at least one byte, so that a
         # refusal shows the numbers.
-        left = {each.device: max(each.limit - each.total, 1) for each in llm.deployment.devices}
+        left = {each.memory: max(each.limit - each.total, 1) for each in llm.plan.demands}
         reference = LLM(arguments.against, draft="none", memory=left, **how)
     facts, lines = (
         _suite(llm, reference) if text is None else _text(llm, reference, text, arguments)
@@ -89,7 +83,7 @@ Found = tuple[dict[str, Any], list[str]]
 def _text(llm: LLM, reference: LLM | None, text: str, arguments: argparse.Namespace) -> Found:
     from edgespec.measuring.perplexity import Reading
 
-    reading = Reading(llm, text, arguments.stride, reference, arguments.last)
+    reading = Reading(llm, text, arguments.stride, reference)
     with progress_bar(reading.scored) as show:
         found = reading.evaluate(lambda tokens: show("tokens", tokens))
     facts = {"text": arguments.text.name, **_numbers(found)}
@@ -138,7 +132,6 @@ def _numbers(found: Evaluation) -> dict[str, Any]:
         "scored": found.scored,
         "window": found.window,
         "stride": found.stride,
-        "last": found.last,
         "engine": found.engine,
         "nats_per_token": found.nats.value,
         "perplexity": _finite(found.nats.perplexity),
@@ -165,9 +158,8 @@ def _finite(value: float) -> float | None:
 def _lines(found: Evaluation) -> list[str]:
     from edgespec.measuring.perplexity import exponential
 
-    which = "" if found.last is None else f"the last {found.last} of "
     lines = [
-        f"{found.scored} of {found.tokens} tokens scored, {which}windows of {found.window} tokens, "
+        f"{found.scored} of {found.tokens} tokens scored, windows of {found.window} tokens, "
         f"stride {found.stride}, on {found.engine}",
         f"perplexity {found.nats.perplexity:.6g} ± {found.nats.perplexity_error:.2g}",
     ]

@@ -21,9 +21,8 @@ from edgespec.cli.arguments import add_options, layer_numbers, token_count
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.errors import InputError
 from edgespec.models.heads.eagle3 import default_taps
-from edgespec.training.options import TrainingOptions
+from edgespec.training.options import TrainingOptions, require_torch
 from edgespec.training.shape import CONFIG, FUSIONS, check_taps
-from edgespec.training.torch_needed import require_torch
 
 if TYPE_CHECKING:
     from edgespec.training.training import Report, Status

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
@@ -23,10 +23,10 @@ _LARGE = 1 << 20
 
 Shape = Sequence[int | str]
 
-Input = Callable[..., str]
-"""Declares an input of the stage, given its name, ONNX element type and dimensions.
 
-One that is declared already is returned as it is."""
+def entering(layer: int) -> str:
+    """Returns the name of the hidden rows that enter a layer, or after the last one the head."""
+    return f"entering.{layer}"
 
 
 class DataFile:
