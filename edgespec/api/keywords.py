@@ -23,7 +23,6 @@ class LoadKeywords(TypedDict, total=False):
     threads: int | None
     context: int | None
     memory: int | str | dict[str, int] | None
-    place: str | None
     gpu_layers: int | None
     sessions: int
     prefix_reuse: bool

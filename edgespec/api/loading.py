@@ -32,11 +32,8 @@ class LoadOptions:
     Attributes:
         device: device of the target: cpu (the faster CPU engine by measurement), gpu (the best
             usable GPU, else the CPU), or an engine's full name as `edgespec devices` lists it.
-        place: device of each of the target's layers, instead of `device`; see
-            docs/devices.md for the syntax. The device can change only at layers
-            where the bundle is cut.
         gpu_layers: number of the target's last layers that run, with the head, on the device gpu;
-            the others run on `device`. None: `device` or `place` decides.
+            the others run on `device`. None: all do.
         draft_device: device of the draft model, named like `device`.
         draft: the draft source, one of `DRAFTS`. auto chooses among all of them in every round,
             layer-skip among the bundle's skip sets and plain decoding. A bundle's draft is a model
@@ -73,7 +70,6 @@ class LoadOptions:
     threads: int | None = None
     context: int | None = None
     memory: int | str | dict[str, int] | None = None
-    place: str | None = None
     gpu_layers: int | None = None
     sessions: int = 1
     prefix_reuse: bool = False
@@ -86,7 +82,6 @@ class LoadOptions:
             ("device", str, "a device's name"),
             ("draft_device", str, "a device's name"),
             ("prefix_reuse", bool, "True or False"),
-            ("place", (str, NoneType), "a text such as 0-7=cpu,8-=gpu"),
             ("draft_memory", (str, Path, NoneType), "a file's name"),
             ("prompt_cache", (str, Path, NoneType), "a folder's name"),
         ):
@@ -101,12 +96,6 @@ class LoadOptions:
                 f"draft_memory is given, but draft {self.draft!r} does not use it: "
                 f"use one of {', '.join(RECYCLING_DRAFTS)}"
             )
-        for name, usual in (("device", LoadOptions.device), ("gpu_layers", None)):
-            if self.place is not None and getattr(self, name) != usual:
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}, but place already sets the device of "
-                    "every layer: give only one of them"
-                )
         self._parse_sizes()
         if not isinstance(self.memory, dict):
             require_count("memory", self.memory, 1, optional=True)

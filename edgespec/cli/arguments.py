@@ -34,7 +34,6 @@ CONTEXT_HELP = (
 MEMORY_HELP = (
     "memory limit such as 2GiB, or by device such as cpu=8GiB,gpu=3GiB (default: all free memory)"
 )
-PLACE_HELP = "device of each of the target's layers, such as 0-7=onnxruntime:cpu,8-=openvino:cpu"
 GPU_LAYERS_HELP = "run the last N layers and the head on the device gpu, the others on --device"
 DEVICE_HELP = (
     "device of the target, as listed by `edgespec devices`; cpu picks the faster CPU engine"
@@ -167,7 +166,6 @@ def add_prediction(group: argparse._ActionsContainer) -> None:
 def add_device_options(group: argparse._ActionsContainer) -> None:
     """Declares the options for devices and memory."""
     add_option(group, "device", DEVICE_HELP, kind=str)
-    group.add_argument("--place", metavar="LAYERS=DEVICE,...", help=PLACE_HELP)
     add_option(group, "gpu_layers", GPU_LAYERS_HELP)
     add_option(group, "draft_device", DRAFT_DEVICE_HELP, kind=str)
     add_option(group, "threads", THREADS_HELP)
