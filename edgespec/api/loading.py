@@ -67,13 +67,9 @@ class LoadOptions:
         None, "limit for anonymous and shared memory: bytes or a size such as 2GiB, or one for "
         "each device, such as cpu=8GiB,gpu=3GiB", none="the free memory", metavar="SIZE",
     )  # fmt: skip
-    place: str | None = option(
-        None, "device of each of the target's layers, such as 0-7=cpu,8-=gpu; it can change where "
-        "the bundle is cut", none="`device`", give="a text such as 0-7=cpu,8-=gpu",
-    )  # fmt: skip
     gpu_layers: int | None = option(
         None, "number of the target's last layers that run, with the head, on the device gpu; the "
-        "others run on `device`", none="as `device` or `place` say", least=0,
+        "others run on `device`", none="all run on `device`", least=0,
     )  # fmt: skip
     sessions: int = option(
         1, "number of texts of full length that the caches have memory for; shorter texts share "
@@ -101,12 +97,6 @@ class LoadOptions:
                 f"draft_memory is given, but draft {self.draft!r} does not use it: "
                 f"use one of {', '.join(RECYCLING_DRAFTS)}"
             )
-        for name, usual in (("device", LoadOptions.device), ("gpu_layers", None)):
-            if self.place is not None and getattr(self, name) != usual:
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}, but place already sets the device of "
-                    "every layer: give only one of them"
-                )
         limit = Option("", least=1, most=MAX_MEMORY)
         if not isinstance(self.memory, dict):
             limit.check("memory", self.memory, (int, NoneType))

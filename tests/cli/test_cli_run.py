@@ -190,7 +190,7 @@ def test_settings_come_from_a_file(cli, llm, tmp_path):
         ("draft = ", "is not TOML"),
         ('threads = "two"', "invalid int value: 'two'"),
         ('draft = "best"', "draft is 'best': use one of auto, none"),
-        ("place = 3", "place is 3: give a text such as 0-7=cpu"),
+        ("regex = 3", "regex is 3: give a text"),
     ],
 )
 def test_settings_that_are_refused(cli, tmp_path, text, part):
