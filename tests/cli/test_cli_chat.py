@@ -12,6 +12,7 @@ from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, fails
 
 from edgespec import LLM
+from edgespec.cli import main
 from edgespec.export import ExportOptions, export_bundle
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
