@@ -309,7 +309,7 @@ def test_texts_are_made_at_once_without_being_asked_to(start, served_bundle):
     """All have begun before the first one ends."""
     process = start("serve", served_bundle, "--port=0", *FAST, "--draft=none", "--memory=4GiB")
     name, url = started(process)
-    asked = {"model": name, "prompt": PROMPT, "max_tokens": 400, "stream": True}
+    asked = {"model": name, "prompt": PROMPT, "max_tokens": 300, "stream": True}
 
     def times(_number):
         with httpx.stream("POST", f"{url}/v1/completions", json=asked, timeout=60) as response:
