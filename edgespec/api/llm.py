@@ -389,6 +389,8 @@ class LLM:
                 f"offers {', '.join(self.draft_sources)}"
             )
         predicted = predicted_tokens(made.prediction, self.tokenizer, self.tokenizer.vocab_size)
+        if source == NO_DRAFT:  # which makes no use of it
+            predicted = []
         nodes = MAX_DRAFT_TOKENS if predicted else PLANNED_DRAFT_TOKENS
         if made.num_assistant_tokens is not None:
             nodes = made.num_assistant_tokens

@@ -60,12 +60,25 @@ def placements(
 
 
 def planned(bundle: Bundle, options: LoadOptions) -> Plan:
-    """Plans a bundle's memory on its devices.
+    """Plans a bundle's memory on its devices, and logs what gives way to it.
+
+    Raises:
+        MemoryLimitError: if the memory has no room for what was asked for.
+        EdgespecError: as `find_plan`.
+    """
+    found = find_plan(bundle, options)
+    for line in found.dropped:
+        _log.warning("%s", line)
+    found.require_fit()
+    return found
+
+
+def find_plan(bundle: Bundle, options: LoadOptions) -> Plan:
+    """Plans a bundle's memory on its devices; it may not fit.
 
     Raises:
         DeviceError: if a device is not known or cannot be used.
         InputError: if the context is longer than the model was trained for.
-        MemoryLimitError: if the memory has no room for what was asked for.
     """
     asked, trained = options.context, bundle.target.context_length
     if asked is not None and asked > trained:
@@ -73,11 +86,7 @@ def planned(bundle: Bundle, options: LoadOptions) -> Plan:
     places, free = placements(bundle, options)
     wanted = options.draft in MODEL_DRAFTS
     wish = Wish(places, asked, options.sessions, wanted, options.limits)
-    found = plan(bundle, wish, free)
-    for line in found.dropped:
-        _log.warning("%s", line)
-    found.require_fit()
-    return found
+    return plan(bundle, wish, free)
 
 
 def load_model(
