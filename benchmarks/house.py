@@ -47,7 +47,7 @@ ROOMS = {
     "edgespec": Room(("edgespec/**/*.py",), 9000, 17700, "not yet rebuilt"),
     "models": Room(("models/**/*.py",), 7000, 7700, "not yet rebuilt"),
     "export": Room(
-        ("export/**/*.py",), 5000, 5800, "graphs for other devices, and of other programs"
+        ("export/**/*.py",), 5000, 5800, "portable graphs; others' graphs"
     ),
     "runtime": Room(("runtime/**/*.py",), 9000, 11200, "not yet rebuilt"),
     "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4000),
