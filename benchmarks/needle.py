@@ -27,7 +27,7 @@ from edgespec import bundle as bundles
 from edgespec.api.loading import DRAFTS
 from edgespec.errors import InputError
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.system.textfiles import read_utf8
+from edgespec.system.files import read_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgespec.errors import InputError
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.system.textfiles import read_utf8
+from edgespec.system.files import read_utf8
 
 PIECE = 128
 """Maximum number of tokens in a piece, which one call reads."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +19,6 @@ from edgespec.export.sources.hub import download
 from edgespec.models.checkpoint import chat_template, eos_token, tokenizer_contents
 from edgespec.models.config import eos_ids
 from edgespec.models.fields import Fields
-from edgespec.system.interpreter import NO_CONSOLE, interpreter
 
 _HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+):([\w./-]+\.onnx)")
 _INSTALL = 'pip install "edgespec[optimum]" in an environment of its own'
@@ -161,8 +161,9 @@ def export_by_optimum(model: str, folder: Path) -> str:
         installed = False
     if not installed:
         raise ExportError(f"--via optimum needs optimum's ONNX exporter: run {_INSTALL}")
-    python = interpreter()
-    if python is None:
+    python = sys.executable or ""
+    # A program that embeds Python, or was frozen as by PyInstaller, would start itself again.
+    if hasattr(sys, "frozen") or not Path(python).name.lower().startswith(("python", "pypy")):
         raise ExportError(
             "--via optimum needs a Python interpreter, and this program has one built in: run "
             f"optimum-cli yourself, and export the folder that it makes ({_INSTALL})"
@@ -170,7 +171,7 @@ def export_by_optimum(model: str, folder: Path) -> str:
     command = [python, "-m", "optimum.commands.optimum_cli", "export", "onnx", "--model", model]
     done: subprocess.CompletedProcess[str] = subprocess.run(
         [*command, "--task", "text-generation-with-past", str(folder)],
-        capture_output=True, encoding="utf-8", errors="replace", check=False, **NO_CONSOLE,
+        capture_output=True, encoding="utf-8", errors="replace", check=False,
     )  # fmt: skip
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
