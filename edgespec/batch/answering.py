@@ -23,15 +23,12 @@ from edgespec.batch.embedding import VectorsOfLine
 from edgespec.batch.lasting import Lasting, hashed
 from edgespec.batch.lines import Line
 from edgespec.errors import EdgespecError, InputError
-from edgespec.server.answers import Json
-from edgespec.server.asked import Asked
-from edgespec.server.bodies import parsed
-from edgespec.server.embeddings import Embedded, EmbeddingsRequest, written
-from edgespec.server.fields import Fields, Text
+from edgespec.server.answers import Origin, Writer
+from edgespec.server.bodies import Fields, Json, Text, parsed
+from edgespec.server.embeddings import Embedded, EmbeddingsRequest
 from edgespec.server.refusals import RequestError, fault, refused_input, require_model
-from edgespec.server.requests import TextRequest
-from edgespec.server.text_routes import TEXT_ROUTES, TextRoute
-from edgespec.server.writers import Origin, Writer
+from edgespec.server.requests import Asked, TextRequest
+from edgespec.server.routes import TEXT_ROUTES, TextRoute
 
 _log = logging.getLogger(__name__)
 
@@ -162,7 +159,7 @@ class Task:
     def _body(self, result: Made) -> Json:
         if isinstance(self._answer, EmbeddingsRequest):
             assert isinstance(result, Embedded), "of a line that was not stopped"
-            return written(self._answer, result, self._of.model)
+            return self._answer.answer(result, self._of.model)
         assert self._answer is not None, "set before the text was begun"
         assert isinstance(result, GenerationResult), "a text's"
         whole = self._answer.whole([self._lasting.result(result)])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import InputError
-from edgespec.server.answers import Json
+from edgespec.server.bodies import Json
 from edgespec.system import records
 from edgespec.system.files import replaced, sync_folder
 

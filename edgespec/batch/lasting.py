@@ -11,7 +11,7 @@ import string
 from dataclasses import dataclass, replace
 
 from edgespec.api.result import GenerationResult
-from edgespec.server.answers import Json
+from edgespec.server.bodies import Json
 
 _CALL_ID = 9  # characters, of which templates of Mistral want as many
 

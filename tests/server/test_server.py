@@ -15,7 +15,8 @@ from servers import MODEL, PLACE, PROMPT, refused, serving
 from edgespec import LLM
 from edgespec.errors import DeviceError
 from edgespec.runtime.speculation.generation import Round
-from edgespec.server.answers import CompletionAnswer, TokenTexts
+from edgespec.server.answers import CompletionAnswer, Origin
+from edgespec.server.requests import CompletionRequest
 from edgespec.server.service import Part
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
@@ -211,13 +212,14 @@ def test_concurrent_clients_get_their_own_answers(client, plain):
 
 
 def test_a_special_token_takes_nothing_from_what_was_drafted(plain):
-    answer = CompletionAnswer(MODEL, "fingerprint", TokenTexts(plain.tokenizer))
+    answer = CompletionAnswer(CompletionRequest(prompt=PROMPT), Origin.of(plain, MODEL))
     word, end = plain.tokenizer.encode("def")[-1], min(plain.tokenizer.special_ids)
     text = plain.tokenizer.decode([word])
 
     def drafted(*tokens, accepted):
         made = Round(tokens, len(tokens), accepted, "lookup", 0.1)
-        return answer.part(Part(text * tokens.count(word), (), (made,)))["edgespec"]["drafted"]
+        [chunk] = answer.part(Part(text * tokens.count(word), (), (made,)))
+        return chunk["edgespec"]["drafted"]
 
     assert drafted(word, end, accepted=1) == len(text)
     assert drafted(word, word, accepted=1) == len(text)
