@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING
 
 from common import exit_code, print_result, print_table
 
-from edgespec import bundle as bundles
 from edgespec.api.llm import LLM
-from edgespec.api.loading import LoadOptions
 from edgespec.cli import COMMANDS
 
 if TYPE_CHECKING:
@@ -90,8 +88,7 @@ def _options(command: str) -> int:
 
 def _entered(path: Path) -> dict[str, list[str]]:
     """Returns the modules that steps enter, by draft source."""
-    bundle = bundles.load(path)
-    llm = LLM(bundle, LoadOptions(context=1024))
+    llm = LLM(path, context=1024)
     return {draft: _modules(llm, draft) for draft in ("none", "auto")}
 
 
