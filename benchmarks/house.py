@@ -1,7 +1,6 @@
 r"""Measures the house: lines of each room, options of commands, and modules that a step enters.
 
-    python benchmarks/house.py
-    python benchmarks/house.py BUNDLE    # also the modules that a step of decoding enters
+    python benchmarks/house.py [BUNDLE]    # the embedded pair if none is given
 
 Lines are those of all files of a room, with docstrings and comments. A step is one round of
 `LLM.stream`, from asking for the next piece to having it; a module counts once if one of its
@@ -14,32 +13,55 @@ import argparse
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from common import exit_code, print_result, print_table
 
-from edgespec.api.llm import LLM
+from edgespec import LLM
 from edgespec.cli import COMMANDS
 
 if TYPE_CHECKING:
     from types import FrameType
 
 _ROOT = Path(__file__).parent.parent
-_ROOMS = {  # what counts to a room, and the most lines that it may have
-    "edgespec": ("edgespec/**/*.py", 9000),
-    "models": ("models/**/*.py", 7000),
-    "export": ("export/**/*.py", 5000),
-    "runtime": ("runtime/**/*.py", 9000),
-    "kernels": ("runtime/kernels/**/*.[ch]*", 4000),
-    "training": ("training", 3000),
-    "tests": ("tests/**/*.py", 25000),
-    "benchmarks": ("benchmarks/**/*.py", 5000),
-    "RESULTS.md": ("benchmarks/RESULTS.md", 700),
-    "docs": ("docs/*.md", 0),
+
+
+class Room(NamedTuple):
+    """What counts to a room, and its lines.
+
+    Attributes:
+        files: patterns of its files.
+        wanted: the most lines that were planned for it.
+        held: the most lines that it may have today, which `tests/test_walls.py` checks.
+        why: why more are held than were planned.
+    """
+
+    files: tuple[str, ...]
+    wanted: int
+    held: int
+    why: str = ""
+
+
+# Whoever adds a capability raises its room's number here, with the reason beside it.
+ROOMS = {
+    "edgespec": Room(("edgespec/**/*.py",), 9000, 17700, "not yet rebuilt"),
+    "models": Room(("models/**/*.py",), 7000, 7700, "not yet rebuilt"),
+    "export": Room(("export/**/*.py",), 5000, 9100, "not yet rebuilt"),
+    "runtime": Room(("runtime/**/*.py",), 9000, 11200, "not yet rebuilt"),
+    "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4000),
+    "training": Room(
+        ("edgespec/training/**/*.py", "models/training/**/*.py"), 3000, 3500, "not yet rebuilt"
+    ),
+    "tests": Room(("tests/**/*.py",), 25000, 39300, "not yet rebuilt"),
+    "benchmarks": Room(("benchmarks/**/*.py",), 5000, 7700, "not yet rebuilt"),
+    "results": Room(("benchmarks/RESULTS.md",), 700, 1800, "not yet rebuilt"),
+    "docs": Room(("README.md", "docs/*.md"), 1300, 2600, "not yet rebuilt"),
 }
-_TRAINING = ("edgespec/training", "models/training")
+PRODUCTION = "edgespec", "models", "export", "runtime", "training"
+WANTED = 33000  # lines of production
+STEP = {"none": (12, 22), "auto": (20, 36)}  # modules of a step by draft: wanted, and held
 _PROMPT = "def mean(values):\n    return sum(values) / len(values)\n\ndef mean(values):\n"
-_WARM_UP, _STEPS = 12, 8  # rounds before the traced ones, and those
+_WARM_UP, _STEPS = 8, 8  # rounds before the traced ones, and those
 
 
 def main() -> None:
@@ -47,36 +69,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
     parser.add_argument("bundle", type=Path, nargs="?")
     given = parser.parse_args()
-    lines = {room: _lines(room, pattern) for room, (pattern, _) in _ROOMS.items()}
-    rooms = "edgespec", "models", "export", "runtime", "training"
-    production = sum(lines[room] for room in rooms)
+    lines = {room: count(room) for room in ROOMS}
     print_table(
-        ["room", "lines", "at most"],
-        [[room, lines[room], most or ""] for room, (_, most) in _ROOMS.items()]
-        + [["production Python", production, 33000]],
+        ["room", "lines", "at most", "wanted"],
+        [[room, lines[room], each.held, each.wanted] for room, each in ROOMS.items()]
+        + [["production Python", sum(lines[room] for room in PRODUCTION), "", WANTED]],
     )
     options = {name: _options(name) for name in COMMANDS}
     print()
     print_table(["command", "options"], [[name, count] for name, count in options.items()])
-    entered = {} if given.bundle is None else _entered(given.bundle)
-    for draft, modules in entered.items():
+    found = entered(given.bundle)
+    for draft, modules in found.items():
         print(f"\n{len(modules)} modules in a step with draft {draft}: {', '.join(modules)}")
-    counts = {draft: len(modules) for draft, modules in entered.items()}
+    counts = {draft: len(modules) for draft, modules in found.items()}
     print_result("house", {"lines": lines, "options": options, "modules": counts})
+
+
+def count(room: str) -> int:
+    """Returns the lines of a room's files, with docstrings and comments."""
+    files = {path for pattern in ROOMS[room].files for path in _ROOT.glob(pattern)}
+    if room != "training":
+        files -= {path for pattern in ROOMS["training"].files for path in _ROOT.glob(pattern)}
+    return sum(len(path.read_text("utf-8").splitlines()) for path in files)
 
 
 class _Raw(argparse.RawDescriptionHelpFormatter):
     pass
-
-
-def _lines(room: str, pattern: str) -> int:
-    paths = [_ROOT / pattern] if "*" not in pattern else sorted(_ROOT.glob(pattern))
-    if room == "training":
-        paths = [path for folder in _TRAINING for path in (_ROOT / folder).rglob("*.py")]
-    inside = [path for path in paths if path.is_file()]
-    if room != "training":
-        inside = [path for path in inside if not str(path.relative_to(_ROOT)).startswith(_TRAINING)]
-    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in inside)
 
 
 def _options(command: str) -> int:
@@ -86,14 +104,14 @@ def _options(command: str) -> int:
     return sum(len(action.option_strings) > 0 for action in parser._actions)
 
 
-def _entered(path: Path) -> dict[str, list[str]]:
-    """Returns the modules that steps enter, by draft source."""
-    llm = LLM(path, context=1024)
-    return {draft: _modules(llm, draft) for draft in ("none", "auto")}
+def entered(path: Path | None = None) -> dict[str, list[str]]:
+    """Returns the modules that steps enter, by draft source; None: of the embedded pair."""
+    llm = LLM(path, context=512)
+    return {draft: _modules(llm, draft) for draft in STEP}
 
 
 def _modules(llm: LLM, draft: str) -> list[str]:
-    stream = llm.stream(_PROMPT, max_new_tokens=200, draft_source=draft)
+    stream = llm.stream(_PROMPT, max_new_tokens=400, draft_source=draft)
     pieces, names = iter(stream), set[str]()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -105,7 +123,7 @@ def _modules(llm: LLM, draft: str) -> list[str]:
     sys.setprofile(note)
     try:
         for _ in range(_STEPS):
-            next(pieces)
+            next(pieces, None)  # the text may have ended
     finally:
         sys.setprofile(None)
         stream.cancel()

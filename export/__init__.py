@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from edgespec.export.adopted.optimum import export_by_optimum
-from edgespec.export.adopted.source import find_onnx, open_onnx
+from edgespec.export.adopted.source import export_by_optimum, find_onnx, open_onnx
 from edgespec.export.adopted.writer import write_adopted
 from edgespec.export.calibration.calibrate import (
     Calibrate,
@@ -14,13 +13,10 @@ from edgespec.export.calibration.calibrate import (
 )
 from edgespec.export.calibration.forward import Open
 from edgespec.export.destination import replacing
-from edgespec.export.draft_model import attach_model
 from edgespec.export.exporter import (
-    KV_PRECISIONS,
-    NPU_PRECISIONS,
-    STORED,
-    ExportOptions,
     ExportReport,
+    attach_model,
+    check_drafted,
     export_bundle,
     write_bundle,
 )
@@ -28,15 +24,14 @@ from edgespec.export.formats.blocks import BLOCK_SIZES
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.heads.attach import PRECISIONS as HEAD_PRECISIONS
 from edgespec.export.heads.attach import attach_head, copy_bundle, copy_with_taps, sizes_of
-from edgespec.export.precisions import PRECISIONS
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import resolve_checkpoint, source_name
+from edgespec.export.storage import KV_PRECISIONS, PRECISIONS, STORED, ExportOptions
 
 __all__ = [
     "BLOCK_SIZES",
     "HEAD_PRECISIONS",
     "KV_PRECISIONS",
-    "NPU_PRECISIONS",
     "PRECISIONS",
     "STORED",
     "Calibrate",
@@ -50,6 +45,7 @@ __all__ = [
     "attach_head",
     "attach_model",
     "calibrate",
+    "check_drafted",
     "copy_bundle",
     "copy_with_taps",
     "export_bundle",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from edgespec.bundle import CHANGING, MANIFEST
+from edgespec.bundle import MANIFEST
 from edgespec.errors import ExportError
 
 _PARTIAL, _REPLACED = "partial", "replaced"
@@ -88,7 +88,7 @@ def _check_place(output: Path, overwrite: bool) -> None:
     if listed is None:
         raise ExportError(f"{output} exists and is not a bundle: choose another name")
     names = (file.name for file in output.iterdir())
-    foreign = [each for each in names if each not in listed and not each.startswith(CHANGING)]
+    foreign = [each for each in names if each not in listed]
     if foreign:
         raise ExportError(
             f"{output} contains {min(foreign)}, which is not part of the bundle in that folder: "

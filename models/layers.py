@@ -1,7 +1,7 @@
 """Describes the layers of a decoder by names and sizes, without weights or computation.
 
 A decoder is a list of layers, and a layer a list of sublayers. Each sublayer names what it needs:
-norms, mask, rotation table, activation. `export/components` implements the computation.
+norms, mask, rotation table, activation. `export/native` implements the computation.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, RecurrentShape, window_of
+from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -249,11 +249,6 @@ class ShortConvolution:
         """Its matrices."""
         return self.inner, self.out
 
-    @property
-    def shape(self) -> RecurrentShape:
-        """What it holds of a text."""
-        return RecurrentShape(self.convolution.channels, self.convolution.size)
-
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
         return _of(*self.linears, self.convolution, self.norm, self.post_norm)
@@ -306,19 +301,6 @@ class GatedDelta:
     def linears(self) -> tuple[Linear, ...]:
         """Its matrices."""
         return self.mixed, self.gate, self.rate, self.decay, self.out
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """Sizes of what a position adds, in the order of `RecurrentShape.width`."""
-        keys, values = self.key_heads * self.key_size, self.value_heads * self.value_size
-        heads = self.value_heads
-        return self.convolution.channels, keys, values, values, heads, heads
-
-    @property
-    def shape(self) -> RecurrentShape:
-        """What it holds of a text."""
-        state = self.value_heads, self.key_heads, self.key_size, self.value_size
-        return RecurrentShape(sum(self.parts), self.convolution.size, state)
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""

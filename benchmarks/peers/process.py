@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from edgespec.system.procfs import proc_field
+from edgespec.system.machine import proc_field
 from peers import peer
 from peers.base import PeerError, Text
 

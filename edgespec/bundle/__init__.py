@@ -1,6 +1,6 @@
 """The bundle: the folder that export writes and the runtime loads.
 
-``manifest.json`` describes the roles (``target``, perhaps ``draft``), their ONNX stages and the
+``manifest.json`` describes the roles (``target``, perhaps ``draft``), their ONNX graphs and the
 size and SHA-256 of every file. Sizes are checked at every load, hashes once per (path, size,
 mtime); `Bundle.verify` hashes everything.
 
@@ -19,18 +19,14 @@ from edgespec.bundle.checks import fault
 from edgespec.bundle.manifest import (
     FEATURES,
     FORMAT,
-    HALF_BIAS_OFF,
     LAST_HIDDEN,
     LAST_TOKEN,
     LOGITS,
     MEAN,
-    NPU,
     OWN_FEATURES,
     TARGET_FEATURES,
-    Compiled,
     Embedding,
     FileEntry,
-    Kept,
     Manifest,
     Native,
     PoolShape,
@@ -40,39 +36,28 @@ from edgespec.bundle.manifest import (
     RopeTable,
     SkipScore,
     SkipSet,
-    Stage,
     StateShape,
-    Tensor,
-    Variant,
 )
 from edgespec.errors import BundleError
 from edgespec.system import records
 from edgespec.system.cachedir import cache_folder, warn_unwritable
 
 __all__ = [
-    "CHANGING",
-    "COMPILING",
     "DRAFT",
     "DRAFT_TOKENIZER",
     "FEATURES",
     "FORMAT",
-    "HALF_BIAS_OFF",
     "LAST_HIDDEN",
     "LAST_TOKEN",
     "LOGITS",
     "MANIFEST",
     "MEAN",
-    "NPU",
     "OWN_FEATURES",
-    "QUANTIZING",
-    "SAVING",
     "TARGET",
     "TARGET_FEATURES",
     "Bundle",
-    "Compiled",
     "Embedding",
     "FileEntry",
-    "Kept",
     "Manifest",
     "Native",
     "PoolShape",
@@ -82,10 +67,7 @@ __all__ = [
     "RopeTable",
     "SkipScore",
     "SkipSet",
-    "Stage",
     "StateShape",
-    "Tensor",
-    "Variant",
     "describe",
     "describe_files",
     "load",
@@ -98,9 +80,6 @@ MANIFEST = "manifest.json"
 TARGET, DRAFT = "target", "draft"
 DRAFT_TOKENIZER = "draft-tokenizer.json"
 """The file that an export writes where the draft's tokens are not the target's."""
-
-QUANTIZING, COMPILING, SAVING = CHANGING = (".quantizing-", ".compiling-", ".saving-")
-"""Name prefixes of temporary folders inside a bundle; they remain if the process is killed."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +115,10 @@ class Bundle:
         """Total bytes of all files in the manifest."""
         return sum(entry.size for entry in self.manifest.files.values())
 
-    def variant(self, role: str, name: str) -> Variant | None:
-        """Returns a role's variant of this name, or None."""
-        for variant in self.manifest.variants:
-            if (variant.role, variant.name) == (role, name):
-                return variant
-        return None
-
     def role_size(self, name: str) -> int:
-        """Returns the bytes on disk of one role's graphs and weights."""
-        files = {f for s in self.manifest.roles[name].stages for f in (s.graph, s.data)}
-        return sum(self.manifest.files[f].size for f in files)
+        """Returns the bytes on disk of one role's graph and weights."""
+        native = self.manifest.roles[name].native
+        return sum(self.manifest.files[each].size for each in (native.graph, native.data))
 
     def verify(self) -> None:
         """Hashes every file and compares it with the manifest.
@@ -236,34 +208,17 @@ def _read_manifest(path: Path) -> Manifest:
         raise BundleError(f"{file}: {error}: export the checkpoint again") from error
     if TARGET not in manifest.roles:
         raise BundleError(f"{file}: no role {TARGET!r} among {sorted(manifest.roles)}")
-    for variant in manifest.variants:
-        role = manifest.roles.get(variant.role)
-        if role is None or _cuts(role.stages) != _cuts(variant.stages):
-            raise BundleError(
-                f"{file}: the stages of {variant.role!r} and its variant {variant.name!r} differ: "
-                "export the checkpoint again"
-            )
     if wrong := fault(manifest):
         raise BundleError(f"{file}: {wrong}: export the checkpoint again")
     return manifest
 
 
-def _cuts(stages: tuple[Stage, ...]) -> list[tuple[int, int]]:
-    return [(stage.start, stage.stop) for stage in stages]
-
-
 def used_files(manifest: Manifest) -> list[str]:
     """Returns the names of all files that a manifest refers to; names may repeat."""
     roles = manifest.roles.values()
-    stages = [s for role in roles for s in (*role.stages, *role.stages_of_texts)]
-    stages += [s for variant in manifest.variants for s in variant.stages]
-    files = [f for s in stages for f in (s.graph, s.data, s.borrowed) if f]
-    compiled = [each for variant in manifest.variants for each in variant.compiled]
-    files += [f for each in compiled for f in (each.graph, *each.data)]
-    files += [role.tokenizer for role in roles if role.tokenizer]
-    natives = [role.native for role in roles if role.native]
-    files += [file for each in natives for file in (each.graph, each.data, each.ids) if file]
-    return files + list(manifest.tokenizer)
+    files = [f for role in roles for f in (role.native.graph, role.native.data, role.native.ids)]
+    files += [role.tokenizer for role in roles]
+    return [each for each in files if each] + list(manifest.tokenizer)
 
 
 def _check_inside(folder: Path, name: str) -> None:

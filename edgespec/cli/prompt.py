@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgespec.bundle import MANIFEST
 from edgespec.errors import InputError
-from edgespec.system.textfiles import decoded, read_utf8
+from edgespec.system.files import decoded, read_utf8
 
 STDIN = "-"
 

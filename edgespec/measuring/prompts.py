@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec.errors import InputError
-from edgespec.system.textfiles import read_utf8
+from edgespec.system.files import read_utf8
 
 PYTHON = (
     'def moving_average(values, size):\n    """Average of each window of `size` values."""\n',

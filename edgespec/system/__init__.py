@@ -1,1 +1,1 @@
-"""Access to the operating system: files, processors, memory limits, the user's cache folder."""
+"""Access to the operating system: files, the machine, its limits, the user's cache folder."""

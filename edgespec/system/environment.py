@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 import edgespec
-from edgespec.system import processors
-from edgespec.system.procfs import proc_field
+from edgespec.system import machine
+from edgespec.system.machine import proc_field
 
 MIB = 1 << 20
 
@@ -28,8 +28,8 @@ def hardware() -> dict[str, object]:
     """Returns the CPU model, its extensions, the number of CPUs, memory in GiB, and the load."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "cpu": processors.model_name(),
-        "extensions": list(processors.extensions()),
+        "cpu": machine.model_name(),
+        "extensions": list(machine.extensions()),
         "logical_cpus": os.cpu_count(),
         "usable_cpus": usable,
         "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),

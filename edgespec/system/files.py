@@ -1,4 +1,4 @@
-"""Atomic replacement of files, also when the power fails."""
+"""Files: replaced at once, also when the power fails, and read as UTF-8."""
 
 from __future__ import annotations
 
@@ -54,6 +54,40 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_utf8(path: Path, what: str = "it") -> str:
+    """Reads a text file.
+
+    Args:
+        path: path of the file.
+        what: name of the content in the error message.
+
+    Raises:
+        InputError: if the file is not UTF-8.
+        OSError: if the file cannot be read.
+    """
+    return decoded(path.read_bytes(), str(path), what)
+
+
+def decoded(data: bytes, source: str, what: str = "it") -> str:
+    """Decodes UTF-8 bytes, and removes a byte order mark and the carriage returns of Windows.
+
+    Args:
+        data: bytes to decode.
+        source: name of their origin in the error message.
+        what: name of the content in the error message.
+
+    Raises:
+        InputError: if the bytes are not UTF-8.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{source}: byte {error.start} is not UTF-8: give {what} as UTF-8"
+        ) from error
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def typed_path(name: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from edgespec.errors import InputError
 from edgespec.system.options import require_count
@@ -67,3 +68,13 @@ class TrainingOptions:
                 raise InputError(f"{name} is {value}: give a number above 0")
         if self.steps + 2 > self.window:
             raise InputError(f"window is {self.window}: give more than {self.steps + 1} tokens")
+
+
+def require_torch() -> None:
+    """Checks that PyTorch is installed, without importing it: only training uses it.
+
+    Raises:
+        InputError: if it is not.
+    """
+    if find_spec("torch") is None:
+        raise InputError("training needs PyTorch: install edgespec[train]")

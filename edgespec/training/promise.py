@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import mul
 
-from edgespec.runtime.curve import Seconds
 from edgespec.training.shape import HeadShape
+
+Seconds = Callable[[int], float]
+"""Seconds of a pass by its rows."""
 
 
 def promised_speedup(acceptance: Sequence[float], verify: Seconds, draft: float) -> float:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.bundle import FEATURES
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.execution.model import Model
-from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.likeliest import likeliest_tokens
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
 
 TOP = 64
 """Number of likeliest tokens that are kept for each row."""
+
+_ROWS = 64  # of a pass
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,16 @@ class Reading:
 
 
 class TargetReader:
-    """Reads texts with a model whose graph returns features.
+    """Reads texts with a model whose passes give features.
 
     Args:
-        model: the compiled target.
+        model: the target.
         vocabulary: number of tokens of the tokenizer; logits beyond are padding.
-        rows: largest number of rows of a call.
+        rows: largest number of rows of a pass.
     """
 
-    def __init__(self, model: Model, vocabulary: int, rows: int) -> None:
-        self._runner = Runner(model)
-        self._vocabulary = vocabulary
-        self._rows = rows
+    def __init__(self, model: Model, vocabulary: int, rows: int = _ROWS) -> None:
+        self._model, self._vocabulary, self._rows = model, vocabulary, rows
 
     def read(self, tokens: Sequence[int]) -> Reading:
         """Reads a text from its beginning.
@@ -54,29 +52,23 @@ class TargetReader:
         Raises:
             DeviceError: if a logit or feature is NaN or infinite.
         """
-        self._runner.resume(())
-        parts = []
-        for results in self._runner.score(tokens, self._rows):
-            features, logits = results[FEATURES], results["logits"][:, : self._vocabulary]
-            ids, top = likeliest(logits, min(TOP, self._vocabulary))
-            if not (np.isfinite(features).all() and np.isfinite(top).all()):
-                raise DeviceError(
-                    "the target computed NaN or infinity: use another device or a higher precision"
-                )
-            parts.append(Reading(features.copy(), ids, top))
-        return Reading(
-            np.concatenate([each.features for each in parts]),
-            np.concatenate([each.top_ids for each in parts]),
-            np.concatenate([each.top_logits for each in parts]),
-        )
-
-
-def likeliest(logits: Floats, count: int) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Returns the ids and logits of the `count` largest logits of each row, the largest first.
-
-    Args:
-        logits: [n, V] float32.
-        count: number of tokens, at most V.
-    """
-    ids = likeliest_tokens(logits, logits.shape[1], count)
-    return ids, np.take_along_axis(logits, ids, axis=1)
+        sequence, parts = self._model.sequence(list(tokens)), []
+        top = min(TOP, self._vocabulary)
+        try:
+            while part := sequence.unread[: self._rows]:
+                count = len(part)
+                rows = Rows(sequence, part, [AFTER, *range(count - 1)], list(range(count)))
+                [logits] = self._model.forward([rows])
+                rows.accept(range(count))
+                ids = likeliest_tokens(logits, self._vocabulary, top)
+                chosen = np.take_along_axis(logits, ids, axis=1)
+                assert rows.features is not None, "the model was loaded with them"
+                if not (np.isfinite(rows.features).all() and np.isfinite(chosen).all()):
+                    raise DeviceError(
+                        "the target computed NaN or infinity: use another device or a higher "
+                        "precision"
+                    )
+                parts.append((rows.features, ids, chosen))
+        finally:
+            sequence.free()
+        return Reading(*(np.concatenate(each) for each in zip(*parts, strict=True)))

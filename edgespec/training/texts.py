@@ -11,7 +11,7 @@ import numpy as np
 
 from edgespec.api.llm import LLM
 from edgespec.errors import InputError
-from edgespec.system.textfiles import read_utf8
+from edgespec.system.files import read_utf8
 
 SHORTEST = 16
 """Fewest tokens of a window."""

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from edgespec.api.llm import LLM
+from edgespec.api.models import load_model
 from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
-from edgespec.measuring.perplexity import rows_of_a_pass
-from edgespec.runtime.shapes import capacity_bucket
-from edgespec.system.processors import default_threads
+from edgespec.runtime.speculation.cost import PassCost
+from edgespec.system.machine import default_threads
 from edgespec.training import checkpoints
 from edgespec.training.checkpoints import Progress
 from edgespec.training.optimizer import Target, TrainedHead
@@ -38,6 +38,7 @@ _HELD_OUT_SHARE = 10  # at most one text in so many is held out
 _EVALUATE_EVERY = 32_768  # tokens
 _STORE_EVERY = 240.0  # seconds
 _SMOOTH = 0.98  # of the moving average of the loss
+_MEASURING = 0.6  # seconds to find out what passes of the target cost
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,12 @@ class Status:
         doing: what it does at the moment.
         progress: how far it has come.
         tokens_per_second: trained tokens per second in this run, the making of features included.
-        read_per_second: tokens per second at which features were made; 0 if none were.
-        trained_per_second: tokens per second of the training alone; 0 before the first step.
         promised: speed relative to plain decoding that the head promises so far; None if unknown.
     """
 
     doing: str
     progress: Progress
     tokens_per_second: float
-    read_per_second: float
-    trained_per_second: float
     promised: float | None
 
 
@@ -98,9 +95,8 @@ class Training:
         self._options, self._output, self._report = options, output, report
         self._stopping = stopping
         self.progress = Progress()
-        self._began, self._read_seconds, self._step_seconds = time.monotonic(), 0.0, 0.0
-        self._read_tokens = self._trained_tokens = 0
-        self._stored = time.monotonic()
+        self._began = self._stored = time.monotonic()
+        self._trained_tokens = 0
         torch.set_num_threads(llm.options.threads or default_threads())
         vocabulary = llm.tokenizer.vocab_size
         taps = options.taps or ()
@@ -113,7 +109,11 @@ class Training:
                 f"{6 * options.window * per_token}"
             )
         self._shards = Shards(output / WORK / "shards", options.disk)
-        self._reader = TargetReader(llm.target, vocabulary, rows_of_a_pass([llm.deployment]))
+        # The same weights as the loaded target's, which gives no features.
+        place = llm.plan.roles[TARGET]
+        model = load_model(llm.bundle, TARGET, place, llm.options.threads, features=True)
+        self._reader = TargetReader(model, vocabulary)
+        self._cost = PassCost.measure(model, _MEASURING)
         order = shuffled(texts.count, options.seed)
         held_out = max(1, min(texts.count // _HELD_OUT_SHARE, _HELD_OUT_TOKENS // options.window))
         each = max(1, self._shard_tokens // options.window)
@@ -182,7 +182,6 @@ class Training:
         progress.tokens += tokens
         self._trained_tokens += tokens
         self._spent(began)
-        self._step_seconds += time.monotonic() - began
         self._show("training")
 
     def _evaluate(self) -> None:
@@ -222,10 +221,8 @@ class Training:
             if len(text) > self._options.steps + 2:
                 made.append(Window.of(text, self._reader.read(text)))
             self._show(f"reading {len(made)}/{len(texts)}")
-        self._read_tokens += sum(len(window.tokens) for window in made)
         self._shards.put(number, made)
         self._spent(began)
-        self._read_seconds += time.monotonic() - began
         return self._shards.get(number)
 
     def _head(self) -> TrainedHead:
@@ -305,32 +302,15 @@ class Training:
 
     def _promised(self) -> float | None:
         """Returns the speed relative to plain decoding; None if it cannot be told yet."""
-        role = self._llm.deployment.roles[TARGET]
-        profile = role.candidates[0].profile
-        if profile is None or not self.progress.acceptance:
+        if not self.progress.acceptance:
             return None
-        curve = profile.curve(self._llm.target.shapes)
-
-        def verify(rows: int) -> float:
-            return curve.seconds(rows, capacity_bucket(1))
-
-        draft = call_seconds(self._shape, self._bundle.role_size(TARGET), verify)
-        return promised_speedup(self.progress.acceptance, verify, draft)
+        size = self._bundle.role_size(TARGET)
+        draft = call_seconds(self._shape, size, self._cost.seconds)
+        return promised_speedup(self.progress.acceptance, self._cost.seconds, draft)
 
     def _spent(self, began: float) -> None:
         self.progress.seconds += time.monotonic() - began
 
     def _show(self, doing: str) -> None:
-        def speed(tokens: int, seconds: float) -> float:
-            return tokens / seconds if seconds else 0.0
-
-        self._report(
-            Status(
-                doing,
-                self.progress,
-                speed(self._trained_tokens, time.monotonic() - self._began),
-                speed(self._read_tokens, self._read_seconds),
-                speed(self._trained_tokens, self._step_seconds),
-                self._promised(),
-            )
-        )
+        speed = self._trained_tokens / (time.monotonic() - self._began)
+        self._report(Status(doing, self.progress, speed, self._promised()))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from edgespec import bundle as bundles
+from edgespec.api.models import load_model
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, ExportError, UnsupportedModelError
 from edgespec.export import (
@@ -19,15 +19,10 @@ from edgespec.export import (
     source_name,
     write_adopted,
 )
-from edgespec.runtime.arrays import Floats
-from edgespec.runtime.engines import engine
-from edgespec.runtime.execution.model import Model
-from edgespec.runtime.execution.runner import Runner
-from edgespec.system.processors import default_threads
+from edgespec.runtime.plan import HOST, Placement
+from edgespec.runtime.sequences.model import AFTER, Rows
 
-_ENGINE = "onnxruntime:cpu"  # it has all operators that such graphs have
-_TOKENS = 24  # of the text that the graph is tried with
-_LAST = 5  # tokens of it that follow in a second call
+_TOKENS, _LAST = 24, 5  # of the text that the graph is tried with, and those that are compared
 _LONGEST_WINDOW = 2048  # tokens; reading more would take minutes
 # Difference of logits, relative to their spread. Rounding of activations makes two per cent.
 _MOST = 0.05
@@ -62,44 +57,40 @@ def adopt(graph: Path | None, model: str, folder: Path) -> ExportReport:
 
 
 def _try(folder: Path, graph: Path, window: int) -> None:
-    """Reads a random text in calls of different sizes, which must give the same logits.
+    """Reads a random text in passes of different sizes, which must give the same logits.
 
-    Args:
-        folder: folder of the bundle.
-        graph: the file that it was made from, for messages.
-        window: number of positions that some layers see; the text is longer, unless that takes
-            minutes.
+    It is longer than the `window` of positions that some layers see, unless that takes minutes.
 
     Raises:
         UnsupportedModelError: if they do not, or ONNX Runtime refuses the graph.
     """
     bundle = bundles.load(folder)
     role = bundle.target
-    longest = min(role.context_length - 1, window + _TOKENS)
-    count = longest if window <= _LONGEST_WINDOW else min(longest, _TOKENS)
+    beyond = window if window <= _LONGEST_WINDOW else 0
+    count = min(role.context_length - 1, beyond + _TOKENS)
     text: list[int] = np.random.default_rng(0).integers(0, role.vocab_size, count).tolist()
+    sizes = [1, count - _LAST - 1]
     try:
-        model = Model.load(bundle, TARGET, engine(_ENGINE), default_threads())
-        whole = Runner(model).prefill(text)["logits"][0].copy()
-        expected = [*_last_logits(model, text, 1), whole]
-        found = _last_logits(model, text, _LAST)
-        found.append(found[-1])
+        model = load_model(bundle, TARGET, Placement(HOST, native=False))
+        logits = []
+        for passes in ([count], [*sizes, _LAST], [*sizes, *[1] * _LAST]):
+            sequence, found = model.sequence([]), []
+            for size in passes:
+                tokens = text[sequence.length : sequence.length + size]
+                rows = Rows(sequence, tokens, [AFTER, *range(size - 1)], list(range(size)))
+                found += [*model.forward([rows])[0]]
+                rows.accept(range(size))
+            logits.append(found[-_LAST:])
+            sequence.free()
     except DeviceError as error:
         raise UnsupportedModelError(
             f"{graph} cannot be run ({error}): another export of the model may do"
         ) from error
-    difference = float(np.sqrt(np.mean(np.subtract(found, expected) ** 2)) / np.std(expected))
-    if not difference <= _MOST:  # also for NaN
+    spread = np.std(logits[-1])
+    difference = max(float(np.sqrt(np.mean(np.subtract(a, logits[-1]) ** 2))) for a in logits)
+    if not difference <= _MOST * spread:  # also for NaN
         raise UnsupportedModelError(
-            f"{graph}: logits of a text that is read in parts differ by {difference:.0%} of their "
-            "spread from those of the whole text, so its cache is not understood: another export "
-            "of the model may do"
+            f"{graph}: logits of a text that is read in parts differ by {difference / spread:.0%} "
+            "of their spread from those of the whole text, so its cache is not understood: another "
+            "export of the model may do"
         )
-
-
-def _last_logits(model: Model, text: Sequence[int], rows: int) -> list[Floats]:
-    """Returns the logits of a text's last tokens, which are read in calls of so many rows."""
-    runner = Runner(model)
-    runner.prefill(text[:1])
-    runner.prefill(text[1:-_LAST])
-    return [row for each in runner.score(text[-_LAST:], rows) for row in each["logits"].copy()]

@@ -102,7 +102,7 @@ def parts_of(checkpoint: Checkpoint, text: str, source: str) -> Parts:
         InputError: if the text is too short, or the model's tokenizer does not know it.
     """
     tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files, checkpoint.path)
-    pieces = [piece.tokens for piece in pieces_of(text, tokenizer, _PIECES, source)]
+    pieces = pieces_of(text, tokenizer, _PIECES, source)
     judged, held_out = pieces[_JUDGED::_TURN], pieces[_HELD_OUT::_TURN]
     fitted = [piece for i, piece in enumerate(pieces) if i % _TURN not in (_JUDGED, _HELD_OUT)]
     return Parts(Texts(fitted, judged or fitted), held_out)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgespec.errors import InputError
-from edgespec.export import HEAD_PRECISIONS, Progress, attach_head
-from edgespec.export.embeddings import check_drafted
+from edgespec.export import HEAD_PRECISIONS, Progress, attach_head, check_drafted
 from edgespec.models import load_checkpoint
 from edgespec.models.heads.head import HeadCheckpoint, TargetSizes
 from edgespec.models.heads.mtp import MTP, holds_head

@@ -6,10 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
 from edgespec import bundle as bundles
+from edgespec.api.models import load_model
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.export import last_rows
@@ -17,14 +19,10 @@ from edgespec.export.formats.products import one_blas_thread, product
 from edgespec.measuring.perplexity import Scores
 from edgespec.models import Checkpoint, load_checkpoint
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.deployment.device_names import cpu_engines
-from edgespec.runtime.execution.model import Model
-from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.execution.stage_files import suited
 from edgespec.runtime.kernels import missing_kernels
-from edgespec.system.processors import default_threads
+from edgespec.runtime.plan import HOST, Placement
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.tuning.calibrating import Report, opener, parts_of
-from edgespec.tuning.row_quality import RowQuality, row_quality
 from edgespec.tuning.texts import WARM_UP, calibration_text
 
 _ROWS = 32  # rows of a pass whose logits are all read
@@ -35,6 +33,8 @@ _WORDS = (
     (0.05, "close to the original"),
     (0.15, "similar to the original, with other words here and there"),
 )
+_CLOSE = 0.98  # cosine of rows
+_TINY = np.finfo(np.float32).tiny
 _POOR = "far from the original: use a higher precision, such as --precision int8"
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Quality:
         agreement: share of tokens for which both have the same likeliest token.
         perplexity: perplexity of the bundle.
         original: perplexity of the original model.
-        engine: engine that the bundle ran on. Others round activations otherwise.
+        device: what the bundle ran on. Others round activations otherwise.
     """
 
     tokens: int
@@ -58,15 +58,35 @@ class Quality:
     agreement: float
     perplexity: float
     original: float
-    engine: str
+    device: str
 
     def __str__(self) -> str:
         word = next((word for most, word in _WORDS if self.kl <= most), _POOR)
         return (
             f"quality: KL {self.kl:.3f} nats, {word} (same likeliest token {self.agreement:.0%}, "
             f"perplexity {self.perplexity:.1f}, the original's {self.original:.1f}; "
-            f"{self.tokens} tokens on {self.engine})"
+            f"{self.tokens} tokens on {self.device})"
         )
+
+
+@dataclass(frozen=True)
+class RowQuality:
+    """Quality of an embedding model's bundle, on text that nothing was fitted to.
+
+    Attributes:
+        rows: number of compared rows, one for each token.
+        cosine: mean cosine of the bundle's and the original's row of a token.
+        device: what the bundle ran on.
+    """
+
+    rows: int
+    cosine: float
+    device: str
+
+    def __str__(self) -> str:
+        word = "close to the original" if self.cosine >= _CLOSE else _POOR
+        where = f"{self.rows} tokens on {self.device}"
+        return f"quality: cosine {self.cosine:.4f} of rows, {word} ({where})"
 
 
 class HeldOutText:
@@ -116,11 +136,10 @@ class HeldOutText:
             return None
         read = last_rows(self._checkpoint, self._texts, opened, self._report)
         bundle = bundles.load(folder)
-        engine = suited(bundle.target, cpu_engines())[0]
-        model = Model.load(bundle, TARGET, engine, default_threads())
-        with one_blas_thread():  # beside the engine's
+        model = load_model(bundle, TARGET, Placement(HOST))
+        with one_blas_thread():  # beside the model's
             if bundle.target.embedding is not None:
-                return row_quality(model, self._texts, read, WARM_UP)
+                return _rows_compared(model, self._texts, read)
             return _compared(self._checkpoint, model, self._texts, read)
 
 
@@ -132,7 +151,7 @@ def _compared(
     for text, rows in zip(texts, np.split(read, len(texts)), strict=True):
         wanted = logits_of(checkpoint, rows[WARM_UP:-1])
         for token, own, original in zip(
-            text[WARM_UP + 1 :], _predicted(model, text), wanted, strict=True
+            text[WARM_UP + 1 :], _read(model, text[:-1]), wanted, strict=True
         ):
             scores.add(token, own, original)
             tokens += 1
@@ -142,12 +161,27 @@ def _compared(
     )  # fmt: skip
 
 
-def _predicted(model: Model, tokens: Sequence[int]) -> Iterator[Floats]:
-    """Yields a bundle's logits for the tokens after the warm-up, each valid until the next one."""
-    runner = Runner(model)
-    runner.prefill(tokens[:WARM_UP])
-    for results in runner.score(tokens[WARM_UP:-1], _ROWS):
-        yield from results["logits"]
+def _rows_compared(model: Model, texts: Sequence[Sequence[int]], read: Floats) -> RowQuality:
+    """Compares a bundle's rows with the original's behind its last norm."""
+    cosines = list[float]()
+    for text, rows in zip(texts, np.split(read, len(texts)), strict=True):
+        for own, original in zip(_read(model, text), rows[WARM_UP:], strict=True):
+            lengths = float(np.linalg.norm(own) * np.linalg.norm(original))
+            cosines.append(float(own @ original) / max(lengths, float(_TINY)))
+    return RowQuality(len(cosines), fmean(cosines), model.device)
+
+
+def _read(model: Model, tokens: Sequence[int]) -> Iterator[Floats]:
+    """Yields what a model makes of the tokens after the warm-up, each row valid until the next."""
+    sequence = model.sequence(list(tokens))
+    try:
+        while part := sequence.unread[: WARM_UP if not sequence.length else _ROWS]:
+            wanted = list(range(len(part))) if sequence.length else []
+            rows = Rows(sequence, part, [AFTER, *range(len(part) - 1)], wanted)
+            yield from model.forward([rows])[0]
+            rows.accept(range(len(part)))
+    finally:
+        sequence.free()
 
 
 def logits_of(checkpoint: Checkpoint, read: Floats) -> Floats:

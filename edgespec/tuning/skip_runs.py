@@ -1,19 +1,20 @@
-"""Which runs of layers a target can leave out and still draft well: a scan on its native graph."""
+"""Which runs of layers a target can leave out and still draft well: a scan on this machine."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edgespec import bundle as bundles
 from edgespec.api.models import load_model, load_part
-from edgespec.bundle import TARGET, Bundle, SkipSet
-from edgespec.bundle.manifest import Promise, SkipScore
+from edgespec.bundle import TARGET, Bundle, Promise, SkipScore, SkipSet
+from edgespec.bundle.sublayers import Sublayers
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Floats
+from edgespec.runtime.kernels import library
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
@@ -25,6 +26,7 @@ _LENGTHS = (0.15, 0.25, 0.35, 0.45, 0.55)  # shares of the layers that are tried
 _STARTS = 8  # places at which a run of one length is tried
 _CHAINS = range(1, 9)  # drafted tokens of a round by which sets are scored
 _SECONDS = 0.5  # to measure what calls cost
+_BUDGET = 120.0  # seconds after which no more runs are tried
 _KEPT = 3  # sets that are written
 _SAMPLED = SamplingOptions(temperature=0.8, seed=0)
 
@@ -54,7 +56,12 @@ class _Trial:
         ]
 
 
-def scan(bundle: Bundle, text: str, budget: float, threads: int | None = None) -> list[SkipSet]:
+def scan(
+    bundle: Bundle,
+    text: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    threads: int | None = None,
+) -> list[SkipSet]:
     """Finds runs of layers that pay to leave out, and writes the best ones to the manifest.
 
     A draft's first token after each position is compared with the target's choice there, greedy and
@@ -62,32 +69,38 @@ def scan(bundle: Bundle, text: str, budget: float, threads: int | None = None) -
     that alone.
 
     Args:
-        bundle: a bundle whose target has a native graph.
+        bundle: the bundle, whose manifest is changed.
         text: some text of the kind that is to be generated, of a hundred words or more.
-        budget: seconds for trying runs.
+        progress: called with the number of runs tried, and of all.
         threads: number of threads; None: as `LoadOptions`.
 
     Returns:
         The sets that promise to be faster than plain decoding, the best first.
 
     Raises:
-        InputError: if the target keeps states of recurrent layers, or the text is too short.
+        InputError: if no draft can be a part of the target, or the text is too short.
     """
     begin = time.perf_counter()
-    native = bundle.target.native
-    if native is None or native.recurrent:
-        raise InputError(f"{bundle.path} has no target that drafts can leave layers out of")
+    target_role = bundle.target
+    if target_role.recurrent or target_role.native.adopted or library() is None:
+        raise InputError(
+            f"{bundle.path}: no draft can leave layers out of a target with recurrent layers, of "
+            "one that another program exported, or without edgespec's compiled operators: leave "
+            "out --layer-skip"
+        )
     tokenizer = Tokenizer.from_folder(bundle.path)
     target = load_model(bundle, TARGET, Placement(HOST), threads)
     trial = _trial(target, tokenizer, text)
     passes = PassCost.measure(target, _SECONDS)
     scored = []
-    for skipped in _runs(bundle):
-        if time.perf_counter() - begin > budget:
+    runs = list(_runs(target_role.layout))
+    for number, skipped in enumerate(runs):
+        if time.perf_counter() - begin > _BUDGET:
             break
+        progress(number + 1, len(runs))
         part = load_part(bundle, target, skipped, threads)
         agreed = trial.agreements(part)
-        kept = 1 - len(skipped) / bundle.target.layout.head
+        kept = 1 - len(skipped) / target_role.layout.head
         scored.append((_score(agreed, passes, kept * passes.seconds(1)), skipped))
     scored.sort(key=lambda each: -each[0].tokens_per_second)
     measured = []
@@ -101,9 +114,23 @@ def scan(bundle: Bundle, text: str, budget: float, threads: int | None = None) -
     return sets
 
 
-def _runs(bundle: Bundle) -> Iterator[tuple[int, ...]]:
+def describe_skips(bundle: Bundle) -> str:
+    """Says which sublayers drafts of a bundle leave out, and what that promises."""
+    layout, lines = bundle.target.layout, []
+    for each in bundle.manifest.skip_sets:
+        line = f"layer-skip: drafts leave out {layout.describe(each.skipped)}"
+        if each.score is not None:
+            line += ", " + " and ".join(
+                f"{each.score.speedup(sampled):.2f}x plain decoding {name}"
+                for sampled, name in ((False, "greedy"), (True, "sampled"))
+            )
+        lines.append(line)
+    return "\n".join(lines) or "layer-skip: leaving out layers promises no gain"
+
+
+def _runs(layout: Sublayers) -> Iterator[tuple[int, ...]]:
     """Yields runs of whole layers, those of the middle first, whose keys no other layer reads."""
-    layout, layers = bundle.target.layout, bundle.target.layout.layers
+    layers = layout.layers
     for length in sorted({max(1, round(share * layers)) for share in _LENGTHS}):
         step = max(1, (layers - length) // _STARTS)
         starts = range(0, layers - length + 1, step)

@@ -1,24 +1,19 @@
-"""Text for calibration and skip-set trials, as pieces of tokens."""
+"""Text for calibration and trials, as pieces of tokens."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import InputError
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.system.textfiles import read_utf8
+from edgespec.system.files import read_utf8
 
 PIECE = 128
 """Maximum number of tokens in a piece, which one call reads."""
 
 WARM_UP = 16
 """Number of first tokens of a piece that are not scored, since they have little context."""
-
-GREEDY, SAMPLED = 0.0, 0.8
-"""Temperatures of greedy and sampled text in trials."""
 
 _FEWEST = 64  # fewest useful tokens
 # Limits above which a text does not suit the tokenizer: tokens per byte, and the share of unknown
@@ -56,27 +51,8 @@ def calibration_text(path: Path | None) -> tuple[str, str]:
     return read_text(path), str(path)
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A piece of text.
-
-    Attributes:
-        tokens: token ids.
-        temperature: temperature at which the model generates the text; None if somebody else wrote
-            it, so that it stands for greedy and sampled text.
-    """
-
-    tokens: Sequence[int]
-    temperature: float | None = None
-
-    @property
-    def temperatures(self) -> tuple[float, ...]:
-        """Temperatures at which drafts are tried on it."""
-        return (GREEDY, SAMPLED) if self.temperature is None else (self.temperature,)
-
-
-def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[Piece]:
-    """Cuts pieces from all parts of a text.
+def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[list[int]]:
+    """Cuts pieces of token ids from all parts of a text.
 
     Args:
         text: text of at least `_FEWEST` tokens.
@@ -115,21 +91,7 @@ def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[
     fitting = max(min(count, len(tokens) // length), 1)
     room = max(len(tokens) - fitting * length, 0) // fitting
     starts = [piece * (length + room) for piece in range(fitting)]
-    return [Piece(beginning + tokens[start : start + length]) for start in starts]
-
-
-def openings(tokenizer: Tokenizer, length: int, count: int) -> list[Piece]:
-    """Returns different beginnings of the built-in passages, `length` tokens each.
-
-    Half of them are to be continued greedily and half sampled: most users do one or the other, and
-    greedy text is easier to draft.
-    """
-    found = []
-    for number in range(count):
-        turn, place = divmod(number, len(PASSAGES))
-        tokens = tokenizer.encode(PASSAGES[place])
-        found.append(Piece(tokens[:length], (GREEDY, SAMPLED)[(place // 2 + turn) % 2]))
-    return found
+    return [beginning + tokens[start : start + length] for start in starts]
 
 
 PASSAGES = (

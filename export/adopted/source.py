@@ -1,19 +1,27 @@
-"""Finds the graph, config and tokenizer of a model that another program exported as ONNX."""
+"""Finds the graph, config and tokenizer of a model that another program exported as ONNX.
+
+Or lets optimum export it, in a process of its own.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from edgespec.errors import CheckpointError, ExportError
+from edgespec.errors import CheckpointError, ExportError, reason
 from edgespec.export.sources.hub import download
 from edgespec.models.checkpoint import chat_template, eos_token, tokenizer_contents
 from edgespec.models.config import eos_ids
 from edgespec.models.fields import Fields
 
 _HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+):([\w./-]+\.onnx)")
+_INSTALL = 'pip install "edgespec[optimum]" in an environment of its own'
 _USUAL = ("model.onnx", "onnx/model.onnx")
 # What architectures call their sizes.
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
@@ -26,15 +34,8 @@ _WINDOW = ("sliding_window", "window_size", "attention_chunk_size")
 class OnnxConfig:
     """What config.json says of a model whose layers are known from its graph alone.
 
-    Attributes:
-        model_type: The architecture's name in transformers.
-        vocab_size: Number of tokens that the embedding has rows for.
-        hidden_size: Size of the residual stream.
-        heads: Number of query heads.
-        head_dim: Size of a head.
-        context_length: Maximum number of positions that the model was trained for.
-        window: Number of positions that some layers see, where they do not see all; 0: not stated.
-        eos_ids: Ids that end a text.
+    Its fields are those of `ModelConfig`. `window` is the number of positions that some layers see,
+    where they do not see all; 0 if it is not stated.
     """
 
     model_type: str
@@ -49,15 +50,11 @@ class OnnxConfig:
 
 @dataclass(frozen=True)
 class OnnxSource:
-    """A model that another program exported as ONNX.
+    """A model that another program exported as ONNX; `Checkpoint` says what its fields are.
 
     Attributes:
-        path: The folder of its config and tokenizer.
-        graph: The ONNX file, in that folder or below it.
-        config: What config.json and generation_config.json say.
-        tokenizer_files: Contents of the tokenizer's files by name.
-        chat_template: Jinja source of the chat template; None if there is none.
-        eos_token: The tokenizer's end-of-text token; None if it has none.
+        path: the folder of its config and tokenizer.
+        graph: the ONNX file, in that folder or below it.
     """
 
     path: Path
@@ -143,3 +140,46 @@ def _config(path: Path) -> OnnxConfig:
 def _name(fields: Fields, names: tuple[str, ...]) -> str:
     """Returns the first of these names that is there, or the usual one for the message."""
     return next((name for name in names if fields.get(name) is not None), names[0])
+
+
+def export_by_optimum(model: str, folder: Path) -> str:
+    """Exports a model with its past to a folder, which is made.
+
+    Args:
+        model: folder of a checkpoint, or a Hub id owner/name.
+        folder: folder to create.
+
+    Returns:
+        The name and version of optimum's exporter.
+
+    Raises:
+        ExportError: if optimum is not installed, or refuses the model.
+    """
+    try:
+        installed = find_spec("optimum.exporters.onnx") is not None
+    except ModuleNotFoundError:  # optimum without its exporters, or none at all
+        installed = False
+    if not installed:
+        raise ExportError(f"--via optimum needs optimum's ONNX exporter: run {_INSTALL}")
+    python = sys.executable or ""
+    # A program that embeds Python, or was frozen as by PyInstaller, would start itself again.
+    if hasattr(sys, "frozen") or not Path(python).name.lower().startswith(("python", "pypy")):
+        raise ExportError(
+            "--via optimum needs a Python interpreter, and this program has one built in: run "
+            f"optimum-cli yourself, and export the folder that it makes ({_INSTALL})"
+        )
+    command = [python, "-m", "optimum.commands.optimum_cli", "export", "onnx", "--model", model]
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        [*command, "--task", "text-generation-with-past", str(folder)],
+        capture_output=True, encoding="utf-8", errors="replace", check=False,
+    )  # fmt: skip
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ExportError(
+            f"{model}: optimum did not export it ({reason(last)}): see what it supports at "
+            "https://huggingface.co/docs/optimum-onnx"
+        )
+    try:
+        return f"optimum-onnx {version('optimum-onnx')}"
+    except PackageNotFoundError:  # before optimum 2 the exporter was part of it
+        return f"optimum-onnx {version('optimum')}"

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import math
-from contextlib import closing
 from pathlib import Path
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, TensorProto
 
 import edgespec
 from edgespec import bundle
-from edgespec.errors import CheckpointError, UnsupportedModelError, reason
-from edgespec.export.adopted.rewrite import rewrite
-from edgespec.export.adopted.signature import (
-    Past,
-    check_operators,
+from edgespec.bundle.sublayers import ATTENTION, MLP, Sublayer
+from edgespec.errors import UnsupportedModelError
+from edgespec.export.adopted.graph import (
+    move_weights,
+    nodes,
     past_of,
+    prepare,
     projection,
-    quantized,
+    read_graph,
 )
 from edgespec.export.adopted.source import OnnxSource
-from edgespec.export.adopted.weights import move_weights
-from edgespec.export.components.graph import DataFile
 from edgespec.export.exporter import ExportReport
-from edgespec.export.role import BIAS_OFF
 from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
+
+_GRAPH, _DATA = "target.onnx", "target.data"
 
 
 def write_adopted(source: OnnxSource, folder: Path, origin: str) -> ExportReport:
@@ -41,18 +40,15 @@ def write_adopted(source: OnnxSource, folder: Path, origin: str) -> ExportReport
         UnsupportedModelError: if the graph is not a decoder with past and present.
     """
     text, tokens = read_tokenizer(source)
-    model = _read(source.graph)
-    check_operators(model, str(source.graph))
-    past = past_of(model, str(source.graph), source.config.head_dim)
-    precision = _precision(model.graph, past)
-    parameters = _parameters(model.graph)
-    with closing(DataFile(folder / "target.data")) as data:
-        move_weights(model.graph.initializer, source.graph.parent, data)
-    stage = rewrite(model, data.name, past, source.config.vocab_size)
-    stage.graph.save(folder / "target.onnx", like=model)
+    model, config = read_graph(source.graph), source.config
+    past = past_of(model, source.graph, config.head_dim)
+    precision, formats = _formats(model.graph, past.kv)
+    prepare(model.graph)
+    move_weights(model.graph, source.graph.parent, folder / _DATA)
+    onnx.save(model, folder / _GRAPH)
     for name, content in {**source.tokenizer_files, "tokenizer.json": text}.items():
         (folder / name).write_bytes(content.encode())
-    config = source.config
+    pools = (bundle.PoolShape(n, past.kv_heads, past.head_dim) for n in range(past.layers))
     role = bundle.Role(
         architecture=config.model_type,
         layers=past.layers,
@@ -64,17 +60,12 @@ def write_adopted(source: OnnxSource, folder: Path, origin: str) -> ExportReport
         context_length=config.context_length,
         inv_freq=(0.0,) * (past.head_dim // 2),  # the graph rotates by itself, if at all
         eos_ids=end_ids(source, tokens),
-        bias_off=BIAS_OFF,
-        parameters=parameters,
+        parameters=sum(formats.values()),
         precision=precision,
-        stages=(
-            bundle.Stage(
-                "target.onnx", data.name, 0, 2 * past.layers + 1, stage.inputs, stage.outputs
-            ),
-        ),
-        quantization_error={},
+        native=bundle.Native(_GRAPH, _DATA, tuple(pools), (), formats, adopted=True),
         tied=False,
-        trees=False,
+        quantization_error={},
+        sublayers=tuple(Sublayer(n, kind) for n in range(past.layers) for kind in (ATTENTION, MLP)),
     )
     provenance = {"edgespec": edgespec.__version__, bundle.TARGET: origin}
     files = bundle.describe_files(folder)
@@ -82,48 +73,30 @@ def write_adopted(source: OnnxSource, folder: Path, origin: str) -> ExportReport
         bundle.FORMAT, {bundle.TARGET: role}, tuple(source.tokenizer_files), provenance, files, ()
     )
     bundle.save_manifest(folder, manifest)
-    size = (folder / data.name).stat().st_size
-    return ExportReport(size, sum(entry.size for entry in files.values()))
+    return ExportReport(files[_DATA].size, sum(entry.size for entry in files.values()))
 
 
-def _read(graph: Path) -> ModelProto:
-    try:
-        return onnx.load(graph, load_external_data=False)
-    except Exception as error:  # its type depends on how protobuf was built
-        raise CheckpointError(
-            f"{graph} is not an ONNX model ({reason(error)}): download it again"
-        ) from error
-
-
-def _precision(graph: GraphProto, past: Past) -> bundle.Precision:
-    """Returns the number formats of a graph, for the memory plan.
+def _formats(graph: GraphProto, kv: str) -> tuple[bundle.Precision, dict[str, int]]:
+    """Returns the number formats of a graph, and the number of weights in each.
 
     Raises:
         UnsupportedModelError: if its weights have another number of bits than 4 or 8.
     """
-    kv = "fp16" if past.dtype == "float16" else "fp32"
-    found = [_attributes(node) for node in quantized(graph)]
+    products = [node for node in nodes(graph) if node.op_type == "MatMulNBits"]
+    found = [{each.name: each.i for each in node.attribute} for node in products]
+    bits = {n.input[1]: each.get("bits", 4) for n, each in zip(products, found, strict=True)}
+    if other := set(bits.values()) - {4, 8}:
+        raise UnsupportedModelError(f"weights of {min(other)} bits are not supported: use 4 or 8")
+    formats: dict[str, int] = {}
+    for each in graph.initializer:
+        if each.data_type != TensorProto.INT64:  # shapes and axes
+            float_name = "f16" if each.data_type == TensorProto.FLOAT16 else "f32"
+            name = f"q{bits[each.name]}" if each.name in bits else float_name
+            count = math.prod(each.dims) * (2 if name == "q4" else 1)  # stored in pairs
+            formats[name] = formats.get(name, 0) + count
     if not found:
-        return bundle.Precision(kv, kv, kv, 0)
-    bits, block = found[0].get("bits", 4), found[0]["block_size"]
-    if bits not in (4, 8):
-        raise UnsupportedModelError(f"weights of {bits} bits are not supported: use 4 or 8")
+        return bundle.Precision(kv, kv, kv, 0), formats
     head = projection(graph)
-    lm_head = kv
-    if head is not None and head.op_type == "MatMulNBits":
-        lm_head = f"int{_attributes(head).get('bits', 4)}"
-    return bundle.Precision(f"int{bits}", lm_head, kv, block, scales=kv)
-
-
-def _parameters(graph: GraphProto) -> int:
-    """Returns the number of weights; those of 4 bits are stored in pairs."""
-    pairs = {node.input[1] for node in quantized(graph) if _attributes(node).get("bits", 4) == 4}
-    return sum(
-        math.prod(each.dims) * (2 if each.name in pairs else 1)
-        for each in graph.initializer
-        if each.data_type != TensorProto.INT64  # shapes and axes
-    )
-
-
-def _attributes(node: NodeProto) -> dict[str, int]:
-    return {each.name: each.i for each in node.attribute}
+    lm_head = f"int{bits[head.input[1]]}" if head in products else kv
+    weights, block = f"int{bits[products[0].input[1]]}", found[0]["block_size"]
+    return bundle.Precision(weights, lm_head, kv, block), formats

@@ -17,8 +17,8 @@ from edgespec.bundle.sublayers import rope_inputs
 from edgespec.errors import CheckpointError
 from edgespec.export.calibration.graph import LAYER_INPUT, RESULT, STREAM, FloatGraph
 from edgespec.export.formats.blocks import Floats
+from edgespec.export.formats.checked import check_range, read_finite
 from edgespec.export.formats.products import in_threads
-from edgespec.export.formats.weights import check_range, read_finite
 from edgespec.models import Checkpoint, Linear, Mlp, Sublayer
 
 Array = npt.NDArray[Any]
@@ -183,7 +183,7 @@ class Forward:
         weights = {}
         for name, rows in ((layer.weight, layer.out_features) for layer in layers):
             weights[name] = read_finite(self._tensors, name, 0, rows)
-            check_range(self._tensors, name, weights[name], np.float16)
+            check_range(self._tensors, name, weights[name])
         length = self._length
         held: dict[str, tuple[int, ...]] = {
             f"pool.{each.layer}": (2, each.kv_heads, length, each.dim) for each in graph.pools

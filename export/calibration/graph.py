@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from edgespec.export.components.graph import GraphBuilder
+from edgespec.export.graph_builder import GraphBuilder
 from edgespec.export.native.experts import routed
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.models import (

@@ -18,7 +18,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from edgespec.export.formats.blocks import Floats
-from edgespec.system.processors import default_threads
+from edgespec.system.machine import default_threads
 
 _PART = 256  # rows or columns of a part
 _threads = cache(default_threads)

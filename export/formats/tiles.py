@@ -170,7 +170,7 @@ def tiles_of_floats(values: Floats, name: str) -> Bytes:
 
     Returns:
         The tiles, [ceil(N / 16), K, bytes of a unit] uint8. Numbers beyond the format's range are
-        infinite in them: see `edgespec.export.formats.weights.check_range`.
+        infinite in them: see `edgespec.export.formats.checked.check_range`.
     """
     dtype = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}[name]
     with np.errstate(over="ignore"):

@@ -13,10 +13,10 @@ import tokenizers
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET, Bundle, FileEntry, Manifest, Precision, Role
 from edgespec.errors import ExportError
-from edgespec.export.embeddings import check_drafted
+from edgespec.export.exporter import check_drafted
 from edgespec.export.formats.blocks import choose_block_size
-from edgespec.export.heads.taps import add_native_taps, add_taps
-from edgespec.export.heads.writer import HeadWriter
+from edgespec.export.heads.taps import add_taps
+from edgespec.export.heads.writer import write_head
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import source_name
 from edgespec.models.heads.head import Head, HeadCheckpoint, TargetSizes
@@ -45,7 +45,6 @@ def copy_with_taps(source: Bundle, folder: Path, taps: Sequence[int]) -> None:
     """Copies a bundle without its draft to an empty folder, and lets its target return features.
 
     Raises:
-        ExportError: if an older version exported the target.
         InputError: if the target makes embeddings.
     """
     check_drafted(source.target)
@@ -66,7 +65,7 @@ def attach_head(folder: Path, path: Path, weights: str, progress: Progress) -> H
 
     Raises:
         CheckpointError: if the head is damaged, or belongs to another target.
-        ExportError: if an older version exported the target.
+        ExportError: if another program exported the target.
         InputError: if the target makes embeddings.
         UnsupportedModelError: if the head needs something that is not implemented.
     """
@@ -76,8 +75,7 @@ def attach_head(folder: Path, path: Path, weights: str, progress: Progress) -> H
     manifest = _tapped(folder, manifest, checkpoint.head.taps)
     target = manifest.roles[TARGET]
     precision = _precision(checkpoint.head, weights, target.precision.kv)
-    with HeadWriter(folder, target, checkpoint, precision, progress) as writer:
-        head = writer.write()
+    head = write_head(folder, target, checkpoint, precision, progress)
     manifest = replace(
         manifest,
         roles={TARGET: target, DRAFT: head},
@@ -102,34 +100,19 @@ def sizes_of(target: Role, folder: Path) -> TargetSizes:
 
 
 def _tapped(folder: Path, manifest: Manifest, taps: Sequence[int]) -> Manifest:
-    """Lets the target of a bundle return features; returns its manifest with the new graphs."""
+    """Lets the target of a bundle return features; returns its manifest with the new graph."""
     target = manifest.roles[TARGET]
-    if not target.trees:
+    if target.native.adopted:
         raise ExportError(
             f"{folder}: another program exported the target's graph, which does not give the "
             "hidden rows that a draft head reads: export the original checkpoint"
         )
-    size, of_texts = target.hidden_size, target.stages_of_texts
-    target = replace(
-        target,
-        stages=add_taps(folder, target.stages, taps, size),
-        stages_of_texts=of_texts and add_taps(folder, of_texts, taps, size),
-        taps=tuple(taps),
-    )
-    variants = tuple(
-        replace(each, stages=add_taps(folder, each.stages, taps, size))
-        for each in manifest.variants
-    )
-    all_stages = (target.stages, target.stages_of_texts, *(each.stages for each in variants))
-    graphs = {stage.graph for stages in all_stages for stage in stages}
-    if target.native is not None:
-        add_native_taps(folder, target.native.graph, taps, size)
-        graphs.add(target.native.graph)
+    graph = target.native.graph
+    add_taps(folder, graph, taps, target.hidden_size)
     return replace(
         manifest,
-        roles={**manifest.roles, TARGET: target},
-        variants=variants,
-        files=manifest.files | _entries(folder, graphs),
+        roles={**manifest.roles, TARGET: replace(target, taps=tuple(taps))},
+        files=manifest.files | _entries(folder, [graph]),
     )
 
 
@@ -145,7 +128,7 @@ def _precision(head: Head, weights: str, kv: str) -> Precision:
     linears = (head.fusion.fc, layer.entry, *layer.attention.linears, *layer.mlp.linears)
     widths = [each.in_features for each in (*linears, head.lm_head) if each is not None]
     block = choose_block_size(DRAFT, widths)
-    return Precision(weights, weights, kv, block, scales="fp16")
+    return Precision(weights, weights, kv, block)
 
 
 def _link(source: Path, copy: Path) -> None:

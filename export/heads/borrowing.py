@@ -7,8 +7,7 @@ from pathlib import Path
 import onnx
 
 from edgespec.bundle import LOGITS
-from edgespec.export.components.decoder import entering
-from edgespec.export.components.graph import GraphBuilder
+from edgespec.export.graph_builder import GraphBuilder, entering
 from edgespec.export.heads.taps import require_names
 
 _IDS = "input_ids"
@@ -16,19 +15,19 @@ _PREFIX = "target/"
 
 
 def borrow_embedding(source: onnx.ModelProto, graph: GraphBuilder) -> str:
-    """Copies the nodes that look tokens up from a target's first graph.
+    """Copies the nodes that look tokens up from a target's graph.
 
     The initializers keep their place in the target's data file.
 
     Args:
-        source: the target's first graph, without its external data.
+        source: the target's graph, without its external data.
         graph: receives the nodes; it must have the input `input_ids`.
 
     Returns:
         The name of the embedding rows, [S, hidden] float32.
 
     Raises:
-        ExportError: if the graph does not name these rows, because an older version wrote it.
+        ExportError: if the graph does not name these rows.
     """
     makers = {name: node for node in source.graph.node for name in node.output}
     stored = {each.name: each for each in source.graph.initializer}
@@ -53,10 +52,10 @@ def borrow_embedding(source: onnx.ModelProto, graph: GraphBuilder) -> str:
 
 
 def borrow_projection(source: onnx.ModelProto, graph: GraphBuilder, x: str) -> str:
-    """Copies the output projection from a target's native graph.
+    """Copies the output projection from a target's graph.
 
     Args:
-        source: the target's native graph, without its external data.
+        source: the target's graph, without its external data.
         graph: receives the nodes.
         x: [R, hidden], normalized rows.
 

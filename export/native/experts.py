@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.export.components.graph import NATIVE
+from edgespec.export.graph_builder import NATIVE
 from edgespec.models import Linear, Moe
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _products(
         names = [each.bias for expert in zip(*layers, strict=True) for each in expert]
         if not all(names):
             raise UnsupportedModelError("some experts have biases and some have none")
-        flat = [native.tensors.read(name).reshape(-1) for name in names if name]
+        flat = [native.read(name).reshape(-1) for name in names if name]
         bias = native.graph.constant(np.concatenate(flat).reshape(len(layers[0]), -1), np.float32)
     return native.graph.op(
         "ExpertLinear",

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from edgespec.bundle import LAST_HIDDEN, LOGITS, Native, Precision
-from edgespec.errors import UnsupportedModelError
-from edgespec.export.components.decoder import entering
-from edgespec.export.components.graph import NATIVE, DataFile, GraphBuilder
-from edgespec.export.formats.tiles import BLOCK
+from edgespec.bundle import LAST_HIDDEN, LOGITS, Native
+from edgespec.export.graph_builder import NATIVE, GraphBuilder, entering
 from edgespec.export.native.experts import lower_moe
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
-
-_log = logging.getLogger(__name__)
 
 
 class NativeGraph(LayerGraph):
@@ -33,7 +27,7 @@ class NativeGraph(LayerGraph):
 
     def __init__(self, weights: TileWeights, name: str) -> None:
         graph = GraphBuilder(name, weights.data.name)
-        super().__init__(graph, weights.tensors, weights.precision.kv)
+        super().__init__(graph, weights.tensors, weights.storage.precision.kv)
         self.weights = weights
 
     def build(self, decoder: Decoder) -> None:
@@ -145,34 +139,8 @@ class NativeGraph(LayerGraph):
         return lower_moe(self, x, hidden, layer)
 
 
-def written_in_tiles(
-    file: Path, precision: Precision, write: Callable[[DataFile], Native]
-) -> Native | None:
-    """Writes a native graph, if tiles can have the weights and the operators the model.
-
-    Args:
-        file: file of the weights to create.
-        precision: formats of the model.
-        write: writes graph and weights.
-
-    Returns:
-        None if there can be no graph; then there is no file.
-    """
-    if precision.block_size % BLOCK:
-        return None
-    data = DataFile(file)
-    try:
-        return write(data)
-    except UnsupportedModelError as error:
-        _log.info("%s: no graph for CPUs: %s", file.stem, error)
-        file.unlink()
-        return None
-    finally:
-        data.close()
-
-
 def write_ids(folder: Path, name: str, ids: npt.NDArray[np.int64]) -> str:
-    """Writes the tokens that a role's outputs stand for; see `Native.ids` for the result."""
+    """Writes the tokens that a draft's logits stand for; see `Native.ids` for the result."""
     if np.array_equal(ids, np.arange(len(ids))):
         return ""
     (folder / f"{name}.ids").write_bytes(ids.astype("<i4").tobytes())

@@ -30,7 +30,7 @@ def write_native_head(
         name: name of the head's role.
         checkpoint: the head.
         weights: writes its matrices.
-        target: the target's native graph, from whose weights it reads what it has not itself.
+        target: the target's graph, from whose weights it reads what it has not itself.
 
     Raises:
         CheckpointError: if a matrix contains infinity or NaN.

@@ -15,7 +15,9 @@ from onnx import TensorProto
 
 from edgespec.bundle import PoolShape, StateShape
 from edgespec.bundle.sublayers import rope_inputs
-from edgespec.export.components.graph import NATIVE, GraphBuilder
+from edgespec.export.formats.blocks import Floats
+from edgespec.export.formats.checked import read_finite
+from edgespec.export.graph_builder import NATIVE, GraphBuilder
 from edgespec.export.native.recurrent import lower_convolution, lower_delta
 from edgespec.models import (
     Attention,
@@ -121,13 +123,21 @@ class LayerGraph(ABC):
         """Declares what a norm multiplies by, [size] float32."""
         values = np.ones(norm.size, np.float32)
         if norm.weight:
-            values = self.tensors.read(norm.weight)
+            values = self.read(norm.weight)
         values = (values + np.float32(norm.offset)) * np.float32(norm.factor)
         return self.graph.constant(values, np.float32)
 
+    def read(self, name: str) -> Floats:
+        """Reads a tensor that stays as it is.
+
+        Raises:
+            CheckpointError: if it contains infinity or NaN.
+        """
+        return read_finite(self.tensors, name, 0, self.tensors.shape(name)[0])
+
     def vector(self, *names: str) -> str:
         """Declares vectors side by side, in float32."""
-        parts = [self.tensors.read(name).reshape(-1) for name in names]
+        parts = [self.read(name).reshape(-1) for name in names]
         return self.graph.constant(np.concatenate(parts), np.float32)
 
     def biases(self, layers: Sequence[Linear]) -> str:
@@ -137,7 +147,7 @@ class LayerGraph(ABC):
         parts = [
             np.zeros(layer.out_features, np.float32)
             if layer.bias is None
-            else self.tensors.read(layer.bias)
+            else self.read(layer.bias)
             for layer in layers
         ]
         return self.graph.constant(np.concatenate(parts), np.float32)
@@ -272,7 +282,7 @@ class LayerGraph(ABC):
         bias = None if keys is None else keys.bias
         if self._kv != "int8" or bias is None:
             return ""
-        by_head = self.tensors.read(bias).reshape(layer.kv_heads, 2, -1)
+        by_head = self.read(bias).reshape(layer.kv_heads, 2, -1)
         size = np.sqrt((by_head.astype(np.float32) ** 2).mean(axis=1))
         factors = 2.0 ** -np.floor(np.log2(np.maximum(size / 2, 1.0)))
         return self.graph.constant(np.concatenate([factors, factors], axis=1), np.float32)

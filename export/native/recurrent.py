@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from edgespec.bundle import StateShape
-from edgespec.export.components.graph import NATIVE
+from edgespec.export.graph_builder import NATIVE
 from edgespec.models import GatedDelta, ShortConvolution
 from edgespec.models.layers import Convolution
 
@@ -44,7 +44,7 @@ def lower_delta(native: LayerGraph, x: str, number: int, layer: GatedDelta) -> s
     width = layer.convolution.channels + keys + heads * (1 + strips * _LANES)
     state = heads, strips, layer.key_size, _LANES
     rows, states = _held(native, StateShape(number, width, layer.convolution.size - 1, state))
-    log_decay = native.tensors.read(layer.log_decay).reshape(-1)
+    log_decay = native.read(layer.log_decay).reshape(-1)
     return native.graph.op(
         "GatedDelta",
         native.linear(x, layer.mixed, layer.gate, layer.rate, layer.decay),
@@ -67,7 +67,7 @@ def lower_delta(native: LayerGraph, x: str, number: int, layer: GatedDelta) -> s
 
 def _weight(native: LayerGraph, layer: Convolution) -> str:
     """Declares a convolution's weights, [size, channels], that of the row itself last."""
-    weight = native.tensors.read(layer.weight).reshape(layer.channels, layer.size)
+    weight = native.read(layer.weight).reshape(layer.channels, layer.size)
     return native.graph.constant(np.ascontiguousarray(weight.T), np.float32)
 
 

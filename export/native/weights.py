@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.bundle import Precision
-from edgespec.errors import CheckpointError
-from edgespec.export.components.graph import DataFile
+from edgespec.errors import CheckpointError, ExportError
 from edgespec.export.formats.blocks import Bytes, QuantizedRows, quantize_rows
+from edgespec.export.formats.checked import check_range, read_finite
 from edgespec.export.formats.gguf_tiles import tiles_of_gguf
 from edgespec.export.formats.gptq import BITS
-from edgespec.export.formats.kept import Form, form_of
 from edgespec.export.formats.tiles import (
-    BLOCK,
     LANES,
     TILE_FORMATS,
     TileFormat,
     tiles_of_floats,
     tiles_of_levels,
 )
-from edgespec.export.formats.weights import check_range, read_finite
+from edgespec.export.graph_builder import DataFile
+from edgespec.export.storage import FLOATS, Storage
 from edgespec.models import TensorSource
 
 # Values of the rows that are read and stored at a time.
 _PART_VALUES = 1 << 17
-_FLOATS = {"fp32": "f32", "fp16": "f16"}
+_THREADS = 2
 _HALVES = ("d", "dmin", "m")
+# Maximum share of a matrix's squared norm in blocks whose scales are too small for half precision.
+_FAINT_SHARE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -61,20 +62,18 @@ class TileWeights:
     Attributes:
         data: the file of tiles.
         tensors: the checkpoint's tensors.
-        precision: formats of the role's matrices.
-        as_stored: whether matrices whose encoding tiles can have keep the numbers of their file;
-            those of no more bits than asked for keep them anyway.
-        rounded: matrices that are already rounded to 4 bits, in blocks of the precision's size.
-        head: names of the output projection and the embedding.
+        storage: the format of each matrix.
+        progress: called with the number of weights just written.
+        written: the matrices so far, by their names.
+        errors: relative RMS error of each matrix so far that is in fewer bits than floats have.
     """
 
     data: DataFile
     tensors: TensorSource
-    precision: Precision
-    as_stored: bool
-    rounded: Mapping[str, QuantizedRows]
-    head: Collection[str]
+    storage: Storage
+    progress: Callable[[int], None]
     written: dict[str, Matrix] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
 
     @property
     def formats(self) -> dict[str, int]:
@@ -106,6 +105,7 @@ class TileWeights:
                 for part in parts:
                     self.data.write(part)
                     nbytes += part.nbytes
+                self.progress(int(np.prod(self.tensors.shape(name))))
             rows = sum(self.tensors.shape(name)[0] for name in names)
             width = self.tensors.shape(names[0])[1]
             self.written[key] = Matrix(names, form, rows, width, offset, nbytes)
@@ -113,29 +113,15 @@ class TileWeights:
 
     def _parts(self, name: str, exact: bool) -> tuple[str, Iterator[Bytes]]:
         """Returns the format of a matrix, and its tiles, some at a time."""
-        precision = self.precision.lm_head if name in self.head else self.precision.weights
-        if exact:
-            return "f32", self._floats(name, "f32")
-        encoding = TILE_FORMATS.get(self.tensors.encoding(name) or "")
-        few = encoding is not None and encoding.bits <= self._bits(name, precision)
-        if encoding is not None and encoding.unit > 1 and (self.as_stored or few):
-            return encoding.name, self._encoded(name, encoding)
-        form = form_of(self.tensors, name, 8) if name in self.precision.exact else None
-        if form is not None:
-            if form.block_size % BLOCK or form.scales is np.float32:  # no tiles have such blocks
-                return "f32", self._floats(name, "f32")
-            kind = f"q{form.bits}_{'z' if form.zero_points else '0'}"
-            return kind, self._kept(name, form)
-        if precision in _FLOATS:
-            return _FLOATS[precision], self._floats(name, _FLOATS[precision])
-        bits = self._bits(name, precision)
-        return f"q{bits}_0", self._quantized(name, bits)
-
-    def _bits(self, name: str, precision: str) -> int:
-        """The bits that a matrix is to have; 0 of floats."""
-        if precision in _FLOATS:
-            return 0
-        return 8 if name in self.precision.wide else int(precision.removeprefix("int"))
+        form = "f32" if exact else self.storage.format(name)
+        if form in FLOATS.values():
+            return form, self._floats(name, form)
+        if name not in self.storage.kept:
+            return form, self._quantized(name, int(form[1]))
+        self.errors[name] = 0.0
+        if form == self.tensors.encoding(name):
+            return form, self._encoded(name, TILE_FORMATS[form])
+        return form, self._kept(name, TILE_FORMATS[form])
 
     def _encoded(self, name: str, kind: TileFormat) -> Iterator[Bytes]:
         for start, stop in self._bounds(name):
@@ -143,40 +129,57 @@ class TileWeights:
             _check_scales(self.tensors, name, tiles.view(kind.layout))
             yield tiles
 
-    def _kept(self, name: str, form: Form) -> Iterator[Bytes]:
-        blocks, middle = self.tensors.blocks(name), 1 << form.bits - 1
+    def _kept(self, name: str, kind: TileFormat) -> Iterator[Bytes]:
+        blocks, middle = self.tensors.blocks(name), 1 << kind.bits - 1
         assert blocks is not None
         shift = np.uint8(middle - (1 << blocks.bits - 1))
         for start, stop in self._bounds(name):
             rows = self.tensors.read_blocks(name, start, stop)
             zeros = None
-            if form.zero_points:
+            if kind.name.endswith("z"):
                 usual = np.full(rows.scales.shape, middle, np.uint8)
                 zeros = usual if rows.zeros is None else rows.zeros + shift
             levels = np.ascontiguousarray(rows.levels + shift)
-            yield tiles_of_levels(levels, rows.scales, zeros, form.bits, blocks.size)[1]
+            yield tiles_of_levels(levels, rows.scales, zeros, kind.bits, blocks.size)[1]
 
     def _floats(self, name: str, kind: str) -> Iterator[Bytes]:
         for start, stop in self._bounds(name):
             values = read_finite(self.tensors, name, start, stop)
             if kind == "f16":
-                check_range(self.tensors, name, values, np.float16)
+                check_range(self.tensors, name, values)
             yield tiles_of_floats(values, kind)
 
     def _quantized(self, name: str, bits: int) -> Iterator[Bytes]:
-        size = self.precision.block_size
-        width = self.tensors.shape(name)[1]
-        ready = self.rounded.get(name) if bits == BITS else None
-        for start, stop in self._bounds(name):
+        """Yields the tiles of rounded rows; sets the matrix's error at the end."""
+        size, (rows, width) = self.storage.precision.block_size, self.tensors.shape(name)
+        ready = self.storage.rounded.get(name) if bits == BITS else None
+
+        def work(bounds: tuple[int, int]) -> tuple[Bytes, QuantizedRows]:
             if ready is None:
-                values = read_finite(self.tensors, name, start, stop)
-                check_range(self.tensors, name, values, np.float16)
+                values = read_finite(self.tensors, name, *bounds)
+                check_range(self.tensors, name, values)
                 found = quantize_rows(values, bits, size)
-                packed, scales = found.packed, found.scales
             else:
-                packed, scales = ready.packed[start:stop], ready.scales[start:stop]
-            levels = _levels(packed, bits)[:, :width]
-            yield tiles_of_levels(np.ascontiguousarray(levels), scales, None, bits, size)[1]
+                own = slice(*bounds)
+                found = replace(ready, packed=ready.packed[own], scales=ready.scales[own])
+            levels = np.ascontiguousarray(_levels(found.packed, bits)[:, :width])
+            return tiles_of_levels(levels, found.scales, None, bits, size)[1], found
+
+        error = norm = faint = 0.0
+        for tiles, found in _in_order(work, self._bounds(name)):
+            yield tiles
+            error += found.squared_error
+            norm += found.squared_norm
+            faint += found.faint_norm
+        if ready is not None:
+            error, norm, faint = ready.squared_error, ready.squared_norm, ready.faint_norm
+        if faint > _FAINT_SHARE * norm:
+            raise ExportError(
+                f"{self.tensors.place(name)}: {name} contains weights of about "
+                f"{np.sqrt(norm / (rows * width)):.2g}, too small for scales in half "
+                f"precision: export at fp32"
+            )
+        self.errors[name] = float(np.sqrt(error / norm)) if norm else 0.0
 
     def _bounds(self, name: str) -> Iterator[tuple[int, int]]:
         rows, width = self.tensors.shape(name)
@@ -193,6 +196,22 @@ def _check_scales(tensors: TensorSource, name: str, stored: npt.NDArray[np.void]
             f"{tensors.place(name)}: {name} has scales that are infinity or NaN: download the "
             "checkpoint again"
         )
+
+
+def _in_order(
+    work: Callable[[tuple[int, int]], tuple[Bytes, QuantizedRows]],
+    parts: Iterator[tuple[int, int]],
+) -> Iterator[tuple[Bytes, QuantizedRows]]:
+    """Calls a function with each part, on a few threads; yields its results in the same order."""
+    waiting: deque[Future[tuple[Bytes, QuantizedRows]]] = deque()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for part in parts:
+            waiting.append(pool.submit(work, part))
+            # Bounds the queue: with a slow disk, the whole matrix would gather in memory.
+            if len(waiting) > 2 * _THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _levels(packed: Bytes, bits: int) -> npt.NDArray[np.uint8]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, external_data_helper, helper
 
-from edgespec.export.components.graph import DataFile, GraphBuilder, Shape
+from edgespec.export.graph_builder import DataFile, GraphBuilder, Shape
 from edgespec.export.portable.weights import PortableWeights, TileMatrix
 
 FLOAT = TensorProto.FLOAT

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from edgespec.export.components.graph import CONTRIB, DataFile, GraphBuilder
 from edgespec.export.formats.blocks import Bytes, Floats
 from edgespec.export.formats.tiles import (
     BLOCK,
@@ -27,6 +26,7 @@ from edgespec.export.formats.tiles import (
     floats_of_tiles,
     levels_of_tiles,
 )
+from edgespec.export.graph_builder import CONTRIB, DataFile, GraphBuilder
 
 FLOAT = TensorProto.FLOAT
 _TYPES = {"<f4": FLOAT, "<f2": TensorProto.FLOAT16, "|u1": TensorProto.UINT8}

@@ -3,6 +3,8 @@
 An engine's module is imported when it is asked for.
 """
 
-from edgespec.runtime.engines.telemetry import switch_off
+from edgespec.runtime.engines.libraries import require_one_onnxruntime, switch_off_telemetry
 
-switch_off()  # here, since no engine's module is imported before this package
+# Here, since no module of an engine is imported before this package.
+switch_off_telemetry()
+require_one_onnxruntime()

@@ -15,7 +15,7 @@ from edgespec.runtime.arrays import Array
 # These operators may run on the CPU: they only read a tensor's shape, which is known there.
 _SHAPE_ONLY = frozenset({"Shape", "Size"})
 
-ort.disable_telemetry_events()  # another package may have imported it before `telemetry`
+ort.disable_telemetry_events()  # another package may have imported it before
 
 
 @dataclass(frozen=True)

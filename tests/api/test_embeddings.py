@@ -201,7 +201,7 @@ def test_int4_is_near_the_original(tmp_path):
 
 def test_layers_on_two_sides_of_a_cut(made, llm, tmp_path):
     folder, _ = made("qwen3-last")
-    options = ExportOptions("fp32", cut_layers=(1,))
+    options = ExportOptions("fp32")
     export_bundle(folder / "checkpoint", tmp_path / "bundle", options=options)
     with LLM(tmp_path / "bundle", **PLAIN) as own:
         assert len(own.bundle.target.stages) == 2

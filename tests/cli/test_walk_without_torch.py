@@ -1,7 +1,7 @@
 """A user's walk, `edgespec export file.gguf -o s && edgespec chat s`, without what tests install.
 
 Processes of their own can import what a plain `pip install edgespec` brings, and nothing else that
-is installed here: neither torch nor transformers.
+is installed here: neither torch nor transformers, and none of what some devices need.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def plain(tmp_path_factory):
         if not allowed & {canonicalize_name(owner) for owner in owners}
     }
     assert {"torch", "transformers", "pytest"} <= absent
-    assert not absent & {"numpy", "onnx", "onnxruntime", "openvino", "tokenizers", "gguf"}
+    assert not absent & {"numpy", "onnx", "onnxruntime", "tokenizers", "gguf"}
     (folder / "sitecustomize.py").write_text(f"ABSENT = {absent!r}\n{HOOK}")
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -90,10 +90,19 @@ def walk(plain, file, output, question, *options):
 
 
 def test_what_only_tests_need_cannot_be_imported(plain):
-    for name in ("torch", "transformers"):
+    for name in ("torch", "transformers", "openvino", "onnxruntime_ep_webgpu"):
         result = plain("-c", f"import {name}")
         assert result.returncode == 1
         assert f"No module named '{name}' here" in result.stderr
+
+
+@pytest.mark.parametrize(("device", "extra"), [("webgpu:0", "webgpu"), ("openvino:gpu", "intel")])
+def test_a_device_that_needs_an_extra_names_it(plain, device, extra):
+    result = plain("-m", "edgespec", "chat", "--device", device)
+    [line] = result.stderr.splitlines()
+    assert result.returncode == 2
+    assert line.startswith(f"edgespec: device {device}: ")
+    assert f'pip install "edgespec[{extra}]"' in line
 
 
 def test_a_file_is_exported_and_answers(plain, tmp_path):

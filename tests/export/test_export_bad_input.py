@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from edgespec import bundle as bundles
 from edgespec.errors import CheckpointError, ExportError, InputError, UnsupportedModelError
 from edgespec.export import ExportOptions, export_bundle, resolve_checkpoint
-from edgespec.export.components.graph import DataFile
+from edgespec.export.graph_builder import DataFile
 
 
 @pytest.fixture(scope="module")

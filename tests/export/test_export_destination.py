@@ -19,7 +19,7 @@ from links import linked
 from edgespec import bundle as bundles
 from edgespec.errors import BundleError, ExportError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.components.graph import DataFile
+from edgespec.export.graph_builder import DataFile
 
 REPLACE = ExportOptions(overwrite=True)
 posix = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.components.graph import DataFile
+from edgespec.export.graph_builder import DataFile
 
 STANDARD = {
     "Add", "Cast", "Concat", "Gather", "Gemm", "Identity", "MatMul", "Mul", "RMSNormalization",

@@ -17,8 +17,8 @@ from tree_attention import LAYERS, NAMES, attended, parts, random_call
 from edgespec import bundle as bundles
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.components.graph import NATIVE, DataFile, GraphBuilder
 from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out, tiles_of_floats
+from edgespec.export.graph_builder import NATIVE, DataFile, GraphBuilder
 from edgespec.export.portable import DATA, GRAPH, lower
 from edgespec.runtime.engines.native import NativeGraph
 

@@ -15,7 +15,7 @@ from edgespec.export import RoundedMatrices, Texts, calibrate, last_rows
 from edgespec.export.formats import products
 from edgespec.export.formats.products import product, upper_moments
 from edgespec.models import load_checkpoint
-from edgespec.system.processors import extensions
+from edgespec.system.machine import extensions
 from edgespec.tuning.calibrating import opener
 
 TEXTS = np.random.default_rng(1).integers(331, size=(3, 48)).tolist()

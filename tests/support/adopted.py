@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import torch
 from checkpoints import make_checkpoint, write_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from edgespec.api.models import load_model
+from edgespec.bundle import TARGET, Bundle
+from edgespec.runtime.plan import HOST, Placement
+from edgespec.runtime.sequences.model import Model
 
 FOLDER = Path(__file__).parents[1] / "export" / "adopted"
 KINDS = ("mistral", "gpt2", "genai")
@@ -25,6 +32,49 @@ _SIZES: dict[str, Any] = {
     "max_position_embeddings": 256,
     "eos_token_id": None,
 }
+
+
+def adopted_model(bundle: Bundle) -> Model:
+    """Load the target of a bundle that was adopted."""
+    return load_model(bundle, TARGET, Placement(HOST, native=False), threads=1)
+
+
+class Original:
+    """A file of `FOLDER` in ONNX Runtime alone."""
+
+    def __init__(self, graph: Path) -> None:
+        self._session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
+        self._inputs = {each.name: each for each in self._session.get_inputs()}
+        self._outputs = [each.name for each in self._session.get_outputs()]
+        self._width = 16 if graph.parent.name == "genai" else 8
+
+    def logits(self, tokens: list[int]) -> Any:
+        """The logits of all tokens, [n, V]."""
+        return self._run(tokens, {})["logits"][0]
+
+    def greedy(self, prompt: list[int], count: int) -> list[int]:
+        """Decode so many tokens, one at a time."""
+        tokens, past = prompt, dict[str, Any]()
+        while len(tokens) < len(prompt) + count:
+            before = next(iter(past.values())).shape[2] if past else 0
+            found = self._run(tokens[before:], past, before)
+            tokens = [*tokens, int(found.pop("logits")[0, -1].argmax())]
+            past = {name.replace("present", "past_key_values"): v for name, v in found.items()}
+        return tokens[len(prompt) :]
+
+    def _run(self, tokens: list[int], past: dict[str, Any], before: int = 0) -> dict[str, Any]:
+        end = before + len(tokens)
+        feeds = {
+            "input_ids": np.array([tokens]),
+            "attention_mask": np.ones((1, end), np.int64),
+            "position_ids": np.arange(before, end)[None],
+            **past,
+        }
+        for name, each in self._inputs.items():
+            if name.startswith("past") and not past:
+                feeds[name] = np.zeros((1, each.shape[1], 0, self._width), np.float32)
+        results = self._session.run(self._outputs, {name: feeds[name] for name in self._inputs})
+        return dict(zip(self._outputs, results, strict=True))
 
 
 def make_original(path: Path, kind: str, noise: float = 0.0) -> PreTrainedModel:

@@ -44,13 +44,12 @@ class Pairs:
     """Makes each pair below `folder` when it is first asked for.
 
     An architecture's name: the draft is the target with noise on its weights, so it is sometimes
-    right; one in `RECURRENT` has two stages and no draft, but for `NAME-draft`. `twin`: the draft
-    is the target. `half`: as `llama`, with fp16 caches, and `small-caches` with int8 ones. `cut`:
-    as `llama`, with one stage per layer. `stranger`: the draft is a one-layer Qwen2 of other sizes
-    that knows 100 positions; `NAME-stranger`: of that architecture. All other models that draft
-    have a mask token, although they were not trained to read it. `head`: the draft is a head of a
-    target of eight layers. `head-cut`: the same in four stages. `head-skip`: the same with a skip
-    set, so that two sources draft in stages. `mtp`: a Qwen3.5 whose checkpoint holds a head.
+    right; one in `RECURRENT` has no draft, but for `NAME-draft`. `twin`: the draft is the target.
+    `half`: as `llama`, with fp16 caches, and `small-caches` with int8 ones. `stranger`: the draft
+    is a one-layer Qwen2 of other sizes that knows 100 positions; `NAME-stranger`: of that
+    architecture. All other models that draft have a mask token, although they were not trained to
+    read it. `head`: the draft is a head of a target of eight layers. `head-skip`: the same with a
+    skip set, so that two sources draft. `mtp`: a Qwen3.5 whose checkpoint holds a head.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +68,7 @@ class Pairs:
         folder = self._folder / name
         target = _checkpoint(folder / "target", architecture)
         if name in RECURRENT:
-            options = ExportOptions(precision="fp32", cut_layers=(1,))
+            options = ExportOptions(precision="fp32")
             export_bundle(folder / "target", folder / "bundle", options=options)
             return Pair(folder / "bundle", target, target)
         if name == "twin":
@@ -84,7 +83,6 @@ class Pairs:
         options = ExportOptions(
             precision="fp32",
             kv_precision={"half": "fp16", "small-caches": "int8"}.get(name, "fp32"),
-            cut_layers=(1,) if name == "cut" else (),
         )
         export_bundle(folder / "target", folder / "bundle", folder / "draft", options)
         return Pair(folder / "bundle", target, draft)
@@ -96,7 +94,6 @@ class Pairs:
         trained_head(folder / "head", target, prompt)
         options = ExportOptions(
             precision="fp32",
-            cut_layers=(1, 3, 6) if name == "head-cut" else (),
             skip_sets=("5-6",) if name == "head-skip" else (),
         )
         export_bundle(folder / "target", folder / "bundle", None, options)
@@ -108,7 +105,7 @@ class Pairs:
         target = _checkpoint(folder / "target", "qwen3_5_text")
         prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
         trained_mtp(folder / "target", target, prompt)
-        options = ExportOptions(precision="fp32", cut_layers=(1,))
+        options = ExportOptions(precision="fp32")
         export_bundle(folder / "target", folder / "bundle", None, options)
         attach_head(folder / "bundle", folder / "target", "fp32", lambda *_: None)
         return Pair(folder / "bundle", target, target)

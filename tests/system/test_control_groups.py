@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgespec.system import control_groups, processors
-from edgespec.system.processors import default_threads
+from edgespec.system import control_groups
+from edgespec.system.machine import default_threads
 
 MIB = 1 << 20
 
@@ -141,9 +141,8 @@ def test_a_thread_for_each_whole_processor(monkeypatch, cores, allowed, quota, t
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     may_use = {0: set(range(allowed))}
     monkeypatch.setattr(os, "sched_getaffinity", may_use.get, raising=False)
-    monkeypatch.setattr(processors, "_TOPOLOGY", Path("nowhere"))
     monkeypatch.setattr(control_groups, "processor_quota", lambda: quota)
-    assert default_threads() == threads
+    assert default_threads(Path("nowhere")) == threads
 
 
 def test_a_system_without_affinity_has_all_its_cores(monkeypatch):
@@ -159,7 +158,6 @@ def test_two_processors_of_a_core_are_one(monkeypatch, tmp_path, allowed, thread
     for number, siblings in enumerate(("0-1", "0-1", "2-3", "2-3")):
         (tmp_path / f"cpu{number}/topology").mkdir(parents=True)
         (tmp_path / f"cpu{number}/topology/thread_siblings_list").write_text(f"{siblings}\n")
-    monkeypatch.setattr(processors, "_TOPOLOGY", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(map(int, allowed)), raising=False)
     monkeypatch.setattr(control_groups, "processor_quota", lambda: None)
-    assert default_threads() == threads
+    assert default_threads(tmp_path) == threads

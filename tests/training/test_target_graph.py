@@ -6,16 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from commandline import PLACE
-from parity import made
+from checkpoints import make_checkpoint, write_tokenizer
+from native_llms import with_library
 
-from edgespec import LLM
 from edgespec import bundle as bundles
+from edgespec.api.models import load_model
+from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, copy_with_taps, export_bundle
 from edgespec.models import load_checkpoint
 from edgespec.models.embedded import BUNDLE
 from edgespec.models.heads.eagle3 import default_taps
+from edgespec.runtime.plan import HOST, Placement
+from edgespec.runtime.sampling.likeliest import likeliest_tokens
+from edgespec.runtime.sequences.model import AFTER, Rows
+from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.training.reader import TargetReader
 from edgespec.training.shape import check_taps, rope_theta
 from edgespec.training.target_graph import TargetGraph
@@ -24,26 +29,26 @@ TEXT = "def add(a, b):\n    return a + b\n" * 8
 
 
 @pytest.fixture(scope="module")
-def graph():
-    return TargetGraph(bundles.load(BUNDLE))
+def tokens():
+    return Tokenizer.from_folder(BUNDLE).encode(TEXT)
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory):
+def target(tmp_path_factory):
+    """The embedded target, whose passes give what enters three layers."""
     opened, folder = bundles.load(BUNDLE), tmp_path_factory.mktemp("tapped")
     copy_with_taps(opened, folder, (0, 3, opened.target.layers))
-    with LLM(folder, draft="none", **{k: v for k, v in PLACE.items() if k != "draft_device"}) as it:
-        yield it
+    return load_model(bundles.load(folder), TARGET, Placement(HOST), 1, features=True)
 
 
-def test_the_tapped_rows_are_embedding_and_what_the_head_multiplies(graph, llm):
-    tokens = llm.tokenizer.encode(TEXT)
-    reading = TargetReader(llm.target, llm.tokenizer.vocab_size, 32).read(tokens)
+@with_library
+def test_the_tapped_rows_are_embedding_and_what_the_head_multiplies(target, tokens):
+    graph, vocabulary = TargetGraph(bundles.load(BUNDLE)), max(tokens) + 1
+    reading = TargetReader(target, vocabulary, 32).read(tokens)
     first, _, last = np.split(reading.features, 3, axis=1)
-    np.testing.assert_allclose(first, graph.embedding.rows(tokens), rtol=2e-3, atol=1e-4)
+    np.testing.assert_array_equal(first, graph.embedding.rows(tokens))
     normed = last / np.sqrt((last * last).mean(axis=1, keepdims=True) + graph.eps) * graph.norm
-    rows = graph.projection.rows(np.arange(llm.tokenizer.vocab_size))
-    logits = normed @ rows.T
+    logits = normed @ graph.projection.rows(np.arange(vocabulary)).T
     # Products round activations to 8 bits.
     error = np.take_along_axis(logits, reading.top_ids, axis=1) - reading.top_logits
     assert np.sqrt((error**2).mean()) < 0.02 * logits.std()
@@ -53,7 +58,8 @@ def test_the_tapped_rows_are_embedding_and_what_the_head_multiplies(graph, llm):
 @pytest.mark.parametrize("architecture", ["gemma2", "granite"])
 def test_norm_and_embedding_have_their_factors(tmp_path, architecture):
     """Gemma's norm adds 1 to its weight, and Granite's divides the logits."""
-    made(tmp_path / "model", architecture)
+    make_checkpoint(tmp_path / "model", architecture)
+    write_tokenizer(tmp_path / "model", 331)
     export_bundle(tmp_path / "model", tmp_path / "bundle", options=ExportOptions("fp32"))
     checkpoint = load_checkpoint(tmp_path / "model")
     graph = TargetGraph(bundles.load(tmp_path / "bundle"))
@@ -64,20 +70,20 @@ def test_norm_and_embedding_have_their_factors(tmp_path, architecture):
     np.testing.assert_allclose(graph.embedding.rows([3, 7]), rows[[3, 7]], rtol=1e-6)
 
 
-def test_reading_again_and_in_other_chunks_gives_the_same(llm):
-    tokens = llm.tokenizer.encode(TEXT)
-    one = TargetReader(llm.target, llm.tokenizer.vocab_size, 32)
-    again = one.read(tokens), TargetReader(llm.target, llm.tokenizer.vocab_size, 7).read(tokens)
-    first = one.read(tokens)
-    for each in again:
-        np.testing.assert_array_equal(first.features, each.features)
-        np.testing.assert_array_equal(first.top_ids, each.top_ids)
-
-
-def test_the_text_stays_the_same(llm):
-    with LLM(BUNDLE, draft="none", device=PLACE["device"], threads=1) as plain:
-        expected = plain.generate("def fibonacci(n):\n", max_new_tokens=24).tokens
-    assert llm.generate("def fibonacci(n):\n", max_new_tokens=24).tokens == expected
+@with_library
+def test_reading_in_any_chunks_gives_what_a_pass_gives(target, tokens):
+    count, vocabulary = len(tokens), 300
+    sequence = target.sequence(tokens)
+    rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], list(range(count)))
+    [logits] = target.forward([rows])
+    rows.accept([])
+    ids = likeliest_tokens(logits, vocabulary, 64)
+    for size in (32, 7):
+        reading = TargetReader(target, vocabulary, size).read(tokens)
+        np.testing.assert_array_equal(reading.features, rows.features)
+        np.testing.assert_array_equal(reading.top_ids, ids)
+        np.testing.assert_array_equal(reading.top_logits, np.take_along_axis(logits, ids, axis=1))
+    assert target.pool.used == 0
 
 
 def test_taps():
@@ -91,12 +97,9 @@ def test_taps():
 
 
 def test_the_base_of_the_rotation_is_the_targets():
-    assert rope_theta(bundles.load(BUNDLE).target) == pytest.approx(10_000, rel=1e-3)
-
-
-def test_the_base_of_a_rotation_of_a_part_of_each_head():
     role = bundles.load(BUNDLE).target
-    pairs = role.head_dim // 2
+    assert rope_theta(role) == pytest.approx(10_000, rel=1e-3)
+    pairs = role.head_dim // 2  # of which half are rotated
     half = 100.0 ** -(np.arange(pairs // 2) / (pairs // 2))
     role = replace(role, inv_freq=(*half.tolist(), *[0.0] * (pairs - pairs // 2)))
     assert rope_theta(role) == pytest.approx(100, rel=1e-9)

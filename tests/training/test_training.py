@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from commandline import PLACE
 from safetensors.numpy import load_file
 
 from edgespec import LLM
@@ -37,7 +36,7 @@ def llm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tapped") / "bundle"
     folder.mkdir()
     copy_with_taps(bundles.load(BUNDLE), folder, OPTIONS.taps)
-    with LLM(folder, draft="none", device=PLACE["device"], threads=1) as llm:
+    with LLM(folder, draft="none", context=512, threads=1) as llm:
         yield llm
 
 

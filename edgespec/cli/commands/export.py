@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -15,14 +16,12 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
 from edgespec import bundle as bundles
-from edgespec.bundle import MANIFEST
+from edgespec.bundle import MANIFEST, Role
 from edgespec.bundle.sublayers import parse
-from edgespec.cli.arguments import layer_numbers
 from edgespec.errors import InputError
 from edgespec.export import (
     BLOCK_SIZES,
     KV_PRECISIONS,
-    NPU_PRECISIONS,
     PRECISIONS,
     STORED,
     ExportOptions,
@@ -33,19 +32,14 @@ from edgespec.export import (
     resolve_checkpoint,
     write_bundle,
 )
-from edgespec.runtime.deployment.fixed_shapes import LONGEST_UNASKED
-from edgespec.runtime.engines import SOCS, compiler
-from edgespec.runtime.shapes import Shapes
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.tuning.adopting import adopt
 from edgespec.tuning.calibrating import TextCalibration
 from edgespec.tuning.draft_head import DraftHead
-from edgespec.tuning.precompiling import precompile
 from edgespec.tuning.quality import HeldOutText
-from edgespec.tuning.quantizing import QUANTIZED, quantize_variant
-from edgespec.tuning.skipping import DEFAULT_BUDGET, LayerSkipSearch, SearchOptions
-from edgespec.tuning.texts import read_text
+from edgespec.tuning.skip_runs import describe_skips, scan
+from edgespec.tuning.texts import calibration_text, read_text
 
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
 _AUTO, _NONE, _OPTIMUM = "auto", "none", "optimum"
@@ -59,10 +53,8 @@ _OF_CHECKPOINTS: dict[str, object] = {
     "calibration": None,
     "no_calibration": False,
     "quality": False,
-    "compile_for": [],
 }
 _log = logging.getLogger(__name__)
-_DEVICES = ", ".join(soc.device for soc in SOCS.values())
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -107,32 +99,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "(default: that of the weights, or int8 if that is int4)"
     )  # fmt: skip
     _add(parser, "kv_precision", KV_PRECISIONS, "precision of the KV cache")
-    _add(
-        parser, "npu_precision", (*NPU_PRECISIONS, *QUANTIZED), "also add a variant of the target "
-        "for NPUs with this precision; w8a16, w4a16: 8- or 4-bit weights, and 16-bit activations "
-        "calibrated on a text (default: none, or fp16 with --compile-for)",
-    )  # fmt: skip
     parser.add_argument(
         "--block-size", choices=(_AUTO, *map(str, sorted(BLOCK_SIZES))), default=_AUTO,
         help="number of weights per scale; auto: the largest one that divides every row (default: "
         "%(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--cut-layers", type=layer_numbers, default=_DEFAULTS["cut_layers"], metavar="N[,N...]",
-        help="cut the model before these layers, so that `run --place` can put the parts on "
-        "different devices",
-    )  # fmt: skip
-    parser.add_argument(
         "--layer-skip", default=_NONE, metavar="auto|none|SETS",
-        help="let the target draft for itself with some layers left out; auto: search for the best "
-        "sets; SETS: 4-6 for layers, 4a or 4m for an attention or MLP, commas between them, / "
+        help="let the target draft for itself with some layers left out; auto: try which, on this "
+        "machine; SETS: 4-6 for layers, 4a or 4m for an attention or MLP, commas between them, / "
         "between sets (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE",
         help="a text like those that the model will read; quantized weights are fitted to it "
-        "(default: a built-in text), and layer-skip sets are tried on it (default: text that the "
-        "model generates)",
+        "and --layer-skip auto tries layers on it (default: a built-in text)",
     )  # fmt: skip
     parser.add_argument(
         "--no-calibration", action="store_true",
@@ -142,20 +123,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--quality", action="store_true",
         help="also measure how far the bundle's predictions are from the original's, on a part of "
         "the calibration text that no weights are fitted to; reads the checkpoint once more",
-    )  # fmt: skip
-    parser.add_argument(
-        "--layer-skip-budget", type=float, default=None, metavar="SECONDS",
-        help=f"approximate time for the layer-skip search (default: {DEFAULT_BUDGET:g})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--compile-for", action="append", default=[], metavar="DEVICE",
-        help="also compile the target for this NPU, which need not be in this machine: "
-        f"{_DEVICES}; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--compile-shapes", type=Shapes.parse, metavar="ROWSxCAPACITIES",
-        help="rows and cache capacities to compile for, such as 8/32x1024; each pair is compiled "
-        f"separately (default: 8 and 32 rows, for the model's context or {LONGEST_UNASKED} tokens)",
     )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
 
@@ -169,29 +136,22 @@ def execute(arguments: argparse.Namespace) -> int:
     graph = None if arguments.via else find_onnx(arguments.checkpoint)
     if arguments.via or graph is not None:
         return _adopt(arguments, graph)
-    skips = _skip_sets(arguments)
-    options = _options(arguments, skips)
-    quantized = arguments.npu_precision in QUANTIZED
+    options = _options(arguments)
     _check_first(arguments)
     target = resolve_checkpoint(arguments.checkpoint)
     head = _checked_head(arguments, head, target)
     draft = _draft(arguments)
     sources = (target,) if draft is None else (target, draft)
-    requantized = compiled = 0
     quality = vocabularies = None
     with _progress_bars() as show:
-        search = None if skips is None else _search(arguments, show)
-        calibration = (
-            None
-            if arguments.no_calibration
-            else TextCalibration(
-                arguments.calibration, lambda done, total: show("reading", done, total)
-            )
-        )
         held_out = _held_out(arguments, target, show) if arguments.quality else None
         # An older bundle is replaced only after all steps, any of which may fail.
         with replacing(arguments.output, options.overwrite, sources) as folder:
-            report = write_bundle(target, folder, draft, options, show, search, calibration)
+            calibration = _calibration(arguments, show)
+            report = write_bundle(target, folder, draft, options, show, calibration)
+            if arguments.layer_skip == _AUTO:
+                text, _ = calibration_text(arguments.calibration)
+                scan(bundles.load(folder), text, partial(show, "skips"))
             if held_out is not None:
                 quality = held_out.quality(folder)
             if head is not None:
@@ -200,32 +160,22 @@ def execute(arguments: argparse.Namespace) -> int:
             fault = tokenizer.chat_fault()
             if draft is not None:
                 vocabularies = VocabularyMap.of(bundles.load(folder), tokenizer)
-            if quantized:
-                precision, text = arguments.npu_precision, arguments.calibration
-                requantized = quantize_variant(folder, precision, text)
-            for device in arguments.compile_for:
-                compiled += precompile(folder, device, arguments.compile_shapes, show)
-    stored = report.bundle_bytes + requantized
-    share = stored / report.source_bytes
+    share = report.bundle_bytes / report.source_bytes
     print(
-        f"{arguments.output}: {decimal(stored)}, "
+        f"{arguments.output}: {decimal(report.bundle_bytes)}, "
         f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
     )
     _warn_of_template(fault, arguments.checkpoint)
-    precompiled = None
-    if arguments.compile_for:
-        precompiled = f"compiled for {', '.join(arguments.compile_for)}: {decimal(compiled)} more"
-    found = None if search is None else search.summary
-    makes = _embedding(arguments.output)
-    for each in (makes, *report.kept, quality, vocabularies, head, precompiled, found):
+    made = bundles.load(arguments.output)
+    found = describe_skips(made) if arguments.layer_skip != _NONE else None
+    for each in (_embedding(made.target), *report.kept, quality, vocabularies, head, found):
         if each is not None and each != "":
             print(each)
     return 0
 
 
-def _embedding(output: Path) -> str | None:
+def _embedding(target: Role) -> str | None:
     """Says what a bundle makes if that is no text."""
-    target = bundles.load(output).target
     if target.embedding is None:
         return None
     return f"makes embeddings of {target.hidden_size} numbers: {target.embedding}"
@@ -233,18 +183,22 @@ def _embedding(output: Path) -> str | None:
 
 def _check_first(arguments: argparse.Namespace) -> None:
     """Checks what an export needs only at its end, since it takes long."""
-    for device in arguments.compile_for:
-        compiler(device)
     if arguments.calibration is not None:
         read_text(arguments.calibration)
+
+
+def _calibration(
+    arguments: argparse.Namespace, show: Callable[[str, int, int], None]
+) -> TextCalibration | None:
+    if arguments.no_calibration:
+        return None
+    return TextCalibration(arguments.calibration, partial(show, "reading"))
 
 
 def _held_out(
     arguments: argparse.Namespace, target: Path, show: Callable[[str, int, int], None]
 ) -> HeldOutText:
-    return HeldOutText(
-        target, arguments.calibration, lambda done, total: show("quality", done, total)
-    )
+    return HeldOutText(target, arguments.calibration, partial(show, "quality"))
 
 
 def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:
@@ -285,7 +239,7 @@ def _attach(arguments: argparse.Namespace, head: DraftHead) -> int:
 
 def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
     """Takes over a model that another program exported as ONNX, perhaps with a draft model."""
-    of_target = _OF_CHECKPOINTS | {"draft_head": None, "layer_skip_budget": None}
+    of_target = _OF_CHECKPOINTS | {"draft_head": None}
     if arguments.draft is not None:
         of_target = {k: v for k, v in of_target.items() if not k.endswith("calibration")}
     _refuse_for_exported(arguments, of_target)
@@ -299,14 +253,9 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
     ):
         report = adopt(graph, arguments.checkpoint, folder)
         if draft is not None:
-            calibration = None
-            if not arguments.no_calibration:
-                calibration = TextCalibration(
-                    arguments.calibration, lambda done, total: show("reading", done, total)
-                )
-            attach_model(folder, draft, options, show, calibration)
+            attach_model(folder, draft, options, show, _calibration(arguments, show))
         fault = Tokenizer.from_folder(folder).chat_fault()
-    print(f"{arguments.output}: {decimal(report.bundle_bytes)}, drafts and verifies in chains")
+    print(f"{arguments.output}: {decimal(report.bundle_bytes)}")
     _warn_of_template(fault, arguments.checkpoint)
     return 0
 
@@ -329,17 +278,15 @@ def _warn_of_template(fault: str | None, checkpoint: str) -> None:
         )  # fmt: skip
 
 
-def _options(arguments: argparse.Namespace, skips: tuple[str, ...] | None) -> ExportOptions:
+def _options(arguments: argparse.Namespace) -> ExportOptions:
     """Returns the options of the export itself."""
     given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
+    if arguments.layer_skip not in (_AUTO, _NONE):
+        given["skip_sets"] = tuple(arguments.layer_skip.split("/"))
+        for each in given["skip_sets"]:
+            parse(each)  # checked before a checkpoint is read
     size = arguments.block_size
-    if arguments.compile_for and arguments.npu_precision is None:
-        given["npu_precision"] = NPU_PRECISIONS[0]
-    if arguments.npu_precision in QUANTIZED:
-        given["npu_precision"] = "fp32"  # exported first, and then quantized
-    return ExportOptions(
-        **given | {"block_size": None if size == _AUTO else int(size), "skip_sets": skips or ()}
-    )
+    return ExportOptions(**given | {"block_size": None if size == _AUTO else int(size)})
 
 
 def _draft(arguments: argparse.Namespace) -> Path | None:
@@ -356,42 +303,11 @@ def _draft(arguments: argparse.Namespace) -> Path | None:
 
 def _refuse_alone(arguments: argparse.Namespace) -> None:
     """Refuses options that have no effect without another one."""
-    for name, needed in (
-        ("draft_precision", ("draft", "draft_head")),
-        ("compile_shapes", ("compile_for",)),
-    ):
-        if getattr(arguments, name) is not None and all(
-            getattr(arguments, each) in (None, [], _NONE) for each in needed
-        ):
-            alone, *others = (f"--{each.replace('_', '-')}" for each in (name, *needed))
-            other = " or ".join(others)
-            raise InputError(
-                f"{alone} does nothing without {other}: add {other}, or leave out {alone}"
-            )
-
-
-def _skip_sets(arguments: argparse.Namespace) -> tuple[str, ...] | None:
-    """Returns the given skip sets; an empty tuple to search for them; None for no layer-skip."""
-    if arguments.layer_skip == _AUTO:
-        return ()
-    if arguments.layer_skip != _NONE:
-        sets = tuple(arguments.layer_skip.split("/"))
-        for each in sets:
-            parse(each)  # checked before a checkpoint is read
-        return sets
-    if arguments.layer_skip_budget is not None:
-        raise InputError("--layer-skip-budget needs a search: add --layer-skip auto")
-    return None
-
-
-def _search(
-    arguments: argparse.Namespace, show: Callable[[str, int, int], None]
-) -> LayerSkipSearch:
-    budget = arguments.layer_skip_budget
-    options = SearchOptions(
-        calibration=arguments.calibration, budget=DEFAULT_BUDGET if budget is None else budget
-    )
-    return LayerSkipSearch(options, lambda done, total: show("search", done, total))
+    if arguments.draft_precision and not arguments.draft and arguments.draft_head in (None, _NONE):
+        raise InputError(
+            "--draft-precision does nothing without --draft or --draft-head: add one, or leave it "
+            "out"
+        )
 
 
 def _add(parser: argparse.ArgumentParser, name: str, choices: tuple[str, ...], text: str) -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import onnxruntime as ort
 
-from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.ort_session import open_session, session_options
 from edgespec.runtime.engines.portable.graph import GraphFile, Shape
 from edgespec.runtime.engines.portable.host import HostSession
-from edgespec.system import processors
+from edgespec.system import machine
 
 
 class Cpu:
@@ -23,8 +22,7 @@ class Cpu:
     shape = None
 
     def __init__(self) -> None:
-        require_one_distribution()
-        self.hardware = processors.model_name()
+        self.hardware = machine.model_name()
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> HostSession:
         """See `Engine`."""

@@ -13,7 +13,6 @@ from typing import Any
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.portable import cuda_driver
 from edgespec.runtime.engines.portable.device import Gpu
 
@@ -35,7 +34,6 @@ class Cuda(Gpu):
     version: str = ort.__version__
 
     def __init__(self, number: int) -> None:
-        require_one_distribution()
         driver = cuda_driver.load()
         require_libraries()
         self.number = number

@@ -10,7 +10,6 @@ from typing import Any
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.ort_session import assigned, open_session, record_assignment
 from edgespec.runtime.engines.portable.cpu import fixed_options
 from edgespec.runtime.engines.portable.graph import GraphFile, Shape
@@ -39,7 +38,6 @@ class Qnn:
     shape = Shape(16, 1024)
 
     def __init__(self, kind: str) -> None:
-        require_one_distribution()
         self.name = f"qnn:{kind}"
         htp = str(plug_in().get_qnn_htp_path())
         devices = [each for each in ort.get_ep_devices() if each.ep_name == _REGISTRATION]

@@ -14,7 +14,6 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.ort_session import session_options
 from edgespec.runtime.engines.portable.device import Gpu
 from edgespec.runtime.engines.small_graphs import small_graph
@@ -46,7 +45,6 @@ class WebGpu(Gpu):
     kind = "webgpu"
 
     def __init__(self, number: int) -> None:
-        require_one_distribution()
         if number:
             raise DeviceError(
                 f"device webgpu:{number}: the plug-in chooses the GPU itself: use webgpu:0"

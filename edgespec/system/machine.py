@@ -1,0 +1,81 @@
+"""The machine as this process sees it: its processors, and the memory that is free."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+from edgespec.system import control_groups
+
+_CPUINFO = "/proc/cpuinfo"
+_EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")
+
+# Linux lists for each logical processor the logical processors of the same core.
+_TOPOLOGY, _SIBLINGS = Path("/sys/devices/system/cpu"), "topology/thread_siblings_list"
+
+
+@cache
+def model_name() -> str:
+    """Returns the processor's model name, as far as the system knows it."""
+    return proc_field(_CPUINFO, "model name") or platform.processor() or platform.machine()
+
+
+@cache
+def extensions() -> tuple[str, ...]:
+    """Returns the instruction sets that matter for quantized products; empty outside Linux.
+
+    The model name alone does not tell: virtual machines call different processors by one name,
+    such as "Intel(R) Xeon(R) Processor".
+    """
+    flags = (proc_field(_CPUINFO, "flags") or proc_field(_CPUINFO, "Features")).split()
+    return tuple(name for name in _EXTENSIONS if name in flags)
+
+
+def default_threads(topology: Path = _TOPOLOGY) -> int:
+    """Returns the number of physical cores that this process may use.
+
+    A second thread per core slows matmuls down. A container's quota of processor time is rounded
+    down to whole processors: more threads would use up a period's time early and then all wait.
+
+    Args:
+        topology: folder in which Linux describes the processors.
+    """
+    quota = control_groups.processor_quota()
+    cores = _cores(topology)
+    return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def available_bytes() -> int:
+    """Returns the free bytes of memory, also limited by the process's control groups."""
+    free = int(psutil.virtual_memory().available)
+    allowed = control_groups.free_bytes()
+    return max(free if allowed is None else min(free, allowed), 0)
+
+
+def proc_field(file: str, name: str) -> str:
+    """Returns the first value of a field of a file of Linux's /proc; empty if one is missing."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    for line in lines:
+        field, _, value = line.partition(":")
+        if field.strip() == name:
+            return value.strip()
+    return ""
+
+
+def _cores(topology: Path) -> int:
+    """Returns the number of cores with at least one logical processor allowed to this process."""
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    if not hasattr(os, "sched_getaffinity"):
+        return cores
+    allowed = os.sched_getaffinity(0)
+    with suppress(OSError):  # /sys may be hidden
+        return len({(topology / f"cpu{n}" / _SIBLINGS).read_text() for n in allowed})
+    return min(cores, len(allowed))

@@ -1,1 +1,0 @@
-"""Builds the parts of a decoder from ONNX operators."""
