@@ -50,11 +50,26 @@ class Placement:
         device: the device's name.
         memory: name of the memory that it uses, `HOST` or a device's own.
         native: whether it runs the native graph; else the portable one.
+        behind: the first layer that runs elsewhere, as do all behind it and the head, and where;
+            None: all run here.
     """
 
     device: str
     memory: str = HOST
     native: bool = True
+    behind: tuple[int, Placement] | None = None
+
+    def of(self, layer: int) -> Placement:
+        """Returns where a layer runs."""
+        return self if self.behind is None or layer < self.behind[0] else self.behind[1]
+
+    def kv(self, role: Role) -> dict[int, str]:
+        """Returns the number format of each layer's keys and values."""
+        assert role.native is not None, "every role has a native graph"
+        held = role.precision.kv
+        portable = "fp16" if held == "int8" else held  # portable graphs have none in 8 bits
+        layers = [each.layer for each in role.native.pools]
+        return {layer: held if self.of(layer).native else portable for layer in layers}
 
 
 @dataclass(frozen=True)
@@ -198,13 +213,17 @@ def _planned(
         assert role.native is not None, "plans are made for native graphs"
         length = min(context, role.context_length)
         slots[name] = wish.sequences * (length + SPARE_ROWS)
-        number = role.precision.kv if placed.native or role.precision.kv != "int8" else "fp16"
-        kv = slots[name] * KVPool.slot_bytes(role.native.pools, number)
-        kv += wish.sequences * RecurrentPool.sequence_bytes(role.native.recurrent)
+        kv = placed.kv(role)
+        for each in role.native.pools:
+            parts[placed.of(each.layer).memory][1] += slots[name] * KVPool.slot_bytes([each], kv)
+        states = wish.sequences * RecurrentPool.sequence_bytes(role.native.recurrent)
+        parts[placed.memory][1] += states
         stored = bundle.manifest.files[role.native.data].size
-        mapped, weights = (stored, 0) if placed.native else (0, portable_bytes(role))
-        for part, size in enumerate((weights, kv, _workspace(role), mapped)):
-            parts[placed.memory][part] += size
+        for where, share in _shares(role, placed):
+            mapped, weights = (stored, 0) if where.native else (0, portable_bytes(role))
+            parts[where.memory][0] += int(share * weights)
+            parts[where.memory][2] += _workspace(role)
+            parts[where.memory][3] += int(share * mapped)
     parts[HOST]  # the process itself is always there
     demands = []
     for memory, (weights, kv, workspace, mapped) in parts.items():
@@ -214,6 +233,18 @@ def _planned(
             limit = free.get(memory, 0) - mapped
         demands.append(Demand(memory, baseline, weights, kv, workspace, mapped, limit))
     return Plan(placements, context, slots, tuple(demands))
+
+
+def _shares(role: Role, placed: Placement) -> list[tuple[Placement, float]]:
+    """Returns where a role runs, and about what share of its weights each place has."""
+    if placed.behind is None:
+        return [(placed, 1.0)]
+    assert role.native is not None, "every role has a native graph"
+    first, other = placed.behind
+    whole, table = sum(role.native.formats.values()), role.vocab_size * role.hidden_size
+    layer = max(whole - (1 if role.tied else 2) * table, 0) / role.layers
+    behind = (role.layers - first) * layer
+    return [(placed, (table + first * layer) / whole), (other, (table + behind) / whole)]
 
 
 def portable_bytes(role: Role) -> int:

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
-import inspect
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Unpack, get_type_hints
 
 import pytest
 
 import edgespec
-from edgespec import LLM
-from edgespec.api.chat import ChatOptions
-from edgespec.api.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
-from edgespec.api.loading import LoadOptions
-from edgespec.api.options import GenerationOptions
-from edgespec.api.sessions import Session
 
 PACKAGES = ("edgespec", "edgespec.models", "edgespec.export", "edgespec.runtime")
 
@@ -175,28 +165,6 @@ def test_public_names():
     assert dir(edgespec) == sorted(edgespec.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Llm'"):
         edgespec.Llm  # noqa: B018
-
-
-LOADING = (LoadOptions, LoadKeywords, {}, [LLM.__init__])
-GENERATING = (
-    GenerationOptions, GenerationKeywords, {"stop": str | Iterable[str]},
-    [LLM.generate, LLM.stream, Session.generate, Session.stream],
-)  # fmt: skip
-CHATTING = (
-    ChatOptions, ChatKeywords, {"stop": str | Iterable[str]},
-    [LLM.chat, LLM.chat_stream, Session.chat],
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "keywords", "wider", "takers"), [LOADING, GENERATING, CHATTING])
-def test_keywords_are_known_to_type_checkers_and_to_help(kind, keywords, wider, takers):
-    assert get_type_hints(keywords) == get_type_hints(kind) | wider
-    defaults = {field.name: field.default for field in fields(kind)}
-    for taker in takers:
-        parameters = inspect.signature(taker).parameters.values()
-        only = {each.name: each.default for each in parameters if each.kind == each.KEYWORD_ONLY}
-        assert only == defaults
-        assert get_type_hints(taker)["options"] == Unpack[keywords]
 
 
 LOADED = "import sys; print(*sorted({m.partition('.')[0] for m in sys.modules}))"

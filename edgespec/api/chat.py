@@ -19,7 +19,7 @@ from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm, call_form
 from edgespec.runtime.text.answer_grammar import CONTENT, AnswerGrammar, Function
 from edgespec.runtime.text.answers import AnswerReader
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.system.options import require_count
+from edgespec.system.options import explained, option
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarCompiler
@@ -29,34 +29,35 @@ _SMOL_TOOLS = "xml_tools"  # how SmolLM3's template calls tools
 _MODES = ("auto", "none", "required")
 
 
+@explained
 @dataclass(frozen=True)
 class ChatOptions(GenerationOptions):
     """Options of an answer in a conversation, in addition to `GenerationOptions`.
-
-    Attributes:
-        tools: functions that the model may call: Python functions with type hints and docstrings,
-            or dicts in OpenAI's format. They are never executed.
-        tool_choice: auto if the model decides whether to call, none, required, or the name of the
-            function that it must call.
-        parallel_tool_calls: whether an answer may have several calls.
-        template_options: further variables of the chat template, such as `enable_thinking` or
-            `reasoning_effort`. Templates ignore what they do not know.
-        thinking_budget: maximum number of tokens of reasoning; then the text that ends it is
-            forced. None for no limit.
 
     Raises:
         InputError: if a value is out of range, or two contradict each other.
     """
 
-    tools: Sequence[Tool] | None = None
-    tool_choice: str = "auto"
-    parallel_tool_calls: bool = True
-    template_options: Mapping[str, Any] | None = None
-    thinking_budget: int | None = None
+    tools: Sequence[Tool] | None = option(
+        None, "functions that the model may call: Python functions with type hints and docstrings, "
+        "or dicts in OpenAI's format; they are never executed",
+    )  # fmt: skip
+    tool_choice: str = option(
+        "auto", "auto if the model decides whether to call, none, required, or the name of the "
+        "function that it must call",
+    )  # fmt: skip
+    parallel_tool_calls: bool = option(True, "whether an answer may have several calls")
+    template_options: Mapping[str, Any] | None = option(
+        None, "further variables of the chat template, such as `enable_thinking` or "
+        "`reasoning_effort`; templates ignore what they do not know",
+    )  # fmt: skip
+    thinking_budget: int | None = option(
+        None, "maximum number of tokens of reasoning; then the text that ends it is forced",
+        none="no limit", least=0,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_count("thinking_budget", self.thinking_budget, 0, optional=True)
         tools = [described(tool) for tool in self.tools or ()]
         object.__setattr__(self, "tools", tools)
         names = [tool["function"]["name"] for tool in tools]

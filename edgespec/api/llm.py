@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, cast, overload
+from typing import Any, cast, overload
 
 from edgespec import bundle as bundles
 from edgespec.api import at_once, session_files
@@ -13,7 +13,6 @@ from edgespec.api.answer_text import AnswerText
 from edgespec.api.chat import ChatOptions, Conversation
 from edgespec.api.embedding import Embedder, Inputs, engine_row
 from edgespec.api.generation import GenerationStream
-from edgespec.api.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
 from edgespec.api.loading import (
     MAX_DRAFT_TOKENS,
     PLANNED_DRAFT_TOKENS,
@@ -21,7 +20,7 @@ from edgespec.api.loading import (
     LoadOptions,
 )
 from edgespec.api.models import planned
-from edgespec.api.options import GenerationOptions, checked, shown
+from edgespec.api.options import GenerationOptions
 from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.prompts import Prompts
@@ -40,6 +39,7 @@ from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
 from edgespec.runtime.text.endings import TextEnd
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.system.options import checked, shown
 
 
 class LLM:
@@ -74,7 +74,7 @@ class LLM:
     """
 
     @shown(LoadOptions)
-    def __init__(self, bundle: str | Path | None = None, **options: Unpack[LoadKeywords]) -> None:
+    def __init__(self, bundle: str | Path | None = None, **options: Any) -> None:
         self.options = checked(LoadOptions, options)
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.draft = self.options.draft
@@ -183,9 +183,7 @@ class LLM:
             self._sources.recycling.successors.save(Path(path), self.bundle.digest)
 
     @shown(ChatOptions)
-    def chat(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatKeywords]
-    ) -> GenerationResult:
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResult:
         """Generates an answer in a conversation.
 
         Args:
@@ -206,7 +204,7 @@ class LLM:
         messages: Sequence[Mapping[str, Any]],
         kept: Kept | None = None,
         /,
-        **options: Unpack[ChatKeywords],
+        **options: Any,
     ) -> GenerationStream:
         """Generates an answer in a conversation piece by piece; see `GenerationStream.pieces`.
 
@@ -237,7 +235,7 @@ class LLM:
         prefix: str,
         suffix: str = "",
         files: Sequence[tuple[str, str]] = (),
-        **options: Unpack[GenerationKeywords],
+        **options: Any,
     ) -> GenerationResult:
         """Generates the text at a cursor.
 
@@ -281,20 +279,18 @@ class LLM:
         return self._prompts.of_infill(prefix, suffix, files, max_new_tokens)
 
     @overload
-    def generate(
-        self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
-    ) -> GenerationResult: ...
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult: ...
 
     @overload
     def generate(
-        self, prompt: list[str] | list[list[int]], **options: Unpack[GenerationKeywords]
+        self, prompt: list[str] | list[list[int]], **options: Any
     ) -> list[GenerationResult]: ...
 
     @shown(GenerationOptions)
     def generate(
         self,
         prompt: str | Sequence[int] | list[str] | list[list[int]],
-        **options: Unpack[GenerationKeywords],
+        **options: Any,
     ) -> GenerationResult | list[GenerationResult]:
         """Generates a text, or those of several prompts at once.
 
@@ -330,7 +326,7 @@ class LLM:
         prompt: str | Sequence[int],
         kept: Kept | None = None,
         /,
-        **options: Unpack[GenerationKeywords],
+        **options: Any,
     ) -> GenerationStream:
         """Generates a text piece by piece: iterate over the stream, then read its `result`.
 
@@ -393,6 +389,8 @@ class LLM:
                 f"offers {', '.join(self.draft_sources)}"
             )
         predicted = predicted_tokens(made.prediction, self.tokenizer, self.tokenizer.vocab_size)
+        if source == NO_DRAFT:  # which makes no use of it
+            predicted = []
         nodes = MAX_DRAFT_TOKENS if predicted else PLANNED_DRAFT_TOKENS
         if made.num_assistant_tokens is not None:
             nodes = made.num_assistant_tokens

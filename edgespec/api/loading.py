@@ -1,4 +1,4 @@
-"""The user's options for loading a bundle, with the defaults that the API and the CLI share."""
+"""The user's options for loading a bundle."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import NoneType
 
 from edgespec.errors import InputError
-from edgespec.system.options import require_count, require_most, take_numpy
+from edgespec.system.options import Option, check, explained, option
 
 DRAFTS = ("auto", "none", "model", "parallel", "head", "layer-skip", "lookup", "recycling")
 PIPELINES = ("auto", "serial", "overlap")
@@ -25,99 +25,83 @@ MAX_THREADS = 1024  # engines allocate memory for each thread in advance
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(i?b|)", re.IGNORECASE)
 
 
+@explained
 @dataclass(frozen=True)
 class LoadOptions:
     """The options for loading a bundle.
-
-    Attributes:
-        device: device of the target: cpu (the faster CPU engine by measurement), gpu (the best
-            usable GPU, else the CPU), or an engine's full name as `edgespec devices` lists it.
-        place: device of each of the target's layers, instead of `device`; see
-            docs/devices.md for the syntax. The device can change only at layers
-            where the bundle is cut.
-        gpu_layers: number of the target's last layers that run, with the head, on the device gpu;
-            the others run on `device`. None: `device` or `place` decides.
-        draft_device: device of the draft model, named like `device`.
-        draft: the draft source, one of `DRAFTS`. auto chooses among all of them in every round,
-            layer-skip among the bundle's skip sets and plain decoding. A bundle's draft is a model
-            or a head; parallel is a draft model that predicts several tokens in one call.
-        pipeline: one of `PIPELINES`. overlap drafts while the target verifies, serial drafts
-            before it, auto chooses by measurement if target and draft model use two devices.
-        draft_memory: file with token statistics of earlier texts for recycling, read if it exists;
-            `LLM.save_draft_memory` writes it. None: recycling starts empty.
-        threads: number of threads per engine; None: the number of physical cores that this
-            process may use.
-        context: maximum number of tokens of prompt and output together; None: what the model was
-            trained for, or less if memory is short.
-        sessions: number of texts of full length that the caches have memory for. Shorter texts
-            share that memory; the least recently used are dropped.
-        prefix_reuse: whether texts outside sessions also reuse cached prefixes of earlier texts.
-            If rows are not exact, a near-tie may then be decided differently than without reuse.
-        prompt_cache: folder for what texts have computed, of which later texts that begin alike go
-            on, in other processes too; see `prefix_reuse` for rows that are not exact. None: none.
-        prompt_cache_size: bytes that it may take on disk, or a text such as 2GiB; the least
-            recently used part gives way. Stored as bytes.
-        memory: limit for anonymous and shared memory together: bytes, or a text such as 2GiB. For
-            several devices, a dict of bytes or a text such as cpu=8GiB,gpu=3GiB. None: the free
-            memory. Stored as bytes.
 
     Raises:
         InputError: if a value is out of range, or two contradict each other.
     """
 
-    device: str = "cpu"
-    draft_device: str = "cpu"
-    draft: str = "auto"
-    pipeline: str = "auto"
-    draft_memory: str | Path | None = None
-    threads: int | None = None
-    context: int | None = None
-    memory: int | str | dict[str, int] | None = None
-    place: str | None = None
-    gpu_layers: int | None = None
-    sessions: int = 1
-    prefix_reuse: bool = False
-    prompt_cache: str | Path | None = None
-    prompt_cache_size: int | str = 2 << 30
+    device: str = option(
+        "cpu", "device of the target, as listed by `edgespec devices`; gpu is the best usable GPU, "
+        "else the CPU", give="a device's name", metavar="DEVICE",
+    )  # fmt: skip
+    draft_device: str = option(
+        "cpu", "device of the draft model", give="a device's name", metavar="DEVICE"
+    )
+    draft: str = option(
+        "auto", "draft source, which never changes the text; auto: in every round those with the "
+        "highest expected speed; layer-skip: the target without some layers; model, head or "
+        "parallel, which predicts several tokens in a call: the bundle's draft", choices=DRAFTS,
+    )  # fmt: skip
+    pipeline: str = option(
+        "auto", "draft while the target verifies (overlap) or before it does (serial); auto: the "
+        "faster one if target and draft model use two devices, else serial", choices=PIPELINES,
+    )  # fmt: skip
+    draft_memory: str | Path | None = option(
+        None, "file with what recycling learned of earlier texts, read if it exists; "
+        "`LLM.save_draft_memory` and the command line write it", none="recycling starts empty",
+        give="a file's name", metavar="FILE",
+    )  # fmt: skip
+    threads: int | None = option(
+        None, "number of threads per engine",
+        none="the number of physical cores that the process may use", least=1, most=MAX_THREADS,
+    )  # fmt: skip
+    context: int | None = option(
+        None, "maximum number of tokens of prompt and output together",
+        none="what the model was trained for, or what fits the memory", least=2,
+    )  # fmt: skip
+    memory: int | str | dict[str, int] | None = option(
+        None, "limit for anonymous and shared memory: bytes or a size such as 2GiB, or one for "
+        "each device, such as cpu=8GiB,gpu=3GiB", none="the free memory", metavar="SIZE",
+    )  # fmt: skip
+    gpu_layers: int | None = option(
+        None, "number of the target's last layers that run, with the head, on the device gpu; the "
+        "others run on `device`", none="all run on `device`", least=0,
+    )  # fmt: skip
+    sessions: int = option(
+        1, "number of texts of full length that the caches have memory for; shorter texts share "
+        "it, and the least recently used are dropped", least=1,
+    )  # fmt: skip
+    prefix_reuse: bool = option(
+        False, "texts outside sessions also reuse cached prefixes of earlier texts; where rows are "
+        "not exact, a near-tie of two tokens may then be decided differently",
+    )  # fmt: skip
+    prompt_cache: str | Path | None = option(
+        None, "folder for what texts have computed, from which later texts that begin alike go on, "
+        "in other processes, too; whoever can read it can find out what was asked",
+        none="nothing is kept", give="a folder's name", metavar="FOLDER",
+    )  # fmt: skip
+    prompt_cache_size: int | str = option(
+        "2GiB", "bytes that it may take on disk, or a size such as 2GiB; what was not used for "
+        "longest gives way", least=1, metavar="SIZE",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        take_numpy(self)
-        for name, kind, wanted in (
-            ("device", str, "a device's name"),
-            ("draft_device", str, "a device's name"),
-            ("prefix_reuse", bool, "True or False"),
-            ("place", (str, NoneType), "a text such as 0-7=cpu,8-=gpu"),
-            ("draft_memory", (str, Path, NoneType), "a file's name"),
-            ("prompt_cache", (str, Path, NoneType), "a folder's name"),
-        ):
-            if not isinstance(getattr(self, name), kind):
-                raise InputError(f"{name} is {getattr(self, name)!r}: give {wanted}")
-        if self.draft not in DRAFTS:
-            raise InputError(f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}")
-        if self.pipeline not in PIPELINES:
-            raise InputError(f"pipeline is {self.pipeline!r}: use one of {', '.join(PIPELINES)}")
+        self._parse_sizes()
+        check(self)
         if self.draft_memory is not None and self.draft not in RECYCLING_DRAFTS:
             raise InputError(
                 f"draft_memory is given, but draft {self.draft!r} does not use it: "
                 f"use one of {', '.join(RECYCLING_DRAFTS)}"
             )
-        for name, usual in (("device", LoadOptions.device), ("gpu_layers", None)):
-            if self.place is not None and getattr(self, name) != usual:
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}, but place already sets the device of "
-                    "every layer: give only one of them"
-                )
-        self._parse_sizes()
+        limit = Option("", least=1, most=MAX_MEMORY)
         if not isinstance(self.memory, dict):
-            require_count("memory", self.memory, 1, optional=True)
+            limit.check("memory", self.memory, (int, NoneType))
         for device, size in self.limits.items():
-            require_count(f"memory of {device}", size, 1)
-            require_most(f"memory of {device}", size, MAX_MEMORY)
-        require_count("sessions", self.sessions, 1)
-        require_count("prompt_cache_size", self.prompt_cache_size, 1)
-        for name, least in (("threads", 1), ("context", 2), ("gpu_layers", 0)):
-            require_count(name, getattr(self, name), least, optional=True)
-        require_most("threads", self.threads, MAX_THREADS)
+            limit.check(f"memory of {device}", size, (int,))
 
     def _parse_sizes(self) -> None:
         if isinstance(self.memory, str):

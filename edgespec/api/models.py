@@ -13,6 +13,7 @@ from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.drafters.head import HeadGraph
 from edgespec.runtime.kernels import library, missing_kernels
 from edgespec.runtime.plan import HOST, Placement, Plan, Wish, plan
+from edgespec.runtime.sequences.chain import Chain, Link
 from edgespec.runtime.sequences.model import NATIVE, Graph, Model
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
@@ -42,23 +43,42 @@ def placements(
     """
     free, places = {HOST: available_bytes()}, dict[str, Placement]()
     for name in loaded_roles(bundle, options):
-        device = options.device if name == TARGET else options.draft_device
-        places[name], own_bytes = _placed(device)
+        place, own_bytes = _placed(options.device if name == TARGET else options.draft_device)
+        if name == TARGET and options.gpu_layers:
+            last, last_bytes = _placed(GPU)
+            first = bundle.target.layers - options.gpu_layers
+            if last.device != place.device:
+                place = last if first <= 0 else replace(place, behind=(first, last))
+                own_bytes = last_bytes
         if bundle.manifest.roles[name].native.adopted:
-            places[name] = replace(places[name], native=False)
-        _require_suited(bundle, name, places[name])
+            place = replace(place, native=False)
         if own_bytes is not None:
             free[GPU] = own_bytes
+        _require_suited(bundle, name, place)
+        places[name] = place
     return places, free
 
 
 def planned(bundle: Bundle, options: LoadOptions) -> Plan:
-    """Plans a bundle's memory on its devices.
+    """Plans a bundle's memory on its devices, and logs what gives way to it.
+
+    Raises:
+        MemoryLimitError: if the memory has no room for what was asked for.
+        EdgespecError: as `find_plan`.
+    """
+    found = find_plan(bundle, options)
+    for line in found.dropped:
+        _log.warning("%s", line)
+    found.require_fit()
+    return found
+
+
+def find_plan(bundle: Bundle, options: LoadOptions) -> Plan:
+    """Plans a bundle's memory on its devices; it may not fit.
 
     Raises:
         DeviceError: if a device is not known or cannot be used.
         InputError: if the context is longer than the model was trained for.
-        MemoryLimitError: if the memory has no room for what was asked for.
     """
     asked, trained = options.context, bundle.target.context_length
     if asked is not None and asked > trained:
@@ -66,11 +86,7 @@ def planned(bundle: Bundle, options: LoadOptions) -> Plan:
     places, free = placements(bundle, options)
     wanted = options.draft in MODEL_DRAFTS
     wish = Wish(places, asked, options.sessions, wanted, options.limits)
-    found = plan(bundle, wish, free)
-    for line in found.dropped:
-        _log.warning("%s", line)
-    found.require_fit()
-    return found
+    return plan(bundle, wish, free)
 
 
 def load_model(
@@ -99,13 +115,14 @@ def load_model(
     """
     role = bundle.manifest.roles[name]
     graph, memory = _graph(bundle, name, placed, threads, features, accuracy)
+    device = NATIVE if placed.native else placed.device
+    if placed.behind is not None:
+        device += f"+{placed.behind[1].device}"
     if role.is_head:
         width = len(role.taps) * bundle.target.hidden_size
         graph = HeadGraph(graph, width, role.hidden_size)
-    kv = "fp16" if memory is not None and role.precision.kv == "int8" else role.precision.kv
     recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
-    pool = KVPool(role.native.pools, kv, slots, memory, recurrent)
-    device = NATIVE if placed.native else placed.device
+    pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
     return Model(graph, pool, _ropes(bundle, name), device=device)
 
 
@@ -119,11 +136,13 @@ def load_part(
         ValueError: if the graph has no such sublayers, or needs them.
     """
     from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+    from edgespec.runtime.engines.parts import without  # loads the onnx package
 
     native, operators = bundle.target.native, library()
     assert operators is not None, "the target runs with it"
     file = bundle.path / native.graph
-    graph = NativeGraph(file, operators, threads or default_threads(), skipped=skipped)
+    part = without(file, skipped)
+    graph = NativeGraph(part, operators, threads or default_threads(), whole=file)
     return Model(graph, target.pool, _ropes(bundle, TARGET), target.prefixes, target.device)
 
 
@@ -150,16 +169,18 @@ def _placed(device: str) -> tuple[Placement, int | None]:
 
 def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:
     role = bundle.manifest.roles[name]
-    if role.native.adopted and placed.device != HOST:
+    if role.native.adopted and (placed.device != HOST or placed.behind is not None):
         raise DeviceError(
             f"{bundle.path}: its {name} was exported by another program, and runs on the CPU "
             f"alone, not on {placed.device}: use --device cpu"
         )
-    if not placed.native and (role.is_head or role.recurrent):
+    everywhere = placed.native and (placed.behind is None or placed.behind[1].native)
+    if not everywhere and (role.is_head or role.recurrent):
         kind = "a draft head" if role.is_head else "recurrent layers"
         raise DeviceError(
             f"{bundle.path}: its {name} has {kind}, which need edgespec's compiled operators: use "
             f"--{'draft-' if name == DRAFT else ''}device cpu, where they are installed"
+            + ("" if placed.behind is None else ", without --gpu-layers")
         )
 
 
@@ -172,23 +193,41 @@ def _graph(
     accuracy: int | None,
 ) -> tuple[Graph, PoolMemory | None]:
     """Opens a role's graph; returns it, and the memory of its pool if that is not numpy's."""
-    native, count = bundle.manifest.roles[name].native, threads or default_threads()
-    if placed.native:
-        from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
-
-        operators = library()
-        assert operators is not None, "the placement says so"
-        return NativeGraph(bundle.path / native.graph, operators, count, features), None
-    if native.adopted:
+    role, count = bundle.manifest.roles[name], threads or default_threads()
+    if role.native.adopted:
         from edgespec.runtime.engines.adopted import AdoptedGraph
 
-        return AdoptedGraph(bundle.path / native.graph, count), None
-    from edgespec.runtime.engines.portable import accuracy_level, open_graph
+        return AdoptedGraph(bundle.path / role.native.graph, count), None
+    file = bundle.path / role.native.graph
 
-    level = accuracy_level(placed.device) if accuracy is None else accuracy
-    file = portable_graph(bundle, name, level)
-    graph = open_graph(placed.device, file, count)
-    return graph, graph
+    def opened(place: Placement, part: bytes | None = None) -> tuple[Graph, PoolMemory | None]:
+        if place.native:
+            from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+
+            operators = library()
+            assert operators is not None, "the placement says so"
+            whole = None if part is None else file
+            return NativeGraph(part or file, operators, count, features, whole), None
+        from edgespec.runtime.engines.portable import accuracy_level, open_graph
+
+        level = accuracy_level(place.device) if accuracy is None else accuracy
+        graph = open_graph(place.device, portable_graph(bundle, name, level, part), count)
+        return graph, graph
+
+    if placed.behind is None:
+        return opened(placed)
+    from edgespec.runtime.engines.parts import cut  # loads the onnx package
+
+    first, last = placed.behind
+    try:
+        parts = cut(file, first, role.hidden_size)
+    except ValueError as error:
+        raise DeviceError(
+            f"{bundle.path}: its {name} cannot run on two devices ({error}): use another "
+            "--gpu-layers, or none"
+        ) from error
+    chain = Chain([Link(0, *opened(placed, parts[0])), Link(first, *opened(last, parts[1]))])
+    return chain, chain
 
 
 def _ropes(bundle: Bundle, name: str) -> list[Rope]:

@@ -14,7 +14,7 @@ from edgespec.system.cachedir import cache_folder
 _log = logging.getLogger(__name__)
 
 
-def portable_graph(bundle: Bundle, name: str, accuracy: int) -> Path:
+def portable_graph(bundle: Bundle, name: str, accuracy: int, part: bytes | None = None) -> Path:
     """Returns the ONNX file of a role's portable graph, beside its weights.
 
     It is in the cache folder, by the hashes of the native graph and of its tiles.
@@ -23,6 +23,7 @@ def portable_graph(bundle: Bundle, name: str, accuracy: int) -> Path:
         bundle: the bundle, whose role has a native graph.
         name: name of the role.
         accuracy: see `edgespec.export.portable.lower`.
+        part: content of the part of the graph that is wanted; None: all of it.
 
     Raises:
         InputError: if the graph has recurrent layers, or the cache folder has no room for it.
@@ -34,13 +35,15 @@ def portable_graph(bundle: Bundle, name: str, accuracy: int) -> Path:
     folder = cache_folder("portable")
     if folder is None:
         raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")
-    hashes = [bundle.manifest.files[each].sha256 for each in (native.graph, native.data)]
-    facts = repr((VERSION, accuracy, *hashes))
+    graph, data = (bundle.manifest.files[each].sha256 for each in (native.graph, native.data))
+    if part is not None:
+        graph = hashlib.sha256(part).hexdigest()
+    facts = repr((VERSION, accuracy, graph, data))
     made = folder / hashlib.sha256(facts.encode()).hexdigest()[:24]
     if not made.is_dir():
         begin = time.perf_counter()
         try:
-            lower(bundle.path / native.graph, made, accuracy)
+            lower(bundle.path / native.graph, made, accuracy, part)
         except OSError as error:
             raise InputError(
                 f"{folder}: the graph for this device cannot be written "

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from edgespec.api import session_files
 from edgespec.api.chat import ChatOptions
 from edgespec.api.generation import GenerationStream
-from edgespec.api.keywords import ChatKeywords, GenerationKeywords
-from edgespec.api.options import GenerationOptions, shown
+from edgespec.api.options import GenerationOptions
 from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError
 from edgespec.runtime.sequences.sequence import Sequence as Kept
+from edgespec.system.options import shown
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM
@@ -39,23 +39,17 @@ class Session:
             return tuple(kept.tokens[: kept.length])
 
     @shown(GenerationOptions)
-    def generate(
-        self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
-    ) -> GenerationResult:
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
         """See `LLM.generate`."""
         return self.stream(prompt, **options).finish()
 
     @shown(GenerationOptions)
-    def stream(
-        self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
-    ) -> GenerationStream:
+    def stream(self, prompt: str | Sequence[int], **options: Any) -> GenerationStream:
         """See `LLM.stream`. Of several texts at once the one that ends last is kept."""
         return self._llm.stream(prompt, self._open(), **options)
 
     @shown(ChatOptions)
-    def chat(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatKeywords]
-    ) -> GenerationResult:
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResult:
         """See `LLM.chat`: give the whole conversation; only the new part is computed."""
         return self._llm.chat_stream(messages, self._open(), **options).finish()
 

@@ -18,6 +18,7 @@ from edgespec.api.llm import LLM
 from edgespec.batch.answering import Answerer, Task, answer_id
 from edgespec.batch.journal import Journal, Start
 from edgespec.batch.lines import Requests
+from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.system.files import replaced, sync_folder
 
@@ -142,7 +143,7 @@ class Batch:
                 bundle=self.bundle,
                 model=self.model,
                 context=llm.context_length,
-                engine=llm.target.device,
+                engine=llm.models[TARGET].device,
                 created=self.requests.time,
             ),
         )
@@ -195,7 +196,7 @@ def require_same(journal: Journal, llm: LLM) -> None:
     Raises:
         InputError: if the context is another one, which may change texts.
     """
-    start, engine = journal.start, llm.target.device
+    start, engine = journal.start, llm.models[TARGET].device
     if llm.context_length != start.context:
         raise InputError(
             f"the batch was begun with a context of {start.context} tokens and would go on with "

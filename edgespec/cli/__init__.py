@@ -26,7 +26,6 @@ COMMANDS = {
     "export": "make a bundle from a checkpoint",
     "train-draft": "train a draft head for a bundle's target",
     "inspect": "show the contents of a bundle",
-    "profile": "measure how long calls of a bundle's models take on this machine",
     "bench": "compare the speed of draft sources with plain decoding on this machine",
     "eval": "measure a bundle's perplexity, and its distance from another bundle",
     "devices": "list the devices of this machine that can run models",
@@ -145,6 +144,8 @@ class _CommandParser(_Parser):
             self.add_argument(
                 "-v", "--verbose", action="store_true", help="print more messages on stderr"
             )
+            if any(action.dest == "device" for action in self._actions):
+                self._take_settings(args)
             found, unknown = self.parse_known_intermixed_args(args, namespace)
             if unknown:  # otherwise the main parser would refer to its own help
                 self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -156,6 +157,21 @@ class _CommandParser(_Parser):
             options, left = super().parse_known_args(args[:behind], namespace)
             return options, [*left, *args[behind:]]
         return super().parse_known_args(args, namespace)
+
+    def _take_settings(self, args: Sequence[str] | None) -> None:
+        """Declares --config, and makes what is in the file the defaults."""
+        from edgespec.cli.arguments import settings
+
+        option = _Parser(prog=self.prog, add_help=False, allow_abbrev=False)
+        option.add_argument(
+            "--config", metavar="FILE",
+            help="TOML file with any options of the Python API by their names, such as draft or "
+            "repetition_penalty; the command line goes before it",
+        )  # fmt: skip
+        file = option.parse_known_args(args)[0].config
+        if file is not None:
+            self.set_defaults(**settings(file))
+        self._add_container_actions(option)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -31,7 +31,7 @@ def ignoring_termination() -> Iterator[None]:
 
 
 @contextmanager
-def cancelled_by_sigint(stream: GenerationStream | GenerationStream) -> Iterator[None]:
+def cancelled_by_sigint(stream: GenerationStream) -> Iterator[None]:
     """Lets Ctrl-C end the text after the current round; a second Ctrl-C does not wait for it."""
     previous = signal.getsignal(signal.SIGINT)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psutil
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -13,7 +15,6 @@ from prometheus_client import (
 )
 
 from edgespec.api.result import GenerationResult
-from edgespec.server.queue import Queue
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -35,10 +36,11 @@ class Metrics:
     """Metrics of one server since its start.
 
     Args:
-        queue: queue whose length is reported.
+        running: returns the number of texts that are being made.
+        waiting: returns the number of requests that wait.
     """
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, running: Callable[[], int], waiting: Callable[[], int]) -> None:
         registry = self._registry = CollectorRegistry()
         self._texts = Counter(
             "edgespec_texts", "texts by finish reason", ["finish_reason"], registry=registry
@@ -67,8 +69,8 @@ class Metrics:
             buckets=_ROUNDS, registry=registry,
         )  # fmt: skip
         for name, text, value in (
-            ("texts_running", "texts being generated", lambda: queue.running),
-            ("texts_waiting", "requests waiting in the queue", lambda: queue.waiting),
+            ("texts_running", "texts being generated", running),
+            ("texts_waiting", "requests waiting in the queue", waiting),
             (
                 "resident_memory_bytes",
                 "resident memory of the process, including mapped files",

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from edgespec.api.llm import LLM
+from edgespec.runtime.speculation.generation import NO_DRAFT
 from edgespec.runtime.text.answer_forms import call_form, thinking_form
 from edgespec.runtime.text.infill import InfillFormat
 from edgespec.server.answers import Json
@@ -51,7 +52,10 @@ class ModelRoutes:
             "context_length": llm.context_length,
             "max_model_len": llm.context_length,
             "capabilities": able,
-            "edgespec": {"chat": "chat" in able, "draft": llm.draft},
+            "edgespec": {
+                "chat": "chat" in able,
+                "draft": llm.draft if "embedding" not in able else NO_DRAFT,
+            },
         }
 
     async def all(self, _request: Request) -> Response:

@@ -1,25 +1,24 @@
-"""Generation of the texts of all requests, in order, on threads."""
+"""The texts and vectors of all requests: who asks first is served first, each on a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
-from edgespec.runtime.decoding.generate import Round
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.pieces import CallPiece
 from edgespec.server.metrics import Metrics
-from edgespec.server.queue import Queue
-from edgespec.server.refusals import shutting_down
+from edgespec.server.refusals import RequestError, shutting_down
 
 
 @dataclass(frozen=True)
@@ -50,45 +49,54 @@ Made = TypeVar("Made")
 
 
 class TextService:
-    """Generates the texts of all requests.
+    """Makes what requests ask for, on threads that share the engine's passes.
+
+    All methods belong to one event loop. The engine lets a text begin when memory has room for it.
 
     Args:
         llm: model to use.
-        parallel: number of texts at once; they share passes of the target.
+        parallel: number of requests at once.
         limit: maximum number of waiting requests.
 
     Attributes:
         llm: model in use.
-        queue: queue of the requests.
         metrics: metrics of the server.
     """
 
     def __init__(self, llm: LLM, parallel: int, limit: int) -> None:
         self.llm = llm
-        self.queue = Queue(parallel, limit)
-        self.metrics = Metrics(self.queue)
+        self.metrics = Metrics(lambda: self.running, lambda: self.waiting)
+        self._parallel, self._limit = parallel, limit
         self._threads = ThreadPoolExecutor(parallel, "edgespec-text")
-        self._reading: set[GenerationStream] = set()
+        self._requests = 0
+        self._jobs: dict[Future[object], Callable[[], None]] = {}  # and what ends them early
         self._closed = False
+
+    @property
+    def running(self) -> int:
+        """The number of requests whose turn it is."""
+        return min(self._requests, self._parallel)
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait for their turn."""
+        return self._requests - self.running
 
     def close(self) -> None:
         """Ends texts after their current round, and refuses waiting and further requests."""
         self._closed = True
-        self.queue.close()
-        for stream in self._reading:
-            stream.cancel()
-
-    async def text(self, begin: Callable[[], GenerationStream], show: Show) -> GenerationResult:
-        """Generates one text; see `texts`."""
-        [result] = await self.texts(lambda: [begin()], show)
-        return result
+        for job, cancel in tuple(self._jobs.items()):
+            if not job.cancel():
+                cancel()
+        self._threads.shutdown(wait=False)
 
     async def texts(
         self, begin: Callable[[], Sequence[GenerationStream]], show: Show
     ) -> list[GenerationResult]:
         """Generates the texts of one request, one after the other, when it is its turn.
 
-        They end after a round if the task is cancelled.
+        They end after a round if the task is cancelled. The next request's turn comes when they are
+        made, so that a slow client does not make others wait.
 
         Args:
             begin: function that checks the request and creates the streams; called on a thread.
@@ -98,70 +106,8 @@ class TextService:
             EdgespecError: if `begin` or a text fails.
             RequestError: if too many requests wait, or the server shuts down, also during a text.
         """
-        asked = time.perf_counter()
-        with ExitStack() as place:
-            turn = place.enter_context(self.queue.place())
-            try:
-                streams = await asyncio.to_thread(begin)
-                await turn
-            except asyncio.CancelledError:  # the client has disconnected
-                self.metrics.unbegun()
-                raise
-            if self._closed:
-                raise shutting_down()
-            results = await self._read(streams, show, asked, place.close)
-        if any(result.finish_reason == "cancelled" for result in results):
-            raise shutting_down()
-        return results
-
-    async def in_turn(
-        self,
-        begin: Callable[[], Begun],
-        make: Callable[[Begun, Callable[[], None]], Made],
-    ) -> Made:
-        """Does work for a request that is no text, when it is its turn.
-
-        Args:
-            begin: function that checks the request; called on a thread.
-            make: function that does the work with what `begin` returned; called on a thread. It
-                calls its second argument often, which ends it if nobody waits for it any more.
-
-        Raises:
-            EdgespecError: if `begin` or `make` fails.
-            RequestError: as `texts`.
-        """
-        gone = threading.Event()
-
-        def check() -> None:
-            if gone.is_set() or self._closed:
-                raise shutting_down()
-
-        with self.queue.place() as turn:
-            begun = await asyncio.to_thread(begin)
-            await turn
-            check()
-            work = asyncio.get_running_loop().run_in_executor(self._threads, make, begun, check)
-            try:
-                return await asyncio.shield(work)
-            except asyncio.CancelledError:  # the client has disconnected
-                gone.set()
-                await asyncio.wait([work])
-                work.exception()  # nobody is to be told
-                raise
-
-    async def _read(
-        self,
-        streams: Sequence[GenerationStream],
-        show: Show,
-        asked: float,
-        leave: Callable[[], None],
-    ) -> list[GenerationResult]:
-        """Reads texts on a thread to their end, or to the end of a round if this task is cancelled.
-
-        They leave the queue when the last one is finished, so that a slow client does not make
-        others wait.
-        """
-        loop, parts = asyncio.get_running_loop(), asyncio.Queue[Part | None]()
+        asked, loop = time.perf_counter(), asyncio.get_running_loop()
+        parts = asyncio.Queue[Part | None]()
 
         def read(choice: int, stream: GenerationStream) -> GenerationResult:
             waited = time.perf_counter() - asked
@@ -177,28 +123,113 @@ class TextService:
             self.metrics.finished(stream.result, waited)
             return stream.result
 
-        def read_all() -> list[GenerationResult]:
+        with self._place() as leave:
             try:
-                return [read(choice, stream) for choice, stream in enumerate(streams)]
-            finally:
-                loop.call_soon_threadsafe(parts.put_nowait, None)
+                streams = await asyncio.to_thread(begin)
+            except asyncio.CancelledError:  # the client has disconnected
+                self.metrics.unbegun()
+                raise
 
-        def rounds_made() -> int:
-            return sum(len(stream.rounds) for stream in streams)
+            def rounds_made() -> int:
+                return sum(len(stream.rounds) for stream in streams)
 
-        self._reading.update(streams)
-        reader = loop.run_in_executor(self._threads, read_all)
-        reader.add_done_callback(lambda _: leave())
+            def cancel() -> None:
+                for stream in streams:
+                    stream.cancel()
+
+            def ended() -> None:
+                leave()
+                parts.put_nowait(None)
+
+            job = self._submit(
+                lambda: [read(choice, stream) for choice, stream in enumerate(streams)], cancel
+            )
+            job.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
+            try:
+                while (part := await parts.get()) is not None:
+                    await show(part)
+            except BaseException:  # the client has disconnected
+                rounds = rounds_made()
+                await self._stop(job)
+                if job.cancelled():
+                    self.metrics.unbegun()
+                else:
+                    self.metrics.abandoned(rounds_made() - rounds)
+                raise
+        if job.cancelled():
+            raise shutting_down()
+        results = job.result()
+        if any(result.finish_reason == "cancelled" for result in results):
+            raise shutting_down()
+        return results
+
+    async def in_turn(
+        self, begin: Callable[[], Begun], make: Callable[[Begun, Callable[[], None]], Made]
+    ) -> Made:
+        """Does work for a request that is no text, when it is its turn.
+
+        Args:
+            begin: function that checks the request; called on a thread.
+            make: function that does the work with what `begin` returned; called on a thread. It
+                calls its second argument often, which ends it if nobody waits for it any more.
+
+        Raises:
+            EdgespecError: if `begin` or `make` fails.
+            RequestError: as `texts`.
+        """
+        gone = threading.Event()
+
+        def check() -> None:
+            if gone.is_set():
+                raise shutting_down()
+
+        with self._place():
+            begun = await asyncio.to_thread(begin)
+            job = self._submit(lambda: make(begun, check), gone.set)
+            try:
+                await asyncio.wait([asyncio.wrap_future(job)])
+            except asyncio.CancelledError:  # the client has disconnected
+                await self._stop(job)
+                raise
         try:
-            while (part := await parts.get()) is not None:
-                await show(part)
-        except BaseException:  # the client has disconnected
-            rounds = rounds_made()
-            for stream in streams:
-                stream.cancel()
-            await asyncio.wait([reader])
-            self.metrics.abandoned(rounds_made() - rounds)
-            raise
+            return job.result()
+        except CancelledError:
+            raise shutting_down() from None
+
+    @contextmanager
+    def _place(self) -> Iterator[Callable[[], None]]:
+        """Counts a request until the end of the block, or until what it yields is called."""
+        if self._closed:
+            raise shutting_down()
+        if self._requests >= self._parallel + self._limit:
+            raise RequestError(
+                429, f"{self.waiting} requests are waiting already: try again later", "queue_full"
+            )
+        self._requests += 1
+        left = False
+
+        def leave() -> None:
+            nonlocal left
+            self._requests -= not left
+            left = True
+
+        try:
+            yield leave
         finally:
-            self._reading.difference_update(streams)
-        return await reader
+            leave()
+
+    def _submit(self, work: Callable[[], Made], cancel: Callable[[], None]) -> Future[Made]:
+        """Has a thread do the work as soon as one is free."""
+        if self._closed:
+            raise shutting_down()
+        job = self._threads.submit(work)
+        self._jobs[job] = cancel
+        job.add_done_callback(lambda job: self._jobs.pop(job, None))
+        return job
+
+    async def _stop(self, job: Future[Made]) -> None:
+        """Ends work that nobody waits for any more, and waits for its end."""
+        cancel = self._jobs.get(job)
+        if not job.cancel() and cancel is not None:
+            cancel()
+            await asyncio.wait([asyncio.wrap_future(job)])

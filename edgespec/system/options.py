@@ -1,36 +1,195 @@
-"""Checks for the fields of frozen option classes."""
+"""Options: fields of frozen dataclasses, each declared once with its help and its range.
+
+From a declaration follow the check of a value, the help of the class, the signature of functions
+that take the options as keyword arguments (`shown`), and flags of the command line
+(`edgespec/cli/arguments.py`).
+"""
 
 from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from textwrap import fill
+from types import NoneType
+from typing import Any, TypeGuard, TypeVar, get_args, get_type_hints
 
 import numpy as np
 
 from edgespec.errors import InputError
 
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
-def take_numpy(options: object) -> None:
-    """Replaces numpy scalars in the fields of a frozen options object by Python numbers."""
-    for name, value in list(vars(options).items()):
+_OPTION = "option"
+_WANTED = {float: "a number", str: "a text", bool: "True or False", Path: "a path"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is declared of an option besides its name, type and default.
+
+    Attributes:
+        text: what it does, for help.
+        none: what None stands for; empty if that follows from `text`.
+        choices: allowed values; empty for any.
+        least: smallest number.
+        above: number that it must be greater than.
+        most: largest number.
+        gap: smallest number besides `least`.
+        give: what to give instead of a wrong value; empty: as type and range say.
+        metavar: name of the value in help; empty: as the type says.
+    """
+
+    text: str
+    none: str = ""
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    gap: float = -math.inf
+    give: str = ""
+    metavar: str = ""
+
+    def check(self, name: str, value: object, kinds: tuple[type, ...]) -> None:
+        """Checks a value.
+
+        Args:
+            name: name of the option.
+            value: the value.
+            kinds: types that it may have; empty for any.
+
+        Raises:
+            InputError: with the name, the value and what is allowed.
+        """
+        if self.choices:
+            if value not in self.choices:
+                raise InputError(f"{name} is {value!r}: use one of {', '.join(self.choices)}")
+            return
+        if value is None and NoneType in kinds:
+            return
+        if (kinds and not _is_of(value, kinds)) or (_is_number(value) and not self._holds(value)):
+            raise InputError(f"{name} is {value!r}: give {self.give or self._wanted(value, kinds)}")
+
+    def _holds(self, value: float) -> bool:
+        least, most = _or(self.least, -math.inf), _or(self.most, math.inf)
+        # A NaN is not within.
+        inside = least <= value <= most and (self.above is None or value > self.above)
+        return inside and (value == self.least or value >= self.gap)
+
+    def _wanted(self, value: object, kinds: tuple[type, ...]) -> str:
+        if _is_number(value) and self.most is not None and value > self.most:
+            return f"{self.most} or less"
+        if int in kinds or not kinds:
+            return f"a whole number of at least {self.least}"
+        return " or ".join(words for kind, words in _WANTED.items() if kind in kinds)
+
+
+def option(default: Any, text: str, **further: Any) -> Any:
+    """Declares an option as a dataclass's field; see `Option` for the further arguments."""
+    return field(default=default, metadata={_OPTION: Option(text, **further)})
+
+
+@cache
+def declared(kind: type) -> dict[str, Option]:
+    """Returns what a class declares of its options, by their names."""
+    found = {each.name: each.metadata.get(_OPTION) for each in fields(kind)}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+@cache
+def kinds_of(kind: type) -> dict[str, tuple[type, ...]]:
+    """Returns the types that values may have, by option; empty where that are not plain ones."""
+    plain = {int, NoneType, *_WANTED}
+    found = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(kind).items()}
+    return {name: kinds if plain.issuperset(kinds) else () for name, kinds in found.items()}
+
+
+def check(options: object) -> None:
+    """Checks all fields of a frozen options object, and makes numpy's numbers Python's.
+
+    Raises:
+        InputError: if a value is not allowed.
+    """
+    kinds = kinds_of(type(options))
+    for name, each in declared(type(options)).items():
+        value = getattr(options, name)
         if isinstance(value, np.generic):
-            object.__setattr__(options, name, value.item())
+            value = value.item()
+            object.__setattr__(options, name, value)
+        each.check(name, value, kinds[name])
+
+
+def explained(kind: type[T]) -> type[T]:
+    """Decorates an options class: its docstring tells what its options are."""
+    lines = []
+    for name, each in declared(kind).items():
+        text = f"{name}: {each.text}{f'; None: {each.none}' if each.none else ''}."
+        lines.append(fill(text, 96, initial_indent="    ", subsequent_indent="        "))
+    kind.__doc__ = "\n".join([inspect.getdoc(kind) or "", "", "Attributes:", *lines])
+    return kind
+
+
+def shown(kind: type) -> Callable[[F], F]:
+    """Decorates a function so that `inspect.signature`, help and completion show its options.
+
+    The function's last parameter is `**options`; the fields of the options class replace it.
+    """
+
+    def decorate(function: F) -> F:
+        own = inspect.signature(function)
+        taken = inspect.signature(kind).parameters.values()
+        keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in taken]
+        parameters = [*list(own.parameters.values())[:-1], *keywords]
+        vars(function)["__signature__"] = own.replace(parameters=parameters)
+        return function
+
+    return decorate
+
+
+def checked(kind: type[T], options: Mapping[str, Any]) -> T:
+    """Builds an options class from keyword arguments.
+
+    Raises:
+        TypeError: if an option is unknown.
+        InputError: if a value is out of range.
+    """
+    known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    for name in options:
+        if name not in known:
+            raise TypeError(unknown(name, known))
+    return kind(**options)
+
+
+def unknown(name: str, known: list[str]) -> str:
+    """Returns the message for an option that is not known."""
+    from difflib import get_close_matches  # takes 5 ms, and is needed only here
+
+    like = "".join(f" (did you mean {each}?)" for each in get_close_matches(name, known, 1))
+    return f"unknown option {name!r}{like}: use one of {', '.join(known)}"
 
 
 def require_count(name: str, value: object, least: int, optional: bool = False) -> None:
-    """Checks that an option is a whole number of at least `least`, or None if it is `optional`.
+    """Checks that a value is a whole number of at least `least`, or None if it is `optional`.
 
     Raises:
         InputError: with the name, the value and the allowed range.
     """
-    if optional and value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} is {value!r}: give a whole number of at least {least}")
+    Option("", least=least).check(name, value, (int, NoneType) if optional else (int,))
 
 
-def require_most(name: str, value: int | None, most: int) -> None:
-    """Checks that a number is at most `most`.
+def _or(number: float | None, otherwise: float) -> float:
+    return otherwise if number is None else number
 
-    Raises:
-        InputError: with the name, the value and the limit.
-    """
-    if value is not None and value > most:
-        raise InputError(f"{name} is {value}: give {most} or less")
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_of(value: object, kinds: tuple[type, ...]) -> bool:
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, (*kinds, int) if float in kinds else kinds)

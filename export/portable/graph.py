@@ -23,14 +23,14 @@ from edgespec.export.portable.lowering import Lowering, attributes, dims_of
 
 GRAPH, DATA = "portable.onnx", "portable.data"
 """Files of a portable graph and of its weights."""
-VERSION = 1
+VERSION = 2
 """Raised by whoever changes what `lower` writes, so that graphs in caches are made again."""
 
 # Inputs of the native graph that tell attention what a row sees and where its keys go.
 _REPLACED = ("write", "parent", "sequence", "context", "starts")
 
 
-def lower(graph: Path, destination: Path, accuracy: int) -> None:
+def lower(graph: Path, destination: Path, accuracy: int, part: bytes | None = None) -> None:
     """Writes the portable form of a native graph.
 
     Args:
@@ -39,12 +39,15 @@ def lower(graph: Path, destination: Path, accuracy: int) -> None:
             written, and stays as it is if it is there already.
         accuracy: `accuracy_level` of products in blocks: 4, which rounds activations to 8 bits, is
             by far the fastest on CPUs; 0 is for GPUs.
+        part: content of a part of the graph, which is written instead of all of it.
 
     Raises:
         InputError: if the graph has recurrent layers, or other operators that only CPUs have.
         OSError: if the destination cannot be written.
     """
-    native = onnx.load(graph, load_external_data=False)
+    native = (
+        onnx.load(graph, load_external_data=False) if part is None else onnx.load_from_string(part)
+    )
     _check(native.graph)
     with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=destination.parent) as folder:
         partial = Path(folder) / "portable"
@@ -79,17 +82,19 @@ def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
     for each in graph.input:
         if each.name not in _REPLACED and not each.name.startswith(("pool.", "scales.")):
             kind = each.type.tensor_type
-            low.graph.input(each.name, kind.elem_type, dims_of(each))
+            low.graph.input(each.name, kind.elem_type, dims := dims_of(each))
+            if isinstance(dims[-1], int):
+                low.widths[each.name] = dims[-1]
     outputs = {each.name: each for each in graph.output}
     for node in graph.node:
-        if node.output[0] in outputs:
-            info = outputs[node.output[0]]
-            kind = info.type.tensor_type.elem_type
-            low.graph.output(info.name, low.value(node.input[0]), kind, dims_of(info))
-        elif node.domain == NATIVE:
+        if node.domain == NATIVE:
             low.keep(node, _OPERATORS[node.op_type](low, node))
         else:
             low.copy(node)
+        if node.output[0] in outputs:
+            info = outputs[node.output[0]]
+            kind = info.type.tensor_type.elem_type
+            low.graph.output(info.name, low.value(node.output[0]), kind, dims_of(info))
 
 
 def _linear(low: Lowering, node: NodeProto) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnxruntime as ort
@@ -32,11 +32,11 @@ class NativeGraph:
     Weights are computed with where the file is mapped, so loading reads nothing but the graph.
 
     Args:
-        graph: ONNX file, beside the file of its weights, or a whole graph.
+        graph: ONNX file, beside the file of its weights, or the content of a graph.
         library: library of the operators.
         threads: number of threads.
         features: whether `features` is among the results, where the graph gives them.
-        skipped: numbers of sublayers to leave out, see `skipped.without`.
+        whole: file that the content is a part of, see `parts`; None: it has all weights itself.
 
     Raises:
         DeviceError: if ONNX Runtime refuses the library or the graph.
@@ -48,7 +48,7 @@ class NativeGraph:
         library: Path,
         threads: int,
         features: bool = False,
-        skipped: Collection[int] = (),
+        whole: Path | None = None,
     ) -> None:
         options = session_options(threads)
         # Between passes its threads would take the processor from drafting and sampling.
@@ -60,14 +60,10 @@ class NativeGraph:
                 f"{library}: ONNX Runtime refused the operators ({first_line(error)}): install "
                 "edgespec again"
             ) from error
-        source, name = graph, None if isinstance(graph, bytes) else str(graph)
-        if skipped:
-            from edgespec.runtime.engines.skipped import without  # loads onnx
-
-            assert isinstance(graph, Path), "layers alone have nothing to leave out"
-            source = without(graph, skipped)
-            look_for_data_beside(graph, options)
-        self._session = open_session(source, options, ["CPUExecutionProvider"], name)
+        if whole is not None:
+            look_for_data_beside(whole, options)
+        name = None if whole is None else str(whole)
+        self._session = open_session(graph, options, ["CPUExecutionProvider"], name)
         self._inputs = [each.name for each in self._session.get_inputs()]
         names = [each.name for each in self._session.get_outputs()]
         self._outputs = [name for name in names if features or name != FEATURES]

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.errors import DeviceError, InputError
+from edgespec.errors import DeviceError
 from edgespec.runtime.sampling.noise import Noise
 from edgespec.runtime.sampling.truncation import Indices, Nucleus, largest_indices
-from edgespec.system.options import take_numpy
+from edgespec.system.options import check, explained, option
 
 Logits = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
@@ -33,65 +33,48 @@ _HEAD = 64  # number of likeliest tokens that set the bar for the others
 _DIRECT = 8192  # up to so many tokens, noise for all is cheaper than a short list
 
 
+@explained
 @dataclass(frozen=True)
 class SamplingOptions:
     """How tokens are chosen; the defaults are greedy decoding.
 
     Numpy numbers are converted to Python numbers.
 
-    Attributes:
-        temperature: 0 is greedy; otherwise logits are divided by it.
-        top_k: Keep the k likeliest tokens and those equal to the last of them; 0 is off.
-        top_p: Keep the smallest set of likeliest tokens with this probability; 1 is off.
-        min_p: Keep tokens with at least this share of the best token's probability; 0 is off.
-        repetition_penalty: Logits of tokens seen before are divided by it where positive and
-            multiplied where negative (Keskar et al., 2019); 1 is off. Applies to greedy decoding,
-            too.
-        seed: Seed of the noise; None draws one (see `Sampler.seed`).
-
     Raises:
         InputError: If a value is outside its range.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int | None = None
+    temperature: float = option(
+        0.0, "sampling temperature, by which logits are divided; 0 is greedy",
+        least=0, gap=LEAST_TEMPERATURE, most=1e6,
+        give="0 for greedy decoding, or a number from 1e-6 to 1e6 (0.7 to 1 is usual)",
+    )  # fmt: skip
+    top_k: int = option(
+        0, "sample from this number of likeliest tokens and those equal to the last; 0 is off",
+        least=0,
+    )  # fmt: skip
+    top_p: float = option(
+        1.0, "sample from the smallest set of likeliest tokens with this probability; 1 is off",
+        above=0, most=1, give="a number above 0 and up to 1 (1 is off)",
+    )  # fmt: skip
+    min_p: float = option(
+        0.0, "sample from tokens with at least this share of the best one's probability; 0 is off",
+        least=0, most=1, give="a number from 0 (off) to 1",
+    )  # fmt: skip
+    # A penalty near 0 would make logits infinite.
+    repetition_penalty: float = option(
+        1.0, "logits of tokens seen before are divided by it where positive and multiplied where "
+        "negative (Keskar et al., 2019), in greedy decoding, too; 1 is off",
+        least=0.01, most=100, give="a number from 0.01 to 100 (1.1 is usual)",
+    )  # fmt: skip
+    seed: int | None = option(
+        None, "the same seed gives the same text", none="one is drawn, and reported",
+        least=0, most=(1 << 64) - 1,
+        give="a whole number from 0 to 2**64 - 1, or nothing to have one drawn",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        take_numpy(self)
-        for name, kind, holds, wanted in _RANGES:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, kind) or not holds(value):
-                raise InputError(f"{name} is {value!r}: give {wanted}")
-
-
-# Field, accepted types, range (which a NaN is never in), and what to give instead.
-_RANGES: tuple[tuple[str, type | tuple[type, ...], Callable[..., bool], str], ...] = (
-    (
-        "temperature",
-        (int, float),
-        lambda x: x == 0 or LEAST_TEMPERATURE <= x <= 1e6,
-        "0 for greedy decoding, or a number from 1e-6 to 1e6 (0.7 to 1 is usual)",
-    ),
-    ("top_k", int, lambda x: x >= 0, "a whole number from 1 upwards, or 0 to switch it off"),
-    ("top_p", (int, float), lambda x: 0 < x <= 1, "a number above 0 and up to 1 (1 is off)"),
-    ("min_p", (int, float), lambda x: 0 <= x <= 1, "a number from 0 (off) to 1"),
-    (
-        "repetition_penalty",
-        (int, float),
-        lambda x: 0.01 <= x <= 100,  # a penalty near 0 makes logits infinite
-        "a number from 0.01 to 100 (1 is off, 1.1 is usual)",
-    ),
-    (
-        "seed",
-        (int, type(None)),
-        lambda x: x is None or 0 <= x < 1 << 64,
-        "a whole number from 0 to 2**64 - 1, or nothing to have one drawn",
-    ),
-)
+        check(self)
 
 
 class Sampler:

@@ -187,7 +187,7 @@ class KVPool(Pool):
 
     Args:
         shapes: the layers that keep keys and values.
-        kv: number format, fp32, fp16 or int8.
+        kv: number format, fp32, fp16 or int8; by layer where it is not the same of all.
         limit: largest number of slots; None for any.
         memory: where arrays lie; None: where numpy has them.
         recurrent: what recurrent layers hold of the same sequences; None if there are none.
@@ -199,7 +199,7 @@ class KVPool(Pool):
     def __init__(
         self,
         shapes: Sequence[PoolShape],
-        kv: str,
+        kv: str | Mapping[int, str],
         limit: int | None = None,
         memory: PoolMemory | None = None,
         recurrent: RecurrentPool | None = None,
@@ -208,7 +208,7 @@ class KVPool(Pool):
         self.recurrent = recurrent
 
     @staticmethod
-    def slot_bytes(shapes: Sequence[PoolShape], kv: str) -> int:
+    def slot_bytes(shapes: Sequence[PoolShape], kv: str | Mapping[int, str]) -> int:
         """Returns the bytes of a slot in all layers."""
         sizes = _parts(shapes, kv).values()
         return sum(prod(heads + width) * np.dtype(kind).itemsize for heads, width, kind in sizes)
@@ -220,10 +220,11 @@ class KVPool(Pool):
         super().free(slots)
 
 
-def _parts(shapes: Sequence[PoolShape], kv: str) -> Parts:
-    parts: Parts = {
-        f"pool.{each.layer}": ((2, each.kv_heads), (each.dim,), _TYPES[kv]) for each in shapes
-    }
-    if kv == "int8":
-        parts |= {f"scales.{each.layer}": ((2, each.kv_heads), (), np.float32) for each in shapes}
+def _parts(shapes: Sequence[PoolShape], kv: str | Mapping[int, str]) -> Parts:
+    parts = Parts()
+    for each in shapes:
+        number = kv if isinstance(kv, str) else kv[each.layer]
+        parts[f"pool.{each.layer}"] = (2, each.kv_heads), (each.dim,), _TYPES[number]
+        if number == "int8":
+            parts[f"scales.{each.layer}"] = (2, each.kv_heads), (), np.float32
     return parts

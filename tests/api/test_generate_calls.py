@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -12,10 +10,7 @@ from drafts import SIZES, engines
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT
 
 from edgespec import LLM
-from edgespec.api.loading import LoadOptions
-from edgespec.api.options import GenerationOptions
 from edgespec.errors import InputError
-from edgespec.runtime.shapes import ROW_BUCKETS
 
 # The stream
 
@@ -112,60 +107,6 @@ def test_prompts_that_are_neither_text_nor_ids_are_refused(pairs, prompt):
             llm.generate(prompt)
 
 
-def test_numbers_of_numpys_are_numbers(pairs):
-    """As a sweep over `np.linspace` or a table's columns gives them."""
-    options = {"max_new_tokens": np.int64(6), "temperature": np.float32(0.75), "seed": np.uint64(3)}
-    llm = pairs.llm("llama", ENGINES[0], "model")
-    result = llm.generate(SHORT_PROMPT, **options)
-    json.dumps(asdict(result))
-    plain = {name: number.item() for name, number in options.items()}
-    assert GenerationOptions(**options) == GenerationOptions(**plain)
-    assert result.tokens == llm.generate(SHORT_PROMPT, **plain).tokens
-    assert type(LoadOptions(context=np.int32(64)).context) is int
-    for name, value in (("top_k", np.bool_(True)), ("max_new_tokens", np.float64(3))):
-        with pytest.raises(InputError, match=f"{name} is {value.item()}: give a whole number"):
-            GenerationOptions(**{name: value})
-
-
-@pytest.mark.parametrize("value", [None, 5, [None], "", [""]])
-def test_stop_strings_that_are_none_are_refused(value):
-    with pytest.raises(InputError, match=r"stop is .*: give strings of at least one character"):
-        GenerationOptions(stop=value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("device", None), ("draft_device", 0), ("prefix_reuse", "no")]
-)
-def test_load_options_of_the_wrong_type_are_refused(name, value):
-    with pytest.raises(InputError, match=f"{name} is {value!r}: give "):
-        LoadOptions(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "least", "most"),
-    [
-        (LoadOptions, "sessions", 1, None),
-        (LoadOptions, "threads", 1, 1024),
-        (LoadOptions, "context", 2, None),
-        (LoadOptions, "gpu_layers", 0, None),
-        (LoadOptions, "memory", 1, 1 << 62),
-        (GenerationOptions, "max_new_tokens", 1, None),
-        (GenerationOptions, "tree_width", 1, None),
-        (GenerationOptions, "num_assistant_tokens", 0, ROW_BUCKETS[-1] - 1),
-        (GenerationOptions, "logprobs", 0, None),
-    ],
-)
-def test_counts_have_a_least_and_perhaps_a_most(kind, name, least, most):
-    for value in (least, most or 10**6):
-        assert getattr(kind(**{name: value}), name) == value
-    for value in (least - 1, float(least), True):
-        with pytest.raises(InputError, match=f"{name} .*: give a whole number of at least {least}"):
-            kind(**{name: value})
-    if most:
-        with pytest.raises(InputError, match=f"{name} .*is {most + 1}: give {most} or less"):
-            kind(**{name: most + 1})
-
-
 def test_unknown_keywords_are_errors(pairs):
     llm = pairs.llm("llama", ENGINES[0], "model")
     known = r"did you mean max_new_tokens\?\): use one of .*max_new_tokens,"
@@ -173,8 +114,6 @@ def test_unknown_keywords_are_errors(pairs):
         llm.generate("x", max_tokens=3)
     with pytest.raises(TypeError, match="unknown option 'max_tokens'"):
         llm.stream("x", max_tokens=3)
-    with pytest.raises(TypeError, match="unknown option 'gpu': use one of device,"):
-        LLM(pairs.pair("llama").path, gpu=True)
 
 
 def test_the_seed_is_reported_and_brings_the_text_again(pairs):

@@ -15,7 +15,7 @@ from edgespec.batch.lines import read_requests
 from edgespec.batch.running import only_writer
 from edgespec.errors import InputError
 
-START = Start("input", "bundle", "tiny", 512, "onnxruntime:cpu", 1_000_000)
+START = Start("input", "bundle", "tiny", 512, "cpu", 1_000_000)
 FULL = Path("/dev/full")
 
 
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_journal_is_left_alone(path, text):
 
 
 def test_a_journal_of_a_later_version_is_left_alone(path):
-    start = Start("input", "bundle", "tiny", 512, "onnxruntime:cpu", 1_000_000, format=2)
+    start = Start("input", "bundle", "tiny", 512, "cpu", 1_000_000, format=2)
     with pytest.raises(InputError, match="has format 2 and not 1"):
         Journal.begin(path, start)
 

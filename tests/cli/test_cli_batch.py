@@ -73,7 +73,7 @@ def test_answers_are_the_models_own(batch, tmp_path):
     assert result.err.startswith(f"12 answers in {tmp_path / 'out.jsonl'}: ")
     assert left(tmp_path) == ["in.jsonl", "out.jsonl"]
     found = answers(tmp_path / "out.jsonl")
-    llm = LLM(draft="none", device="onnxruntime:cpu", threads=1)
+    llm = LLM(draft="none", device="cpu", threads=1)
     for number, line in enumerate(found):
         name, (temperature, seed) = f"request-{number}", ((0, 0), (1, None), (1, 5))[number % 3]
         seed = seed_of(name) if seed is None else seed
@@ -100,7 +100,7 @@ def test_a_bundle_of_the_users_chats(cli, served_bundle, tmp_path):
     out = tmp_path / "out"
     result = cli("batch", served_bundle, given, "-o", out, "--model-name=mine", *FEW)
     assert result.code == 0, result.err
-    llm = LLM(served_bundle, draft="none", device="onnxruntime:cpu", threads=1)
+    llm = LLM(served_bundle, draft="none", device="cpu", threads=1)
     alone = llm.chat(chat["body"]["messages"], max_new_tokens=4)
     body = ChatCompletion.model_validate(answers(out)[0]["response"]["body"], strict=True)
     assert body.choices[0].message.content == alone.text
@@ -294,7 +294,7 @@ def test_another_engine_is_told(stopped, batch, tmp_path):
     result = batch()
     assert result.code == 0
     told = f"the first {len(kept)} answers were made on openvino:cpu and the others are made on "
-    assert told + "onnxruntime:cpu" in result.err
+    assert told + "cpu" in result.err
 
 
 def test_what_is_finished_is_not_made_again(batch, asked, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from commandline import FAST, fails
 
 from edgespec import LLM
 from edgespec.cli import main
+from edgespec.export import ExportOptions, export_bundle
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 SHORT = [*FAST, "-n", "6", "--draft", "lookup"]
@@ -26,8 +27,7 @@ def bundles(tmp_path_factory):
     make_checkpoint(folder / "checkpoint", "llama")
     write_tokenizer(folder / "checkpoint", 331)
     for name in ("plain", "chat"):
-        arguments = ["export", folder / "checkpoint", "-o", folder / name, "--precision", "fp32"]
-        assert main([str(each) for each in arguments]) == 0
+        export_bundle(folder / "checkpoint", folder / name, options=ExportOptions("fp32"))
         (folder / "checkpoint" / "chat_template.jinja").write_text(TEMPLATE)
     return folder
 
@@ -35,7 +35,7 @@ def bundles(tmp_path_factory):
 @pytest.fixture(scope="module")
 def answers(bundles):
     """The conversation that these messages of a user's lead to."""
-    llm = LLM(bundles / "chat", device="onnxruntime:cpu", draft="none", threads=1)
+    llm = LLM(bundles / "chat", device="cpu", draft="none", threads=1)
 
     def talk(*said, system=None):
         messages = [{"role": "system", "content": system}] if system else []
@@ -196,7 +196,7 @@ def test_faults_do_not_end_the_conversation(cli, bundles, answers, tmp_path):
 
 
 def test_a_model_without_a_template_continues_plain_text(cli, bundles):
-    llm = LLM(bundles / "plain", device="onnxruntime:cpu", draft="none", threads=1)
+    llm = LLM(bundles / "plain", device="cpu", draft="none", threads=1)
     first = llm.generate("def f(", max_new_tokens=6).text
     second = llm.generate(f"def f({first}x", max_new_tokens=6).text
     result = cli("chat", bundles / "plain", *SHORT, stdin=said("def f(", "x"))

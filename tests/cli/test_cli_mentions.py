@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from edgespec.cli.mentions import Mentions, complete
+from edgespec.cli.chat_files import Mentions, complete
 from edgespec.errors import InputError
 
 LIMIT = 50

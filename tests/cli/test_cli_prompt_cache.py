@@ -1,15 +1,14 @@
-"""`--prompt-cache`: commands that start sooner on a prompt that an earlier process has read."""
+"""The prompt cache: commands that start sooner on a prompt that an earlier process has read."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from commandline import FAST, fails
-from servers import serving
+from commandline import FAST, PLACE, fails
 
 from edgespec import LLM
-from edgespec.api.prompt_blocks import BLOCK
+from edgespec.api.stored_prompts import BLOCK
 from edgespec.errors import InputError
 
 PROMPT = "".join(f"def step_{n}(x):\n    return x * {n} + 1\n\n\n" for n in range(60))
@@ -22,7 +21,8 @@ def files(folder):
 
 def test_the_second_process_reads_what_the_first_one_computed(start, tmp_path):
     folder, found = tmp_path / "a" / "prompts", []
-    for option in ([], ["--prompt-cache", folder], ["--prompt-cache", folder]):
+    (tmp_path / "settings.toml").write_text(f"prompt_cache = '{folder}'")
+    for option in ([], ["--config", "settings.toml"], ["--config", "settings.toml"]):
         process = start("run", PROMPT, *SHORT, "--json", *option)
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
@@ -46,23 +46,15 @@ def test_chat_goes_on_after_a_restart(cli, tmp_path):
     assert f"; {len(files(folder)) * BLOCK} of " in second.err
 
 
-def test_the_budget_is_a_size(cli, tmp_path):
-    options = ["--prompt-cache", tmp_path / "prompts", "--prompt-cache-size", "3MiB"]
-    assert cli("chat", *SHORT, *options, stdin=PROMPT.encode()).code == 0
-    stored = sum(file.stat().st_size for file in files(tmp_path / "prompts"))
-    assert 0 < stored <= 3 << 20
-
-
-@pytest.mark.parametrize("command", ["run", "chat", "serve"])
+@pytest.mark.parametrize("command", ["chat", "serve"])
 def test_what_is_wrong_is_told(cli, tmp_path, command):
     (tmp_path / "file").write_text("x")
-    words = ["x"] if command == "run" else []
     fails(
-        cli(command, *words, "--prompt-cache", tmp_path / "file", "--draft=none"),
+        cli(command, "--prompt-cache", tmp_path / "file", "--draft=none"),
         "prompt_cache", "cannot be used (File exists): name a folder",
     )  # fmt: skip
     for size, said in (("2", "size '2' is not valid"), ("none", "size 'none' is not valid")):
-        fails(cli(command, *words, "--prompt-cache", tmp_path, "--prompt-cache-size", size), said)
+        fails(cli(command, "--prompt-cache", tmp_path, "--prompt-cache-size", size), said)
 
 
 def test_serve_takes_both_options(cli, monkeypatch, tmp_path):
@@ -79,11 +71,12 @@ def test_serve_takes_both_options(cli, monkeypatch, tmp_path):
 
 
 def test_a_server_goes_on_where_the_last_one_ended(tmp_path):
+    from servers import serving  # needs the packages of the extra serve
+
     counted, texts = [], []
     for _ in range(2):
-        options = {"device": "onnxruntime:cpu", "threads": 1, "draft": "lookup"}
         with (
-            LLM(prompt_cache=tmp_path / "prompts", prefix_reuse=True, **options) as llm,
+            LLM(prompt_cache=tmp_path / "prompts", prefix_reuse=True, draft="none", **PLACE) as llm,
             serving(llm) as running,
         ):
             body = {"prompt": PROMPT, "max_tokens": 6, "temperature": 0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
@@ -13,14 +13,16 @@ from commandline import FAST, PLACE, PROMPT, fails
 from edgespec import LLM, GenerationResult
 from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions
-from edgespec.cli import main
-from edgespec.cli.arguments import _unescape
+from edgespec.export import ExportOptions, export_bundle
 from edgespec.models.embedded import BUNDLE
 
 
 @pytest.fixture(scope="module")
 def llm():
-    return LLM(**PLACE)
+    return LLM(draft="none", **PLACE)
+
+
+QUICK = ["--draft=none", *FAST]  # measures no passes
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bundle(checkpoint):
     output = checkpoint.parent / "bundle"
-    assert main(["export", str(checkpoint), "-o", str(output), "--precision", "fp32"]) == 0
+    export_bundle(checkpoint, output, options=ExportOptions(precision="fp32"))
     return output
 
 
@@ -62,7 +64,7 @@ def test_the_prompt_comes_from_anywhere(cli, llm, tmp_path):
         (["-f", "-"], PROMPT.encode()),
     ]
     for words, stdin in sources:
-        result = cli("run", *words, "-n", 4, "--json", *FAST, stdin=stdin)
+        result = cli("run", *words, "-n", 4, "--json", *QUICK, stdin=stdin)
         assert result.code == 0, (words, result.err)
         assert json.loads(result.out)["tokens"] == expected.tokens, words
 
@@ -132,11 +134,6 @@ def test_a_prompt_may_be_longer_than_any_path_but_not_than_the_context(cli):
 # Options
 
 
-NOT_OF_THE_COMMAND = (
-    "stop", "sessions", "prefix_reuse", "draft_source", "stop_token_ids", "min_indent", "max_time",
-)  # fmt: skip
-
-
 def test_defaults_are_those_of_the_api(monkeypatch, cli):
     seen = {}
 
@@ -152,42 +149,54 @@ def test_defaults_are_those_of_the_api(monkeypatch, cli):
 
     monkeypatch.setattr(LLM, "__init__", load)
     monkeypatch.setattr(LLM, "stream", stream)
-    monkeypatch.setattr("edgespec.api.llm.is_native", lambda *_: False)
     assert cli("run", "x").code == 1
-    stop = seen.pop("stop")
-    assert tuple(stop) == GenerationOptions().stop
-    for options in (LoadOptions(), GenerationOptions()):
-        for field in fields(options):
-            if field.name not in NOT_OF_THE_COMMAND:
-                assert seen.pop(field.name) == getattr(options, field.name)
-    assert not seen
+    usual = asdict(LoadOptions()) | asdict(GenerationOptions()) | {"stop": []}
+    assert seen
+    assert {name: usual[name] for name in seen} == seen
 
 
 def test_sampling_options_reach_the_sampler(cli, llm):
-    words = ["--temperature=0.9", "--top-k=20", "--top-p=0.95", "--min-p=0.01"]
-    words += ["--repetition-penalty=1.1", "--seed=7", "--num-draft-tokens=3", "--tree-width=2"]
+    words = ["--temperature=0.9", "--top-k=20", "--top-p=0.95", "--min-p=0.01", "--seed=7"]
     result = cli("run", PROMPT, "-n", 16, "--json", "--context=100", *words, *FAST)
     expected = llm.generate(
-        PROMPT, max_new_tokens=16, temperature=0.9, top_k=20, top_p=0.95, min_p=0.01,
-        repetition_penalty=1.1, seed=7,
+        PROMPT, max_new_tokens=16, temperature=0.9, top_k=20, top_p=0.95, min_p=0.01, seed=7,
     )  # fmt: skip
     found = json.loads(result.out)
     assert found["tokens"] == expected.tokens
     assert found["seed"] == 7
+
+
+def test_settings_come_from_a_file(cli, llm, tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text(
+        'draft = "lookup"\nthreads = 1\nmax_new_tokens = 9\nrepetition_penalty = 1.2\n'
+        f'stop = "never"\nnum_assistant_tokens = 3\nprediction = """{PROMPT}"""'
+    )
+    found = json.loads(cli("run", PROMPT, "--config", file, "--json").out)
+    assert found["tokens"] == llm.generate(PROMPT, max_new_tokens=9, repetition_penalty=1.2).tokens
+    assert found["draft"] == "lookup"
+    assert found["accepted_prediction_tokens"] is not None
     assert found["drafted"] <= 3 * found["rounds"]
+    words = ["--config", file, "-n", 2, "--draft=none", "--stop", "no"]
+    for given in ([PROMPT, *words], [*words, PROMPT]):  # the command line goes before it
+        found = json.loads(cli("run", *given, "--json").out)
+        assert (found["new_tokens"], found["draft"]) == (2, "none")
 
 
-def test_a_prediction_comes_from_a_file(cli, tmp_path):
-    plain = json.loads(cli("run", PROMPT, "-n", 64, "--json", "--draft=none", *FAST).out)
-    file = tmp_path / "expected.py"
-    file.write_text(plain["text"], encoding="utf-8")
-    words = ["--draft=lookup", "--num-draft-tokens=15", "--prediction", file]
-    found = json.loads(cli("run", PROMPT, "-n", 64, "--json", *words, *FAST).out)
-    assert found["tokens"] == plain["tokens"]
-    assert found["sources"]["prediction"] >= 3
-    assert found["rounds"] <= 8
-    assert found["accepted_prediction_tokens"] > 50
-    fails(cli("run", PROMPT, "--prediction", tmp_path / "none.py", *FAST), "none.py")
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("max_tokens = 3", "unknown option 'max_tokens' (did you mean max_new_tokens?)"),
+        ("draft = ", "is not TOML"),
+        ('threads = "two"', "invalid int value: 'two'"),
+        ('draft = "best"', "draft is 'best': use one of auto, none"),
+        ("regex = 3", "regex is 3: give a text"),
+    ],
+)
+def test_settings_that_are_refused(cli, tmp_path, text, part):
+    (tmp_path / "settings.toml").write_text(text)
+    fails(cli("run", "x", "--config", tmp_path / "settings.toml"), part)
+    fails(cli("run", "x", "--config", tmp_path / "none.toml"), "none.toml: No such file")
 
 
 def test_stop_strings_know_three_escapes(cli, llm):
@@ -199,8 +208,6 @@ def test_stop_strings_know_three_escapes(cli, llm):
     found = json.loads(result.out)
     assert (found["text"], found["finish_reason"]) == (start, "stop")
 
-    assert _unescape(r"\\n\t\n\r\"") == '\\n\t\n\\r\\"'
-
 
 @pytest.mark.parametrize(
     ("words", "part"),
@@ -208,7 +215,6 @@ def test_stop_strings_know_three_escapes(cli, llm):
         (["--top-p", "2"], "top_p is 2.0"),
         (["-n", "0"], "max_new_tokens is 0"),
         (["-n", "many"], "invalid int value: 'many'"),
-        (["--num-draft-tokens", "1000"], "1000"),
         (["--stop", ""], "at least one character"),
         (["--draft", "best"], "invalid choice: 'best'"),
         (["--device", "toaster"], "device 'toaster' is not known"),
@@ -240,14 +246,14 @@ def test_text_goes_to_stdout_and_facts_to_stderr(cli, llm):
     assert cut == "stopped after 20 tokens: use a larger -n for a longer text"
     assert facts.startswith("20 tokens (length), ")
     assert " tokens/s, mean accepted length " in result.err
-    assert re.search(r"draft: auto \((\S+ \d+%(, )?)+\), engine: onnxruntime:cpu\n$", result.err)
+    assert re.search(r"draft: auto \((\S+ \d+%(, )?)+\), engine: cpu:native\n$", result.err)
     plain = cli("run", PROMPT, "-n", 20, "--draft=none", *FAST)
     assert plain.out == result.out
     assert plain.err.endswith(
-        " tokens/s, mean accepted length 1.00, draft: none, engine: onnxruntime:cpu\n"
+        " tokens/s, mean accepted length 1.00, draft: none, engine: cpu:native\n"
     )
     sampled = cli("run", PROMPT, "-n", 2, "--temperature=1", "--seed=5", "--draft=none", *FAST)
-    assert sampled.err.endswith("draft: none, engine: onnxruntime:cpu, seed: 5\n")
+    assert sampled.err.endswith("draft: none, engine: cpu:native, seed: 5\n")
 
 
 def test_a_terminal_shows_the_prompt_before_the_text(cli, llm, monkeypatch):
@@ -271,7 +277,7 @@ def test_json_is_one_object_with_all_facts(cli):
     assert result.err == ""
     assert found["new_tokens"] == len(found["tokens"]) == 12
     assert found["finish_reason"] == "length"
-    assert (found["draft"], found["engine"]) == ("auto", "onnxruntime:cpu")
+    assert (found["draft"], found["engine"]) == ("auto", "cpu:native")
     assert sum(found["sources"].values()) == found["rounds"]
     assert found["draft_memory"] == "cold"
     assert found["tokens_per_second"] > 0
@@ -298,9 +304,9 @@ def test_every_round_explains_itself_after_the_text(cli):
     for row in rows:
         assert f"{row[1]} " in facts
         assert all(float(number) >= 0 for number in row[2:])
-    fixed = cli("run", PROMPT, "-n", 30, "--explain", "--draft=lookup", *FAST)
-    assert "expected" not in fixed.err
-    assert fixed.err.split()[:6] == ["round", "source", "nodes", "tokens", "ms", "1"]
+    alone = cli("run", PROMPT, "-n", 30, "--explain", *QUICK)
+    assert "expected" not in alone.err
+    assert alone.err.split()[:6] == ["round", "source", "nodes", "tokens", "ms", "1"]
 
 
 def test_nothing_is_explained_before_the_text_is_out(start):
@@ -323,25 +329,19 @@ def test_a_round_without_text_explains_itself(cli, llm):
 
 
 def test_a_draft_memory_is_made_and_used_again(cli, bundle, tmp_path):
-    file = tmp_path / "memory"
-    words = ["run", bundle, PROMPT, "-n", 60, "--json", "--draft=recycling", *FAST]
-    cold, hot = (json.loads(cli(*words, "--draft-memory", file).out) for _ in range(2))
+    file, settings = tmp_path / "memory", tmp_path / "settings.toml"
+    settings.write_text(f"draft = 'recycling'\ndraft_memory = '{file}'")
+    words = ["-n", 60, "--json", "--config", settings, "--threads=1"]
+    cold, hot = (json.loads(cli("run", bundle, PROMPT, *words).out) for _ in range(2))
     assert (cold["draft_memory"], hot["draft_memory"]) == ("cold", "hot")
     assert cold["tokens"] == hot["tokens"]
     assert hot["rounds"] < cold["rounds"]
-    before = file.read_bytes()
-    file.write_bytes(before[: len(before) // 2])
-    fails(cli(*words, "--draft-memory", file), str(file), "damaged")
-    fails(cli("run", PROMPT, "--draft=none", "--draft-memory", file), "draft_memory")
-    fails(cli(*words, "--draft-memory", tmp_path / "missing" / "memory"), "missing")
-
-
-def test_a_draft_memory_belongs_to_its_bundle(cli, bundle, tmp_path):
-    file = tmp_path / "memory"
-    assert cli("run", PROMPT, "-n", 4, "--draft-memory", file, *FAST).code == 0
     kept = file.read_bytes()
-    fails(cli("run", bundle, PROMPT, "-n", 4, "--draft-memory", file, *FAST), "learned from bundle")
+    fails(cli("run", PROMPT, *words), "learned from bundle")
     assert file.read_bytes() == kept
+    file.write_bytes(kept[: len(kept) // 2])
+    fails(cli("run", bundle, PROMPT, *words), str(file), "damaged")
+    fails(cli("run", PROMPT, *words, "--draft=none"), "draft_memory")
 
 
 def test_chat_goes_through_the_template(cli, bundle):
@@ -368,9 +368,3 @@ def test_texts_in_pipes_are_utf8(start, bundle):
     text = LLM(bundle, draft="none", **PLACE).generate("x", **options).text
     assert not text.isascii()
     assert out.decode().splitlines() == text.splitlines()
-
-
-def test_a_draft_model_elsewhere_is_named(cli):
-    options = ["--device=onnxruntime:cpu", "--draft-device=openvino:cpu", "--threads=1"]
-    err = cli("run", PROMPT, "-n", "4", "--draft=model", *options).err
-    assert err.endswith(", engine: onnxruntime:cpu, draft model: openvino:cpu\n")

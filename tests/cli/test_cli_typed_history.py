@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from edgespec.cli import typed_history
-from edgespec.cli.typed_history import TypedHistory
+from edgespec.cli.typed import TypedHistory
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="modes of files are POSIX's")
 
@@ -40,13 +39,14 @@ def test_some_are_not_kept(file):
 
 
 @POSIX
-def test_only_the_user_may_read_them(file, monkeypatch):
+def test_only_the_user_may_read_them_and_the_last_thousand_are_kept(file):
     fill("one")
     assert file.stat().st_mode & 0o777 == 0o600
-    monkeypatch.setattr(typed_history, "_MOST", 3)
-    fill(*map(str, range(9)))
-    assert TypedHistory().load() == ["6", "7", "8"]
-    assert len(file.read_bytes().splitlines()) == 3
+    file.write_bytes(b"".join(b'"%d"\n' % number for number in range(2001)))
+    kept = [str(number) for number in range(1001, 2001)]
+    assert TypedHistory().load() == kept
+    assert len(file.read_bytes().splitlines()) == 1000
+    assert TypedHistory().load() == kept
     assert file.stat().st_mode & 0o777 == 0o600
 
 

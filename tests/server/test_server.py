@@ -13,7 +13,8 @@ import pytest
 from servers import MODEL, PLACE, PROMPT, refused, serving
 
 from edgespec import LLM
-from edgespec.runtime.decoding.generate import Round
+from edgespec.errors import DeviceError
+from edgespec.runtime.speculation.generation import Round
 from edgespec.server.answers import CompletionAnswer, TokenTexts
 from edgespec.server.service import Part
 
@@ -31,7 +32,7 @@ def plain(served_bundle):
 
 @pytest.fixture(scope="module")
 def llm(served_bundle):
-    return LLM(served_bundle, draft="lookup", prefix_reuse=True, sessions=3, **PLACE)
+    return LLM(served_bundle, draft="lookup", sessions=3, **PLACE)
 
 
 @pytest.fixture(scope="module")
@@ -231,9 +232,9 @@ def test_a_failed_device_is_told_without_a_path_and_the_server_goes_on(
     client, llm, running, plain, monkeypatch, caplog
 ):
     def fail(*_):
-        raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
+        raise DeviceError(f"cannot read {Path.cwd()}/model.onnx")
 
-    monkeypatch.setattr(llm.target.executables[0], "run", fail)
+    monkeypatch.setattr(llm.models["target"], "forward", fail)
     for stream in (False, True):
         refused(running.post({"prompt": "xyz" * 9, "stream": stream}), 500, "the server has failed")
     assert [f"cannot read {Path.cwd()}" in record.getMessage() for record in caplog.records] == [
@@ -248,15 +249,15 @@ def test_a_device_that_fails_in_the_midst_of_a_stream_ends_it_with_an_error(
     client, llm, running, monkeypatch, caplog
 ):
     told = running.metrics().get(FAILED, 0)
-    executable = llm.target.executables[0]
-    run, calls = executable.run, count()
+    target = llm.models["target"]
+    forward, calls = target.forward, count()
 
     def fail_later(*arguments):
         if next(calls) > 5:
             raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
-        return run(*arguments)
+        return forward(*arguments)
 
-    monkeypatch.setattr(executable, "run", fail_later)
+    monkeypatch.setattr(target, "forward", fail_later)
     chunks = client.completions.create(prompt="class Stack:\n", stream=True, **GREEDY)
     first = next(iter(chunks))
     assert first.choices[0].text

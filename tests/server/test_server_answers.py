@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 from backends import byte_fallback, byte_level, metaspace
 
-from edgespec.api.result import Clock, GenerationResult
-from edgespec.runtime.decoding.generate import Round
+from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.answers import ChatAnswer, CompletionAnswer, TokenTexts
 from edgespec.server.metrics import Metrics
-from edgespec.server.queue import Queue
 from edgespec.server.service import Part
 
 TOKENIZER = Tokenizer(byte_level(), {})
@@ -34,13 +33,14 @@ def likely(tokens):
 
 
 def made(text, **facts):
-    tokens, clock = encoded(text), Clock()
-    clock.end = 1.0
+    tokens = encoded(text)
     usual = {"finish_reason": "length", "prompt_tokens": 9, "reused": 4, "logprobs": ()}
     return GenerationResult(
         text=text, tokens=tokens, seed=1, draft="none", draft_memory=None,
-        engine="one", exact=True, draft_engine=None, peak_rss_mb=1.0,
-        **clock.facts(len(tokens)), **usual | facts,
+        engine="one", exact=True, draft_engine=None, peak_rss_mb=1.0, new_tokens=len(tokens),
+        ttft_ms=1.0, tpot_ms=1.0, tokens_per_second=1.0, rounds=0, drafted=0, accepted=0,
+        mean_accepted_length=0.0, begun=0, sources={}, predicted_tokens_per_second=None,
+        measured_tokens_per_second=None, engine_ms=1.0, **usual | facts,
     )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def test_of_a_part_that_is_shorter_than_the_targets_own_token_nothing_was_drafte
 
 
 def test_times_are_counted_in_seconds_with_the_waiting_and_of_tokens_that_there_are():
-    metrics = Metrics(Queue(1, 1))
+    metrics = Metrics(lambda: 0, lambda: 0)
     text = replace(made("the end"), ttft_ms=500.0, tpot_ms=20.0)
     for tokens in (4, 1, 0):
         metrics.finished(replace(text, new_tokens=tokens), 2.0)

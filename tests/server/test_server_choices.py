@@ -116,7 +116,7 @@ def test_prompts_in_a_list_have_their_choices_one_after_the_other(client, plain,
 
 
 def test_the_prompt_is_read_once(served_bundle):
-    llm = LLM(served_bundle, draft="none", prefix_reuse=True, **PLACE)
+    llm = LLM(served_bundle, draft="none", **PLACE)
     with serving(llm) as running:
         asked = {**SEEDED, "max_tokens": 2}
         given = running.client().completions.create(prompt=PROMPT, n=3, **asked)
@@ -132,7 +132,7 @@ def test_a_client_that_goes_ends_all_its_choices(plain):
         asked = {**SEEDED, "max_tokens": 400, "n": 3, "stream": True}
         with running.client().completions.create(prompt=PROMPT, **asked) as chunks:
             next(iter(chunks))
-        until(lambda: running.service.queue.running == 0)
+        until(lambda: running.service.running == 0)
         numbers = running.metrics()
         assert numbers['edgespec_texts_total{finish_reason="cancelled"}'] == 3
         assert numbers["edgespec_new_tokens_total"] < 400

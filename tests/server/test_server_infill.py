@@ -63,7 +63,7 @@ def plain(bundle):
 @pytest.fixture
 def running(bundle):
     """As `edgespec serve` has it."""
-    with LLM(bundle, draft="lookup", prefix_reuse=True, **PLACE) as llm, serving(llm) as running:
+    with LLM(bundle, draft="lookup", **PLACE) as llm, serving(llm) as running:
         yield running
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -20,7 +21,6 @@ from commandline import FAST, fails
 from servers import MODEL, PLACE, PROMPT, serving, until
 
 from edgespec import LLM
-from edgespec.server.queue import Queue
 from edgespec.server.service import TextService
 
 LONG = {"model": MODEL, "temperature": 0, "max_tokens": 400}
@@ -50,10 +50,10 @@ def ask(client, errors=()):
 
 def test_more_than_may_wait_are_told_to_come_later(llm, expected):
     with serving(llm, limit=2) as running, ThreadPoolExecutor(3) as threads:
-        client, queue = running.client(), running.service.queue
-        with llm.lock:  # no round is made meanwhile
+        client, service = running.client(), running.service
+        with llm.engine.exclusive():  # no round is made meanwhile
             answers = [threads.submit(ask, client) for _ in range(3)]
-            until(lambda: (queue.running, queue.waiting) == (1, 2))
+            until(lambda: (service.running, service.waiting) == (1, 2))
             with pytest.raises(openai.RateLimitError, match="2 requests are waiting") as caught:
                 ask(client)
             assert caught.value.response.headers["retry-after"] == "1"
@@ -62,41 +62,45 @@ def test_more_than_may_wait_are_told_to_come_later(llm, expected):
         assert ask(client) == expected
 
 
-def test_who_asks_first_is_served_first():
-    served, ends = [], {}
+def test_who_asks_first_is_served_first(llm):
+    service, made = TextService(llm, 2, 9), []
 
-    async def ask(queue, number):
-        ends[number] = asyncio.Event()
-        with queue.place() as turn:
-            await turn
-            served.append(number)
-            await ends[number].wait()
+    async def drop(_part):
+        pass
+
+    async def ask(number):
+        begin = partial(llm.stream, PROMPT, max_new_tokens=8 * (number + 1))
+        try:
+            await service.texts(lambda: [begin()], drop)
+        finally:
+            made.append(number)
 
     async def work():
-        queue = Queue(2, 9)
-        tasks = [asyncio.create_task(ask(queue, number)) for number in range(6)]
-        await settled()
-        assert served == [0, 1]
-        for ended in (1, 2):
-            ends[ended].set()
-            await settled()
-        assert served == [0, 1, 2, 3]
-        tasks[4].cancel()  # while it waits
-        ends[0].set()
-        await settled()
-        assert served == [0, 1, 2, 3, 5]
-        assert queue.running == 2
-        for end in ends.values():
-            end.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert queue.running == queue.waiting == 0
+        tasks = []
+        for number in (8, 0, 2, 3, 1):
+            tasks.append(asyncio.create_task(ask(number)))
+            await asyncio.sleep(0.1)
+            assert service.running == min(len(tasks), 2)
+            assert service.waiting == len(tasks) - service.running
+        tasks[3].cancel()  # while it waits
+        await asyncio.wait([tasks[3]])
+        assert service.waiting == 2
+        release.set()
+        await asyncio.wait(tasks)
+        assert made == [3, 0, 2, 1, 8]
+        assert service.running == service.waiting == 0
 
+    def hold():
+        with llm.engine.exclusive():  # no round is made meanwhile
+            held.set()
+            release.wait(30)
+
+    held, release = threading.Event(), threading.Event()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
     asyncio.run(work())
-
-
-async def settled():
-    for _ in range(9):
-        await asyncio.sleep(0)
+    holder.join()
 
 
 def test_a_short_text_beside_a_long_one_does_not_wait_for_it(llm, expected):
@@ -105,13 +109,15 @@ def test_a_short_text_beside_a_long_one_does_not_wait_for_it(llm, expected):
         with client.completions.create(prompt=PROMPT, stream=True, **LONG) as long:
             next(iter(long))
             assert ask(client) == expected
-            assert running.service.queue.running == 1
+            assert running.service.running == 1
 
 
 def test_a_client_that_reads_nothing_keeps_nobody_waiting(llm, expected):
     """Its text is made, and what it was not shown yet waits for it alone."""
     service = TextService(llm, 1, 1)
-    begin = partial(llm.stream, PROMPT, max_new_tokens=8)
+
+    def begin():
+        return [llm.stream(PROMPT, max_new_tokens=8)]
 
     async def read_nothing(_part):
         await asyncio.Event().wait()
@@ -120,15 +126,15 @@ def test_a_client_that_reads_nothing_keeps_nobody_waiting(llm, expected):
         pass
 
     async def work():
-        idle = asyncio.create_task(service.text(begin, read_nothing))
-        result = await asyncio.wait_for(service.text(begin, read), 30)
+        idle = asyncio.create_task(service.texts(begin, read_nothing))
+        [result] = await asyncio.wait_for(service.texts(begin, read), 30)
         assert not idle.done()
         idle.cancel()
         await asyncio.wait([idle])
         return result.text
 
     assert asyncio.run(work()) == expected
-    assert service.queue.running == 0
+    assert service.running == 0
 
 
 # Clients that go
@@ -141,7 +147,7 @@ def test_a_disconnect_ends_the_text_within_a_round(llm, expected):
             with client.completions.create(prompt=PROMPT, stream=True, **LONG) as chunks:
                 for _ in zip(range(3), chunks, strict=False):
                     pass
-        until(lambda: running.service.queue.running == 0)
+        until(lambda: running.service.running == 0)
         numbers = running.metrics()
         assert numbers["edgespec_rounds_after_cancel_count"] == 3
         assert numbers['edgespec_rounds_after_cancel_bucket{le="1.0"}'] == 3
@@ -153,17 +159,17 @@ def test_a_disconnect_ends_the_text_within_a_round(llm, expected):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_before_the_first_token_leaves_nothing(llm, expected, stream):
     with serving(llm) as running:
-        queue = running.service.queue
+        service = running.service
         body = {"prompt": PROMPT, "stream": stream, **LONG}
-        with llm.lock:
+        with llm.engine.exclusive():
             connections = [connect(running, body) for _ in range(3)]
-            until(lambda: (queue.running, queue.waiting) == (1, 2))
+            until(lambda: (service.running, service.waiting) == (1, 2))
             connections[1].close()
-            until(lambda: queue.waiting == 1)
+            until(lambda: service.waiting == 1)
             connections[2].close()
             connections[0].close()
-            until(lambda: queue.waiting == 0)
-        until(lambda: queue.running == 0)
+            until(lambda: service.waiting == 0)
+        until(lambda: service.running == 0)
         numbers = running.metrics()
         assert numbers["edgespec_rounds_after_cancel_count"] == 3
         assert numbers["edgespec_rounds_after_cancel_sum"] == 0
@@ -178,17 +184,17 @@ def test_a_client_that_goes_while_its_request_is_checked_is_counted(llm):
     def begin():
         checking.set()
         assert checked.wait(30)
-        return llm.stream(PROMPT, max_new_tokens=8)
+        return [llm.stream(PROMPT, max_new_tokens=8)]
 
     async def work():
-        task = asyncio.create_task(service.text(begin, None))
+        task = asyncio.create_task(service.texts(begin, None))
         await asyncio.to_thread(checking.wait, 30)
         task.cancel()
         await asyncio.wait([task])
         checked.set()
 
     asyncio.run(work())
-    assert service.queue.running == 0
+    assert service.running == 0
     assert b'edgespec_texts_total{finish_reason="cancelled"} 1.0' in service.metrics.text()
 
 
@@ -209,7 +215,7 @@ def test_a_client_that_goes_in_the_midst_of_its_body_is_forgotten(llm, expected)
                 b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
             )
         assert ask(running.client()) == expected
-        assert running.service.queue.running == 0
+        assert running.service.running == 0
 
 
 # The end
@@ -218,12 +224,12 @@ def test_a_client_that_goes_in_the_midst_of_its_body_is_forgotten(llm, expected)
 def test_a_shutdown_ends_texts_after_their_round(llm):
     """A text under way is told that it is cut, who waits is refused, and the port is closed."""
     with serving(llm) as running, ThreadPoolExecutor(2) as threads:
-        client, queue = running.client(), running.service.queue
+        client, service = running.client(), running.service
         chunks = iter(client.completions.create(prompt=PROMPT, stream=True, **LONG))
         next(chunks)
-        with llm.lock:
+        with llm.engine.exclusive():
             waiting = threads.submit(ask, client, openai.InternalServerError)
-            until(lambda: queue.waiting == 1)
+            until(lambda: service.waiting == 1)
             running.server.should_exit = True
             assert "shutting down" in str(waiting.result())
         with pytest.raises(openai.APIError, match="shutting down"):
@@ -237,9 +243,9 @@ def test_a_shutdown_ends_texts_after_their_round(llm):
 
 def test_a_shutdown_does_not_wait_for_a_client_that_reads_nothing(llm):
     with serving(llm) as running:
-        with llm.lock:
+        with llm.engine.exclusive():
             sock = connect(running, {"prompt": PROMPT, "stream": True, **LONG})
-            until(lambda: running.service.queue.running == 1)
+            until(lambda: running.service.running == 1)
         running.server.should_exit = True
         running.thread.join(30)
         assert not running.thread.is_alive()
@@ -300,17 +306,19 @@ def test_a_key_from_the_environment(start, served_bundle):
 
 
 def test_texts_are_made_at_once_without_being_asked_to(start, served_bundle):
-    """A text that begins later ends first."""
+    """All have begun before the first one ends."""
     process = start("serve", served_bundle, "--port=0", *FAST, "--draft=none", "--memory=4GiB")
     name, url = started(process)
-    long = {"model": name, "prompt": PROMPT, "max_tokens": 1500, "stream": True}
-    address = f"{url}/v1/completions"
-    with httpx.stream("POST", address, json=long, timeout=60) as response:
-        lines = response.iter_lines()
-        assert next(lines).startswith("data: {")
-        short = {**long, "max_tokens": 2, "stream": False}
-        assert httpx.post(address, json=short, timeout=60).json()["choices"][0]["text"]
-        assert "edgespec_texts_running 1" in httpx.get(f"{url}/metrics").text
+    asked = {"model": name, "prompt": PROMPT, "max_tokens": 300, "stream": True}
+
+    def times(_number):
+        with httpx.stream("POST", f"{url}/v1/completions", json=asked, timeout=60) as response:
+            came = [time.monotonic() for line in response.iter_lines() if line]
+        return came[0], came[-1]
+
+    with ThreadPoolExecutor(8) as clients:
+        begun, ended = zip(*clients.map(times, range(8)), strict=True)
+    assert max(begun) < min(ended)
 
 
 def test_what_cannot_be_served_is_refused_before_anything_is_loaded(cli, tmp_path):

@@ -379,9 +379,9 @@ def test_the_key_and_the_host_are_asked_for(plain):
 
 def test_texts_wait_their_turn_and_are_counted(plain):
     with serving(plain, limit=0) as running, ThreadPoolExecutor(1) as threads:
-        with plain.lock:  # no round is made meanwhile
+        with plain.engine.exclusive():  # no round is made meanwhile
             first = threads.submit(chat, running, options=GREEDY)
-            until(lambda: running.service.queue.running == 1)
+            until(lambda: running.service.running == 1)
             refused(chat(running), 429, "waiting already")
         assert lines(first.result())[-1]["done"] is True
         numbers = running.metrics()
@@ -395,22 +395,22 @@ def test_a_client_that_goes_ends_its_text(plain):
         body = {"model": MODEL, "messages": MESSAGES, "options": {"temperature": 0}}
         with httpx.stream("POST", f"{running.url}/api/chat", json=body) as response:
             next(response.iter_lines())
-        until(lambda: running.service.queue.running == 0)
+        until(lambda: running.service.running == 0)
         numbers = running.metrics()
         assert numbers['edgespec_texts_total{finish_reason="cancelled"}'] == 1
         assert numbers["edgespec_rounds_after_cancel_count"] == 1
 
 
 def test_a_device_that_fails_ends_the_stream_with_an_error(running, llm, monkeypatch, caplog):
-    executable = llm.target.executables[0]
-    run, calls = executable.run, count()
+    target = llm.models["target"]
+    forward, calls = target.forward, count()
 
     def fail_later(*arguments):
         if next(calls) > 5:
             raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
-        return run(*arguments)
+        return forward(*arguments)
 
-    monkeypatch.setattr(executable, "run", fail_later)
+    monkeypatch.setattr(target, "forward", fail_later)
     *parts, last = lines(chat(running, messages=[{**USER, "content": "class Stack:"}]))
     assert parts
     assert last == {"error": "the server has failed: its log has the details"}

@@ -60,16 +60,16 @@ def test_a_conversation_with_what_was_drafted_in_another_colour(page, llm):
 
 def press_during_an_answer(button, page, llm, running):
     """The answer is under way, and waits for its turn."""
-    with llm.lock:
+    with llm.engine.exclusive():
         say(page, "hello")
-        until(lambda: running.service.queue.running == 1)
+        until(lambda: running.service.running == 1)
         page.run(f"document.getElementById('{button}').click()")
         page.until(IDLE)
 
 
 def test_the_stop_button_ends_the_text(page, llm, running):
     press_during_an_answer("stop", page, llm, running)
-    until(lambda: running.service.queue.running == 0)
+    until(lambda: running.service.running == 0)
     assert page.run("document.querySelectorAll('article.error').length") == 0
     assert running.metrics()['edgespec_texts_total{finish_reason="cancelled"}'] == 1
 

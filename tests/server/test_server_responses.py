@@ -173,15 +173,15 @@ def test_what_is_wrong_is_told_as_everywhere(client, running):
 def test_a_device_that_fails_in_the_midst_ends_the_stream_with_a_failed_response(
     client, llm, monkeypatch
 ):
-    executable = llm.target.executables[0]
-    run, calls = executable.run, count()
+    target = llm.models["target"]
+    forward, calls = target.forward, count()
 
     def fail_later(*arguments):
         if next(calls) > 5:
             raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
-        return run(*arguments)
+        return forward(*arguments)
 
-    monkeypatch.setattr(executable, "run", fail_later)
+    monkeypatch.setattr(target, "forward", fail_later)
     asked = {**GREEDY, "input": "class Stack:\n"}
     events = list(client.responses.create(**asked, stream=True))
     assert events[-2].type == "response.output_text.delta"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-PLACE = {"device": "onnxruntime:cpu", "draft_device": "onnxruntime:cpu", "threads": 1}
-FAST = ["--device=onnxruntime:cpu", "--draft-device=onnxruntime:cpu", "--threads=1"]
+PLACE = {"device": "cpu", "draft_device": "cpu", "threads": 1}
+FAST = ["--device=cpu", "--draft-device=cpu", "--threads=1"]
 PROMPT = "def fibonacci(n):\n"
 
 

@@ -9,18 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.api.at_once import TEXTS_AT_ONCE, TextsAtOnce
+from edgespec.api.loading import LoadOptions
 from edgespec.cli import ERRORS_IN_LINES, INTERRUPTED
-from edgespec.cli.arguments import (
-    LOAD_DEFAULTS,
-    add_bundle,
-    add_cache_options,
-    add_draft_source,
-    add_machine,
-    given,
-    require_least,
-)
+from edgespec.cli.arguments import CACHES, MACHINE, add_bundle, add_options, given, require_least
 from edgespec.cli.interrupts import noted_interrupts
-from edgespec.cli.names import add_model_name, model_name
+from edgespec.cli.models import add_model_name, model_name
 from edgespec.cli.progress import texts_bar
 from edgespec.errors import InputError
 
@@ -49,9 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--parallel", type=int, default=TEXTS_AT_ONCE, metavar="N",
         help="number of texts to generate at once (default: %(default)s)",
     )  # fmt: skip
-    add_cache_options(texts)
-    add_draft_source(parser.add_argument_group("drafting (never changes the text)"))
-    add_machine(parser)
+    add_options(texts, LoadOptions, *CACHES, sessions=None, prefix_reuse=True)
+    add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -86,7 +78,7 @@ def _answer(batch: Batch, journal: Journal | None, arguments: argparse.Namespace
     from edgespec.api.llm import LLM
     from edgespec.batch.running import require_same
 
-    options = given(arguments, LOAD_DEFAULTS)
+    options = given(arguments, LoadOptions)
     options["sessions"] = arguments.sessions or arguments.parallel
     if journal is not None and options["context"] is None:
         options["context"] = journal.start.context  # free memory may be another by now
@@ -103,8 +95,8 @@ def _answer(batch: Batch, journal: Journal | None, arguments: argparse.Namespace
         ):
             complete = batch.answer(llm, journal, texts, report)
         seconds = time.perf_counter() - begin
-        if arguments.draft_memory is not None:
-            llm.save_draft_memory(arguments.draft_memory)
+        if llm.options.draft_memory is not None:
+            llm.save_draft_memory(llm.options.draft_memory)
     if not complete:
         journal.close()
         print(

@@ -12,22 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import edgespec
 from edgespec import bundle as bundles
-from edgespec.api.loading import DRAFTS
+from edgespec.api.loading import DRAFTS, LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.bundle import Bundle
-from edgespec.cli.arguments import (
-    CHAT_HELP,
-    CONTEXT_HELP,
-    DEVICE_HELP,
-    DRAFT_DEVICE_HELP,
-    MEMORY_HELP,
-    TEMPERATURE_HELP,
-    THREADS_HELP,
-    add_bundle,
-    add_option,
-    add_pipeline,
-)
-from edgespec.cli.plots import check_png, save_bench_png
+from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_bundle, add_options, given
 from edgespec.cli.progress import progress_bar
 from edgespec.errors import InputError
 from edgespec.runtime.sequences.model import NATIVE
@@ -39,7 +27,6 @@ if TYPE_CHECKING:
 _FAULT = 1  # exit code if a text differs from plain decoding's, which is a bug
 _NEW_TOKENS = 128
 _SHORT_HASH = 12
-_LOADING = ("device", "draft_device", "pipeline", "threads", "context", "memory")
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +37,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show = parser.add_mutually_exclusive_group()
     show.add_argument("--json", action="store_true", help="print one JSON object")
     show.add_argument("--markdown", action="store_true", help="print the card as Markdown")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="save a plot of the results")
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--prompts", action="append", type=Path, default=[], metavar="FILE",
@@ -70,23 +56,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "text do not change if rows are computed in chunks, or in trees beside others "
         "(default: no)",
     )  # fmt: skip
-    add_option(
-        texts, "max_new_tokens", "maximum number of new tokens per text", "-n", default=_NEW_TOKENS
-    )
-    add_option(texts, "temperature", TEMPERATURE_HELP, kind=float)
-    add_option(texts, "seed", "seed of the sampling, the same in all settings", default=0)
+    names = ("max_new_tokens", "temperature", "seed")
+    add_options(texts, GenerationOptions, *names, max_new_tokens=_NEW_TOKENS, seed=0)
     drafting = parser.add_argument_group("settings to compare with plain decoding")
     drafting.add_argument(
         "--draft", type=_drafts, default=("auto",), metavar="SOURCE,...",
         help=f"draft sources: {', '.join(DRAFTS)} (default: auto)",
     )  # fmt: skip
-    add_pipeline(drafting)
-    machine = parser.add_argument_group("machine")
-    add_option(machine, "device", DEVICE_HELP, kind=str)
-    add_option(machine, "draft_device", DRAFT_DEVICE_HELP, kind=str)
-    add_option(machine, "threads", THREADS_HELP)
-    add_option(machine, "context", CONTEXT_HELP)
-    machine.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
+    add_options(parser.add_argument_group("machine"), LoadOptions, *MACHINE)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -107,7 +84,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     bundle, drafts = bundles.load(arguments.bundle), arguments.draft
     requests = _requests(bundle, prompts, arguments)
-    options = {name: getattr(arguments, name) for name in _LOADING}
+    options = given(arguments, LoadOptions)
     options["draft"] = drafts[0] if len(drafts) == 1 else "auto" if drafts else "none"
     with LLM(arguments.bundle, **options) as llm:
         bench = Bench(llm, drafts, requests)
@@ -134,8 +111,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if exact and bits is not None and bits.differing:
         wrong += bits.where
         _log.warning("the bits of rows differ (%s): please report it", ", ".join(bits.where))
-    if arguments.png is not None:  # last, so that no results are lost if it cannot be written
-        save_bench_png(arguments.png, lines, _heading(bundle, facts)[0])
     return _FAULT if wrong else 0
 
 
@@ -146,8 +121,6 @@ def _check(arguments: argparse.Namespace) -> None:
         if value is not None and value < least:
             raise InputError(f"{name} is {value}: give a whole number of at least {least}")
     GenerationOptions(temperature=arguments.temperature, seed=arguments.seed)
-    if arguments.png is not None:
-        check_png(arguments.png)
 
 
 def _drafts(text: str) -> tuple[str, ...]:
@@ -194,7 +167,6 @@ def _facts(llm: LLM, arguments: argparse.Namespace, prompts: int) -> dict[str, A
         "temperature": arguments.temperature,
         "seed": arguments.seed,
         "chat": arguments.chat,
-        "pipeline": arguments.pipeline,
         "engines": {name: model.device for name, model in llm.models.items()},
         "context": llm.context_length,
         "threads": arguments.threads or default_threads(),

@@ -8,24 +8,22 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.api.options import GenerationOptions, checked
-from edgespec.cli import mentions, transcript
-from edgespec.cli.arguments import (
-    GENERATION_DEFAULTS,
-    LOAD_DEFAULTS,
-    add_bundle,
-    add_draft_options,
-    add_machine,
-    add_text_options,
-    cut_off,
-    given,
+from edgespec.api.loading import LoadOptions
+from edgespec.api.options import GenerationOptions
+from edgespec.cli.arguments import MACHINE, TEXT, add_bundle, add_options, cut_off, given
+from edgespec.cli.chat_files import (
+    Mentions,
+    Message,
+    complete,
+    read_conversation,
+    write_conversation,
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
-from edgespec.cli.transcript import Message
+from edgespec.cli.models import warm_up_aside
 from edgespec.cli.typed import Typed
-from edgespec.cli.warming import warm_up_aside
 from edgespec.errors import EdgespecError, InputError
 from edgespec.system.files import typed_path
+from edgespec.system.options import checked
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM
@@ -59,9 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history", type=Path, metavar="FILE", help="continue a conversation that /save wrote"
     )
-    add_text_options(parser.add_argument_group("text"))
-    add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
-    add_machine(parser)
+    add_options(parser.add_argument_group("text"), GenerationOptions, *TEXT)
+    machine = parser.add_argument_group("machine")
+    add_options(machine, LoadOptions, "draft", *MACHINE, "prompt_cache", "prompt_cache_size")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -70,13 +68,13 @@ def execute(arguments: argparse.Namespace) -> int:
     Returns:
         0.
     """
-    options = given(arguments, GENERATION_DEFAULTS)
+    options = given(arguments, GenerationOptions)
     checked(GenerationOptions, options)  # before a large model is loaded
     if sys.stdin is None or sys.stdout is None:
         raise InputError("chat needs stdin and stdout: leave them open")
     if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
         sys.stdin.reconfigure(encoding="utf-8-sig")  # not the code page that Windows has for pipes
-    messages = [] if arguments.history is None else transcript.read(arguments.history)
+    messages = [] if arguments.history is None else read_conversation(arguments.history)
     if arguments.system is not None:
         if messages and messages[0]["role"] == "system":
             del messages[0]
@@ -84,11 +82,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from edgespec.api.llm import LLM
 
-    with LLM(arguments.bundle, **given(arguments, LOAD_DEFAULTS)) as llm:
+    with LLM(arguments.bundle, **given(arguments, LoadOptions)) as llm:
         warm_up_aside(llm)
         _Conversation(llm, messages, options, arguments.history).talk()
-        if arguments.draft_memory is not None:
-            llm.save_draft_memory(arguments.draft_memory)
+        if llm.options.draft_memory is not None:
+            llm.save_draft_memory(llm.options.draft_memory)
     return 0
 
 
@@ -105,7 +103,7 @@ class _Conversation:
         self._options = options
         self._last: GenerationResult | None = None
         self._typed = Typed(_complete)
-        self._mentions = mentions.Mentions(
+        self._mentions = Mentions(
             lambda text: len(llm.tokenizer.encode(text, add_special=False)), llm.context_length
         )
         # Files that may be replaced: those of this conversation, and those that were asked about.
@@ -191,7 +189,7 @@ class _Conversation:
         if exists and path.resolve() not in self._own:
             self._own.add(path.resolve())
             raise InputError(f"{name} exists: repeat the command to replace it")
-        transcript.write(path, self._messages)
+        write_conversation(path, self._messages)
         self._own.add(path.resolve())
         replaced = ", in place of the old file" if exists else ""
         _say(f"saved {len(self._messages)} messages to {name}{replaced}")
@@ -229,7 +227,7 @@ def _goes_on(line: str) -> bool:
 
 def _complete(word: str, first: bool) -> list[str]:
     if word.startswith("@"):
-        return mentions.complete(word)
+        return complete(word)
     return [each for each in _COMMANDS if first and word and each.startswith(word)]
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from edgespec.runtime.deployment.devices import Device
+    from edgespec.runtime.engines.portable import Device
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,19 +21,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the devices.
-
-    Raises:
-        DeviceError: if two distributions of ONNX Runtime are installed, which break each other.
-    """
-    from edgespec.runtime.deployment.devices import find_devices
-    from edgespec.runtime.engines import best_gpu, require_one_distribution
+    """Prints the devices."""
+    from edgespec.runtime.engines.portable import best_gpu, find_devices
     from edgespec.runtime.kernels import kernel_name, missing_kernels
 
-    require_one_distribution()
     found, gpu, kernels = find_devices(), best_gpu(), kernel_name()
     if arguments.json:
-        devices = [asdict(device) | {"experimental": device.experimental} for device in found]
+        devices = [asdict(device) for device in found]
         print(json.dumps({"devices": devices, "gpu": gpu, "kernels": kernels}))
     else:
         _show(found, gpu, missing_kernels() or f"the cpu computes with kernels for {kernels}")
@@ -44,13 +38,13 @@ def _show(found: list[Device], gpu: str | None, kernels: str) -> None:
     table = Table()
     table.add_column("device", no_wrap=True)
     table.add_column("hardware")  # may wrap, since some names are long
-    table.add_column("memory", no_wrap=True)
-    table.add_column("free", justify="right", no_wrap=True)
+    table.add_column("library")
+    table.add_column("free memory", justify="right", no_wrap=True)
     for each in found:
-        if each.free_bytes is not None:
-            size = f"{each.free_bytes >> 20:,} MiB"
-            name = f"{each.name} (experimental)" if each.experimental else each.name
-            table.add_row(name, each.hardware, each.memory, size)
+        if each.reason is None:
+            own = each.own_bytes
+            free = "the host's" if own is None else f"{own >> 20:,} MiB"
+            table.add_row(each.name, each.hardware, each.version, free)
     console = Console()
     console.print(table)
     _say(console, kernels)

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.cli.arguments import DEVICE_HELP, MEMORY_HELP, THREADS_HELP, add_bundle, add_option
+from edgespec.api.loading import LoadOptions
+from edgespec.cli.arguments import add_bundle, add_options
 from edgespec.cli.progress import progress_bar
 from edgespec.cli.tables import markdown_table
 from edgespec.errors import InputError
@@ -45,11 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true",
         help="print one JSON object; a perplexity too large for a float is null",
     )  # fmt: skip
-    machine = parser.add_argument_group("machine")
-    add_option(machine, "device", DEVICE_HELP, kind=str)
-    add_option(machine, "threads", THREADS_HELP)
-    add_option(machine, "context", "number of tokens in a window (default: the model's context)")
-    machine.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
+    names = ("device", "threads", "context", "memory")
+    add_options(parser.add_argument_group("machine"), LoadOptions, *names)
 
 
 def execute(arguments: argparse.Namespace) -> int:

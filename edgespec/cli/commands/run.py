@@ -6,55 +6,36 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgespec.api.loading import PLANNED_DRAFTS, LoadOptions
-from edgespec.api.options import GenerationOptions, checked
+from edgespec.api.options import GenerationOptions
 from edgespec.cli import INTERRUPTED
-from edgespec.cli.arguments import (
-    CHAT_HELP,
-    GENERATION_DEFAULTS,
-    LOAD_DEFAULTS,
-    add_draft_options,
-    add_machine,
-    add_option,
-    add_prediction,
-    add_text_options,
-    cut_off,
-    given,
-)
+from edgespec.cli.arguments import CHAT_HELP, MACHINE, TEXT, add_options, cut_off, given
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
+from edgespec.system.options import checked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from edgespec.api.llm import LLM
+    from edgespec.api.generation import GenerationStream
     from edgespec.api.result import GenerationResult
-    from edgespec.runtime.decoding.generate import Round as TextRound
     from edgespec.runtime.speculation.generation import Round
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments; the defaults are those of the API."""
+    """Declares the arguments."""
     add_prompt_arguments(parser)
     parser.add_argument("--chat", action="store_true", help=CHAT_HELP)
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
-    add_option(
-        parser, "logprobs",
-        "with --json: include the log-probabilities of each token and of the N likeliest ones",
-    )  # fmt: skip
     parser.add_argument(
         "--explain", action="store_true",
         help="print a table of the rounds on stderr: what each one drafted, its tokens and time, "
         "and the expected values",
     )  # fmt: skip
-    add_text_options(parser.add_argument_group("text"))
-    drafting = parser.add_argument_group("drafting (never changes the text)")
-    add_draft_options(drafting)
-    add_prediction(drafting)
-    add_machine(parser)
+    add_options(parser.add_argument_group("text"), GenerationOptions, *TEXT, "json_schema")
+    add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -64,47 +45,39 @@ def execute(arguments: argparse.Namespace) -> int:
         0, or `INTERRUPTED` if the user stopped the text.
     """
     bundle, prompt = bundle_and_prompt(arguments)
-    options = given(arguments, GENERATION_DEFAULTS)
+    options = given(arguments, GenerationOptions)
     checked(GenerationOptions, options)  # before a large model is loaded
-    llm = _loaded(bundle, given(arguments, LOAD_DEFAULTS))
-    asked = llm.chat_tokens([{"role": "user", "content": prompt}]) if arguments.chat else prompt
-    stream = llm.stream(asked, **options)
-    with cancelled_by_sigint(stream):
-        if not arguments.json:
-            _show_prompt("" if arguments.chat else prompt)
-        for piece in stream:
-            if not arguments.json:
-                print(piece, end="", flush=True)
-        result = stream.result
-        print(json.dumps(asdict(result)) if arguments.json else "", flush=True)
-        if arguments.explain:
-            _explain(stream.rounds)
-        if not arguments.json:
-            if result.finish_reason == "length":
-                print(cut_off(result.new_tokens), file=sys.stderr)
-            print(_facts(result, arguments.temperature > 0), file=sys.stderr)
-    if arguments.draft_memory is not None:
-        llm.save_draft_memory(arguments.draft_memory)
-    return INTERRUPTED if result.finish_reason == "cancelled" else 0
-
-
-def _loaded(path: Path | None, loading: dict[str, Any]) -> LLM | LLM:
-    """Loads a bundle, with its native graphs if they can do what is asked for."""
-    from edgespec import bundle as bundles
-    from edgespec.api.llm import LLM, is_native
-    from edgespec.models.embedded import BUNDLE
-
-    options = checked(LoadOptions, loading)
-    bundle = bundles.load(BUNDLE if path is None else path)
-    if is_native(bundle, options):
-        return LLM(bundle, options)
 
     from edgespec.api.llm import LLM
 
-    return LLM(path, **loading)
+    with LLM(bundle, **given(arguments, LoadOptions)) as llm:
+        asked = llm.chat_tokens([{"role": "user", "content": prompt}]) if arguments.chat else prompt
+        stream = llm.stream(asked, **options)
+        with cancelled_by_sigint(stream):
+            _show(stream, "" if arguments.chat else prompt, arguments)
+        if llm.options.draft_memory is not None:
+            llm.save_draft_memory(llm.options.draft_memory)
+    return INTERRUPTED if stream.result.finish_reason == "cancelled" else 0
 
 
-def _explain(rounds: Sequence[Round | TextRound]) -> None:
+def _show(stream: GenerationStream, prompt: str, arguments: argparse.Namespace) -> None:
+    """Prints the text piece by piece, and behind it what there is to say."""
+    if not arguments.json:
+        _show_prompt(prompt)
+    for piece in stream:
+        if not arguments.json:
+            print(piece, end="", flush=True)
+    result = stream.result
+    print(json.dumps(asdict(result)) if arguments.json else "", flush=True)
+    if arguments.explain:
+        _explain(stream.rounds)
+    if not arguments.json:
+        if result.finish_reason == "length":
+            print(cut_off(result.new_tokens), file=sys.stderr)
+        print(_facts(result, arguments.temperature > 0), file=sys.stderr)
+
+
+def _explain(rounds: Sequence[Round]) -> None:
     """Prints a line for each round, with the expected values if drafts were planned."""
     from rich.console import Console
     from rich.table import Table

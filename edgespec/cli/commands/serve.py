@@ -8,26 +8,19 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgespec.api.loading import parse_size
-from edgespec.cli.arguments import (
-    LOAD_DEFAULTS,
-    add_bundle,
-    add_cache_options,
-    add_draft_source,
-    add_machine,
-    given,
-    require_least,
-)
+from edgespec.api.at_once import TEXTS_AT_ONCE
+from edgespec.api.loading import LoadOptions, parse_size
+from edgespec.cli.arguments import CACHES, MACHINE, add_bundle, add_options, given, require_least
 from edgespec.cli.interrupts import ignoring_termination
-from edgespec.cli.names import add_model_name, model_name
-from edgespec.cli.warming import warm_up_aside
+from edgespec.cli.models import add_model_name, model_name, warm_up_aside
 from edgespec.errors import InputError
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
-_TEXTS_AT_ONCE = 4  # texts share a pass of eight rows or so at little cost, but not their memory
+_LONGEST_AT_ONCE = 4  # texts as long as the context that memory is planned for, if it has room
 _PORTS = range(1 << 16)
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+")
 
@@ -58,8 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--parallel", type=int, metavar="N",
-        help="number of texts to generate at once; they share passes (default: up to "
-        f"{_TEXTS_AT_ONCE}, as there is memory for texts as long as one alone)",
+        help=f"number of requests to answer at once; they share passes (default: {TEXTS_AT_ONCE})",
     )  # fmt: skip
     texts.add_argument(
         "--queue", type=int, default=64, metavar="N",
@@ -69,9 +61,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-body", type=parse_size, default="4MiB", metavar="SIZE",
         help="maximum size of a request's body (default: %(default)s)",
     )  # fmt: skip
-    add_cache_options(texts)
-    add_draft_source(parser.add_argument_group("drafting (never changes the text)"))
-    add_machine(parser)
+    add_options(texts, LoadOptions, *CACHES, sessions=None, prefix_reuse=True)
+    add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -96,10 +87,11 @@ def execute(arguments: argparse.Namespace) -> int:
             _log.warning(
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
             )
-        options = given(arguments, LOAD_DEFAULTS)
-        options["sessions"] = 1
-        parallel = arguments.parallel or _texts_at_once(arguments.bundle, options)
-        options["sessions"] = arguments.sessions or parallel
+        options = given(arguments, LoadOptions)
+        parallel = arguments.parallel or TEXTS_AT_ONCE
+        options["sessions"] = arguments.sessions or _sessions(
+            arguments.bundle, {**options, "sessions": 1}, arguments.parallel or _LONGEST_AT_ONCE
+        )
         with LLM(arguments.bundle, **options) as llm:
             warm_up_aside(llm)
             service = TextService(llm, parallel, arguments.queue)
@@ -112,18 +104,23 @@ def execute(arguments: argparse.Namespace) -> int:
 
             with ignoring_termination():
                 Server(served, arguments.api_key, sock, ready, arguments.allow_origin).serve_here()
-            if arguments.draft_memory is not None:
-                llm.save_draft_memory(arguments.draft_memory)
+            if llm.options.draft_memory is not None:
+                llm.save_draft_memory(llm.options.draft_memory)
     return 0
 
 
-def _texts_at_once(bundle: Path, options: Mapping[str, Any]) -> int:
-    """Returns how many texts to make at once where the user did not say."""
+def _sessions(path: Path, options: Mapping[str, Any], most: int) -> int:
+    """Returns how many texts as long as one alone memory has room for, beside the same models."""
     from edgespec import bundle as bundles
-    from edgespec.api.loading import LoadOptions
-    from edgespec.runtime.deployment.deployment import texts_with_room
+    from edgespec.api.models import find_plan
 
-    return texts_with_room(bundles.load(bundle), LoadOptions(**options), _TEXTS_AT_ONCE)
+    bundle, one = bundles.load(path), LoadOptions(**options)
+    alone = find_plan(bundle, one)
+    for number in range(most, 1, -1):
+        found = find_plan(bundle, replace(one, sessions=number))
+        if found.fits and (found.context, found.roles) == (alone.context, alone.roles):
+            return number
+    return 1
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -15,16 +15,9 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from edgespec import bundle as bundles
-from edgespec.api.loading import parse_size
+from edgespec.api.loading import LoadOptions, parse_size
 from edgespec.cli import INTERRUPTED
-from edgespec.cli.arguments import (
-    DEVICE_HELP,
-    MEMORY_HELP,
-    THREADS_HELP,
-    add_option,
-    layer_numbers,
-    token_count,
-)
+from edgespec.cli.arguments import add_options, layer_numbers, token_count
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.errors import InputError
 from edgespec.models.heads.eagle3 import default_taps
@@ -85,9 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="room for hidden rows on disk (default: 4GiB)",
     )  # fmt: skip
     machine = parser.add_argument_group("machine")
-    add_option(machine, "device", DEVICE_HELP, kind=str)
-    add_option(machine, "threads", THREADS_HELP)
-    machine.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
+    add_options(machine, LoadOptions, "device", "threads", "memory")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -55,7 +55,7 @@ class OllamaTextEndpoint:
             async def drop(_part: Part) -> None:
                 pass
 
-            result = await self._service.text(begin, drop)
+            [result] = await self._service.texts(begin, drop)
             await JSONResponse(answer.whole(result))(scope, receive, send)
 
         async def stream() -> None:
@@ -67,7 +67,7 @@ class OllamaTextEndpoint:
                 await lines.send(*answer.part(part))
 
             try:
-                result = await self._service.text(begin, show)
+                [result] = await self._service.texts(begin, show)
             except Exception as error:
                 if not lines.begun:
                     raise
@@ -79,11 +79,11 @@ class OllamaTextEndpoint:
         await until_disconnect(receive, stream() if body.streamed else whole())
 
 
-def _begin(served: Served, body: OllamaTextRequest, answer: OllamaAnswer) -> GenerationStream:
+def _begin(served: Served, body: OllamaTextRequest, answer: OllamaAnswer) -> list[GenerationStream]:
     llm = served.service.llm
     request = body.request(llm)
     answer.note(request)
-    return request.begin(llm)
+    return [request.begin(llm)]
 
 
 class _Lines:

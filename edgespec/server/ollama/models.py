@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from edgespec.bundle import MANIFEST
+from edgespec.runtime.plan import HOST
 from edgespec.server.endpoint import Served
 from edgespec.server.models import capabilities
 from edgespec.server.ollama.answers import written
@@ -42,10 +43,10 @@ def listed(served: Served) -> Json:
 def running(served: Served) -> Json:
     """Returns the response of `/api/ps`, with the memory in bytes that the model has reserved."""
     llm = served.service.llm
-    demands = llm.deployment.devices
+    demands = llm.plan.demands
     facts = {
         "size": sum(each.total for each in demands),
-        "size_vram": sum(each.total for each in demands if each.device != "cpu"),
+        "size_vram": sum(each.total for each in demands if each.memory != HOST),
         "expires_at": _NEVER,
         "context_length": llm.context_length,
     }

@@ -146,11 +146,11 @@ class DeviceRunner:
         if any(pools[name] is not bound for name, bound in self._bound.items()) or not self._bound:
             self._forget()
             self._bound.update(pools)
-        rows, sizes = len(slots), (len(slots), len(inputs["logit_rows"]))
+        rows, sizes = len(slots), (len(slots), len(inputs.get("logit_rows", ())))
         if rows not in self._writes:
             self._writes[rows] = _Write(self, pools, rows)
         if sizes not in self._calls:
-            self._calls[sizes] = _Call(self, inputs, pools, self._writes[rows].new)
+            self._calls[sizes] = _Call(self, inputs, pools, self._writes[rows].new, sizes)
         found = self._calls[sizes].run(inputs)
         self._writes[rows].run(slots)
         return found
@@ -184,6 +184,7 @@ class _Call:
         inputs: Mapping[str, Array],
         pools: Mapping[str, Any],
         new: Mapping[str, Any],
+        sizes: tuple[int, int],
     ) -> None:
         self._gpu, self._session = runner.gpu, runner.session
         self._handle = runner.session.io_binding()
@@ -198,10 +199,10 @@ class _Call:
                 self._handle.bind_ortvalue_input(name, self._values[name])
         for name, value in pools.items():
             self._handle.bind_ortvalue_input(name, value)
-        sizes = {"S": len(inputs["input_ids"]), "R": len(inputs["logit_rows"])}
+        known = dict(zip("SR", sizes, strict=True))
         self._found: dict[str, Floats] = {}
         for name, dimensions in runner.file.outputs.items():
-            shape = [each if isinstance(each, int) else sizes[each] for each in dimensions]
+            shape = [each if isinstance(each, int) else known[each] for each in dimensions]
             self._found[name] = np.empty(shape, np.float32)
             bind_host_output(self._handle, name, self._found[name])
         for name, value in new.items():

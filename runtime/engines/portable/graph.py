@@ -293,7 +293,8 @@ class PortableGraph:
         # An engine is asked for one row at least.
         asked = wanted if len(wanted) else np.zeros(1, np.int64)
         number = size if self._shape else self._size(len(asked))
-        inputs["logit_rows"] = _padded(asked, number)
+        if "logit_rows" in self._file.inputs:
+            inputs["logit_rows"] = _padded(asked, number)
         found = self._runner.run(inputs, pools, _padded(feeds["write"][part], size))
         return {
             name: each[: len(wanted) if name in self._file.wanted else count]

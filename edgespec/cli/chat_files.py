@@ -1,15 +1,19 @@
-"""Files that a message mentions as `@name`, whose text becomes part of the message."""
+"""Files of a chat: those that messages mention as `@name`, and those that it is saved in."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import InputError
-from edgespec.system.files import read_utf8, typed_path
+from edgespec.system.files import read_utf8, replaced, typed_path
 
+Message = dict[str, str]
+
+_SPEAKERS = {"system": "System", "user": "You", "assistant": "Assistant"}
 # A word that begins with @, or with \@ if no file is meant; a name with spaces is in quotes.
 _MENTION = re.compile(r'(?<![^\s(\[])(?P<escape>\\?)@(?:"(?P<quoted>[^"\n]+)"|(?P<word>\S+))')
 _BACKTICKS = re.compile(r"`+")
@@ -151,3 +155,43 @@ def _block(name: str, text: str) -> str:
     fence = "`" * max(longest + 1, 3)
     end = "" if text.endswith("\n") or not text else "\n"
     return f"{name}:\n{fence}{Path(name).suffix[1:]}\n{text}{end}{fence}"
+
+
+def read_conversation(path: Path) -> list[Message]:
+    """Reads a conversation from a JSON file.
+
+    Raises:
+        InputError: if the file does not contain a conversation.
+        OSError: if the file cannot be read.
+    """
+    try:
+        messages = json.loads(path.read_text(encoding="utf-8-sig"))
+        texts = [each["role"] + each["content"] for each in messages]
+        if isinstance(messages, list) and all(isinstance(text, str) for text in texts):
+            "".join(texts).encode()  # fails on lone surrogates, which JSON may contain
+            return messages
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise InputError(f"{path} does not contain a conversation: give a .json file that /save wrote")
+
+
+def write_conversation(path: Path, messages: list[Message]) -> None:
+    """Writes a conversation, as JSON if the file's name ends in .json, otherwise as Markdown.
+
+    Raises:
+        InputError: if the file cannot be written; an existing file stays as it was.
+    """
+    if path.suffix.lower() == ".json":
+        text = json.dumps(messages, ensure_ascii=False, indent=1) + "\n"
+    else:
+        text = _markdown(messages)
+    with replaced(path) as partial:
+        partial.write_bytes(text.encode())
+
+
+def _markdown(messages: list[Message]) -> str:
+    parts = ["# Conversation"]
+    for each in messages:
+        parts.append(f"## {_SPEAKERS.get(each['role'], each['role'])}")
+        parts.append(each["content"].strip("\n"))
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,134 @@
+"""Parts of a native graph: all but some sublayers, or the layers before and behind one.
+
+Each sublayer adds to the residual stream, which is named `entering.L` where layer L is entered, so
+that parts are found by names alone. Weights stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from edgespec.bundle import LOGITS
+
+_RESIDUAL = 2  # input of `BlockLinear`
+_BORDER = "entering."
+
+
+def without(graph: Path, skipped: Collection[int]) -> bytes:
+    """Returns the content of a graph that gives logits without some sublayers.
+
+    Whoever reads the stream behind a sublayer that is left out reads it from before. What nobody
+    reads any more is dropped, weights and pools too.
+
+    Args:
+        graph: a native graph.
+        skipped: numbers of sublayers, see `edgespec.bundle.sublayers`.
+
+    Raises:
+        ValueError: if the graph does not have such sublayers.
+    """
+    model = onnx.load(str(graph), load_external_data=False)
+    stream = _stream(model.graph)
+    if not set(skipped) <= set(range(len(stream))):
+        raise ValueError(f"sublayers {sorted(skipped)} of {len(stream)}")
+    renamed = dict[str, str]()
+    for number in sorted(skipped):
+        before, behind = stream[number]
+        renamed[behind] = renamed.get(before, before)
+    for node in model.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+    return _part(model, [LOGITS])
+
+
+def cut(graph: Path, layer: int, width: int) -> tuple[bytes, bytes]:
+    """Cuts a graph where a layer is entered.
+
+    Args:
+        graph: a native graph.
+        layer: number of the layer, not the first.
+        width: columns of the residual stream.
+
+    Returns:
+        The contents of two graphs. The second has the layer, those behind it and the head, and
+        reads rows of the stream, `entering.N` [S, width] float32, which the first returns.
+
+    Raises:
+        ValueError: if layers behind the cut read more of those before it than the stream.
+    """
+    model = onnx.load(str(graph), load_external_data=False)
+    producers = _producers(model.graph)
+    before = _needed(producers, [f"{_BORDER}{layer}"])
+    read = {
+        name for node in model.graph.node if not before & set(node.output) for name in node.input
+    }
+    crossing = sorted(before & read & producers.keys())
+    if odd := sorted(
+        name
+        for name in before & read
+        if name.startswith("pool.") or (name in crossing and not name.startswith(_BORDER))
+    ):
+        raise ValueError(f"layers from {layer} on read {odd[0]} of those before them")
+    rows = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["S", width]) for name in crossing
+    ]
+    outputs = [each.name for each in model.graph.output]
+    first = onnx.ModelProto.FromString(model.SerializeToString())
+    first.graph.output.extend(rows)
+    model.graph.input.extend(rows)
+    return _part(first, crossing), _part(model, outputs, crossing)
+
+
+def _producers(graph: Any) -> dict[str, Any]:
+    """Returns the node that makes each value."""
+    return {name: node for node in graph.node for name in node.output}
+
+
+def _stream(graph: Any) -> list[tuple[str, str]]:
+    """Returns the names of the residual stream before and behind each sublayer."""
+    producers = _producers(graph)
+    end = next(
+        each for each in graph.node if each.op_type == "Gather" and "logit_rows" in each.input
+    )
+    behind, stream = end.input[0], list[tuple[str, str]]()
+    while (node := producers[behind]).op_type != "BlockEmbedding":
+        if node.op_type == "Mul":  # by a factor of a layer or of the embedding
+            behind = node.input[0]
+            continue
+        before = node.input[_RESIDUAL if node.op_type == "BlockLinear" else 0]
+        stream.append((before, behind))
+        behind = before
+    return stream[::-1]
+
+
+def _needed(producers: dict[str, Any], wanted: Iterable[str]) -> set[str]:
+    """Returns the names of all that these values depend on, and theirs."""
+    needed, waiting = set[str](), [*wanted]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += producers[name].input if name in producers else ()
+    return needed
+
+
+def _part(model: Any, wanted: Iterable[str], given: Collection[str] = ()) -> bytes:
+    """Returns the content of what these values need, where some others are given."""
+    graph = model.graph
+    producers = {name: node for name, node in _producers(graph).items() if name not in given}
+    needed = _needed(producers, wanted)
+    made = needed & producers.keys()
+    for own, kept in (
+        (graph.node, [node for node in graph.node if made & set(node.output)]),
+        (graph.input, [each for each in graph.input if each.name in needed]),
+        (graph.output, [each for each in graph.output if each.name in needed]),
+        (graph.initializer, [each for each in graph.initializer if each.name in needed]),
+    ):
+        held = [type(each).FromString(each.SerializeToString()) for each in kept]
+        del own[:]
+        own.extend(held)
+    return bytes(model.SerializeToString())
