@@ -6,24 +6,29 @@ import json
 from shutil import copytree
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
-from head_rows import SAME, attached, check_rows, runners
+from head_rows import SAME, attached, check_rows, features_of_target, with_features
 from heads import HEADS, IDS, HeadReference, features_of, taps_of, write_head
-from parity import PROMPT, distance
+from nodes import MISSING, same_bits
+from parity import PROMPT, Text, distance, load, stored
 from safetensors.torch import save_file
 
+from edgespec import LLM
 from edgespec import bundle as bundles
-from edgespec.bundle import TARGET
-from edgespec.errors import CheckpointError, EdgespecError, ExportError, UnsupportedModelError
+from edgespec.bundle import DRAFT
+from edgespec.errors import (
+    BundleError,
+    CheckpointError,
+    EdgespecError,
+    ExportError,
+    UnsupportedModelError,
+)
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime.drafters import HeadCalls
-from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.execution.model import Model
-from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.execution.steps import finished
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+
+pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
 TEXT = PROMPT[:60]
 
@@ -38,29 +43,20 @@ def target(tmp_path_factory):
     return model, folder / "bundle"
 
 
-@pytest.mark.parametrize("device", CPU_ENGINES)
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_computes_what_its_definition_says(target, tmp_path, name, device):
+def test_a_head_computes_what_its_definition_says(target, tmp_path, name):
     """Rows of the text read the target's features, and two levels of a tree the head's own rows."""
     model, bundle = target
     flat, changes = HEADS[name]
-    # 128 candidates are all of its tokens, or the best of a whole vocabulary.
     weights, config = write_head(tmp_path / "head", model.config, flat=flat, **changes)
     opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
-    text, head = runners(opened, device)
-    calls = HeadCalls(head, text)
-    calls.begin(TEXT, Sampler(SamplingOptions(), 331))
-    text.prefill(TEXT[:-1])
-    taps = taps_of(config, 8)
-    if 8 not in taps:  # transformers gives what enters the last norm only after it
-        features = features_of(model, TEXT[:-1], taps)
-        assert distance(text.features.read(0, len(TEXT) - 1), features.numpy()) < SAME
-    features = torch.tensor(text.features.read(0, len(TEXT) - 1))
-
+    features = features_of_target(opened, TEXT)
+    if 8 not in (taps := taps_of(config, 8)):  # transformers gives those only behind the last norm
+        assert distance(features, features_of(model, TEXT, taps).numpy()) < SAME
     reference = HeadReference(weights, config, model.get_input_embeddings().weight.data)
     with torch.no_grad():
-        hidden = reference.fuse(features)
-    check_rows(calls, reference, TEXT, hidden)
+        fused = reference.fuse(torch.tensor(features[:-1]))
+    check_rows(with_features(opened, DRAFT), reference, TEXT, features[:-1], fused)
 
 
 def test_taps_off_by_one_are_seen(target, tmp_path):
@@ -72,10 +68,8 @@ def test_taps_off_by_one_are_seen(target, tmp_path):
         write_head(tmp_path / name, model.config, **fields)
         opened = attached(bundle, tmp_path / f"{name}-bundle", tmp_path / name)
         assert opened.target.taps == opened.draft.taps == (2, 4, 5)
-        text, _ = runners(opened)
-        text.prefill(TEXT)
-        found.append(text.features.read(0, len(TEXT)))
-    assert np.array_equal(*found)
+        found.append(features_of_target(opened, TEXT))
+    same_bits(*found)
     assert distance(found[0], features_of(model, TEXT, [2, 4, 5]).numpy()) < SAME
     assert distance(found[0], features_of(model, TEXT, [1, 3, 4]).numpy()) > 0.1
 
@@ -84,13 +78,19 @@ def test_offsets_become_ids(target, tmp_path):
     model, bundle = target
     weights, _ = write_head(tmp_path / "head", model.config)
     opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
-    ids = set((weights["d2t"] + torch.arange(len(weights["d2t"]))).tolist())
-    text, head = runners(opened)
-    text.prefill(TEXT[:-1])
-    calls = HeadCalls(head, text)
-    calls.begin(TEXT, Sampler(SamplingOptions(), 331))
-    assert set(finished(calls.feed(TEXT)).tokens[0].tolist()) == ids
-    assert ids != set(range(len(ids)))
+    file = opened.path / opened.draft.native.ids
+    expected = weights["d2t"] + torch.arange(96)
+    assert np.fromfile(file, "<i4").tolist() == expected.tolist()
+    assert set(expected.tolist()) != set(range(96))
+    for damage in (lambda ids: ids[:5], lambda ids: ids - 400):
+        wrong = copytree(opened.path, tmp_path / "wrong", dirs_exist_ok=True)
+        damage(np.fromfile(file, "<i4")).tofile(wrong / file.name)
+        bundles.save_manifest(
+            wrong,
+            bundles.Manifest(**{**vars(opened.manifest), "files": bundles.describe_files(wrong)}),
+        )
+        with pytest.raises(BundleError, match="must hold 96 tokens below 331"):
+            LLM(wrong, draft="head")
 
 
 def test_a_head_without_a_theta_gets_the_targets(tmp_path, caplog):
@@ -124,19 +124,15 @@ def test_a_head_does_not_get_a_rotation_of_a_part_of_each_head(tmp_path, caplog)
 
 
 def test_nothing_changes_without_a_head(target, tmp_path):
-    """The graph with features computes the same logits, and the weights are the same file."""
+    """The graph with features computes the same bits, and they are fetched for a head alone."""
     model, bundle = target
     write_head(tmp_path / "head", model.config)
-    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
-    plain = bundles.load(bundle)
+    opened, plain = attached(bundle, tmp_path / "bundle", tmp_path / "head"), bundles.load(bundle)
     assert plain.target.taps == ()
-    assert plain.manifest.files["target.data"] == opened.manifest.files["target.data"]
-    assert plain.draft is None
-    logits = [
-        Runner(Model.load(each, TARGET, engine(CPU_ENGINES[0]), 1)).prefill(TEXT)["logits"].copy()
-        for each in (plain, opened)
-    ]
-    assert np.array_equal(*logits)
+    assert plain.manifest.files["target.tiles"] == opened.manifest.files["target.tiles"]
+    same_bits(*(Text(load(each)).read(TEXT) for each in (plain, opened)))
+    assert plain.target.native == opened.target.native
+    assert Text(load(opened)).rows(TEXT).features is None
     plain.verify()  # the copy's new graphs are not links to the old ones
     opened.verify()
 
@@ -144,34 +140,34 @@ def test_nothing_changes_without_a_head(target, tmp_path):
 def test_a_second_head_replaces_the_first(target, tmp_path):
     model, bundle = target
     write_head(tmp_path / "one", model.config)
-    write_head(tmp_path / "other", model.config, eagle_aux_hidden_state_layer_ids=[3, 8])
+    write_head(tmp_path / "other", model.config, **{IDS: [3, 8]})
     first = attached(bundle, tmp_path / "first", tmp_path / "one")
     second = attached(first.path, tmp_path / "second", tmp_path / "other")
     assert (first.target.taps, second.target.taps) == ((2, 4, 5), (3, 8))
-    text, _ = runners(second)
-    text.prefill(TEXT)
-    assert text.features.read(0, 60).shape == (60, 2 * 64)
+    assert features_of_target(first, TEXT).shape == (60, 3 * 64)
+    assert features_of_target(second, TEXT).shape == (60, 2 * 64)
     first.verify()
 
 
-def test_the_embedding_is_stored_once(target, tmp_path):
+def test_the_embedding_is_that_of_the_target(target, tmp_path):
+    """Unless the head has its own, which is stored beside the rest."""
     model, bundle = target
-    write_head(tmp_path / "head", model.config)
-    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
-    weights, _ = write_head(tmp_path / "own", model.config)
+    weights, _ = write_head(tmp_path / "head", model.config)
     rows = model.get_input_embeddings().weight.data
-    save_file({**weights, "embed_tokens.weight": rows}, tmp_path / "own/model.safetensors")
-    own = attached(bundle, tmp_path / "own-bundle", tmp_path / "own")
-    sizes = [each.manifest.files["draft.data"].size for each in (opened, own)]
-    assert 0 <= sizes[1] - sizes[0] - rows.numel() * 4 < 8192  # and what aligns it
-    found = []
-    for each in (opened, own):
-        text, head = runners(each)
-        text.prefill(TEXT[:-1])
-        calls = HeadCalls(head, text)
-        calls.begin(TEXT, Sampler(SamplingOptions(), 331))
-        found.append(finished(calls.feed(TEXT)).logits.copy())
-    assert np.array_equal(*found)
+    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    own = {name: each for name, each in weights.items() if each.dim() == 2}
+    assert opened.draft.native.formats == {"f32": sum(each.numel() for each in own.values())}
+    save_file({**weights, "embed_tokens.weight": rows}, tmp_path / "head/model.safetensors")
+    other = attached(bundle, tmp_path / "own-bundle", tmp_path / "head")
+    more = {each.draft.native.formats["f32"] for each in (opened, other)}
+    assert max(more) - min(more) == rows.numel()
+    found, features = [], features_of_target(opened, TEXT)[:-1]
+    for each in (opened, other):
+        head = with_features(each, DRAFT)
+        read = Text(head).rows(TEXT[1:])
+        read.reads = {"target_features": features}
+        found.append(head.forward([read])[0].copy())
+    same_bits(*found)
 
 
 BAD_CONFIGS = [
@@ -268,40 +264,38 @@ def test_files_that_are_truncated_or_missing_are_refused(target, tmp_path):
         attached(bundle, tmp_path / "nothing", tmp_path / "missing")
 
 
-def test_a_bundle_of_an_older_version_cannot_get_a_head(target, tmp_path):
-    import onnx
-
+def test_a_graph_without_names_cannot_get_a_head(target, tmp_path):
     model, bundle = target
     write_head(tmp_path / "head", model.config)
-    old = copytree(bundle, tmp_path / "old")
-    graph = onnx.load(old / "target.onnx", load_external_data=False)
+    other = copytree(bundle, tmp_path / "other")
+    opened = bundles.load(bundle)
+    file = other / opened.target.native.graph
+    graph = onnx.load(file, load_external_data=False)
     for node in graph.graph.node:
         for names in (node.input, node.output):
             names[:] = [name.replace("entering.", "Add_") for name in names]
-    (old / "target.onnx").write_bytes(graph.SerializeToString())
-    manifest = bundles.load(bundle).manifest
-    files = bundles.describe_files(old)
-    bundles.save_manifest(old, bundles.Manifest(**{**vars(manifest), "files": files}))
-    with pytest.raises(ExportError, match="exported by an older edgespec"):
-        attached(old, tmp_path / "bundle", tmp_path / "head")
+    file.write_bytes(graph.SerializeToString())
+    files = bundles.describe_files(other)
+    bundles.save_manifest(other, bundles.Manifest(**{**vars(opened.manifest), "files": files}))
+    with pytest.raises(ExportError, match="does not name the rows that enter layer"):
+        attached(other, tmp_path / "bundle", tmp_path / "head")
 
 
 @pytest.mark.parametrize("precision", ["int4", "int8", "fp16"])
 def test_quantized_heads_stay_close(target, tmp_path, precision):
     model, bundle = target
     write_head(tmp_path / "head", model.config)
-    found = []
-    for each in ("fp32", precision):
-        opened = attached(bundle, tmp_path / each, tmp_path / "head", each)
-        text, head = runners(opened)
-        text.prefill(TEXT[:-1])
-        calls = HeadCalls(head, text)
-        calls.begin(TEXT, Sampler(SamplingOptions(), 331))
-        found.append(finished(calls.feed(TEXT)))
-    exact, rounded = found
-    best = exact.tokens[0][:20].tolist()
-    assert len(set(best) & set(rounded.tokens[0][:30].tolist())) > 10
+    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head", precision)
+    exact = attached(bundle, tmp_path / "exact", tmp_path / "head")
+    kind = {"int4": "q4_0", "int8": "q8_0", "fp16": "f16"}[precision]
     assert opened.draft.precision.weights == precision
+    assert set(opened.draft.native.formats) == {kind}
+    rounded, whole = stored(opened, DRAFT), stored(exact, DRAFT)
+    for name in opened.draft.quantization_error:
+        width = whole[name].values.shape[1]
+        values = rounded[name].values[:, :width]
+        error = distance(values, whole[name].values)
+        assert error == pytest.approx(opened.draft.quantization_error[name], rel=1e-3)
 
 
 def test_manifests_whose_head_and_target_disagree_are_refused(target, tmp_path):
@@ -314,9 +308,7 @@ def test_manifests_whose_head_and_target_disagree_are_refused(target, tmp_path):
         lambda m: m["roles"]["target"].update(taps=[2, 4]),
         lambda m: m["roles"]["target"].update(taps=[4, 2, 5]),
         lambda m: m["roles"]["draft"].pop("taps"),
-        lambda m: m["roles"]["draft"]["stages"].pop(0),
-        lambda m: m["roles"]["draft"]["stages"][1].update(borrowed="other.data"),
-        lambda m: m["roles"]["target"]["stages"][0]["outputs"].pop(),
+        lambda m: m["roles"]["draft"].pop("native"),
     ]
     for change in changes:
         manifest = json.loads(json.dumps(whole))

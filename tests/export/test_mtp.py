@@ -8,19 +8,19 @@ import pytest
 import torch
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
 from commandline import fails
-from head_rows import SAME, attached, check_rows, runners
+from head_rows import SAME, attached, check_rows, features_of_target, with_features
 from mtp import MtpReference, add_tensors, normed_rows, write_mtp
-from parity import PROMPT, devices, distance
+from nodes import needs_library
+from parity import PROMPT, distance
 from safetensors.torch import load_file, save_file
 
 from edgespec import bundle as bundles
+from edgespec.bundle import DRAFT
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import load_checkpoint
 from edgespec.models.heads.head import TargetSizes
 from edgespec.models.heads.opening import load_head
-from edgespec.runtime.drafters import HeadCalls
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
 FAMILY = "qwen3_5_text"
 TEXT = PROMPT[:60]
@@ -39,21 +39,21 @@ def head_of(folder):
     return load_head(folder, sizes)
 
 
-@devices
+@needs_library
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_head_computes_what_its_definition_says(tmp_path, device, tied):
+def test_the_head_computes_what_its_definition_says(tmp_path, tied):
     """Rows of the text read the target's rows, and two levels of a tree the head's own."""
     model, weights = checkpoint(tmp_path / "checkpoint", tie_word_embeddings=tied)
     export_bundle(tmp_path / "checkpoint", tmp_path / "b", None, ExportOptions(precision="fp32"))
     opened = attached(tmp_path / "b", tmp_path / "bundle", tmp_path / "checkpoint")
-    text, head = runners(opened, device)
-    calls = HeadCalls(head, text)
-    calls.begin(TEXT, Sampler(SamplingOptions(), 331))
-    text.prefill(TEXT[:-1])
-    hidden = normed_rows(model, TEXT[:-1])
-    raw = torch.tensor(text.features.read(0, len(TEXT) - 1))
-    assert distance(model.model.norm(raw).detach().numpy(), hidden.numpy()) < SAME
-    check_rows(calls, MtpReference(weights, model), TEXT, hidden)
+    fused, features = normed_rows(model, TEXT[:-1]), features_of_target(opened, TEXT)[:-1]
+    raw = torch.tensor(features)
+    assert distance(model.model.norm(raw).detach().numpy(), fused.numpy()) < SAME
+    head = with_features(opened, DRAFT)
+    check_rows(head, MtpReference(weights, model), TEXT, features, fused)
+    # Embedding and output projection are the target's.
+    own = sum(each.numel() for each in weights.values() if each.dim() == 2)
+    assert sum(opened.draft.native.formats.values()) == own
 
 
 def test_the_command_finds_the_head_of_a_checkpoint(tmp_path, cli):

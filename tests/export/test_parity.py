@@ -1,35 +1,29 @@
-"""Full precision on both engines against transformers: texts, trees, growth, draft candidates."""
+"""Bundles against transformers: logits, trees, several sequences at once, and their bits."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-
-import numpy as np
 import pytest
 import torch
-from checkpoints import make_checkpoint
+from checkpoints import MIXTURES, RECURRENT
+from nodes import MISSING, same_bits
 from parity import (
-    HEAD,
     PARENTS,
     PROMPT,
     SAME,
     SAME_STATES,
     TREE_TOKENS,
-    devices,
+    Text,
     distance,
     load,
     made,
     path_to,
     reference,
-    tree_rows,
 )
-from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.components.outputs import CANDIDATES
-from edgespec.runtime.execution.feeds import Rows
+
+pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
 LLAMA3_ROPE = {
     "rope_type": "llama3", "rope_theta": 5000.0, "factor": 8.0, "low_freq_factor": 1.0,
@@ -156,6 +150,9 @@ FULL_PRECISION = {
 }  # fmt: skip
 
 
+LEAVES = [row for row in range(len(PARENTS)) if row not in PARENTS]
+
+
 @pytest.fixture(scope="module", params=FULL_PRECISION)
 def full(request, tmp_path_factory):
     """transformers' model, and its bundle in fp32."""
@@ -168,122 +165,105 @@ def full(request, tmp_path_factory):
     return model, bundles.load(folder / "bundle")
 
 
-def same(model):
-    return SAME_STATES if model.config.model_type in ("gemma4_text", "qwen3_5_text") else SAME
+def expected_of_tree(model, text):
+    """Returns transformers' logits of each row of the tree behind a text, by row."""
+    found = {}
+    branches = [path_to(leaf) for leaf in LEAVES]
+    for rows in branches:
+        with torch.no_grad():
+            whole = model(torch.tensor([[*text, *(TREE_TOKENS[row] for row in rows)]])).logits[0]
+        found |= zip(rows, whole[-len(rows) :].numpy(), strict=True)
+    return found
 
 
-def agrees(runner, model, text):
-    """Every row of a tree behind `text` has the logits of its branch alone."""
-    found = runner.verify(tree_rows())["logits"]
-    for row in range(len(PARENTS)):
-        branch = [TREE_TOKENS[node] for node in path_to(row)]
-        assert distance(found[row], reference(model, text + branch)) < same(model), f"row {row}"
+def check_tree(found, model, text, same):
+    for row, logits in expected_of_tree(model, text).items():
+        assert distance(found[row], logits) < same, f"row {row}"
 
 
-@devices
-def test_full_precision_equals_transformers(full, device):
+def test_logits_are_those_of_transformers(full):
+    """Of prompts, trees behind them, and two sequences in one pass, one a fork of the other."""
     model, bundle = full
-    runner = load(bundle, device)
-    # A whole chunk and a padded one.
-    text = PROMPT[:150]
-    assert distance(runner.prefill(text)["logits"][0], reference(model, text)) < same(model)
-    agrees(runner, model, text)
-
-    # Accepting a branch moves its rows together; what follows sees them alone.
+    states = model.config.model_type in ("gemma4_text", "qwen3_5_text")
+    same = SAME_STATES if states else SAME
+    text, tokens = Text(load(bundle)), PROMPT[:150]
+    assert distance(text.read(tokens)[-1], reference(model, tokens)) < same
     accepted = path_to(6)
     assert accepted != list(range(len(accepted)))
-    runner.verify(tree_rows())
-    runner.commit(accepted)
-    text = text + [TREE_TOKENS[row] for row in accepted]
-    agrees(runner, model, text)
+    check_tree(text.tree(accepted), model, tokens, same)
+    tokens = tokens + [TREE_TOKENS[row] for row in accepted]
 
-    # The cache grows between chunks, with what is in it.
-    more = PROMPT[150:300]
-    text = text + more
-    assert len(text) > 256
-    assert distance(runner.prefill(more)["logits"][0], reference(model, text)) < same(model)
-    agrees(runner, model, text)
+    other, others = Text(text.model), PROMPT[300:380]
+    other.read(others)
+    parts = [text.rows(TREE_TOKENS, PARENTS), other.rows(TREE_TOKENS, PARENTS)]
+    found = [each.copy() for each in text.model.forward(parts)]
+    check_tree(found[0], model, tokens, same)
+    check_tree(found[1], model, others, same)
+    for rows in parts:
+        rows.accept([])
 
-
-@pytest.mark.slow
-@devices
-def test_a_growing_cache_keeps_what_a_tree_needs(full, device):
-    model, bundle = full
-    runner = load(bundle, device)
-    text = PROMPT[:255]
-    runner.prefill(text)
-    agrees(runner, model, text)
+    text.read(PROMPT[150:300])
+    tokens = tokens + PROMPT[150:300]
+    check_tree(text.tree(), model, tokens, same)
 
 
-# Candidates of a draft
+# Bits
+
+FAMILIES = (
+    "llama", "exaone4", "gemma2", "gemma4_text", "glm4", "granite", "hunyuan_v1_dense", "olmo3",
+    "phi3", "smollm3", "stablelm", *RECURRENT,
+)  # fmt: skip
+# Matrices of one size for all, so that their errors are alike.
+SIZES = {"hidden_size": 96, "head_dim": 24, "intermediate_size": 160, "num_key_value_heads": 2}
 
 
-@dataclass(frozen=True)
-class Draft:
-    """A draft whose tokenizer has fewer tokens than its vocabulary has rows."""
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Makes transformers' model and its bundle in int4, once for each architecture."""
+    found = {}
 
-    bundle: bundles.Bundle
-    model: torch.nn.Module
-    tokens: int
+    def exported(architecture):
+        if architecture not in found:
+            folder = tmp_path_factory.mktemp(architecture)
+            sizes = {} if architecture in MIXTURES else SIZES
+            model = made(folder / "checkpoint", architecture, **sizes)
+            export_bundle(
+                folder / "checkpoint", folder / "bundle", options=ExportOptions("int4-small")
+            )
+            found[architecture] = model, bundles.load(folder / "bundle")
+        return found[architecture]
 
-
-@pytest.fixture(scope="module", params=[331, 40])
-def draft(request, tmp_path_factory):
-    """Padding that is likelier than any token; logits too large for a sum of their exponentials."""
-    folder = tmp_path_factory.mktemp("draft")
-    tokens = request.param
-    padded = 384 if tokens == 331 else 64
-    for name, size, seed in (("target", tokens, 0), ("draft", padded, 1)):
-        model = make_checkpoint(folder / name, "qwen2", vocab_size=size, seed=seed)
-        vocabulary = {f"t{index}": index for index in range(tokens)}
-        words = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "t0"}
-        (folder / name / "tokenizer.json").write_text(json.dumps({"model": words}))
-    weights = folder / "draft" / "model.safetensors"
-    tensors = load_file(weights)
-    tensors[HEAD] *= 60
-    tensors[HEAD][tokens:] *= 10
-    save_file(tensors, weights, {"format": "pt"})
-    model = type(model).from_pretrained(folder / "draft", dtype=torch.float32).eval()
-    options = ExportOptions("int4", draft_precision="fp32")
-    export_bundle(folder / "target", folder / "bundle", folder / "draft", options)
-    return Draft(bundles.load(folder / "bundle"), model, tokens)
+    return exported
 
 
-def check_candidates(results, row, draft, text):
-    logits = reference(draft.model, text)
-    assert logits.argmax() >= draft.tokens
-    logits = logits[: draft.tokens].astype(np.float64)
-    near = {"rtol": 0, "atol": SAME * np.abs(logits).max()}
-    ids, top = results["top_ids"][row], results["top_logits"][row]
-    assert len(ids) == len(top) == min(CANDIDATES, draft.tokens)
-    assert len(set(ids.tolist())) == len(ids)
-    assert (np.diff(top) <= 0).all()
-    np.testing.assert_allclose(top, logits[ids], **near)
-    np.testing.assert_allclose(top, np.sort(logits)[::-1][: len(top)], **near)
-    np.testing.assert_allclose(results["logsumexp"][row], np.logaddexp.reduce(logits), **near)
-    return logits.max()
+@pytest.mark.parametrize("architecture", FAMILIES[1:])
+def test_four_bits_change_logits_as_they_change_llamas(exported, architecture):
+    distances = {}
+    for name in ("llama", architecture):
+        model, bundle = exported(name)
+        logits = Text(load(bundle)).read(PROMPT[:100])[-1]
+        distances[name] = distance(logits, reference(model, PROMPT[:100]))
+    most = 2.0 if bundle.target.layers > 2 else 1.5
+    assert distances[architecture] < most * distances["llama"]
 
 
-@devices
-def test_a_draft_ranks_every_level_of_its_tree(draft, device):
-    runner = load(draft.bundle, device, bundles.DRAFT)
-    text = [token % draft.tokens for token in PROMPT[:250]]
-    nodes = [token % draft.tokens for token in TREE_TOKENS]
-    largest = [check_candidates(runner.prefill(text), 0, draft, text)]
-    # Levels go behind the text, where the mask alone says who sees whom; the cache grows meanwhile.
-    whole = tree_rows()
-    for level in ([0], [1, 2], [3, 4, 5], [6]):
-        mask = whole.mask[level, : level[-1] + 1]
-        depths = [whole.depths[row] for row in level]
-        results = runner.draft(Rows([nodes[row] for row in level], depths, mask))
-        for index, row in enumerate(level):
-            branch = [nodes[node] for node in path_to(row)]
-            largest.append(check_candidates(results, index, draft, text + branch))
-    assert max(largest) > 89  # exp(89) is no float32
-
-    # Keeping a branch makes it text and forgets its siblings.
-    runner.keep(path_to(6))
-    text += [nodes[row] for row in path_to(6)]
-    assert runner.length == len(text)
-    results = runner.draft(Rows([nodes[2]], [0], np.ones((1, 1), np.bool_)))
-    check_candidates(results, 0, draft, [*text, nodes[2]])
+@pytest.mark.parametrize("architecture", [*FAMILIES, *MIXTURES])
+def test_rows_have_the_same_bits_in_any_pass(exported, architecture):
+    _, bundle = exported(architecture)
+    model, other_model = load(bundle, threads=2), load(bundle)
+    tokens = PROMPT[:70]
+    whole, alone = Text(model), Text(other_model)
+    same_bits(whole.read(tokens), alone.read(tokens, chunk=1))
+    other = Text(model)
+    other.read(PROMPT[200:230], chunk=7)
+    parts = [other.rows(PROMPT[230:235]), whole.rows(TREE_TOKENS, PARENTS)]
+    _, tree = (each.copy() for each in model.forward(parts))
+    for leaf in LEAVES:
+        branch = Text(other_model)
+        branch.read(tokens, chunk=33)
+        expected = branch.read([TREE_TOKENS[row] for row in path_to(leaf)], chunk=1)
+        same_bits(tree[path_to(leaf)], expected)
+    parts[1].accept([0, 1, 4])
+    branch = Text(other_model)
+    branch.read([*tokens, *(TREE_TOKENS[row] for row in (0, 1, 4))], chunk=9)
+    same_bits(whole.read(PROMPT[80:90]), branch.read(PROMPT[80:90], chunk=4))

@@ -1,23 +1,21 @@
-"""Helpers to compare an exported model with transformers: texts, a token tree, a distance."""
+"""Helpers to compare an exported model with transformers: sequences, a token tree, a distance."""
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
-import pytest
 import torch
 from checkpoints import make_checkpoint, write_tokenizer
+from onnx.external_data_helper import ExternalDataInfo
 
 from edgespec import bundle as bundles
+from edgespec.api.models import load_model
 from edgespec.export import last_rows
-from edgespec.export.formats.blocks import QuantizedRows, dequantize_rows
-from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.execution.feeds import START, Rows
-from edgespec.runtime.execution.model import Model
-from edgespec.runtime.execution.runner import Runner
+from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out
+from edgespec.runtime.plan import HOST, Placement
+from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.tuning.calibrating import opener
 from edgespec.tuning.quality import logits_of
 
@@ -29,17 +27,17 @@ SAME_STATES = 1e-4
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 PROMPT = np.random.default_rng(7).integers(0, 331, 400).tolist()
-# Parents of rows: two branches that split again; the root is row 0. Seven rows are padded to eight.
+# Parents of rows: two branches that split again; the root is row 0.
 PARENTS = (None, 0, 0, 1, 1, 2, 4)
 TREE_TOKENS = (17, 3, 250, 99, 3, 41, 330)
-
-devices = pytest.mark.parametrize("device", CPU_ENGINES)
+CHUNK = 64
 
 
 def reference(model, tokens, cache=None):
     """Returns transformers' logits of the last token, [V]."""
     with torch.no_grad():
-        return model(torch.tensor([tokens]), past_key_values=cache).logits[0, -1].numpy()
+        given = {} if cache is None else {"past_key_values": cache}
+        return model(torch.tensor([tokens]), **given).logits[0, -1].numpy()
 
 
 def calibration_logits(checkpoint, texts):
@@ -58,47 +56,81 @@ def path_to(row):
     return [row] if parent is None else [*path_to(parent), row]
 
 
-def tree_rows():
-    n = len(PARENTS)
-    mask = np.zeros((n, n), np.bool_)
-    for row in range(n):
-        mask[row, path_to(row)] = True
-    parents = [START if parent is None else parent for parent in PARENTS]
-    return Rows(TREE_TOKENS, [len(path_to(row)) - 1 for row in range(n)], mask, parents)
-
-
-def tree_logits(runner):
-    """Returns the logits of the tree's rows behind a short text."""
-    runner.prefill(range(1, 20))
-    return runner.verify(tree_rows())["logits"][:7].copy()
-
-
-def blocks(packed, scales, bits):
-    """Returns the values of quantized rows, [rows, blocks * block_size] float32."""
-    return dequantize_rows(QuantizedRows(packed, scales, 0.0, 0.0), bits)
-
-
-def load(bundle, device, role=bundles.TARGET):
-    return Runner(Model.load(bundle, role, engine(device), 1))
-
-
 def made(folder, architecture, tokens=331, **options):
     model = make_checkpoint(folder, architecture, **options)
     write_tokenizer(folder, tokens)
     return model
 
 
-def float_activations(bundle, folder):
-    """A copy of the bundle that asks both engines to leave activations in float32."""
-    shutil.copytree(bundle.path, folder)
-    for stage in (*bundle.target.stages, *bundle.target.stages_of_texts):
-        file = folder / stage.graph
-        model = onnx.load(str(file), load_external_data=False)
-        for node in model.graph.node:
-            for attribute in node.attribute:
-                if attribute.name == "accuracy_level":
-                    attribute.i = 1
-        file.write_bytes(model.SerializeToString())
-    role = replace(bundle.target, precision=replace(bundle.target.precision, block_size=0))
-    manifest = replace(bundle.manifest, roles={bundles.TARGET: role})
-    return bundles.Bundle(folder, manifest)
+def load(bundle, role=bundles.TARGET, threads=1):
+    """Returns a role of a bundle, or of its folder, ready for passes on its native graph."""
+    opened = bundle if isinstance(bundle, bundles.Bundle) else bundles.load(bundle)
+    return load_model(opened, role, Placement(HOST), threads)
+
+
+class Text:
+    """A sequence that a model reads."""
+
+    def __init__(self, model):
+        self.model, self.sequence = model, model.sequence([])
+
+    def rows(self, tokens, parents=None):
+        """Returns rows behind the sequence, all of whose logits are wanted: a chain, or a tree."""
+        if parents is None:
+            parents = range(AFTER, len(tokens) - 1)
+        parents = [AFTER if each is None else each for each in parents]
+        return Rows(self.sequence, list(tokens), parents, list(range(len(tokens))))
+
+    def read(self, tokens, chunk=CHUNK):
+        """Appends tokens, read in passes of so many; returns the logits of each, [n, V]."""
+        found = []
+        for start in range(0, len(tokens), chunk):
+            rows = self.rows(tokens[start : start + chunk])
+            found.append(self.model.forward([rows])[0].copy())
+            rows.accept(range(len(rows.tokens)))
+        return np.concatenate(found)
+
+    def tree(self, accepted=()):
+        """Returns the logits of `TREE_TOKENS`, [7, V]; the text goes on with accepted rows."""
+        rows = self.rows(TREE_TOKENS, PARENTS)
+        found = self.model.forward([rows])[0].copy()
+        rows.accept(accepted)
+        return found
+
+
+def logits_of_bundle(bundle, tokens):
+    """Returns the logits of all tokens, [n, V]."""
+    return Text(load(bundle)).read(tokens)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A matrix of a bundle's file: its values [N, K] in float32, and their format of tiles."""
+
+    values: np.ndarray
+    format: str
+
+
+def stored(bundle, role=bundles.TARGET):
+    """Returns the matrices that the products of a graph read, by the names of tensors."""
+    graph = onnx.load(bundle.path / bundle.manifest.roles[role].native.graph,
+                      load_external_data=False).graph  # fmt: skip
+    places = {each.name: ExternalDataInfo(each) for each in graph.initializer
+              if each.data_location == onnx.TensorProto.EXTERNAL}  # fmt: skip
+    shapes = {each.name: list(each.dims) for each in graph.initializer}
+    found = {}
+    for node in graph.node:
+        if node.op_type not in ("BlockLinear", "BlockEmbedding"):
+            continue
+        values = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        formats = values.get("formats", values.get("format")).decode().split()
+        rows = values["columns"] if isinstance(values["columns"], list) else [values["columns"]]
+        names = [name for name in node.input if name in places]
+        for name, form, count in zip(names, formats, rows, strict=True):
+            kind, place = TILE_FORMATS[form], places[name]
+            raw = np.fromfile(bundle.path / place.location, np.uint8, shapes[name][0], "",
+                              place.offset)  # fmt: skip
+            tiles = raw.reshape(-(-count // 16), -1, kind.unit_bytes)
+            width = tiles.shape[1] * kind.unit
+            found[name] = Stored(multiplied_out(form, tiles, count, width), form)
+    return found

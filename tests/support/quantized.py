@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 import torch
-from onnx import numpy_helper
 from safetensors.torch import load_file, save_file
 
 # Activations are rounded to 8 bits in blocks of weights: measured 0.04 at most.
@@ -252,35 +250,3 @@ def quantize(source: Path, folder: Path, form: Format, plain: Path | None = None
         whole |= {key: torch.from_numpy(value) for key, value in values.items()}
         save_file(whole, plain / "model.safetensors", {"format": "pt"})
     return {key: (values[key], found[key]) for key in found}
-
-
-def stored(bundle):
-    """What the products multiply by and lookups read, by the tensors' names, from the files."""
-    graph = onnx.load(str(bundle.path / bundle.target.stages[0].graph)).graph
-    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    arrays |= {n.output[0]: arrays[n.input[0]] for n in graph.node if n.input[0] in arrays}
-    found = {}
-    for node in graph.node:
-        if node.op_type not in ("MatMulNBits", "GatherBlockQuantized"):
-            continue
-        attributes = {a.name: a.i for a in node.attribute}
-        bits, size = attributes["bits"], attributes["block_size"]
-        product = node.op_type == "MatMulNBits"
-        packed = arrays[node.input[1 if product else 0]]
-        scales = arrays[node.input[2]].astype(np.float64)
-        rows, count = scales.shape
-        levels = unpacked(packed.reshape(rows, -1), bits).reshape(rows, count, size)
-        zeros = np.full((rows, count), 2 ** (bits - 1))
-        if len(node.input) > 3:
-            zeros = unpacked(arrays[node.input[3]].reshape(rows, -1), bits)[:, :count]
-        values = ((levels - zeros[:, :, None]) * scales[:, :, None]).reshape(rows, -1)
-        label = node.input[1 if product else 0].split(".packed")[0]
-        found[label if product else f"rows of {label}"] = values.astype(np.float32), bits, size
-    return found
-
-
-def unpacked(packed, bits):
-    numbers = packed.astype(int)
-    if bits == 8:
-        return numbers
-    return np.stack([numbers % 16, numbers // 16], axis=-1).reshape(len(packed), -1)

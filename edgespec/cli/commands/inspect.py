@@ -89,8 +89,8 @@ def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
 
 
 def _architecture(role: Role) -> str:
-    if not role.trees:
-        return f"{role.architecture}, exported by another program: drafts are chains"
+    if role.native.adopted:
+        return f"{role.architecture}, exported by another program"
     if not role.is_head:
         return role.architecture
     return f"{role.architecture} head, reads layers {', '.join(map(str, role.taps))}"
