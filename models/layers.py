@@ -99,12 +99,29 @@ class LayerNorm(Norm):
         return {**super().tensors(), self.bias: (self.size,)}
 
 
+class Compound:
+    """What is made of matrices, norms and the like: a dataclass, whose fields these are.
+
+    Of sublayers, `norm` is applied to the input, `post_norm` to the output, and `output_factor` is
+    a factor of this; where a norm is None, there is none.
+    """
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its matrices."""
+        return tuple(each for each in vars(self).values() if isinstance(each, Linear))
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        kinds = Linear, Norm, Convolution, Compound
+        return _union(each.tensors() for each in vars(self).values() if isinstance(each, kinds))
+
+
 @dataclass(frozen=True)
-class Attention:
+class Attention(Compound):
     """Grouped-query attention.
 
     Attributes:
-        norm: Applied to the sublayer's input; None: no normalization.
         q: [hidden] to [heads * head_dim].
         k: [hidden] to [kv_heads * head_dim]; None: keys and values are those of `source`.
         v: [hidden] to [kv_heads * head_dim]; None: values are what `k` gives, before its norm.
@@ -118,13 +135,11 @@ class Attention:
         k_norm: The same for keys.
         v_norm: Applied to each head's values; None: no normalization.
         norm_after_rope: Whether these two norms, of each head, follow RoPE instead.
-        post_norm: Applied to the sublayer's output; None: no normalization.
         mask: Name of the mask, see `edgespec.bundle.sublayers.Sublayer`.
         rope: Name of the rotation table, see `Decoder.ropes`; empty: no RoPE.
         gated: Whether `q` also gives a gate behind each head's query, by whose sigmoid the head's
             result is multiplied (Qiu et al., 2025).
         softcap: Limit c of scores: masks are added to `c * tanh(score / c)`; None: no limit.
-        output_factor: Factor of the sublayer's output.
         sinks: Name of the [heads] tensor with a score for each head that takes part in the softmax
             and has no value, so that heads may attend to nothing (Xiao et al., 2024); None: none.
         source: Number of the layer whose keys and values it reads; None: it has its own.
@@ -157,30 +172,21 @@ class Attention:
         """Number of positions that it sees, its own included; None: all before it."""
         return window_of(self.mask)
 
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        """Its matrices."""
-        return tuple(each for each in (self.q, self.k, self.v, self.o) if each is not None)
-
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        norms = (self.norm, self.q_norm, self.k_norm, self.v_norm, self.post_norm)
         sinks: Shapes = {} if self.sinks is None else {self.sinks: (self.heads,)}
-        return sinks | _of(*self.linears, *norms)
+        return sinks | super().tensors()
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(Compound):
     """Gated MLP (Shazeer, 2020): `down(activation(gate(x)) * up(x))`.
 
     Attributes:
-        norm: Applied to the sublayer's input; None: no normalization.
         gate: [hidden] to [intermediate].
         up: [hidden] to [intermediate].
         down: [intermediate] to [hidden].
         activation: Activation of the gate.
-        post_norm: Applied to the sublayer's output; None: no normalization.
-        output_factor: Factor of the sublayer's output.
     """
 
     norm: Norm | None
@@ -190,15 +196,6 @@ class Mlp:
     activation: Activation = "silu"
     post_norm: Norm | None = None
     output_factor: float = 1.0
-
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        """Its matrices."""
-        return self.gate, self.up, self.down
-
-    def tensors(self) -> Shapes:
-        """Names and shapes of its tensors."""
-        return _of(*self.linears, self.norm, self.post_norm)
 
 
 @dataclass(frozen=True)
@@ -223,18 +220,15 @@ class Convolution:
 
 
 @dataclass(frozen=True)
-class ShortConvolution:
+class ShortConvolution(Compound):
     """Gated convolution over a few positions (LFM2, Liquid AI, 2025).
 
     `out(c * convolution(b * x))`, where b, c and x are the three parts of `inner`'s result.
 
     Attributes:
-        norm: Applied to the sublayer's input.
         inner: [hidden] to [3 * hidden].
         convolution: The convolution.
         out: [hidden] to [hidden].
-        post_norm: Applied to the sublayer's output; None: no normalization.
-        output_factor: Factor of the sublayer's output.
     """
 
     norm: Norm
@@ -244,25 +238,15 @@ class ShortConvolution:
     post_norm: Norm | None = None
     output_factor: float = 1.0
 
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        """Its matrices."""
-        return self.inner, self.out
-
-    def tensors(self) -> Shapes:
-        """Names and shapes of its tensors."""
-        return _of(*self.linears, self.convolution, self.norm, self.post_norm)
-
 
 @dataclass(frozen=True)
-class GatedDelta:
+class GatedDelta(Compound):
     """Linear attention by the gated delta rule (Yang et al., 2025), behind a short convolution.
 
     A head's state S is a [key_size, value_size] matrix. At each position, with key k, query q and
     value v: S is multiplied by exp(decay), then k (rate (v - k S)) is added, and q S is the result.
 
     Attributes:
-        norm: Applied to the sublayer's input.
         mixed: [hidden] to queries and keys of all key heads and values of all value heads.
         gate: [hidden] to [value heads * value_size]; its SiLU is a factor of the normalized result.
         rate: [hidden] to [value heads]; its sigmoid is the rate.
@@ -276,8 +260,6 @@ class GatedDelta:
         value_heads: Number of value heads, a multiple of key_heads.
         key_size: Size of a key.
         value_size: Size of a value.
-        post_norm: Applied to the sublayer's output; None: no normalization.
-        output_factor: Factor of the sublayer's output.
     """
 
     norm: Norm
@@ -297,38 +279,29 @@ class GatedDelta:
     post_norm: Norm | None = None
     output_factor: float = 1.0
 
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        """Its matrices."""
-        return self.mixed, self.gate, self.rate, self.decay, self.out
-
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
         heads: Shapes = dict.fromkeys((self.log_decay, self.decay_bias), (self.value_heads,))
-        norms = self.norm, self.result_norm, self.post_norm
-        return _of(*self.linears, self.convolution, *norms) | heads
+        return super().tensors() | heads
 
 
 @dataclass(frozen=True)
-class Moe:
+class Moe(Compound):
     """Mixture of experts (Shazeer et al., 2017): of many MLPs, each row is read by a few.
 
     A row's output is the sum of the outputs of the `top_k` experts that the router scores highest,
     each times its share: the softmax of the scores.
 
     Attributes:
-        norm: Applied to the sublayer's input; None: no normalization.
         router: [hidden] to a score for each expert. It is never quantized.
         experts: The experts, alike but for the names of their tensors; they have no norms.
         top_k: Number of experts that a row is read by.
         normalized: Whether a row's shares add up to 1: the softmax is over the chosen experts
             instead of all.
-        output_factor: Factor of the sublayer's output.
         router_norm: Applied to the sublayer's input for the router; None: it reads what the
             experts read.
         expert_factors: Name of the [experts] tensor with a factor of each expert's share; None:
             there is none.
-        post_norm: Applied to the sublayer's output; None: no normalization.
     """
 
     norm: Norm | None
@@ -349,12 +322,11 @@ class Moe:
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
         factors = {} if self.expert_factors is None else {self.expert_factors: (len(self.experts),)}
-        norms = self.norm, self.router_norm, self.post_norm
-        return _of(self.router, *self.linears, *norms) | factors
+        return super().tensors() | _union(each.tensors() for each in self.experts) | factors
 
 
 @dataclass(frozen=True)
-class MlpAndMoe:
+class MlpAndMoe(Compound):
     """An MLP and a mixture of experts beside each other, whose outputs are added.
 
     Attributes:
@@ -362,7 +334,6 @@ class MlpAndMoe:
         moe: The mixture, with norms of its own.
         norm: Applied to the input of both; None: no normalization.
         post_norm: Applied to the sum; None: no normalization.
-        output_factor: Factor of the sublayer's output.
     """
 
     mlp: Mlp
@@ -376,13 +347,9 @@ class MlpAndMoe:
         """The matrices of both."""
         return self.mlp.linears + self.moe.linears
 
-    def tensors(self) -> Shapes:
-        """Names and shapes of its tensors."""
-        return self.mlp.tensors() | self.moe.tensors() | _of(self.norm, self.post_norm)
-
 
 @dataclass(frozen=True)
-class Injection:
+class Injection(Compound):
     """Adds what a layer's own input, see `LayerInputs`, tells of each row (Gemma 3n, Google, 2025).
 
     `out(activation(gate(x)) * input)`.
@@ -391,9 +358,6 @@ class Injection:
         gate: [hidden] to [size of the input].
         out: [size of the input] to [hidden].
         activation: Activation of the gate.
-        norm: Applied to the sublayer's input; None: no normalization.
-        post_norm: Applied to the sublayer's output; None: no normalization.
-        output_factor: Factor of the sublayer's output.
     """
 
     gate: Linear
@@ -402,15 +366,6 @@ class Injection:
     norm: Norm | None = None
     post_norm: Norm | None = None
     output_factor: float = 1.0
-
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        """Its matrices."""
-        return self.gate, self.out
-
-    def tensors(self) -> Shapes:
-        """Names and shapes of its tensors."""
-        return _of(*self.linears, self.norm, self.post_norm)
 
 
 Recurrent = ShortConvolution | GatedDelta
@@ -421,7 +376,7 @@ Sublayer = Attention | Mlp | Moe | MlpAndMoe | Injection | Recurrent
 
 
 @dataclass(frozen=True)
-class LayerInputs:
+class LayerInputs(Compound):
     """Each layer's own input of a row, by the row's token (Gemma 3n, Google, 2025).
 
     `norm(projection(e)) + scale * table[token]`, where e is the token's embedding, scaled as the
@@ -444,7 +399,7 @@ class LayerInputs:
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        return {self.table: self.shape, **_of(self.projection, self.norm)}
+        return {self.table: self.shape, **super().tensors()}
 
 
 @dataclass(frozen=True)
@@ -518,10 +473,6 @@ class Decoder:
             | self.norm.tensors()
             | self.lm_head.tensors()
         )
-
-
-def _of(*parts: Linear | Norm | Convolution | None) -> Shapes:
-    return _union(part.tensors() for part in parts if part is not None)
 
 
 def _union(parts: Iterable[Shapes]) -> Shapes:

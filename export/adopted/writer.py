@@ -97,6 +97,6 @@ def _formats(graph: GraphProto, kv: str) -> tuple[bundle.Precision, dict[str, in
     if not found:
         return bundle.Precision(kv, kv, kv, 0), formats
     head = projection(graph)
-    lm_head = kv if head is None or head not in products else f"int{bits[head.input[1]]}"
+    lm_head = f"int{bits[head.input[1]]}" if head is not None and head in products else kv
     weights, block = f"int{bits[products[0].input[1]]}", found[0]["block_size"]
     return bundle.Precision(weights, lm_head, kv, block), formats

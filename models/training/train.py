@@ -14,23 +14,40 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+from itertools import cycle
 from pathlib import Path
 
 import corpus
 import data
 import measures
 import torch
-from checkpoint import check_folder, load_folder, write_folder
-from distill import Recipe, distill
-from evaluate import evaluate
 from loop import Run, report, train
 from losses import Losses
-from network import DRAFT, TARGET, Decoder
-from optimizer import Rates
+from network import (
+    DRAFT,
+    TARGET,
+    arithmetic,
+    generate,
+    hidden_of,
+    new,
+    pieces,
+    read_folder,
+    write_folder,
+)
 from tokenizers import Tokenizer
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 TARGET_FOLDER, DRAFT_FOLDER = "final/python-7m", "final/python-1m"
+
+
+PROMPT, OWN_EVERY, PER_CALL = 128, 4, 128
+"""Tokens of code before the target's own text in a row of samples, the number of steps per step
+that uses a batch of these rows, and the rows that are made at once."""
+
+TEMPERATURES = (0.8, 0.0)
+"""The target's own text is sampled and greedy in turns, since drafts are used for both."""
 
 
 def tokenizer_command(args: argparse.Namespace) -> None:
@@ -40,7 +57,7 @@ def tokenizer_command(args: argparse.Namespace) -> None:
     )
     report({"dropped": dict(gathered.dropped)})
     if args.init is None:
-        tokenizer = data.train_tokenizer(gathered.train, TARGET.vocab)
+        tokenizer = data.train_tokenizer(gathered.train, TARGET.vocab_size)
     else:
         tokenizer = Tokenizer.from_file(str(args.init / "tokenizer.json"))
     report(dict(data.write(args.work, gathered, tokenizer)))
@@ -48,18 +65,13 @@ def tokenizer_command(args: argparse.Namespace) -> None:
 
 def target_command(args: argparse.Namespace) -> None:
     """Train the target on the next token and write its checkpoint folder."""
-    torch.manual_seed(args.seed)
-    model = Decoder(TARGET)
-    if args.init is not None:
-        load_folder(model, args.init)
-    compiled = torch.compile(model, dynamic=False) if args.compile else model
-    losses = Losses(args.compile)
-    ids, heldout = data.load(args.work, "train"), data.load(args.work, "heldout")
-    judged = measures.rows_of(heldout[:40_000], args.length)
+    model = started(args, TARGET)
+    losses, ids = Losses(args.compile), data.load(args.work, "train")
+    judged = measures.rows_of(data.load(args.work, "heldout")[:40_000], args.length)
 
     def loss_of(batch: Tensor) -> Tensor:
-        hidden = compiled(batch[:, :-1]).flatten(0, 1)
-        return losses.next_token(hidden, model.embed_tokens.weight, batch[:, 1:].flatten())
+        hidden = hidden_of(model, batch[:, :-1]).flatten(0, 1)
+        return losses.next_token(hidden, model.lm_head.weight, batch[:, 1:].flatten())
 
     def batches(done: int) -> Iterator[Tensor]:
         return data.windows(ids, args.length, args.batch, args.seed, skip=done)
@@ -67,55 +79,83 @@ def target_command(args: argparse.Namespace) -> None:
     def judge() -> dict[str, float]:
         return {"heldout_loss": measures.loss(model, judged)}
 
-    run = run_of(args, "target.pt")
-    train(model, loss_of, batches, judge, rates_of(args), run)
+    train(model, loss_of, batches, judge, run_of(args, "target.pt"))
     finish(args.work, model, TARGET_FOLDER)
 
 
 def draft_command(args: argparse.Namespace) -> None:
-    """Distil the draft from the target and write its checkpoint folder."""
-    recipe = Recipe(
-        work=args.work,
-        target=args.work / TARGET_FOLDER,
-        init=args.init,
-        own_rows=args.own_rows,
-        hard=args.hard,
-        compiled=args.compile,
-    )
-    run = run_of(args, "draft.pt")
-    torch.manual_seed(args.seed)
-    model = Decoder(DRAFT)
-    distill(recipe, model, rates_of(args), run)
-    finish(args.work, model, DRAFT_FOLDER)
+    """Distil the draft from the target, on code and on the target's own text."""
+    target = read_folder(args.work / TARGET_FOLDER).requires_grad_(False)
+    draft = started(args, DRAFT)
+    ids, heldout = data.load(args.work, "train"), data.load(args.work, "heldout")
+    own = own_text(args, target, ids)
+    judged = measures.rows_of(heldout[:20_000], args.length)
+    if args.compile:
+        target.model.compile(dynamic=False)
+    losses = Losses(args.compile)
+
+    def loss_of(batch: Tensor) -> Tensor:
+        inputs = batch[:, :-1]
+        with torch.no_grad():
+            taught = hidden_of(target, inputs).flatten(0, 1)
+        given = hidden_of(draft, inputs).flatten(0, 1)
+        weights = draft.lm_head.weight, taught, target.lm_head.weight
+        return losses.distillation(given, *weights, args.hard)
+
+    def batches(done: int) -> Iterator[Tensor]:
+        code = data.windows(ids, args.length, args.batch, args.seed + 1000, skip=done)
+        texts = cycle(torch.split(own, args.batch)[: len(own) // args.batch])
+        for step in range(done, 1 << 62):
+            yield next(texts) if step % OWN_EVERY == OWN_EVERY - 1 else next(code)
+
+    def judge() -> dict[str, float]:
+        return {f"heldout_{k}": v for k, v in measures.compare(draft, target, judged).items()}
+
+    train(draft, loss_of, batches, judge, run_of(args, "draft.pt"))
+    finish(args.work, draft, DRAFT_FOLDER)
+
+
+def own_text(args: argparse.Namespace, target: LlamaForCausalLM, ids: Tensor) -> Tensor:
+    """The target's own text (rows, length + 1), made once and kept beside the tokens."""
+    path, parts = args.work / "own_text.pt", list[Tensor]()
+    if path.exists():
+        kept: Tensor = torch.load(path, weights_only=True)
+        return kept
+    for first in range(0, args.own_rows, PER_CALL):
+        seed, heat = args.seed + first, TEMPERATURES[len(parts) % len(TEMPERATURES)]
+        prompts = pieces(ids, min(PER_CALL, args.own_rows - first), PROMPT, seed)
+        with arithmetic():
+            parts.append(generate(target, prompts, args.length + 1 - PROMPT, heat, seed))
+        report({"own_rows": first + len(prompts)})
+    text = torch.cat(parts)
+    torch.save(text, path)
+    return text
 
 
 def evaluate_command(args: argparse.Namespace) -> None:
     """Measure the finished pair."""
     target = args.target or args.work / TARGET_FOLDER
     draft = args.draft or args.work / DRAFT_FOLDER
-    for folder in (target, draft):
-        report({"folder": folder.name, "logit_difference_to_transformers": check_folder(folder)})
-    evaluate(args.work, target, draft, args.length, args.tokens)
+    measures.evaluate(args.work, target, draft, args.length, args.tokens)
 
 
-def rates_of(args: argparse.Namespace) -> Rates:
-    """The learning rates and the schedule of the command line."""
-    return Rates(args.muon_rate, args.adamw_rate, args.warmup, args.decay)
+def started(args: argparse.Namespace, config: LlamaConfig) -> LlamaForCausalLM:
+    """A model to begin with, compiled if asked for, which needs a C++ compiler."""
+    torch.manual_seed(args.seed)
+    model = new(config) if args.init is None else read_folder(args.init)
+    if args.compile:
+        model.model.compile(dynamic=False)
+    return model
 
 
 def run_of(args: argparse.Namespace, state: str) -> Run:
-    """The length and the sizes of the command line."""
-    return Run(
-        state=args.work / state,
-        tokens=args.tokens,
-        minutes=args.minutes,
-        batch=args.batch,
-        length=args.length,
-        seed=args.seed,
-    )
+    """The length, sizes and rates of the command line."""
+    given = {each.name: getattr(args, each.name, None) for each in fields(Run)}
+    known = {name: value for name, value in given.items() if value is not None}
+    return Run(**known | {"state": args.work / state})
 
 
-def finish(work: Path, model: Decoder, name: str) -> None:
+def finish(work: Path, model: LlamaForCausalLM, name: str) -> None:
     """Write a trained model with the run's tokenizer."""
     tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
     write_folder(model, tokenizer, work / name)
