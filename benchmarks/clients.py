@@ -22,9 +22,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from common import add_threads, count, exit_code, names, print_result, print_table
+from common import add_threads, count, exit_code, facts_of, names, print_result, print_table
 from serving import events, model_name, served
-from texts import facts_of
 
 from edgespec.errors import InputError
 from edgespec.measuring.prompts import read_prompts

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from edgespec import bundle as bundles
 from edgespec.cli.tables import markdown_table
 from edgespec.errors import EdgespecError
 from edgespec.system.environment import MIB, hardware, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from edgespec.api.result import GenerationResult
 
 _POLL_SECONDS = 0.01
 
@@ -28,6 +31,28 @@ def print_result(benchmark: str, values: Mapping[str, object]) -> None:
     """Prints the JSON line that ends every benchmark."""
     result = {"benchmark": benchmark, **values, "hardware": hardware(), "versions": versions()}
     print(json.dumps(result), flush=True)
+
+
+def facts_of(bundle: Path) -> dict[str, object]:
+    """Returns the facts about a bundle for a benchmark's JSON line."""
+    found = bundles.load(bundle)
+    return {
+        "bundle": found.manifest.provenance,
+        "parameters": {name: role.parameters for name, role in found.manifest.roles.items()},
+        "precision": found.target.precision.weights,
+    }
+
+
+def speed(results: Sequence[GenerationResult]) -> float:
+    """Returns the tokens per second of all texts together, without the first of each."""
+    seconds = sum(each.tpot_ms * (each.new_tokens - 1) / 1e3 for each in results)
+    return round(sum(each.new_tokens - 1 for each in results) / seconds, 1)
+
+
+def mean_length(results: Sequence[GenerationResult]) -> float:
+    """Returns the mean number of tokens of a round; 0 if there was none."""
+    rounds = sum(each.rounds for each in results)
+    return round(sum(each.new_tokens - 1 for each in results) / max(1, rounds), 2)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

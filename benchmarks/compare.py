@@ -1,12 +1,14 @@
 """Compares edgespec with other runtimes, with the same checkpoint, prompts and threads.
 
-    python benchmarks/compare.py wide-7m --draft wide-1m --cache peers --prompts HumanEval.jsonl
-    python benchmarks/compare.py wide-7m --cache peers --settings plain --contexts 512,2048
+    python benchmarks/compare.py qwen-1.5b --draft qwen-0.5b --cache peers --prompts HumanEval.jsonl
+    python benchmarks/compare.py qwen-1.5b --cache peers --settings plain --contexts 512,2048
+    python benchmarks/compare.py qwen-1.5b --cache peers --peers edgespec-gguf,llama.cpp-gguf
 
 The others are llama.cpp, OpenVINO GenAI, ONNX Runtime GenAI and transformers. Each has its own
 virtual environment and model format below --cache; both are created once and kept. All settings
 are loaded at the same time, each in its own process, and take turns text by text. Prompts are token
-ids. If a setting cannot run, the reason is printed.
+ids. If a setting cannot run, the reason is printed. Peers named `-gguf`, `xllamacpp` and
+`ik_llama.cpp` read the GGUF file beside the checkpoint's folder, `qwen-1.5b.gguf`.
 
 --prepare only creates environments and models and loads each setting once, so that the caches of
 the other runtimes are filled too.
@@ -24,13 +26,12 @@ from typing import TYPE_CHECKING
 
 from common import add_threads, count, counts, exit_code, names, print_result, print_table
 from peers import BY_NAME_ALONE, PEERS, peer
-from peers.base import AUTO, DRAFT, LOOKUP, PLAIN, Checkpoints, Loading, PeerError, Request
+from peers.base import AUTO, DRAFT, LOOKUP, PLAIN, Checkpoints, Loading, Request
 from peers.lines import SPEED_HEADER, Line, context_cells, failures_lines, speed_lines
 from peers.measure import Job, Measured, measure
-from peers.picture import draw, require_matplotlib
 from peers.setup import stretched
+from prompts import CHAT
 
-from edgespec.errors import InputError
 from edgespec.measuring.prompts import read_prompts
 from edgespec.models import load_checkpoint
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -88,7 +89,7 @@ def _print_tables(arguments: argparse.Namespace, found: Measured) -> list[Line]:
 
 
 def _keep(arguments: argparse.Namespace, job: Job, found: Measured, lines: list[Line]) -> None:
-    """Writes the JSON line, the raw rows and the picture."""
+    """Writes the JSON line and the raw rows."""
     contexts = _by_context(arguments, found)
     print_result(
         "compare",
@@ -110,9 +111,6 @@ def _keep(arguments: argparse.Namespace, job: Job, found: Measured, lines: list[
     if arguments.raw is not None:
         rows = {"ways": list(map(asdict, found.ways)), "rows": list(map(asdict, found.rows))}
         arguments.raw.write_text(json.dumps(rows) + "\n", encoding="utf-8")
-    if arguments.png is not None and lines:
-        title = f"{arguments.target.name}, {arguments.threads} threads"
-        draw(arguments.png, title, lines)
 
 
 def _by_context(
@@ -127,6 +125,13 @@ def _by_context(
 def _requests(arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[int, Request]]:
     """Returns each prompt at each temperature, or one greedy text for each context length."""
     prompts = [tokenizer.encode(text) for text in read_prompts(arguments.prompts, arguments.limit)]
+    if arguments.chat:
+        asked = arguments.prompts and read_prompts(arguments.prompts, arguments.limit)
+        chats = [
+            tokenizer.chat([{"role": "user", "content": text}])
+            for text in asked or CHAT[: arguments.limit]
+        ]
+        prompts = [tokenizer.encode(text, add_special=False) for text in chats]
     new_tokens = arguments.new_tokens
     if arguments.contexts:
         stream = [token for prompt in prompts for token in prompt]
@@ -170,6 +175,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--prompts", type=Path, nargs="+", default=(), help="JSON lines with prompt or turns"
     )
+    parser.add_argument(
+        "--chat", action="store_true", help="ask questions in the model's chat template"
+    )
     parser.add_argument("--limit", type=count, help="number of prompts to use, from the first")
     parser.add_argument(
         "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
@@ -187,7 +195,6 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--raw", type=Path, metavar="FILE", help="write every text to this JSON file"
     )
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the speeds to this file")
     parser.add_argument(
         "--prepare", action="store_true", help="only create environments and models"
     )
@@ -197,11 +204,6 @@ def _parse_arguments() -> argparse.Namespace:
         arguments.settings = [name for name in arguments.settings if name != DRAFT]
     if arguments.contexts and min(arguments.contexts) <= arguments.new_tokens:
         parser.error(f"--contexts: the {arguments.new_tokens} new tokens are a part of each")
-    if arguments.png is not None:
-        try:
-            require_matplotlib()
-        except PeerError as error:
-            raise InputError(str(error)) from error
     return arguments
 
 

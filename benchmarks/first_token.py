@@ -1,123 +1,145 @@
-"""Measures the time to the first token: after a long prompt, and from the start of the process.
+"""Measures the time to the first token: cold, warm, in a session, and of a prompt on disk.
 
     python benchmarks/first_token.py BUNDLE --prompt-tokens 1024
 
-The cold start is `edgespec run` in a new process, from its start to the first character, with the
-bundle and the engines' caches on a warm disk: the first run is not counted. The time to first token
-is that of a loaded bundle behind `LLM.warm_up`, which is timed twice: the first arranges weights.
+* start: `edgespec run` in a new process, from its start to the first character, with the bundle in
+  the disk's cache. The first run is not counted.
+* cold: a loaded model's first token behind a prompt that it has never seen.
+* session: the next turn of a conversation of which a session keeps prompt and answer.
+* stored: the same prompt in a new process, with the prompt cache that another process has filled.
+
+Texts of the last two are compared with those of a model that has seen nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import subprocess
 import sys
+import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
-from common import add_threads, count, exit_code, print_result, print_table
-from texts import facts_of
+from common import add_threads, count, exit_code, facts_of, print_result, print_table
 
 from edgespec import LLM
 from edgespec.api.loading import DRAFTS
 from edgespec.errors import DeviceError
 from edgespec.measuring.prompts import PYTHON
+from edgespec.models.embedded import BUNDLE
 
-_COLD_WANTED = 3.0  # seconds
+_NEW_TOKENS = 16
+_FOLLOW_UP = "\n\n\ndef next_one(n):\n"
+
+Times = dict[str, list[float]]
+"""Milliseconds of each repeat, by what was measured."""
 
 
 def main() -> None:
     arguments = _parse_arguments()
-    cold = [_cold_start(arguments) for _ in range(1 + arguments.repeat)][1:]
-    ttft, warm_ups, engine = _time_to_first_token(arguments)
+    times: Times = {"start": [_start(arguments) for _ in range(1 + arguments.repeat)][1:]}
+    with _loaded(arguments) as llm:
+        turns, equal = _turns(llm, arguments)
+    times |= turns
+    for _ in range(arguments.repeat):
+        with tempfile.TemporaryDirectory() as folder:
+            unseen, tokens, _ = _in_new_process(arguments, folder)
+            stored, again, reused = _in_new_process(arguments, folder)
+        times.setdefault("unseen, new process", []).append(unseen)
+        times.setdefault("stored, new process", []).append(stored)
+        equal &= tokens == again
     print_table(
-        ["", "median", "least", "most"],
+        ["first token, ms", "median", "least", "most"],
         [
-            ["cold start, s", *_spread(cold, 1, 2)],
-            [f"TTFT of {arguments.prompt_tokens} tokens, ms", *_spread(ttft, 1e3, 1)],
+            [name, *(round(of(each), 1) for of in (median, min, max))]
+            for name, each in times.items()
         ],
     )
-    first, second = (round(each * 1e3, 1) for each in warm_ups)
-    print(f"\nthe first call of the models takes {first} ms, the second {second} ms")
-    print(f"cold start wanted: at most {_COLD_WANTED:g} s at 1.1 B; the target is on {engine}")
-    print_result(
-        "first_token",
-        {
-            **facts_of(arguments.bundle),
-            "draft": arguments.draft,
-            "engine": engine,
-            "threads": arguments.threads,
-            "prompt_tokens": arguments.prompt_tokens,
-            "repeats": arguments.repeat,
-            "cold_start_seconds": _spread(cold, 1, 3),
-            "ttft_ms": _spread(ttft, 1e3, 2),
-            "warm_up_ms": [first, second],
-        },
+    print(f"\nequal texts: {'yes' if equal else 'no'}; {reused} prompt tokens came from the disk")
+    settings = {name: getattr(arguments, name) for name in ("draft", "threads", "prompt_tokens")}
+    facts = {"ms": times, "reused": reused, "equal": equal}
+    print_result("first_token", {**facts_of(arguments.bundle), **settings, **facts})
+
+
+def _loaded(arguments: argparse.Namespace, folder: str | None = None) -> LLM:
+    return LLM(
+        arguments.bundle, draft=arguments.draft, threads=arguments.threads, prompt_cache=folder
     )
 
 
-def _cold_start(arguments: argparse.Namespace) -> float:
-    """Returns the seconds until `edgespec run` prints its first character."""
+def _prompt(llm: LLM, length: int, number: int = 0) -> list[int]:
+    """Returns tokens of code whose beginning is this number's own."""
+    text = llm.tokenizer.encode(f"# {number}\n" + "\n\n".join(PYTHON))
+    return list(islice(cycle(text), length))
+
+
+def _start(arguments: argparse.Namespace) -> float:
+    """Returns the milliseconds until `edgespec run` prints its first character."""
     command = [
         sys.executable, "-m", "edgespec", "run", str(arguments.bundle), PYTHON[0], "-n", "8",
-        f"--draft={arguments.draft}", f"--device={arguments.device}",
-        f"--threads={arguments.threads}",
+        f"--draft={arguments.draft}", f"--threads={arguments.threads}",
     ]  # fmt: skip
     begin = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         process.stdout.read(1)
         seconds = time.perf_counter() - begin
         process.stdout.read()
     if process.returncode:
         raise DeviceError(f"edgespec run ended with status {process.returncode}: run it by hand")
-    return seconds
+    return 1e3 * seconds
 
 
-def _time_to_first_token(
-    arguments: argparse.Namespace,
-) -> tuple[list[float], list[float], str]:
-    """Returns the seconds of each repeat, those of two first calls, and the target's device."""
-    llm = LLM(
-        arguments.bundle,
-        draft=arguments.draft,
-        device=arguments.device,
-        threads=arguments.threads,
-    )
-    text = llm.tokenizer.encode("\n\n".join(PYTHON))
-    prompt = list(islice(cycle(text), arguments.prompt_tokens))
-    seconds, warm_ups = [], []
-    for _ in range(2):
-        begin = time.perf_counter()
-        llm.warm_up()
-        warm_ups.append(time.perf_counter() - begin)
-    for _ in range(1 + arguments.repeat):
+def _turns(llm: LLM, arguments: argparse.Namespace) -> tuple[Times, bool]:
+    """Returns the times of first turns, and of second ones with and without a session.
+
+    Also whether both texts of each second turn are equal.
+    """
+    times: Times = {"cold": [], "second turn, cold": [], "second turn, session": []}
+    equal = True
+    llm.warm_up()
+    for number in range(1 + arguments.repeat):  # the first one is not counted
+        history = _prompt(llm, arguments.prompt_tokens, number)
+        with llm.session() as session:
+            first = session.generate(history, max_new_tokens=_NEW_TOKENS)
+            follow_up = llm.tokenizer.encode(_FOLLOW_UP, add_special=False)
+            prompt = [*history, *first.tokens, *follow_up]
+            warm = session.generate(prompt, max_new_tokens=_NEW_TOKENS)
         llm.forget()
-        begin = time.perf_counter()
-        result = llm.generate(prompt, max_new_tokens=1)
-        seconds.append(time.perf_counter() - begin)
-    return seconds[1:], warm_ups, result.engine
+        cold = llm.generate(prompt, max_new_tokens=_NEW_TOKENS)
+        equal &= cold.tokens == warm.tokens
+        if number:
+            for each, result in zip(times.values(), (first, cold, warm), strict=True):
+                each.append(result.ttft_ms)
+    return times, equal
 
 
-def _spread(seconds: list[float], factor: float, digits: int) -> tuple[float, float, float]:
-    """Returns median, minimum and maximum."""
-    middle, least, most = (round(of(seconds) * factor, digits) for of in (median, min, max))
-    return middle, least, most
+def _in_new_process(arguments: argparse.Namespace, folder: str) -> tuple[float, list[int], int]:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(_text, arguments, folder).result()
+
+
+def _text(arguments: argparse.Namespace, folder: str) -> tuple[float, list[int], int]:
+    """Returns milliseconds to the first token, the text, and the number of reused tokens."""
+    with _loaded(arguments, folder) as llm:
+        llm.warm_up()
+        prompt = _prompt(llm, arguments.prompt_tokens)
+        result = llm.generate(prompt, max_new_tokens=_NEW_TOKENS)
+    return result.ttft_ms, result.tokens, result.reused
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Cold start, and TTFT behind a long prompt.")
-    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+    parser = argparse.ArgumentParser(description="First tokens: cold, in a session, from the disk.")
+    parser.add_argument("bundle", type=Path, nargs="?", default=BUNDLE, help="folder of the bundle")
     parser.add_argument(
         "--prompt-tokens", type=count, default=1024, help="tokens of the prompt (default 1024)"
     )
     parser.add_argument("--draft", choices=DRAFTS, default="auto")
-    parser.add_argument("--device", default="cpu", help="device of the target (default cpu)")
-    parser.add_argument(
-        "--repeat", type=count, default=5, help="repeats; the median is reported (default 5)"
-    )
+    parser.add_argument("--repeat", type=count, default=3, help="repeats (default 3)")
     add_threads(parser)
     return parser.parse_args()
 

@@ -44,10 +44,10 @@ class Room(NamedTuple):
 
 # Whoever adds a capability raises its room's number here, with the reason beside it.
 ROOMS = {
-    "edgespec": Room(("edgespec/**/*.py",), 9000, 17700, "not yet rebuilt"),
+    "edgespec": Room(("edgespec/**/*.py",), 9000, 16500, "not yet rebuilt"),
     "models": Room(("models/**/*.py",), 7000, 7700, "not yet rebuilt"),
-    "export": Room(("export/**/*.py",), 5000, 9100, "not yet rebuilt"),
-    "runtime": Room(("runtime/**/*.py",), 9000, 11200, "not yet rebuilt"),
+    "export": Room(("export/**/*.py",), 5000, 5800, "not yet rebuilt"),
+    "runtime": Room(("runtime/**/*.py",), 9000, 11500, "not yet rebuilt"),
     "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4000),
     "training": Room(
         ("edgespec/training/**/*.py", "models/training/**/*.py"), 3000, 3500, "not yet rebuilt"

@@ -25,9 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import add_threads, count, exit_code, print_result, print_table
+from common import add_threads, count, exit_code, facts_of, print_result, print_table
 from serving import events, served
-from texts import facts_of
 
 from edgespec.api.loading import DRAFTS
 from edgespec.errors import InputError

@@ -2,16 +2,15 @@
 
     python benchmarks/serve_soak.py [BUNDLE] [--minutes 10]
 
-First, plain decoding generates greedy texts. Only the parts before any close call, which rounding
-could decide, are requested. Then `edgespec serve` runs in a separate process. Clients request these
-texts, half of them as streams, some of them twice in one request and some in Ollama's API, and
-close some of their connections at random times. Of a model that knows chats, tools or infill they
-also request these, on all routes that have them, and expect what the server answered when only one
-client asked. It counts texts that differ from the expected ones (`wrong`), missing ones (`lost`),
-ones whose client disconnected (`cut`), of these the ones that ran for more than one further round
-(`late`), and ones still running at the end (`left`). The server's anonymous and shared memory must
-not grow: the mean of the last quarter of the time is compared with the second quarter, when the
-caches are full.
+First, plain decoding generates greedy texts. Then `edgespec serve` runs in a separate process.
+Clients request these texts, half of them as streams, some of them twice in one request and some in
+Ollama's API, and close some of their connections at random times. Of a model that knows chats,
+tools or infill they also request these, on all routes that have them, and expect what the server
+answered when only one client asked. It counts texts that differ from the expected ones (`wrong`),
+missing ones (`lost`), ones whose client disconnected (`cut`), of these the ones that ran for more
+than one further round (`late`), and ones still running at the end (`left`). The server's anonymous
+and shared memory must not grow: the mean of the last quarter of the time is compared with the
+second quarter, when the caches are full.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import random
 import sys
 import time
 from collections import Counter
-from itertools import groupby
 from pathlib import Path
 from statistics import mean
 
@@ -34,12 +32,9 @@ from soak_questions import Known, Question, questions
 from edgespec import LLM
 from edgespec.measuring.prompts import PYTHON
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.system.environment import MIB
 
-_CLEAR = 0.3  # nats between the two likeliest tokens: many times what rounding does
-_TOKENS = 96
-_LEAST_TOKENS = 8
+_TOKENS = 48
 _VARIANTS = 6  # of each prompt
 _CANCELLED = 0.3  # of the requests
 _GONE_WITHIN = 1.0  # seconds
@@ -54,7 +49,6 @@ def main() -> None:
     completed = _completed(arguments)
     options = (
         f"--parallel={arguments.parallel}", f"--queue={arguments.clients}",
-        f"--device={arguments.device}", f"--draft-device={arguments.device}",
         f"--threads={arguments.threads}", f"--context={arguments.context}",
     )  # fmt: skip
     with served(arguments.bundle, *options) as (process, url):
@@ -101,28 +95,14 @@ def main() -> None:
 
 
 def _completed(arguments: argparse.Namespace) -> list[Known]:
-    """Returns plain decoding's texts up to the first close call, without duplicates."""
-    known: dict[str, Known] = {}
-    with LLM(
-        arguments.bundle, draft="none", device=arguments.device, threads=arguments.threads
-    ) as llm:
+    """Returns plain decoding's texts."""
+    known = list[Known]()
+    with LLM(arguments.bundle, draft="none", threads=arguments.threads) as llm:
         for prompt in (f"# {part}\n{prompt}" for prompt in PYTHON for part in range(_VARIANTS)):
-            made = llm.generate(prompt, max_new_tokens=_TOKENS, logprobs=2)
             tokens = llm.tokenizer.encode(prompt)
-            for clear, run in groupby(made.logprobs, _is_clear):
-                chosen = [each.token for each in run]
-                if clear and len(chosen) >= _LEAST_TOKENS:
-                    text = llm.generate(tokens, max_new_tokens=len(chosen)).text
-                    written = llm.tokenizer.decode(tokens)
-                    same = llm.tokenizer.encode(written) == tokens
-                    known[text] = Known(list(tokens), written if same else None, len(chosen), text)
-                tokens += chosen
-    return list(known.values())
-
-
-def _is_clear(choice: TokenLogprobs) -> bool:
-    (_, best), (_, second) = choice.top
-    return best - second > _CLEAR
+            text = llm.generate(tokens, max_new_tokens=_TOKENS)
+            known.append(Known(tokens, prompt, _TOKENS, text.text))
+    return known
 
 
 async def _soak(
@@ -166,7 +146,7 @@ async def _client(
         except TimeoutError:
             outcomes["went"] += 1
         except (httpx.HTTPError, KeyError, ValueError) as error:
-            print(f"lost: {error!r}", file=sys.stderr)
+            print(f"lost: {question.path} {error!r}", file=sys.stderr)
             outcomes["lost"] += 1
         else:
             right = texts == wanted
@@ -215,7 +195,6 @@ def _parse_arguments() -> argparse.Namespace:
         "--context", type=count, default=1024,
         help="context: so short that the caches are full before memory is looked at (default 1024)",
     )  # fmt: skip
-    parser.add_argument("--device", default="onnxruntime:cpu", help="full name of the engine")
     add_threads(parser)
     return parser.parse_args()
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tool_calls import REQUESTS, TOOLS
+from structured import REQUESTS, TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -64,28 +64,26 @@ class Known:
 
     Attributes:
         prompt: the prompt's tokens.
-        written: the prompt as a text, if that has the same tokens.
+        written: the prompt as a text.
         tokens: length of the text in tokens.
         text: the text.
     """
 
     prompt: list[int]
-    written: str | None
+    written: str
     tokens: int
     text: str
 
     def questions(self, model: str) -> list[tuple[Question, list[str]]]:
         """Returns questions for the text to a model of a name, and their answers."""
         body = {"prompt": self.prompt, "max_tokens": self.tokens, "temperature": 0}
-        asked = [
+        options = {"temperature": 0, "num_predict": self.tokens}
+        raw = {"model": model, "prompt": self.written, "raw": True, "options": options}
+        return [
             (Question("/v1/completions", body), [self.text]),
             (Question("/v1/completions", {**body, "n": 2}), 2 * [self.text]),
+            (Question("/api/generate", raw), [self.text]),
         ]
-        if self.written is not None:
-            options = {"temperature": 0, "num_predict": self.tokens}
-            body = {"model": model, "prompt": self.written, "raw": True, "options": options}
-            asked.append((Question("/api/generate", body), [self.text]))
-        return asked
 
 
 async def questions(client: httpx.AsyncClient) -> list[Question]:

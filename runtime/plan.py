@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from edgespec.bundle import DRAFT, Bundle, Role
+from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.sequences.recurrent import RecurrentPool
@@ -50,6 +50,8 @@ class Placement:
         device: the device's name.
         memory: name of the memory that it uses, `HOST` or a device's own.
         native: whether it runs the native graph; else the portable one.
+        slots: largest number of slots that its pool can have; None: any.
+        half: whether all weights are in half precision, as NPUs have them.
         behind: the first layer that runs elsewhere, as do all behind it and the head, and where;
             None: all run here.
     """
@@ -57,6 +59,8 @@ class Placement:
     device: str
     memory: str = HOST
     native: bool = True
+    slots: int | None = None
+    half: bool = False
     behind: tuple[int, Placement] | None = None
 
     def of(self, layer: int) -> Placement:
@@ -187,7 +191,9 @@ def plan(bundle: Bundle, wish: Wish, free: Mapping[str, int]) -> Plan:
 
 def _choices(bundle: Bundle, wish: Wish) -> Iterator[tuple[Mapping[str, Placement], int]]:
     """Yields placements and contexts, the best first."""
-    longest = bundle.target.context_length
+    longest, slots = bundle.target.context_length, wish.roles[TARGET].slots
+    if slots is not None:
+        longest = min(longest, max(slots - SPARE_ROWS, LEAST_CONTEXT))
     contexts = [longest if wish.context is None else wish.context]
     while wish.context is None and contexts[-1] > LEAST_CONTEXT:
         contexts.append(max(contexts[-1] * 3 // 4 // 64 * 64, LEAST_CONTEXT))
@@ -213,6 +219,8 @@ def _planned(
         assert role.native is not None, "plans are made for native graphs"
         length = min(context, role.context_length)
         slots[name] = wish.sequences * (length + SPARE_ROWS)
+        if placed.slots is not None:
+            slots[name] = min(slots[name], placed.slots)
         kv = placed.kv(role)
         for each in role.native.pools:
             parts[placed.of(each.layer).memory][1] += slots[name] * KVPool.slot_bytes([each], kv)
@@ -220,7 +228,7 @@ def _planned(
         parts[placed.memory][1] += states
         stored = bundle.manifest.files[role.native.data].size
         for where, share in _shares(role, placed):
-            mapped, weights = (stored, 0) if where.native else (0, portable_bytes(role))
+            mapped, weights = (stored, 0) if where.native else (0, portable_bytes(role, where.half))
             parts[where.memory][0] += int(share * weights)
             parts[where.memory][2] += _workspace(role)
             parts[where.memory][3] += int(share * mapped)
@@ -247,10 +255,11 @@ def _shares(role: Role, placed: Placement) -> list[tuple[Placement, float]]:
     return [(placed, (table + first * layer) / whole), (other, (table + behind) / whole)]
 
 
-def portable_bytes(role: Role) -> int:
-    """Returns the bytes of a role's weights in standard operators, about."""
+def portable_bytes(role: Role, half: bool = False) -> int:
+    """Returns the bytes of a role's weights in standard operators, or in half precision, about."""
     assert role.native is not None, "every role has a native graph"
-    return int(sum(n * _PORTABLE_BYTES[_bits(name)] for name, n in role.native.formats.items()))
+    formats = role.native.formats.items()
+    return int(sum(n * _PORTABLE_BYTES[16 if half else _bits(name)] for name, n in formats))
 
 
 def _bits(name: str) -> int:

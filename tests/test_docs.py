@@ -31,7 +31,7 @@ def programs(page):
     return re.findall(r"^```python\n(.*?)^```", PAGES[page], re.M | re.S)
 
 
-PROGRAMS = programs("docs/embedding.md")
+PROGRAMS = programs("docs/python.md")
 # A form of a command with its parts in brackets is no command.
 LINES = [
     line.strip()
@@ -84,7 +84,7 @@ def test_an_asyncio_loop(run):
 
 
 def test_a_client_of_openais(run, start):
-    process = start("serve", "--port=0", "--draft=none", "--threads=1", "--device=onnxruntime:cpu")
+    process = start("serve", "--port=0", "--draft=none", "--threads=1")
     url = next(
         found[1].decode()
         for line in process.stderr
@@ -92,9 +92,7 @@ def test_a_client_of_openais(run, start):
     )
     form, text = run(PROGRAMS[2], OPENAI_BASE_URL=f"{url}/v1").split("\n", 1)
     assert form in ("Python", "C")
-    expected = LLM(draft="none", device="onnxruntime:cpu", threads=1).generate(
-        "class Stack:\n", max_new_tokens=40
-    )
+    expected = LLM(draft="none", threads=1).generate("class Stack:\n", max_new_tokens=40)
     assert text == expected.text
 
 
@@ -162,10 +160,12 @@ def test_the_rooms_are_those_of_the_code():
     assert folders <= told
 
 
-def test_the_picture_names_what_is_there():
-    picture = (ROOT / "docs" / "token.svg").read_text("utf-8")
-    for line in re.findall(r'class="code">([^<]*)<', picture):
-        folder = line.rpartition("/")[0]
-        for name in line.split(", "):
-            path = name if "/" in name else f"{folder}/{name}"
-            assert any((ROOT / start / path).exists() for start in ("", "edgespec")), line
+def test_each_behaviour_names_a_test_that_exists():
+    rows = re.findall(r"^\|.*\|$", PAGES["docs/behaviours.md"], re.M)
+    promises = [row for row in rows if not row.endswith(("| test |", "|---|---|"))]
+    known = {path.name for path in ROOT.glob("tests/**/test_*.py")}
+    for row in promises:
+        named = set(re.findall(r"`(test_\w+\.py)`", row))
+        assert named, row
+        assert named <= known, named - known
+    assert len(promises) > 50

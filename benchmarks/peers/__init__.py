@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 PEERS = {
     "edgespec": ("edgespec", "PEER"),
-    "edgespec-native": ("edgespec", "PEER_NATIVE"),
     "edgespec-int8": ("edgespec", "PEER_INT8"),
     "edgespec-fp32": ("edgespec", "PEER_FP32"),
+    "edgespec-gguf": ("edgespec", "PEER_GGUF"),
     "llama.cpp": ("llama_cpp", "PEER"),
     "llama.cpp-q8": ("llama_cpp", "PEER_Q8"),
     "llama.cpp-gguf": ("llama_cpp", "PEER_GGUF"),
@@ -30,7 +30,7 @@ PEERS = {
 """A module of this package and what it calls the peer, by the peer's name."""
 
 BY_NAME_ALONE = (
-    "edgespec-native", "edgespec-int8", "edgespec-fp32", "llama.cpp-gguf", "xllamacpp",
+    "edgespec-int8", "edgespec-fp32", "edgespec-gguf", "llama.cpp-gguf", "xllamacpp",
     "ik_llama.cpp",
 )  # fmt: skip
 """Of these, those that a comparison leaves out unless they are asked for."""

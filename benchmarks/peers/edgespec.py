@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from peers.base import AUTO, DRAFT, LOOKUP, PLAIN, GgufFiles, Stopwatch, Text, Unjudged
+from peers.base import AUTO, DRAFT, LOOKUP, PLAIN, GgufFiles, Stopwatch, Text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from edgespec import LLM
-    from edgespec.api.llm import LLM
-    from edgespec.measuring.equality import Judge
     from peers.base import Checkpoints, Loading, Request
 
 _DRAFTS = {PLAIN: "none", LOOKUP: "lookup", DRAFT: "model", AUTO: "auto"}
 
 
 class _Edgespec:
+    """A bundle that edgespec makes of the checkpoints."""
+
     home = "edgespec"
     requirements = ()
     build: ClassVar[Mapping[str, str]] = {}
@@ -53,34 +52,19 @@ class _Edgespec:
         return _Decoder(llm)
 
 
-class _Native(GgufFiles):
-    """The native graphs of the files that peers read, with the files' own numbers."""
-
-    home = "edgespec-native"
-    requirements = ()
-    build: ClassVar[Mapping[str, str]] = {}
-    settings = _Edgespec.settings
+class _Gguf(_Edgespec):
+    """The files that other peers read, with the files' own numbers."""
 
     def convert(self, checkpoints: Checkpoints, output: Path) -> None:
         """See `Peer`."""
         from edgespec.export import export_bundle
 
-        super().convert(checkpoints, output)
+        GgufFiles().convert(checkpoints, output)
         draft = None if checkpoints.draft is None else output / "draft.gguf"
         export_bundle(output / "target.gguf", output / "bundle", draft)
 
-    def load(self, loading: Loading) -> _NativeDecoder:
-        """See `Peer`."""
-        from edgespec import bundle as bundles
-        from edgespec.api.llm import LLM
-        from edgespec.api.loading import LoadOptions
 
-        bundle, draft = bundles.load(loading.folder / "bundle"), _DRAFTS[loading.setting]
-        options = LoadOptions(draft=draft, threads=loading.threads, context=loading.context)
-        return _NativeDecoder(LLM(bundle, options))
-
-
-class _NativeDecoder(Unjudged):
+class _Decoder:
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
 
@@ -101,47 +85,16 @@ class _NativeDecoder(Unjudged):
         watch.take(range(stream.tokens - made))
         return replace(watch.text(), tokens=tuple(stream.result.tokens))
 
-
-class _Decoder:
-    def __init__(self, llm: LLM) -> None:
-        self._llm = llm
-        self._judge: Judge | None = None
-
-    def make(self, request: Request) -> Text:
-        """See `Decoder`; the clock of the result counts what comes after the first token."""
-        self._llm.forget()
-        begin = time.monotonic()
-        result = self._llm.generate(
-            request.prompt,
-            max_new_tokens=request.new_tokens,
-            temperature=request.temperature,
-            seed=request.seed,
-        )
-        whole = time.monotonic() - begin
-        ttft = whole - result.tpot_ms * (result.new_tokens - 1) / 1e3
-        return Text(tuple(result.tokens), ttft, whole, begin + ttft)
-
     def verdict(self, request: Request, expected: Sequence[int], found: Sequence[int]) -> str:
-        """See `Decoder`: plain decoding may have had another engine, so this one's counts, too."""
-        from edgespec.measuring.equality import Judge
+        """See `Decoder`."""
+        from edgespec.measuring.bench import Request as Asked
+        from edgespec.measuring.bench import verdict
 
-        if list(expected) != list(found):
-            self._llm.forget()
-            expected = self._llm.generate(
-                request.prompt,
-                max_new_tokens=request.new_tokens,
-                temperature=request.temperature,
-                seed=request.seed,
-                num_assistant_tokens=0,
-            ).tokens
-        if self._judge is None:
-            self._judge = Judge(self._llm.target, self._llm.tokenizer)
-        return self._judge.verdict(
-            request.prompt, expected, found, request.temperature, request.seed
-        )
+        asked = Asked(request.prompt, request.new_tokens, request.temperature, request.seed)
+        return verdict(self._llm, asked, expected, found)
 
 
 PEER = _Edgespec("int4")
-PEER_NATIVE = _Native()
 PEER_INT8 = _Edgespec("int8")
 PEER_FP32 = _Edgespec("fp32")
+PEER_GGUF = _Gguf("gguf")

@@ -48,7 +48,8 @@ def placements(
             last, last_bytes = _placed(GPU)
             first = bundle.target.layers - options.gpu_layers
             if last.device != place.device:
-                place = last if first <= 0 else replace(place, behind=(first, last))
+                parts = replace(place, slots=place.slots or last.slots, behind=(first, last))
+                place = last if first <= 0 else parts
                 own_bytes = last_bytes
         if bundle.manifest.roles[name].native.adopted:
             place = replace(place, native=False)
@@ -159,12 +160,13 @@ def _placed(device: str) -> tuple[Placement, int | None]:
         if library() is None:
             _log.warning("%s", missing_kernels())
         return Placement(HOST, HOST, library() is not None), None
-    from edgespec.runtime.engines.portable import examined
+    from edgespec.runtime.engines.portable import accuracy_level, examined
 
     found = examined(device)
     if found.reason is not None:
         raise DeviceError(f"device {device}: {found.reason}")
-    return Placement(device, HOST if found.own_bytes is None else GPU, False), found.own_bytes
+    memory, half = HOST if found.own_bytes is None else GPU, accuracy_level(device) is None
+    return Placement(device, memory, False, found.slots, half), found.own_bytes
 
 
 def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:

@@ -14,7 +14,9 @@ from edgespec.system.cachedir import cache_folder
 _log = logging.getLogger(__name__)
 
 
-def portable_graph(bundle: Bundle, name: str, accuracy: int, part: bytes | None = None) -> Path:
+def portable_graph(
+    bundle: Bundle, name: str, accuracy: int | None, part: bytes | None = None
+) -> Path:
     """Returns the ONNX file of a role's portable graph, beside its weights.
 
     It is in the cache folder, by the hashes of the native graph and of its tiles.

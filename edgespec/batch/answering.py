@@ -1,7 +1,8 @@
-"""Conversion of one line of a batch to a text or to vectors, and of these to a line of the output.
+"""One line of a batch: its check, its text or vectors, and its line of the output.
 
 Bodies are checked, and answers are written, by the code of the server's routes. The output has only
-what follows from the input, so that it is the same however often a batch was interrupted.
+what follows from the input: ids are hashes, times are the input's, and there are no statistics of
+drafts and caches. So it is the same however often a batch was interrupted.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import string
+import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -19,21 +22,18 @@ from pydantic import Field
 from edgespec.api.at_once import Work
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
-from edgespec.batch.embedding import VectorsOfLine
-from edgespec.batch.lasting import Lasting, hashed
-from edgespec.batch.lines import Line
+from edgespec.batch.files import Line
 from edgespec.errors import EdgespecError, InputError
-from edgespec.server.answers import Json
-from edgespec.server.asked import Asked
-from edgespec.server.bodies import parsed
-from edgespec.server.embeddings import Embedded, EmbeddingsRequest, written
-from edgespec.server.fields import Fields, Text
+from edgespec.server.answers import Origin, Writer
+from edgespec.server.bodies import Fields, Json, Text, parsed
+from edgespec.server.embeddings import Embedded, EmbeddingsRequest, require_embeddings
 from edgespec.server.refusals import RequestError, fault, refused_input, require_model
-from edgespec.server.requests import TextRequest
-from edgespec.server.text_routes import TEXT_ROUTES, TextRoute
-from edgespec.server.writers import Origin, Writer
+from edgespec.server.requests import Asked, TextRequest
+from edgespec.server.routes import TEXT_ROUTES, TextRoute
 
 _log = logging.getLogger(__name__)
+
+_CALL_ID = 9  # characters, of which templates of Mistral want as many
 
 Made = GenerationResult | Embedded | None
 """What a line has asked for: a text or vectors; None for vectors that were cancelled."""
@@ -45,7 +45,7 @@ class BatchRequest(Fields):
     custom_id: Text
     method: Literal["POST"]
     url: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
-    body: Annotated[dict[str, Any], Field(description="The request body of the route.")]
+    body: Annotated[Json, Field(description="The request body of the route.")]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,6 @@ class Task:
     def __init__(self, answerer: Answerer, line: Line) -> None:
         self._of = answerer
         self.line = line
-        self._lasting = Lasting(answerer.key, line.number, answerer.created)
         self._answer: Writer | EmbeddingsRequest | None = None
 
     def begin(self) -> Work[Made]:
@@ -94,17 +93,20 @@ class Task:
             InputError: as `Asked.texts` or `Embedder.tokens`.
             RequestError: if the line or its body is invalid.
         """
-        request = self._request()
+        try:
+            request = parsed(BatchRequest, self.line.data.strip(), "the line")
+        except RequestError as error:
+            raise RequestError(
+                error.status, f"line {self.line.number}: {error}", error.code, error.param
+            ) from error
         content = json.dumps(request.body).encode()
         if request.url == "/v1/embeddings":
-            return self._vectors(parsed(EmbeddingsRequest, content))
+            asked = parsed(EmbeddingsRequest, content)
+            require_model(asked.model, self._of.model)
+            self._answer = asked
+            return VectorsOfLine(self._of.llm, asked)
         route = TEXT_ROUTES[request.url]
         return self._text(parsed(route.bodies, content), route, request.custom_id)
-
-    def _vectors(self, body: EmbeddingsRequest) -> VectorsOfLine:
-        require_model(body.model, self._of.model)
-        self._answer = body
-        return VectorsOfLine(self._of.llm, body)
 
     def _text(self, body: Asked, route: TextRoute, custom_id: str) -> Work[GenerationResult]:
         require_model(body.model, self._of.model)
@@ -159,32 +161,12 @@ class Task:
             return self._refused(fault())
         return self._output(200, self._body(result), None)
 
-    def _body(self, result: Made) -> Json:
-        if isinstance(self._answer, EmbeddingsRequest):
-            assert isinstance(result, Embedded), "of a line that was not stopped"
-            return written(self._answer, result, self._of.model)
-        assert self._answer is not None, "set before the text was begun"
-        assert isinstance(result, GenerationResult), "a text's"
-        whole = self._answer.whole([self._lasting.result(result)])
-        return self._lasting.answer(whole, result.seed)
-
-    def _request(self) -> BatchRequest:
-        try:
-            return parsed(BatchRequest, self.line.data.strip(), "the line")
-        except RequestError as error:
-            raise RequestError(
-                error.status, f"line {self.line.number}: {error}", error.code, error.param
-            ) from error
-
     def _refused(self, error: RequestError) -> Json:
-        return self._output(
-            error.status,
-            error.body,
-            {"code": error.code or "invalid_request", "message": str(error)},
-        )
+        told = {"code": error.code or "invalid_request", "message": str(error)}
+        return self._output(error.status, error.body, told)
 
     def _output(self, status: int, body: Json, error: Json | None) -> Json:
-        response = {"status_code": status, "request_id": f"req_{self._lasting.name}", "body": body}
+        response = {"status_code": status, "request_id": f"req_{self._hash()}", "body": body}
         return {
             "id": answer_id(self._of.key, self.line.number),
             "custom_id": self.line.custom_id,
@@ -192,12 +174,101 @@ class Task:
             "error": error,
         }
 
+    def _body(self, result: Made) -> Json:
+        if isinstance(self._answer, EmbeddingsRequest):
+            assert isinstance(result, Embedded), "of a line that was not stopped"
+            return self._answer.answer(result, self._of.model)
+        assert self._answer is not None, "set before the text was begun"
+        assert isinstance(result, GenerationResult), "a text's"
+        calls = (
+            replace(call, id=self._hash(place)[:_CALL_ID])
+            for place, call in enumerate(result.tool_calls)
+        )
+        answer = self._answer.whole([replace(result, tool_calls=tuple(calls))])
+        times = ("created", "created_at", "completed_at")
+        answer |= {name: self._of.created for name in times if name in answer}
+        if answer["object"] == "response":  # whose clients need numbers of cached tokens, as 0
+            cached = answer["usage"]["input_tokens_details"]
+            answer["usage"] |= {"input_tokens_details": dict.fromkeys(cached, 0)}
+            answer["output"] = [
+                item | {"id": _named(item, self._hash(place))}
+                for place, item in enumerate(answer["output"])
+            ]
+        else:
+            del answer["usage"]["prompt_tokens_details"]
+        return answer | {"id": _named(answer, self._hash()), "edgespec": {"seed": result.seed}}
+
+    def _hash(self, place: int | None = None) -> str:
+        """Returns what ids end with, of the answer or of a part of it."""
+        number = self.line.number
+        return _hashed(self._of.key, number if place is None else f"{number}:{place}")
+
+
+class _CancelledError(Exception):
+    pass
+
+
+class VectorsOfLine:
+    """What `TextsAtOnce` makes for a line that asks for vectors.
+
+    Args:
+        llm: model to use.
+        body: the request of the line.
+
+    Raises:
+        InputError: as `Embedder.tokens`.
+        RequestError: if the model makes texts.
+    """
+
+    def __init__(self, llm: LLM, body: EmbeddingsRequest) -> None:
+        require_embeddings(llm)
+        self._embedder = llm.embedder
+        self._tokens = self._embedder.tokens(body.input, body.prompt_name)
+        self._dimensions = body.dimensions
+        self._cancelled = threading.Event()
+        self._made = False
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of the texts once they are read; 0 before."""
+        return sum(map(len, self._tokens)) if self._made else 0
+
+    def cancel(self) -> None:
+        """Ends the work before its next pass of the model."""
+        self._cancelled.set()
+
+    def finish(self) -> Embedded | None:
+        """Makes the vectors; None if it was cancelled before all were there.
+
+        Raises:
+            InputError: if the vectors have fewer dimensions than asked for.
+        """
+        try:
+            vectors = self._embedder.vectors(self._tokens, self._dimensions, self._check)
+        except _CancelledError:
+            return None
+        self._made = True
+        return Embedded(vectors, self.tokens)
+
+    def _check(self) -> None:
+        if self._cancelled.is_set():
+            raise _CancelledError
+
 
 def answer_id(key: str, number: int) -> str:
     """Returns the id of the answer to a line of the batch `key`."""
-    return f"batch_req_{hashed(key, number)}"
+    return f"batch_req_{_hashed(key, number)}"
 
 
 def seed_of(custom_id: str) -> int:
     """Returns the seed of a request that has none: the first 32 bits of its custom_id's SHA-256."""
     return int.from_bytes(hashlib.sha256(custom_id.encode()).digest()[:4], "big")
+
+
+def _hashed(batch: str, name: object) -> str:
+    return hashlib.sha256(f"{batch}:{name}".encode()).hexdigest()[:32]
+
+
+def _named(named: dict[str, Any], name: str) -> str:
+    """Returns an id of the same kind, such as `msg_` or `chatcmpl-`, with another name."""
+    return str(named["id"]).rstrip(string.hexdigits) + name

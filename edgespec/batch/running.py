@@ -6,51 +6,20 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from edgespec.api.at_once import TextsAtOnce
 from edgespec.api.llm import LLM
 from edgespec.batch.answering import Answerer, Task, answer_id
-from edgespec.batch.journal import Journal, Start
-from edgespec.batch.lines import Requests
+from edgespec.batch.files import Journal, Requests, Start
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.system.files import replaced, sync_folder
 
 _log = logging.getLogger(__name__)
-
-
-@contextmanager
-def only_writer(output: Path) -> Iterator[None]:
-    """Keeps other processes from working on the same output; ends with the process.
-
-    Raises:
-        InputError: if another process is at work, or the output's folder cannot be written.
-    """
-    path = Path(f"{output}.lock")
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise InputError(
-            f"another process is writing {output}: wait for it, or give another output"
-        ) from error
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror or error}): name an output in an existing, "
-            "writable folder"
-        ) from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # Windows removes the file with the lock
-            path.unlink()
-        lock.release()
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from statistics import median
 
 import numpy as np
 
+from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
-from edgespec.api.result import GenerationResult
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.measuring.bits import Bits, compare_bits
 from edgespec.measuring.perplexity import predictions
@@ -50,23 +50,6 @@ class Request:
     max_new_tokens: int
     temperature: float = 0.0
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Made:
-    """A finished text and statistics of its rounds, without the prompt's passes.
-
-    Attributes:
-        result: finished text.
-        accepted: number of accepted draft tokens in each round.
-        draft_seconds: total time of drafting.
-        verify_seconds: total time of verification.
-    """
-
-    result: GenerationResult
-    accepted: tuple[int, ...]
-    draft_seconds: float
-    verify_seconds: float
 
 
 @dataclass(frozen=True)
@@ -168,7 +151,7 @@ class Bench:
             EdgespecError: if a text fails.
             InputError: if no text has more than one token.
         """
-        made: dict[str, list[list[Made]]] = {name: [] for name in self.settings}
+        made: dict[str, list[list[GenerationStream]]] = {name: [] for name in self.settings}
         for name, draft in self.settings.items():
             report(f"{name}: warm-up")
             self._made(self._requests[0], draft)
@@ -204,7 +187,7 @@ class Bench:
         start = max(len(tokens) - positions, 1)
         return compare_bits(self._llm.engine.target, tokens, start)
 
-    def _made(self, request: Request, draft: str) -> Made:
+    def _made(self, request: Request, draft: str) -> GenerationStream:
         self._llm.forget()
         stream = self._llm.stream(
             request.prompt,
@@ -213,12 +196,8 @@ class Bench:
             temperature=request.temperature,
             seed=request.seed,
         )
-        return Made(
-            stream.finish(),
-            tuple(made.accepted for made in stream.rounds),
-            sum(made.draft_seconds for made in stream.rounds),
-            sum(made.verify_seconds for made in stream.rounds),
-        )
+        stream.finish()
+        return stream
 
 
 def verdict(llm: LLM, request: Request, expected: Sequence[int], found: Sequence[int]) -> str:
@@ -260,21 +239,23 @@ def tally(verdicts: Iterable[str]) -> str:
     return ", ".join(f"{found[each]} {each}" for each in VERDICTS if found[each])
 
 
-def _line(name: str, repeats: Sequence[Sequence[Made]], plain: float, verdicts: list[str]) -> Line:
+def _line(
+    name: str, repeats: Sequence[Sequence[GenerationStream]], plain: float, verdicts: list[str]
+) -> Line:
     """Summarizes all texts of a setting; `plain` is the speed of plain decoding in tokens/s."""
     made = [text for texts in repeats for text in texts]
     results = [text.result for text in made]
-    rounds = sum(result.rounds for result in results)
+    steps = [step for text in made for step in text.rounds]
     speed, speeds = _middle([_speed(texts) for texts in repeats], 1)
     ttft, ttfts = _middle([median(t.result.ttft_ms for t in texts) for texts in repeats], 2)
     tpot, tpots = _middle([_tpot_ms(texts) for texts in repeats], 3)
     whole = sum(map(_seconds, made))
-    draft = sum(text.draft_seconds for text in made)
-    verify = sum(text.verify_seconds for text in made)
+    draft = sum(step.draft_seconds for step in steps)
+    verify = sum(step.verify_seconds for step in steps)
     engines = sum(result.engine_ms for result in results) / 1e3
 
     def of_a_round(seconds: float) -> float:
-        return round(max(seconds, 0.0) * 1e3 / rounds, 3)
+        return round(max(seconds, 0.0) * 1e3 / len(steps), 3)
 
     return Line(
         name=name,
@@ -285,8 +266,10 @@ def _line(name: str, repeats: Sequence[Sequence[Made]], plain: float, verdicts: 
         ttft_ms_range=ttfts,
         tpot_ms=tpot,
         tpot_ms_range=tpots,
-        mean_accepted_length=round(sum(result.new_tokens - 1 for result in results) / rounds, 3),
-        acceptance_by_depth=acceptance_by_depth([n for text in made for n in text.accepted]),
+        mean_accepted_length=round(
+            sum(result.new_tokens - 1 for result in results) / len(steps), 3
+        ),
+        acceptance_by_depth=acceptance_by_depth([step.accepted for step in steps]),
         draft_ms=of_a_round(draft),
         verify_ms=of_a_round(verify),
         other_ms=of_a_round(whole - draft - verify),
@@ -295,7 +278,7 @@ def _line(name: str, repeats: Sequence[Sequence[Made]], plain: float, verdicts: 
         verdicts=dict(Counter(verdicts)),
         texts=len(made),
         new_tokens=sum(result.new_tokens for result in results),
-        rounds=rounds,
+        rounds=len(steps),
         sources=dict(sum((Counter(result.sources) for result in results), Counter())),
     )
 
@@ -319,7 +302,7 @@ def _middle(values: Sequence[float], digits: int) -> tuple[float, Span]:
     return round(median(values), digits), (least, most)
 
 
-def _speed(texts: Sequence[Made]) -> float:
+def _speed(texts: Sequence[GenerationStream]) -> float:
     """Returns the tokens per second of a repeat, without the first token of each text."""
     tokens, seconds = sum(text.result.new_tokens - 1 for text in texts), sum(map(_seconds, texts))
     if not tokens:
@@ -329,10 +312,10 @@ def _speed(texts: Sequence[Made]) -> float:
     return tokens / seconds
 
 
-def _tpot_ms(texts: Sequence[Made]) -> float:
+def _tpot_ms(texts: Sequence[GenerationStream]) -> float:
     return median(text.result.tpot_ms for text in texts if text.result.new_tokens > 1)
 
 
-def _seconds(text: Made) -> float:
+def _seconds(text: GenerationStream) -> float:
     """Returns the time of all tokens after the first."""
     return text.result.tpot_ms * (text.result.new_tokens - 1) / 1e3

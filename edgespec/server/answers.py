@@ -1,32 +1,32 @@
-"""Conversion of texts to responses of OpenAI's API, whole or as chunks of a stream."""
+"""Answers of OpenAI's API, whole or as chunks of a stream."""
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
+from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.text.pieces import CallPiece
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.server.predictions import prediction_details
+from edgespec.server.bodies import Json
+from edgespec.server.refusals import RequestError
+from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part
-from edgespec.server.tools import answered, call_delta
-
-Json = dict[str, Any]
 
 _REPLACEMENT = "\ufffd"
 _FINISH_REASONS = {"context": "length"}  # the other names are the same
+_TOLD = ("seed", "draft", "rounds", "drafted", "accepted", "ttft_ms", "tokens_per_second")
 
 
 class TokenTexts:
-    """Text of single tokens, as it appears inside a longer text.
-
-    Args:
-        tokenizer: tokenizer of the tokens.
-    """
+    """Text of single tokens of a tokenizer, as it appears inside a longer text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -43,62 +43,104 @@ class TokenTexts:
         return self._tokenizer.decode([*self._before, token])[self._skipped :]
 
 
-class Answer(ABC):
-    """The response to one request in OpenAI's API.
+@dataclass(frozen=True)
+class Origin:
+    """Where the answers of a server come from.
 
-    Args:
+    Attributes:
         model: name of the model for clients.
         fingerprint: fingerprint of the bundle.
         texts: text of single tokens.
-
-    Attributes:
-        facts: fields of the response and of all its chunks.
     """
 
-    _prefix = ""
-    _whole = _chunk = ""
+    model: str
+    fingerprint: str
+    texts: TokenTexts
 
-    def __init__(self, model: str, fingerprint: str, texts: TokenTexts) -> None:
-        self._texts = texts
-        self.facts: Json = {
-            "id": f"{self._prefix}-{uuid.uuid4().hex}",
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": fingerprint,
-        }
+    @classmethod
+    def of(cls, llm: LLM, model: str) -> Origin:
+        """Returns the origin of the answers of a model with this name."""
+        return cls(model, f"fp_{llm.bundle.digest[:12]}", TokenTexts(llm.tokenizer))
 
-    def whole(self, result: GenerationResult) -> Json:
-        """Returns the response in one piece."""
-        return self._object(
-            self._whole,
-            self._whole_choice(result),
-            usage=_usage(result),
-            edgespec=speculation(result),
-        )
+
+class Writer(ABC):
+    """The answer to one request, whole or as events of a stream."""
+
+    # Event streams are always UTF-8, but some clients assume Latin-1 without a charset.
+    media_type: ClassVar[str] = "text/event-stream; charset=utf-8"
+    last: ClassVar[tuple[str, ...]] = ("[DONE]",)
+    """What follows the events of a stream that did not fail."""
+
+    @abstractmethod
+    def whole(self, results: Sequence[GenerationResult]) -> Json:
+        """Returns the answer in one piece."""
 
     def opening(self) -> list[Json]:
-        """Returns the chunks before the first part."""
+        """Returns the events before the first part."""
         return []
 
-    def part(self, part: Part) -> Json:
-        """Returns the chunk of a part."""
-        choice = self._choice_of(part)
-        if not part.rounds:
-            return self._object(self._chunk, choice)
-        return self._object(self._chunk, choice, edgespec=self._rounds(part))
+    @abstractmethod
+    def part(self, part: Part) -> list[Json]:
+        """Returns the events of a part."""
 
-    def closing(self, result: GenerationResult, reported: int, usage: bool) -> list[Json]:
-        """Returns the chunks after the last part.
+    @abstractmethod
+    def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
+        """Returns the events after the last part."""
 
-        Args:
-            result: finished text.
-            reported: number of tokens whose log-probabilities were in parts.
-            usage: whether the client asked for the numbers of tokens.
-        """
-        choice = self._part_choice("", result.logprobs[reported:]) | _finish(result)
-        chunks = [self._object(self._chunk, choice, edgespec=speculation(result))]
-        if usage:
-            chunks.append({**self._object(self._chunk), "usage": _usage(result)})
+    def failure(self, refusal: RequestError) -> Json:
+        """Returns the event that ends a stream that failed on the way."""
+        return refusal.body
+
+    def written(self, event: Json | str) -> str:
+        """Returns an event as it is sent."""
+        data = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
+        return f"data: {data}\n\n"
+
+
+class Answer(Writer):
+    """The choices of a completion or chat, each with an index and statistics of its own."""
+
+    _prefix = _whole = _chunk = ""
+
+    def __init__(self, body: TextRequest, origin: Origin) -> None:
+        options = body.stream_options
+        self._tells_usage = options is not None and bool(options.include_usage)
+        self._repeats = body.choices // body.prompts  # choices of one prompt
+        self._told = [0] * body.choices  # tokens whose log-probabilities were in parts
+        self._texts = origin.texts
+        self._facts: Json = {
+            "id": f"{self._prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": origin.model,
+            "system_fingerprint": origin.fingerprint,
+        }
+
+    def whole(self, results: Sequence[GenerationResult]) -> Json:
+        """See `Writer`."""
+        choices = [
+            self._whole_choice(index, result) | _finish(result)
+            for index, result in enumerate(results)
+        ]
+        answer = self._object(self._whole, *choices, usage=self._usage(results))
+        for told, result in zip([answer] if len(choices) == 1 else choices, results, strict=True):
+            told["edgespec"] = speculation(result)
+        return answer
+
+    def part(self, part: Part) -> list[Json]:
+        """See `Writer`."""
+        self._told[part.choice] += len(part.logprobs)
+        rounds = {"edgespec": self._rounds(part)} if part.rounds else {}
+        return [self._object(self._chunk, self._part_choice(part), **rounds)]
+
+    def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
+        """See `Writer`."""
+        chunks = []
+        for index, (result, told) in enumerate(zip(results, self._told, strict=True)):
+            rest = self._part_choice(Part("", result.logprobs[told:], (), index))
+            told_last = speculation(result)
+            chunks.append(self._object(self._chunk, rest | _finish(result), edgespec=told_last))
+        if self._tells_usage:
+            chunks.append(self._object(self._chunk, usage=self._usage(results)))
         return chunks
 
     def _rounds(self, part: Part) -> Json:
@@ -111,17 +153,33 @@ class Answer(ABC):
         tokens = sum(len(each.tokens) for each in part.rounds)
         return {"rounds": len(part.rounds), "tokens": tokens, "drafted": drafted}
 
+    def _usage(self, results: Sequence[GenerationResult]) -> Json:
+        """Returns the tokens of all choices; a prompt that they have in common counts once."""
+        prompts = results[:: self._repeats]
+        read = sum(each.prompt_tokens for each in prompts)
+        made = sum(each.new_tokens for each in results)
+        accepted = sum(each.accepted_prediction_tokens or 0 for each in results)
+        rejected = sum(each.rejected_prediction_tokens or 0 for each in results)
+        return {
+            "prompt_tokens": read,
+            "completion_tokens": made,
+            "total_tokens": read + made,
+            "prompt_tokens_details": {"cached_tokens": sum(each.reused for each in prompts)},
+            "completion_tokens_details": {
+                "reasoning_tokens": sum(each.reasoning_tokens for each in results),
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": rejected,
+            },
+        }
+
     def _object(self, kind: str, *choices: Json, **further: Json) -> Json:
-        return {**self.facts, "object": kind, "choices": list(choices), **further}
-
-    def _choice_of(self, part: Part) -> Json:
-        return self._part_choice(part.text, part.logprobs)
+        return {**self._facts, "object": kind, "choices": list(choices), **further}
 
     @abstractmethod
-    def _whole_choice(self, result: GenerationResult) -> Json: ...
+    def _whole_choice(self, index: int, result: GenerationResult) -> Json: ...
 
     @abstractmethod
-    def _part_choice(self, text: str, logprobs: Sequence[TokenLogprobs]) -> Json: ...
+    def _part_choice(self, part: Part) -> Json: ...
 
 
 class CompletionAnswer(Answer):
@@ -130,31 +188,30 @@ class CompletionAnswer(Answer):
     _prefix = "cmpl"
     _whole = _chunk = "text_completion"
 
-    def __init__(self, model: str, fingerprint: str, texts: TokenTexts) -> None:
-        super().__init__(model, fingerprint, texts)
-        self._offset = 0
+    def __init__(self, body: TextRequest, origin: Origin) -> None:
+        super().__init__(body, origin)
+        self._offsets = [0] * body.choices
 
-    def _whole_choice(self, result: GenerationResult) -> Json:
-        return self._part_choice(result.text, result.logprobs) | _finish(result)
+    def _whole_choice(self, index: int, result: GenerationResult) -> Json:
+        return self._part_choice(Part(result.text, result.logprobs, (), index))
 
-    def _part_choice(self, text: str, logprobs: Sequence[TokenLogprobs]) -> Json:
-        shown = self._logprobs(logprobs) if logprobs else None
-        return {"index": 0, "text": text, "logprobs": shown, "finish_reason": None}
+    def _part_choice(self, part: Part) -> Json:
+        shown = self._logprobs(part.choice, part.logprobs) if part.logprobs else None
+        return {"index": part.choice, "text": part.text, "logprobs": shown, "finish_reason": None}
 
-    def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Json:
-        tokens = [self._texts[each.token] for each in logprobs]
-        offsets = []
+    def _logprobs(self, choice: int, logprobs: Sequence[TokenLogprobs]) -> Json:
+        tokens, offsets = [self._texts[each.token] for each in logprobs], []
         for token in tokens:
-            offsets.append(self._offset)
-            self._offset += len(token)
+            offsets.append(self._offsets[choice])
+            self._offsets[choice] += len(token)
+        tops = [
+            {self._texts[token]: value for token, value in [*each.top, (each.token, each.logprob)]}
+            for each in logprobs
+        ]
         return {
             "tokens": tokens,
             "token_logprobs": [each.logprob for each in logprobs],
-            "top_logprobs": [
-                {self._texts[token]: value for token, value in each.top}
-                | {self._texts[each.token]: each.logprob}
-                for each in logprobs
-            ],
+            "top_logprobs": tops,
             "text_offset": offsets,
         }
 
@@ -167,28 +224,38 @@ class ChatAnswer(Answer):
     _chunk = "chat.completion.chunk"
 
     def opening(self) -> list[Json]:
-        """Returns a chunk with the role."""
-        choice = self._part_choice("", ())
-        choice["delta"]["role"] = "assistant"
-        return [self._object(self._chunk, choice)]
+        """Returns chunks with the role."""
+        chunks = []
+        for index in range(len(self._told)):
+            choice = self._part_choice(Part("", (), (), index))
+            choice["delta"]["role"] = "assistant"
+            chunks.append(self._object(self._chunk, choice))
+        return chunks
 
-    def _whole_choice(self, result: GenerationResult) -> Json:
-        message = {"role": "assistant", **answered(result)}
-        shown = self._logprobs(result.logprobs)
-        return {"index": 0, "message": message, "logprobs": shown} | _finish(result)
+    def _whole_choice(self, index: int, result: GenerationResult) -> Json:
+        message: Json = {"role": "assistant", "content": result.text, "refusal": None}
+        if result.reasoning:
+            message["reasoning_content"] = result.reasoning
+        if result.tool_calls:
+            message["content"] = result.text or None
+            message["tool_calls"] = [
+                {
+                    "id": call.id, "type": "function",
+                    "function": {"name": call.name, "arguments": call.text},
+                }
+                for call in result.tool_calls
+            ]  # fmt: skip
+        return {"index": index, "message": message, "logprobs": self._logprobs(result.logprobs)}
 
-    def _choice_of(self, part: Part) -> Json:
-        choice = super()._choice_of(part)
-        if part.reasoning or part.calls:
-            delta: Json = {"content": part.text} if part.text else {}
-            delta |= {"reasoning_content": part.reasoning} if part.reasoning else {}
-            delta |= {"tool_calls": list(map(call_delta, part.calls))} if part.calls else {}
-            choice["delta"] = delta
-        return choice
-
-    def _part_choice(self, text: str, logprobs: Sequence[TokenLogprobs]) -> Json:
-        shown = self._logprobs(logprobs)
-        return {"index": 0, "delta": {"content": text}, "logprobs": shown, "finish_reason": None}
+    def _part_choice(self, part: Part) -> Json:
+        further = part.reasoning or part.calls
+        delta: Json = {"content": part.text} if part.text or not further else {}
+        if part.reasoning:
+            delta["reasoning_content"] = part.reasoning
+        if part.calls:
+            delta["tool_calls"] = list(map(_call_delta, part.calls))
+        logprobs = self._logprobs(part.logprobs)
+        return {"index": part.choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}
 
     def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Json | None:
         if not logprobs:
@@ -207,24 +274,17 @@ class ChatAnswer(Answer):
         return {"token": text, "logprob": logprob, "bytes": data}
 
 
+def _call_delta(piece: CallPiece) -> Json:
+    if piece.id is None:
+        return {"index": piece.index, "function": {"arguments": piece.arguments}}
+    function = {"name": piece.name, "arguments": piece.arguments}
+    return {"index": piece.index, "id": piece.id, "type": "function", "function": function}
+
+
 def _finish(result: GenerationResult) -> Json:
     return {"finish_reason": _FINISH_REASONS.get(result.finish_reason, result.finish_reason)}
 
 
-def _usage(result: GenerationResult) -> Json:
-    return {
-        "prompt_tokens": result.prompt_tokens,
-        "completion_tokens": result.new_tokens,
-        "total_tokens": result.prompt_tokens + result.new_tokens,
-        "prompt_tokens_details": {"cached_tokens": result.reused},
-        "completion_tokens_details": {
-            "reasoning_tokens": result.reasoning_tokens,
-            **prediction_details(result),
-        },
-    }
-
-
 def speculation(result: GenerationResult) -> Json:
     """Returns statistics that other APIs do not have."""
-    names = ("seed", "draft", "rounds", "drafted", "accepted", "ttft_ms", "tokens_per_second")
-    return {name: getattr(result, name) for name in names}
+    return {name: getattr(result, name) for name in _TOLD}

@@ -6,6 +6,7 @@ import hmac
 import logging
 from collections.abc import Iterable, Sequence
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -16,17 +17,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.errors import EdgespecError, InputError
-from edgespec.server.embeddings import EmbeddingsEndpoint
-from edgespec.server.endpoint import Served, TextEndpoint
-from edgespec.server.infill import InfillRequest, InfillWriter
-from edgespec.server.metrics import CONTENT_TYPE, Metrics
-from edgespec.server.models import ModelRoutes
+from edgespec.server.endpoint import Served
+from edgespec.server.metrics import Metrics
 from edgespec.server.ollama import routes as ollama
 from edgespec.server.openapi import document
-from edgespec.server.page import page
 from edgespec.server.refusals import RequestError, fault, refused_input
-from edgespec.server.text_routes import TEXT_ROUTES, TextRoute
-from edgespec.server.tokens import TokenRoutes
+from edgespec.server.routes import openai_routes, page_route
 
 _log = logging.getLogger(__name__)
 
@@ -48,16 +44,13 @@ def application(
         hosts: allowed host names in requests; None for any.
         origins: other origins whose web pages may use the server; `*` for all.
     """
-    metrics = served.service.metrics
-    models, tokens = ModelRoutes(served), TokenRoutes(served)
+    metrics, described = served.service.metrics, document(api_key is not None)
 
     async def health(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     async def numbers(_request: Request) -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
-
-    described = document(api_key is not None)
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def openapi(_request: Request) -> Response:
         return JSONResponse(described)
@@ -65,27 +58,17 @@ def application(
     def refuse(request: Request, error: Exception) -> Response:
         return _refused(error, metrics, request.scope["path"])
 
-    text_routes = TEXT_ROUTES | {"/infill": TextRoute(InfillRequest, InfillWriter)}
-    texts = (
-        (path, TextEndpoint(served, route.bodies, route.writers))
-        for path, route in text_routes.items()
-    )
     pages = Middleware(
         CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]
     )
     gate = Middleware(_Gate, api_key=api_key, hosts=hosts, metrics=metrics)
     return Starlette(
         routes=[
-            Route("/", page),
-            *(Route(path, models.all) for path in ("/v1/models", "/v1/models/")),
-            Route("/v1/models/{model:path}", models.one),
-            Route("/tokenize", tokens.tokenize, methods=["POST"]),
-            Route("/detokenize", tokens.detokenize, methods=["POST"]),
+            page_route(),
             Route("/health", health),
             Route("/metrics", numbers),
             Route("/openapi.json", openapi),
-            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in texts),
-            Route("/v1/embeddings", EmbeddingsEndpoint(served), methods=["POST"]),
+            *openai_routes(served),
             *ollama.routes(served),
         ],
         # CORS comes before the gate, since browsers send preflight requests without the key.

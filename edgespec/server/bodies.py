@@ -1,18 +1,70 @@
-"""Parsing of request bodies into classes of `Fields`, with readable errors."""
+"""Request bodies: types of their fields, and parsing with readable errors."""
 
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
-from edgespec.server.fields import Fields
 from edgespec.server.refusals import SHOWN, RequestError, shown
+
+Json = dict[str, Any]
+
+# Validation of a list stops at its first wrong item: an error for each could take seconds.
+LONG = Field(fail_fast=True)
+SOME = Field(min_length=1, fail_fast=True)
+
+Count = Annotated[int, Field(ge=1)]
+Unlimited = Literal[-1]  # as in llama.cpp: as many tokens as fit
+One = Annotated[int, Field(ge=1, le=1)]  # a literal would also accept true
+Nothing = Annotated[float, Field(ge=0, le=0)]
+Empty = Annotated[list[Any], Field(max_length=0)]
+Text = Annotated[str, Field(min_length=1)]
+Stop = Text | Annotated[list[Text], Field(max_length=16)]
+Tokens = Annotated[list[int], SOME]
 
 # How pydantic names members of unions.
 _UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[|Chosen|FunctionChoice|AllowedTools")
+
+
+class Fields(BaseModel):
+    """Base of all bodies: unknown fields are errors, and types are not converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Noted(Fields):
+    """Base of what may hold notes of a client's: unknown fields are passed over."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+def _off(value: bool) -> bool:
+    if value:
+        raise PydanticCustomError("on", "Input should be false")
+    return value
+
+
+# As with `One`: a literal would also accept 0.
+Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"type": "boolean", "const": False})]
+
+
+def unset(value: int | None) -> int | None:
+    """Turns -1 into None: clients of llama.cpp and vLLM send -1 for a missing number."""
+    return None if value == -1 else value
+
+
+Unset = AfterValidator(unset)
 
 Body = TypeVar("Body", bound=Fields)
 Checked = TypeVar("Checked", bound=BaseModel)
@@ -49,12 +101,7 @@ async def read(request: Request, kind: type[Body], limit: int, any_type: bool = 
 
 
 def parsed(kind: type[Checked], data: bytes, what: str = "the body") -> Checked:
-    """Parses JSON and checks it.
-
-    Args:
-        kind: class of the result.
-        data: JSON in UTF-8.
-        what: name of the whole in error messages.
+    """Parses JSON in UTF-8 and checks it; errors call the whole `what`.
 
     Raises:
         RequestError: if it is invalid.
@@ -71,17 +118,16 @@ def refusal(error: ValidationError, what: str = "the body") -> RequestError:
     deepest = max(found, key=lambda each: len(each["loc"]))
     if deepest["type"] == "json_invalid":
         return RequestError(400, f"{what} is not UTF-8 JSON: {deepest['msg']}", "invalid_json")
-    name = _name(deepest["loc"])[:SHOWN]
+    name = _name(deepest["loc"])
     if deepest["type"] == "extra_forbidden":
         return RequestError(400, f"{name} is not supported: leave it out", "unknown", name)
     if deepest["type"] == "missing":
         return RequestError(400, f"{name} is missing: give it", "missing", name)
-    wanted = [each["msg"] for each in found if _name(each["loc"])[:SHOWN] == name]
-    where = name or what
-    message = f"{where} is {shown(deepest['input'])}: {' or '.join(dict.fromkeys(wanted))}"
+    wanted = dict.fromkeys(each["msg"] for each in found if _name(each["loc"]) == name)
+    message = f"{name or what} is {shown(deepest['input'])}: {' or '.join(wanted)}"
     return RequestError(400, message, "invalid_value", name or None)
 
 
 def _name(place: tuple[int | str, ...]) -> str:
     """Returns a field's name without the types that pydantic adds for members of a union."""
-    return ".".join(part for part in map(str, place) if not _UNION_MEMBER.match(part))
+    return ".".join(part for part in map(str, place) if not _UNION_MEMBER.match(part))[:SHOWN]

@@ -1,31 +1,26 @@
-"""The routes that generate text and return JSON or a stream of server-sent events."""
+"""The routes that read a body, and answer until the client disconnects."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from edgespec.server.answers import Json
-from edgespec.server.asked import Asked
-from edgespec.server.bodies import read
+from edgespec.api.generation import GenerationStream
+from edgespec.api.llm import LLM
+from edgespec.server.answers import Origin, Writer
+from edgespec.server.bodies import Fields, Json, read
 from edgespec.server.metrics import Metrics
 from edgespec.server.refusals import RequestError, fault, require_model
 from edgespec.server.service import Part, TextService
-from edgespec.server.writers import Origin, Writer
-
-Body = TypeVar("Body", bound=Asked)
-
-SendJson = Callable[[Json], Awaitable[None]]
-"""Sends a JSON response."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,76 +39,160 @@ class Served:
     model: str
     body_limit: int
 
-    def require(self, model: str) -> None:
-        """Checks that a client asks for the model that is served.
+
+class TextBody(Protocol):
+    """The body of a request for texts."""
+
+    stream: bool | None
+
+    def texts(self, llm: LLM) -> list[GenerationStream]:
+        """Creates the streams of the texts, one for each choice, without starting them.
 
         Raises:
-            RequestError: if it asks for another one.
+            InputError: if the prompt is invalid, an option is out of range, or the draft source was
+                not loaded.
+            RequestError: if fields contradict each other.
         """
-        require_model(model, self.model)
 
 
-class TextEndpoint(Generic[Body]):
-    """A route that generates text, as an ASGI application so that it can see clients disconnect.
+Body = TypeVar("Body", bound=Fields)
+SendJson = Callable[[Json], Awaitable[None]]
+
+
+class Endpoint(ABC, Generic[Body]):
+    """A route as an ASGI application, so that it can see clients disconnect.
 
     Args:
         served: model that is served.
         bodies: class of the request bodies.
-        writers: what makes the writer for a body.
+        any_type: see `read`.
+        require: checks the name of the model that a body has against that of the served one.
     """
 
     def __init__(
         self,
         served: Served,
         bodies: type[Body],
-        writers: Callable[[Body, Origin], Writer],
+        any_type: bool = False,
+        require: Callable[[str | None, str], None] = require_model,
     ) -> None:
-        self._served = served
-        self._service = served.service
-        self._bodies = bodies
-        self._writers = writers
-        self._origin = Origin.of(served.service.llm, served.model)
+        self.served = served
+        self._bodies, self._any_type, self._require = bodies, any_type, require
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
+        limit = self.served.body_limit
         try:
-            body = await read(Request(scope, receive), self._bodies, self._served.body_limit)
+            body = await read(Request(scope, receive), self._bodies, limit, self._any_type)
         except ClientDisconnect:
             return
-        if body.model is not None:
-            self._served.require(body.model)
-        writer = self._writers(body, self._origin)
-        if body.stream:
-            work = self._stream(body, writer, _Events(send, writer))
-        else:
-            work = self._whole(body, writer, partial(_send_json, scope, receive, send))
-        await until_disconnect(receive, work)
+        self._require(getattr(body, "model", None), self.served.model)
 
-    async def _whole(self, body: Body, writer: Writer, send: SendJson) -> None:
+        async def send_json(answer: Json) -> None:
+            # A long one takes a while to write, in which other requests go on.
+            response = await asyncio.to_thread(JSONResponse, answer)
+            await response(scope, receive, send)
+
+        await _until_disconnect(receive, self.answer(body, send_json, send))
+
+    @abstractmethod
+    async def answer(self, body: Body, send_json: SendJson, send: Send) -> None:
+        """Answers a body whose model is the served one, with JSON or otherwise."""
+
+
+class JsonEndpoint(Endpoint[Any]):
+    """A route that answers at once.
+
+    Args:
+        served: model that is served.
+        bodies: class of the request bodies.
+        make: returns the answer; called on a thread.
+    """
+
+    def __init__(self, served: Served, bodies: type[Any], make: Callable[[Any], Json]) -> None:
+        super().__init__(served, bodies)
+        self._make = make
+
+    async def answer(self, body: Any, send_json: SendJson, _send: Send) -> None:
+        """See `Endpoint`."""
+        await send_json(await asyncio.to_thread(self._make, body))
+
+
+class TextEndpoint(Endpoint[Any]):
+    """A route that generates texts, and returns JSON or a stream.
+
+    Args:
+        served: model that is served.
+        bodies: class of the request bodies, each a `TextBody`.
+        writers: what makes the writer for a body.
+        options: further arguments of `Endpoint`.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        bodies: type[Any],
+        writers: Callable[[Any, Origin], Writer],
+        **options: Any,
+    ) -> None:
+        super().__init__(served, bodies, **options)
+        self._writers = writers
+        self._origin = Origin.of(served.service.llm, served.model)
+
+    def writer(self, body: Any) -> Any:
+        """Returns the writer for a body."""
+        return self._writers(body, self._origin)
+
+    async def answer(self, body: Any, send_json: SendJson, send: Send) -> None:
+        """See `Endpoint`."""
+        writer = self.writer(body)
+        if body.stream:
+            await self._stream(body, writer, send)
+            return
+
         async def drop(_part: Part) -> None:
             pass
 
-        results = await self._service.texts(partial(body.texts, self._service.llm), drop)
-        await send(writer.whole(results))
+        await send_json(writer.whole(await self._texts(body, drop)))
 
-    async def _stream(self, body: Body, writer: Writer, events: _Events) -> None:
+    async def _texts(self, body: TextBody, show: Callable[[Part], Awaitable[None]]) -> list[Any]:
+        service = self.served.service
+        return await service.texts(partial(body.texts, service.llm), show)
+
+    async def _stream(self, body: TextBody, writer: Writer, send: Send) -> None:
+        begun = False
+
+        async def put(events: Iterable[Json | str], more: bool = True) -> None:
+            data = "".join(map(writer.written, events)).encode()
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+
+        async def begin() -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                headers = [
+                    (b"content-type", writer.media_type.encode()), (b"cache-control", b"no-cache"),
+                ]  # fmt: skip
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                await put(writer.opening())
+
         async def show(part: Part) -> None:
-            await events.begin(writer.opening)
-            await events.send(*writer.part(part))
+            await begin()
+            await put(writer.part(part))
 
         try:
-            results = await self._service.texts(partial(body.texts, self._service.llm), show)
+            results = await self._texts(body, show)
         except Exception as error:
-            if not events.begun:
+            if not begun:
                 raise
-            refusal = as_refusal(error, self._service.metrics)
-            await events.end(writer.failure(refusal))
+            refusal = _as_refusal(error, self.served.service.metrics)
+            await put([writer.failure(refusal)], more=False)
             return
-        await events.begin(writer.opening)
-        await events.end(*writer.closing(results), *writer.last)
+        await begin()
+        await put([*writer.closing(results), *writer.last], more=False)
 
 
-def as_refusal(error: Exception, metrics: Metrics) -> RequestError:
+def _as_refusal(error: Exception, metrics: Metrics) -> RequestError:
     """Logs and counts an error that ends a stream, and returns it as the client may see it."""
     if not isinstance(error, RequestError):
         _log.error("a text has failed", exc_info=error)
@@ -122,57 +201,7 @@ def as_refusal(error: Exception, metrics: Metrics) -> RequestError:
     return refusal
 
 
-class _Events:
-    """The server-sent events of one response.
-
-    Args:
-        send: the ASGI server's function to send messages.
-        writer: what names the events.
-
-    Attributes:
-        begun: whether the headers were sent, with status 200.
-    """
-
-    def __init__(self, send: Send, writer: Writer) -> None:
-        self._send = send
-        self._writer = writer
-        self.begun = False
-
-    async def begin(self, opening: Callable[[], Iterable[Json]]) -> None:
-        """Sends the headers and the first events; further calls do nothing."""
-        if self.begun:
-            return
-        self.begun = True
-        # Event streams are always UTF-8, but some clients assume Latin-1 without a charset.
-        headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-cache"),
-        ]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self.send(*opening())
-
-    async def send(self, *events: Json | str, more: bool = True) -> None:
-        """Sends events."""
-        body = "".join(map(self._written, events)).encode()
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def end(self, *events: Json | str) -> None:
-        """Sends the last events."""
-        await self.send(*events, more=False)
-
-    def _written(self, event: Json | str) -> str:
-        if isinstance(event, str):
-            return f"data: {event}\n\n"
-        name = self._writer.name(event)
-        line = f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
-        return line if name is None else f"event: {name}\n{line}"
-
-
-async def _send_json(scope: Scope, receive: Receive, send: Send, body: Json) -> None:
-    await JSONResponse(body)(scope, receive, send)
-
-
-async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Does the work, and cancels it if the client disconnects."""
     task = asyncio.ensure_future(work)
 

@@ -13,11 +13,10 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.text.infill import InfillPrompt
-from edgespec.server.answers import Json, speculation
-from edgespec.server.fields import LONG, Empty, Noted, Nothing, Off, One
+from edgespec.server.answers import Origin, Writer, speculation
+from edgespec.server.bodies import LONG, Empty, Json, Noted, Nothing, Off, One
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part
-from edgespec.server.writers import Origin, Writer
 
 _Milliseconds = Annotated[float, Field(le=1e9)]
 
@@ -45,7 +44,7 @@ class InfillRequest(TextRequest):
     n_predict: Annotated[int, Field(ge=-1)] | None = None
     n_indent: Annotated[int, Field(ge=0)] | None = None
     t_max_predict_ms: _Milliseconds | None = None
-    json_schema: dict[str, Any] | None = None
+    json_schema: Json | None = None
     return_tokens: bool | None = None
     response_fields: Annotated[list[str], LONG] | None = None
     t_max_prompt_ms: _Milliseconds | None = None  # without effect: prompts are read to their ends
@@ -55,6 +54,7 @@ class InfillRequest(TextRequest):
     ignore_eos: Off | None = None
     logit_bias: Empty | Annotated[dict[str, float], Field(max_length=0)] | None = None  # type: ignore[assignment]
 
+    # Known once the prompt was made.
     _left_out: int = PrivateAttr(0)
     _ends: frozenset[int] = PrivateAttr(frozenset())
 
@@ -70,8 +70,8 @@ class InfillRequest(TextRequest):
         return None
 
     @property
-    def further(self) -> dict[str, Any]:  # noqa: D102
-        given: dict[str, Any] = {"json_schema": self.json_schema} if self.json_schema else {}
+    def further(self) -> Json:  # noqa: D102
+        given: Json = {"json_schema": self.json_schema} if self.json_schema else {}
         if self.t_max_predict_ms is not None and self.t_max_predict_ms > 0:
             given["max_time"] = self.t_max_predict_ms / 1000
         return {"min_indent": self.n_indent or 0, **given}
@@ -83,12 +83,12 @@ class InfillRequest(TextRequest):
 
     @property
     def left_out(self) -> int:
-        """The number of tokens that had no room in the prompt, once that was made."""
+        """The number of tokens that had no room in the prompt."""
         return self._left_out
 
     @property
     def ends(self) -> frozenset[int]:
-        """Tokens that end the text, once the prompt was made."""
+        """Tokens that end the text."""
         return self._ends
 
     def prompt_for(self, llm: LLM) -> InfillPrompt:  # noqa: D102
@@ -108,12 +108,7 @@ class InfillRequest(TextRequest):
 
 
 class InfillWriter(Writer):
-    """An answer of `/infill`.
-
-    Args:
-        body: the request.
-        origin: see `Origin`.
-    """
+    """An answer of `/infill`."""
 
     last = ()
 
@@ -127,10 +122,6 @@ class InfillWriter(Writer):
         """See `Writer`."""
         [result] = results
         return self._final(result, "" if self._body.silent else result.text)
-
-    def opening(self) -> list[Json]:
-        """See `Writer`."""
-        return []
 
     def part(self, part: Part) -> list[Json]:
         """See `Writer`."""

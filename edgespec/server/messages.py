@@ -1,21 +1,109 @@
-"""The messages of a conversation in the bodies of OpenAI's API."""
+"""Messages, tools, formats and predictions in the bodies of OpenAI's API."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from edgespec.server.fields import LONG, Empty, Noted, Off
-from edgespec.server.tools import Call
+from edgespec.server.bodies import LONG, SOME, Empty, Fields, Json, Noted, Off
+from edgespec.server.refusals import RequestError, shown
+
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
-def _text_or_none(value: Any) -> Any:
-    return value if isinstance(value, str) else None
+class Function(Fields):
+    """A function that may be called. Arguments are always held to the schema."""
+
+    name: Name
+    description: str | None = None
+    parameters: Json | None = None
+    strict: bool | None = None
 
 
-_Note = BeforeValidator(_text_or_none, json_schema_input_type=Any)  # other values are ignored
+class Tool(Fields):
+    """A tool."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ChosenName(Noted):
+    """The name of a tool."""
+
+    name: Name
+
+
+class Chosen(Noted):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: ChosenName
+
+
+class Choices(Noted):
+    """Tools that may be called, and whether one must be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[Chosen], SOME]
+
+
+class ChosenOf(Noted):
+    """Some of the tools, of which one may or must be called."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: Choices
+
+
+ToolChoice = Literal["none", "auto", "required"] | Chosen | ChosenOf
+Tools = Annotated[list[Tool], LONG]
+
+
+def tool_options(
+    tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: bool | None
+) -> Json:
+    """Returns the options of an answer for a request's tools.
+
+    Raises:
+        RequestError: if the choice names a tool that is not there.
+    """
+    described = [tool.model_dump(exclude_none=True) for tool in tools or ()]
+    names = [tool["function"]["name"] for tool in described]
+    wanted: list[str] = names
+    mode: str = choice if isinstance(choice, str) else "auto"
+    if isinstance(choice, Chosen):
+        wanted, mode = [choice.function.name], choice.function.name
+    elif isinstance(choice, ChosenOf):
+        wanted = [each.function.name for each in choice.allowed_tools.tools]
+        mode = choice.allowed_tools.mode
+        described = [tool for tool in described if tool["function"]["name"] in wanted]
+    missing = next((name for name in wanted if name not in names), None)
+    if missing is not None or (mode == "required" and not names):
+        raise RequestError(
+            400, f"tool_choice is {shown(missing or mode)}, but there is no such tool: add it to "
+            "tools", param="tool_choice",
+        )  # fmt: skip
+    if not described:
+        return {}
+    several = parallel is None or parallel
+    return {"tools": described, "tool_choice": mode, "parallel_tool_calls": several}
+
+
+class CalledFunction(Noted):
+    """The function of a call, with its arguments as JSON."""
+
+    name: str
+    arguments: str
+
+
+class Call(Noted):
+    """A call in a message of the assistant."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
 
 
 class TextContent(Noted):
@@ -23,6 +111,13 @@ class TextContent(Noted):
 
     type: Literal["text"]
     text: str
+
+
+def _text_or_none(value: Any) -> Any:
+    return value if isinstance(value, str) else None
+
+
+_Note = BeforeValidator(_text_or_none, json_schema_input_type=Any)  # other values are ignored
 
 
 class Message(Noted):
@@ -61,19 +156,69 @@ class Message(Noted):
         return calls
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Json:
         """The message for chat templates; `developer` is OpenAI's newer name for `system`."""
-        text = self.content or ""
-        if not isinstance(text, str):
-            text = "".join(part.text for part in text)
-        plain: dict[str, Any] = {
-            "role": "system" if self.role == "developer" else self.role,
-            "content": text,
-        }
-        given: dict[str, Any] = {}
+        role = "system" if self.role == "developer" else self.role
+        given: Json = {}
         if self.role == "tool":
             given = {"tool_call_id": self.tool_call_id, "name": self.name}
         elif self.role == "assistant":
             calls = [call.model_dump(exclude_none=True) for call in self.tool_calls or ()]
             given = {"tool_calls": calls, "reasoning_content": self.reasoning_content}
-        return plain | {name: value for name, value in given.items() if value}
+        told = {name: value for name, value in given.items() if value}
+        return {"role": role, "content": joined(self.content or ""), **told}
+
+
+class JsonSchema(Fields):
+    """A JSON schema in OpenAI's format. It is always enforced, whatever `strict` is."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[Json, Field(alias="schema")]
+    strict: bool | None = None
+
+
+class ResponseFormat(Fields):
+    """The format of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @property
+    def structure(self) -> Json:
+        """The generation option for this format.
+
+        Raises:
+            RequestError: if a schema is given with another type than json_schema, or is missing
+                with that type.
+        """
+        if (self.json_schema is not None) != (self.type == "json_schema"):
+            raise RequestError(
+                400, f"response_format.type is {shown(self.type)}: give json_schema with the type "
+                "'json_schema' and with no other", param="response_format",
+            )  # fmt: skip
+        if self.json_schema is not None:
+            return {"json_schema": self.json_schema.schema_}
+        return {"json_schema": {"type": "object"}} if self.type == "json_object" else {}
+
+
+class PredictedPart(Fields):
+    """A part of a predicted text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class PredictedOutput(Fields):
+    """The text that the client expects, such as a file before an edit; it may be empty.
+
+    <https://platform.openai.com/docs/guides/predicted-outputs>
+    """
+
+    type: Literal["content"]
+    content: str | Annotated[list[PredictedPart], LONG]
+
+
+def joined(content: str | Sequence[Any]) -> str:
+    """Returns the text of a content, which may be in parts."""
+    return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import psutil
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from edgespec.api.result import GenerationResult
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _TTFT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TPOT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
@@ -42,50 +33,42 @@ class Metrics:
 
     def __init__(self, running: Callable[[], int], waiting: Callable[[], int]) -> None:
         registry = self._registry = CollectorRegistry()
-        self._texts = Counter(
-            "edgespec_texts", "texts by finish reason", ["finish_reason"], registry=registry
-        )
-        self._embeddings = Counter("edgespec_embeddings", "vectors of texts", registry=registry)
-        self._refusals = Counter(
-            "edgespec_refusals", "requests without a complete text, by status", ["status"],
-            registry=registry,
-        )  # fmt: skip
-        self._sums = {
-            name: Counter(f"edgespec_{name}", text, registry=registry)
-            for name, text in _COUNTED.items()
-        }
-        self._ttft = Histogram(
-            "edgespec_time_to_first_token_seconds",
-            "time from the request to the first token, including waiting",
-            buckets=_TTFT_SECONDS, registry=registry,
-        )  # fmt: skip
-        self._tpot = Histogram(
-            "edgespec_time_per_output_token_seconds",
-            "mean time per token of a text, without the first token",
-            buckets=_TPOT_SECONDS, registry=registry,
-        )  # fmt: skip
-        self._cancels = Histogram(
-            "edgespec_rounds_after_cancel", "rounds that a text made after its client disconnected",
-            buckets=_ROUNDS, registry=registry,
-        )  # fmt: skip
-        for name, text, value in (
-            ("texts_running", "texts being generated", running),
-            ("texts_waiting", "requests waiting in the queue", waiting),
-            (
-                "resident_memory_bytes",
-                "resident memory of the process, including mapped files",
-                _resident,
-            ),
-        ):
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"edgespec_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"edgespec_{name}", text, buckets=buckets, registry=registry)
+
+        def gauge(name: str, text: str, value: Callable[[], float]) -> None:
             Gauge(f"edgespec_{name}", text, registry=registry).set_function(value)
 
-    def finished(self, result: GenerationResult, waited: float) -> None:
-        """Counts a text, including one that was cancelled.
+        self._texts = counter("texts", "texts by finish reason", "finish_reason")
+        self._embeddings = counter("embeddings", "vectors of texts")
+        self._refusals = counter(
+            "refusals", "requests without a complete text, by status", "status"
+        )
+        self._sums = {name: counter(name, text) for name, text in _COUNTED.items()}
+        self._ttft = histogram(
+            "time_to_first_token_seconds",
+            "time from the request to the first token, including waiting", _TTFT_SECONDS,
+        )  # fmt: skip
+        self._tpot = histogram(
+            "time_per_output_token_seconds",
+            "mean time per token of a text, without the first token", _TPOT_SECONDS,
+        )  # fmt: skip
+        self._cancels = histogram(
+            "rounds_after_cancel", "rounds that a text made after its client disconnected", _ROUNDS
+        )
+        gauge("texts_running", "texts being generated", running)
+        gauge("texts_waiting", "requests waiting in the queue", waiting)
+        gauge(
+            "resident_memory_bytes", "resident memory of the process, including mapped files",
+            lambda: psutil.Process().memory_info().rss,
+        )  # fmt: skip
 
-        Args:
-            result: result of the text.
-            waited: seconds from the request to the start of the text.
-        """
+    def finished(self, result: GenerationResult, waited: float) -> None:
+        """Counts a text that began after so many seconds, including one that was cancelled."""
         self._texts.labels(result.finish_reason).inc()
         for name, counter in self._sums.items():
             counter.inc(getattr(result, name))
@@ -115,7 +98,3 @@ class Metrics:
     def text(self) -> bytes:
         """Returns the metrics in Prometheus's text format."""
         return generate_latest(self._registry)
-
-
-def _resident() -> float:
-    return float(psutil.Process().memory_info().rss)

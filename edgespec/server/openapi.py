@@ -2,47 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic.json_schema import models_json_schema
 
 import edgespec
+from edgespec.server.bodies import Json
 from edgespec.server.embeddings import EmbeddingsRequest
 from edgespec.server.infill import InfillRequest
-from edgespec.server.ollama import document as ollama
+from edgespec.server.ollama.requests import (
+    OllamaChatRequest,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaShowRequest,
+)
 from edgespec.server.requests import ChatRequest, CompletionRequest
 from edgespec.server.response_requests import ResponsesRequest
-from edgespec.server.tokens import DetokenizeRequest, TokenizeRequest
+from edgespec.server.routes import DetokenizeRequest, TokenizeRequest
 
-Json = dict[str, Any]
-
-_BODIES = (
-    CompletionRequest, ChatRequest, ResponsesRequest, EmbeddingsRequest, InfillRequest,
-    TokenizeRequest, DetokenizeRequest, *ollama.BODIES,
-)  # fmt: skip
 _OBJECT: Json = {"application/json": {"schema": {"type": "object"}}}
-_EVENTS: Json = {"text/event-stream": {}}
+_EVENTS: Json = {**_OBJECT, "text/event-stream": {}}
+_LINES: Json = {**_OBJECT, "application/x-ndjson": {}}
 _PLAIN: Json = {"text/plain": {"schema": {"type": "string"}}}
 _PAGE: Json = {"text/html": {"schema": {"type": "string"}}}
-_STRING_OR_NULL: Json = {"type": ["string", "null"]}
-_ERROR: Json = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": _STRING_OR_NULL,
-                "code": _STRING_OR_NULL,
-            },
-        }
-    },
+
+# What has a body: its class, what it answers with, and in which form.
+_MADE = {
+    "/v1/completions": (CompletionRequest, "the continuation of a prompt", _EVENTS),
+    "/v1/chat/completions": (ChatRequest, "the answer in a conversation", _EVENTS),
+    "/v1/responses": (ResponsesRequest, "the answer to items of a conversation", _EVENTS),
+    "/v1/embeddings": (EmbeddingsRequest, "vectors of texts", _OBJECT),
+    "/infill": (InfillRequest, "the text at a cursor", _EVENTS),
+    "/tokenize": (TokenizeRequest, "the tokens of a text", _OBJECT),
+    "/detokenize": (DetokenizeRequest, "the text of tokens", _OBJECT),
+    "/api/chat": (OllamaChatRequest, "the answer in a conversation", _LINES),
+    "/api/generate": (OllamaGenerateRequest, "the answer to a prompt", _LINES),
+    "/api/embed": (OllamaEmbedRequest, "vectors of texts", _OBJECT),
+    "/api/embeddings": (OllamaEmbeddingsRequest, "the vector of a text", _OBJECT),
+    "/api/show": (OllamaShowRequest, "the model of this name", _OBJECT),
 }
+# What is read, and whether it needs a key.
+_READ = {
+    "/v1/models": ("the model that is served", _OBJECT, True),
+    "/v1/models/{model}": ("the model of this name", _OBJECT, True),
+    "/api/tags": ("the model that is served", _OBJECT, True),
+    "/api/ps": ("the model that is loaded", _OBJECT, True),
+    "/api/version": ("the version of the API", _OBJECT, True),
+    "/": ("a chat page", _PAGE, False),
+    "/metrics": ("metrics for Prometheus", _PLAIN, True),
+    "/health": ("whether the server is running", _OBJECT, False),
+    "/openapi.json": ("this document", _OBJECT, False),
+}
+
+_STRING_OR_NULL: Json = {"type": ["string", "null"]}
+_FACTS: Json = {
+    "message": {"type": "string"},
+    "type": {"type": "string"},
+    "param": _STRING_OR_NULL,
+    "code": _STRING_OR_NULL,
+}
+_KEY = {"401": "the API key is missing or wrong"}
 _REFUSALS = {
-    "400": "the body is invalid",
+    **_KEY,
+    "400": "the body is invalid, or asks for what is not supported",
     "404": "there is no such model",
     "413": "the body is too large",
     "415": "the body is not JSON",
@@ -59,72 +80,64 @@ def document(needs_key: bool) -> Json:
         needs_key: whether clients must send an API key.
     """
     _, schemas = models_json_schema(
-        [(each, "validation") for each in _BODIES],
+        [(kind, "validation") for kind, _, _ in _MADE.values()],
         ref_template="#/components/schemas/{model}",
     )
+    error: Json = {"type": "object", "required": [*_FACTS], "properties": _FACTS}
     components: Json = {
-        "schemas": {**schemas["$defs"], "Error": _ERROR, "OllamaError": ollama.ERROR}
-    }
-    security: list[Json] = []
+        "schemas": {
+            **schemas["$defs"], "Error": _with_error(error),
+            "OllamaError": _with_error({"type": "string"}),
+        }
+    }  # fmt: skip
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        security = [{"key": []}]
     return {
         "openapi": "3.1.0",
         "info": {"title": "edgespec", "version": edgespec.__version__},
         "components": components,
-        "security": security,
+        "security": [{"key": []}] if needs_key else [],
         "paths": {
-            "/v1/models": _reads("the model that is served", _OBJECT, needs_key),
-            "/v1/models/{model}": _reads("the model of this name", _OBJECT, needs_key, "model"),
-            "/v1/completions": _makes("the continuation of a prompt", "CompletionRequest"),
-            "/v1/chat/completions": _makes("the answer in a conversation", "ChatRequest"),
-            "/v1/responses": _makes("the answer to items of a conversation", "ResponsesRequest"),
-            "/v1/embeddings": _makes("vectors of texts", "EmbeddingsRequest", streams=False),
-            "/infill": _makes("the text at a cursor", "InfillRequest"),
-            "/tokenize": _makes("the tokens of a text", "TokenizeRequest", streams=False),
-            "/detokenize": _makes("the text of tokens", "DetokenizeRequest", streams=False),
-            **ollama.paths(needs_key),
-            "/": _reads("a chat page", _PAGE, False),
-            "/metrics": _reads("metrics for Prometheus", _PLAIN, needs_key),
-            "/health": _reads("whether the server is running", _OBJECT, False),
-            "/openapi.json": _reads("this document", _OBJECT, False),
+            **{path: {"post": _makes(path, *made)} for path, made in _MADE.items()},
+            **{
+                path: {"get": _reads(path, text, content, needs_key and keyed)}
+                for path, (text, content, keyed) in _READ.items()
+            },
         },
     }
 
 
-def _reads(summary: str, content: Json, needs_key: bool, name: str | None = None) -> Json:
-    responses = {"200": {"description": summary, "content": content}}
-    further: Json = {} if needs_key else {"security": []}
-    if needs_key:
-        responses["401"] = _refusal("the API key is missing or wrong")
-    if name is not None:
-        responses["404"] = _refusal("there is no model of this name")
+def _with_error(error: Json) -> Json:
+    return {"type": "object", "required": ["error"], "properties": {"error": error}}
+
+
+def _reads(path: str, summary: str, content: Json, needs_key: bool) -> Json:
+    refusals, further = _KEY if needs_key else {}, {} if needs_key else {"security": []}
+    if "{model}" in path:
+        refusals = {**refusals, "404": "there is no model of this name"}
         schema = {"type": "string", "minLength": 1}
-        further["parameters"] = [{"name": name, "in": "path", "required": True, "schema": schema}]
-    return {"get": {"summary": summary, "responses": responses, **further}}
+        further["parameters"] = [
+            {"name": "model", "in": "path", "required": True, "schema": schema}
+        ]
+    return {"summary": summary, "responses": _answers(path, summary, content, refusals), **further}
 
 
-def _makes(summary: str, schema: str, streams: bool = True) -> Json:
-    content = {**_OBJECT, **_EVENTS} if streams else _OBJECT
-    return _reads_body(summary, schema, {"200": {"description": summary, "content": content}})
-
-
-def _reads_body(summary: str, schema: str, responses: Json) -> Json:
-    reference = {"$ref": f"#/components/schemas/{schema}"}
-    refusals = {"401": "the API key is missing or wrong", **_REFUSALS}
+def _makes(path: str, body: type, summary: str, content: Json) -> Json:
+    reference = {"$ref": f"#/components/schemas/{body.__name__}"}
     return {
-        "post": {
-            "summary": summary,
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": {"schema": reference}},
-            },
-            "responses": responses | {status: _refusal(text) for status, text in refusals.items()},
-        }
+        "summary": summary,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
+        "responses": _answers(path, summary, content, _REFUSALS),
     }
 
 
-def _refusal(text: str) -> Json:
-    schema = {"schema": {"$ref": "#/components/schemas/Error"}}
-    return {"description": text, "content": {"application/json": schema}}
+def _answers(path: str, summary: str, content: Json, refusals: dict[str, str]) -> Json:
+    kind = "OllamaError" if path.startswith("/api/") else "Error"
+    schema = {"schema": {"$ref": f"#/components/schemas/{kind}"}}
+    return {
+        "200": {"description": summary, "content": content},
+        **{
+            status: {"description": text, "content": {"application/json": schema}}
+            for status, text in refusals.items()
+        },
+    }

@@ -26,20 +26,14 @@ class RequestError(Exception):
         self, status: int, message: str, code: str | None = None, param: str | None = None
     ) -> None:
         super().__init__(message)
-        self.status = status
-        self.code = code
-        self.param = param
+        self.status, self.code, self.param = status, code, param
 
     @property
     def body(self) -> dict[str, Any]:
         """The error as JSON values in OpenAI's format."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        error = {
-            "message": str(self),
-            "type": _TYPES.get(self.status, kind),
-            "param": self.param,
-            "code": self.code,
-        }
+        usual = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = _TYPES.get(self.status, usual)
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 
 

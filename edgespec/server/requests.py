@@ -2,39 +2,127 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
+from edgespec.api.loading import MAX_DRAFT_TOKENS
 from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
 from edgespec.runtime.text.infill import InfillPrompt
-from edgespec.server.asked import SEEDS, Asked, Speculative
-from edgespec.server.fields import (
+from edgespec.server.bodies import (
     SOME,
     Count,
     Empty,
+    Fields,
+    Json,
     Nothing,
     Off,
     One,
+    Stop,
     Text,
     Tokens,
     Unlimited,
     Unset,
     unset,
 )
-from edgespec.server.formats import ResponseFormat
-from edgespec.server.llama_fields import LlamaFields
-from edgespec.server.messages import Message
-from edgespec.server.predictions import PredictedOutput
+from edgespec.server.messages import (
+    Message,
+    PredictedOutput,
+    ResponseFormat,
+    ToolChoice,
+    Tools,
+    joined,
+    tool_options,
+)
 from edgespec.server.refusals import RequestError
-from edgespec.server.tools import ToolChoice, Tools, tool_options
 
+SEEDS = 1 << 64
 _COMPLETION_TOKENS = 16  # default of a completion's max_tokens in OpenAI's API
 _MAX_CHOICES = 128  # as in OpenAI's API
-_SAMPLING = ("seed", "top_p", "top_k", "min_p", "repetition_penalty")
+_GIVEN = ("seed", "top_p", "top_k", "min_p", "repetition_penalty", "regex", "grammar")
+
+_Neutral = Annotated[float, Field(ge=1, le=1)]
+
+
+class StreamOptions(Fields):
+    """Options of a streamed response."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # chunks are never padded
+
+
+class Speculative(Fields):
+    """Draft options of a text, which never change it."""
+
+    draft: str | None = None
+    num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS)] | None = None
+
+
+class Asked(Fields, ABC):
+    """What all requests for texts have: how they are sampled and drafted."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: Stop | None = None
+    seed: Annotated[int, Field(ge=-1, lt=SEEDS), Unset] | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1), Unset] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    speculative: Speculative | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    cache_prompt: bool | None = None
+    # Fields for storage, scheduling and caching on OpenAI's servers; no effect here.
+    user: str | None = None
+    metadata: Json | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: Json | None = None
+
+    @abstractmethod
+    def texts(self, llm: LLM) -> list[GenerationStream]:
+        """Creates the streams of the texts, one for each choice, without starting them.
+
+        Raises:
+            InputError: if the prompt is invalid, an option is out of range, or the draft source was
+                not loaded.
+            RequestError: if fields contradict each other.
+        """
+
+
+class LlamaFields(Fields):
+    """Samplers that are not implemented, which must be off, and fields that have no effect."""
+
+    repeat_penalty: _Neutral | None = None
+    typical_p: _Neutral | None = None
+    dynatemp_range: Nothing | None = None
+    xtc_probability: Nothing | None = None
+    dry_multiplier: Nothing | None = None
+    mirostat: Nothing | None = None
+    lora: Empty | None = None
+    # What only matters to these samplers.
+    repeat_last_n: int | None = None
+    dynatemp_exponent: float | None = None
+    xtc_threshold: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    min_keep: int | None = None
+    # Samplers have a fixed order here, and slots are chosen by what they hold.
+    samplers: list[str] | str | None = None
+    id_slot: int | None = None
+    timings_per_token: bool | None = None
 
 
 class TextRequest(Asked, LlamaFields):
@@ -79,13 +167,9 @@ class TextRequest(Asked, LlamaFields):
                 contradict themselves.
         """
         drafts = self.speculative or Speculative()
-        given = {
-            name: value
-            for name in (*_SAMPLING, "regex", "grammar")
-            if (value := getattr(self, name)) is not None
-        }
+        given = {name: value for name in _GIVEN if (value := getattr(self, name)) is not None}
         structure = {} if self.response_format is None else self.response_format.structure
-        most = self.tokens
+        most, predicted = self.tokens, self.prediction
         return self.ask(
             llm,
             temperature=self._temperature,
@@ -94,7 +178,7 @@ class TextRequest(Asked, LlamaFields):
             logprobs=self.likeliest,
             draft_source=drafts.draft,
             num_assistant_tokens=drafts.num_draft_tokens,
-            prediction=None if self.prediction is None else self.prediction.text,
+            prediction=None if predicted is None else joined(predicted.content),
             **given,
             **structure,
             **self.further,
@@ -125,7 +209,7 @@ class TextRequest(Asked, LlamaFields):
         """The number of likeliest tokens to report per token; None for no log-probabilities."""
 
     @property
-    def further(self) -> dict[str, Any]:
+    def further(self) -> Json:
         """Options of the text that only this route has."""
         return {}
 
@@ -210,7 +294,7 @@ class ChatRequest(TextRequest):
     # For the chat template. `enable_thinking` is also a field of its own, as some clients send it.
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Json | None = None
     # The name in Qwen's API, then those in vLLM and in llama.cpp's server; -1 is no limit.
     thinking_budget: Annotated[int, Field(ge=-1), Unset] | None = Field(
         None,
@@ -257,9 +341,9 @@ class ChatRequest(TextRequest):
         )
 
     @property
-    def template_options(self) -> dict[str, Any]:
+    def template_options(self) -> Json:
         """Variables for the chat template."""
-        given: dict[str, Any] = {}
+        given: Json = {}
         if self.reasoning_effort is not None:
             given["reasoning_effort"] = self.reasoning_effort
             # What hybrid models of 2025 understand instead.

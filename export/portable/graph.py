@@ -30,7 +30,7 @@ VERSION = 2
 _REPLACED = ("write", "parent", "sequence", "context", "starts")
 
 
-def lower(graph: Path, destination: Path, accuracy: int, part: bytes | None = None) -> None:
+def lower(graph: Path, destination: Path, accuracy: int | None, part: bytes | None = None) -> None:
     """Writes the portable form of a native graph.
 
     Args:
@@ -38,7 +38,8 @@ def lower(graph: Path, destination: Path, accuracy: int, part: bytes | None = No
         destination: folder to make, of the files `GRAPH` and `DATA`. It appears when all is
             written, and stays as it is if it is there already.
         accuracy: `accuracy_level` of products in blocks: 4, which rounds activations to 8 bits, is
-            by far the fastest on CPUs; 0 is for GPUs.
+            by far the fastest on CPUs; 0 is for GPUs. None: there are none, as NPUs want it, but
+            plain products with weights rounded to half precision.
         part: content of a part of the graph, which is written instead of all of it.
 
     Raises:

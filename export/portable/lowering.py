@@ -36,7 +36,12 @@ class Lowering:
     """
 
     def __init__(
-        self, native: GraphProto, folder: Path, graph: GraphBuilder, data: DataFile, accuracy: int
+        self,
+        native: GraphProto,
+        folder: Path,
+        graph: GraphBuilder,
+        data: DataFile,
+        accuracy: int | None,
     ) -> None:
         self.graph = graph
         self.widths: dict[str, int] = {}

@@ -23,8 +23,8 @@ from edgespec.export.formats.tiles import (
     LANES,
     TILE_FORMATS,
     TileLevels,
-    floats_of_tiles,
     levels_of_tiles,
+    multiplied_out,
 )
 from edgespec.export.graph_builder import CONTRIB, DataFile, GraphBuilder
 
@@ -98,10 +98,13 @@ class PortableWeights:
         graph: receives the nodes.
         tiles: the file of tiles.
         data: file of the graph's own data.
-        accuracy: `accuracy_level` of MatMulNBits: 4 rounds activations to 8 bits on CPUs.
+        accuracy: `accuracy_level` of MatMulNBits: 4 rounds activations to 8 bits on CPUs. None: all
+            matrices are floats in half precision.
     """
 
-    def __init__(self, graph: GraphBuilder, tiles: Path, data: DataFile, accuracy: int) -> None:
+    def __init__(
+        self, graph: GraphBuilder, tiles: Path, data: DataFile, accuracy: int | None
+    ) -> None:
         self._graph, self._data, self._accuracy = graph, data, accuracy
         self._tiles = np.memmap(tiles, np.uint8, "r")
         self._blocks: dict[str, _Stored] = {}
@@ -110,16 +113,15 @@ class PortableWeights:
 
     def linear(self, x: str, matrices: Sequence[TileMatrix], width: int) -> str:
         """Emits the products of x [S, K] with matrices, side by side: [S, N]."""
-        parts = [
-            self._product(x, list(run), form, width) for form, run in groupby(matrices, _form_of)
-        ]
+        runs = groupby(matrices, self._form_of)
+        parts = [self._product(x, list(run), form, width) for form, run in runs]
         return parts[0] if len(parts) == 1 else self._graph.op("Concat", *parts, axis=-1)
 
     def rows(self, ids: str, matrix: TileMatrix, width: int) -> str:
         """Emits rows of a matrix by number, [S, width] float32."""
-        g, form = self._graph, _form_of(matrix)
+        g, form = self._graph, self._form_of(matrix)
         if not form.bits:
-            name, half = self._float_matrix([matrix])
+            name, half = self._float_matrix([matrix], width)
             found = g.op("Gather", name, ids, axis=0)
             return g.op("Cast", found, to=FLOAT) if half else found
         # Zero points of lookups lie otherwise than those of products.
@@ -148,7 +150,7 @@ class PortableWeights:
     def _product(self, x: str, run: list[TileMatrix], form: _Form, width: int) -> str:
         g = self._graph
         if not form.bits:
-            name, half = self._float_matrix(run)
+            name, half = self._float_matrix(run, width)
             name = g.op("Cast", name, to=FLOAT) if half else name  # engines do that once, at load
             return g.op("Gemm", x, name, transB=1)
         held = self._block_matrix(run, form)
@@ -215,22 +217,27 @@ class PortableWeights:
             self._appended(f"{label}.offsets", offsets),
         )
 
-    def _float_matrix(self, matrices: Sequence[TileMatrix]) -> tuple[str, bool]:
-        """Stores matrices of floats; returns their name, and whether in half precision."""
+    def _float_matrix(self, matrices: Sequence[TileMatrix], width: int) -> tuple[str, bool]:
+        """Stores matrices as floats; returns their name, and whether in half precision."""
         label = _label(matrices)
         if label not in self._floats:
-            half = all(each.format != "f32" for each in matrices)
-            half = half and all(_is_half(part) for part in self._float_parts(matrices))
+            half = self._accuracy is None or (
+                all(each.format != "f32" for each in matrices)
+                and all(_is_half(part) for part in self._float_parts(matrices, width))
+            )
             dtype = "<f2" if half else "<f4"
-            shape = sum(each.rows for each in matrices), matrices[0].width
+            shape = sum(each.rows for each in matrices), width
             offset = self._data.begin(shape[0] * shape[1] * np.dtype(dtype).itemsize)
-            for part in self._float_parts(matrices):
+            for part in self._float_parts(matrices, width):
                 self._data.write(part.astype(dtype))
             self._floats[label] = self._declared(label, dtype, shape, offset), half
         return self._floats[label]
 
-    def _float_parts(self, matrices: Sequence[TileMatrix]) -> Iterator[Floats]:
-        return (floats_of_tiles(*part) for part in self._parts(matrices))
+    def _form_of(self, matrix: TileMatrix) -> _Form:
+        return _Form(0) if self._accuracy is None else _form_of(matrix)
+
+    def _float_parts(self, matrices: Sequence[TileMatrix], width: int) -> Iterator[Floats]:
+        return (multiplied_out(*part, width) for part in self._parts(matrices))
 
     def _parts(self, matrices: Sequence[TileMatrix]) -> Iterator[tuple[str, Bytes, int]]:
         """Yields formats and tiles, some at a time, and the number of rows in them."""

@@ -1,9 +1,12 @@
-"""Parts that all ONNX Runtime engines share: sessions, and buffers for the results of calls."""
+"""What all engines of ONNX Runtime share."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import ctypes
+import os
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +18,7 @@ from edgespec.runtime.arrays import Array
 # These operators may run on the CPU: they only read a tensor's shape, which is known there.
 _SHAPE_ONLY = frozenset({"Shape", "Size"})
 
-ort.disable_telemetry_events()  # another package may have imported it before
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """Where the nodes of a graph run.
-
-    Attributes:
-        here: kinds of nodes that the device runs.
-        elsewhere: nodes that are left to the CPU, as `name (kind)`.
-    """
-
-    here: tuple[str, ...]
-    elsewhere: tuple[str, ...]
+ort.disable_telemetry_events()  # another package may have imported it before it was switched off
 
 
 def session_options(threads: int) -> Any:
@@ -73,32 +63,46 @@ def look_for_data_beside(graph: Path, options: Any) -> None:
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
 
 
-def record_assignment(options: Any) -> None:
-    """Lets sessions with these options record where their nodes run, see `assigned`."""
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-
-
-def assigned(session: Any, provider: str, places: Collection[str] = ()) -> Assignment:
-    """Returns which nodes run with this execution provider; needs `record_assignment`.
+def open_wholly(
+    graph: Path | bytes,
+    options: Any,
+    providers: Any,
+    device: str,
+    provider: str,
+    places: Collection[str] = (),
+) -> Any:
+    """Opens a session whose computing nodes all run on a device: data would cross in each pass.
 
     Args:
-        session: the session.
-        provider: name of the provider.
+        graph: path of an ONNX file, or its content.
+        options: options of the session.
+        providers: execution providers; None: those of the options.
+        device: name of the device.
+        provider: name of its execution provider.
         places: names of nodes that may run on the CPU, since they only compute where rows are.
+
+    Raises:
+        DeviceError: if ONNX Runtime refuses the graph, or would leave a node to the CPU.
     """
-    parts = [
-        (part.ep_name, node)
-        for part in session.get_provider_graph_assignment_info()
-        for node in part.get_nodes()
-    ]
-    return Assignment(
-        here=tuple(node.op_type for name, node in parts if name == provider),
-        elsewhere=tuple(
-            f"{node.name or 'unnamed'} ({node.op_type})"
-            for name, node in parts
-            if name != provider and node.op_type not in _SHAPE_ONLY and node.name not in places
-        ),
+    options.log_severity_level = 4  # failures are raised, so no log is needed
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session = open_session(graph, options, providers)
+    left = sorted(
+        {
+            node.op_type
+            for part in session.get_provider_graph_assignment_info()
+            for node in part.get_nodes()
+            if part.ep_name != provider
+            and node.op_type not in _SHAPE_ONLY
+            and node.name not in places
+        }
     )
+    if left:
+        raise DeviceError(
+            f"{name_of(graph)}: {device} has no {', '.join(left)}, which would be left to the CPU: "
+            "use another device"
+        )
+    return session
 
 
 def name_of(graph: Path | bytes) -> str:
@@ -119,3 +123,32 @@ def bind_host_input(binding: Any, name: str, array: Array) -> None:
 def bind_host_output(binding: Any, name: str, array: Array) -> None:
     """Binds an output to this array, which the caller must keep alive."""
     binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+@contextmanager
+def silenced(stream: int) -> Iterator[None]:
+    """Discards what this process writes to stdout (1) or stderr (2), from C libraries too."""
+    try:
+        kept = os.dup(stream)
+    except OSError:  # the stream is closed
+        yield
+        return
+    _flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream)
+    try:
+        yield
+    finally:
+        _flush()
+        os.dup2(kept, stream)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _flush() -> None:
+    """Flushes Python's and C's buffers to the current streams."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or None
+            stream.flush()
+    with suppress(OSError, AttributeError, TypeError):  # no C library is found this way
+        ctypes.CDLL(None).fflush(None)

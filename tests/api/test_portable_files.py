@@ -6,23 +6,18 @@ import shutil
 
 import pytest
 from nodes import needs_library
-from parity import made
 
 from edgespec import bundle as bundles
 from edgespec.api.portable import portable_graph
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.export import ExportOptions, export_bundle
 
 pytestmark = needs_library
 
 
-@pytest.fixture
-def bundle(tmp_path):
-    made(tmp_path / "source", "llama")
-    options = ExportOptions("int4")
-    export_bundle(tmp_path / "source", tmp_path / "bundle", options=options)
-    return bundles.load(tmp_path / "bundle")
+@pytest.fixture(scope="module")
+def bundle(pairs):
+    return bundles.load(pairs.pair("llama").path)
 
 
 def test_graphs_are_made_once(bundle, own_cache, tmp_path):

@@ -10,7 +10,7 @@ from servers import PLACE, serving
 
 from edgespec import LLM
 from edgespec.api.embedding import Embedder
-from edgespec.batch.embedding import VectorsOfLine
+from edgespec.batch.answering import VectorsOfLine
 from edgespec.cli import main
 from edgespec.server.embeddings import EmbeddingsRequest
 

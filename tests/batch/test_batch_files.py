@@ -10,9 +10,7 @@ import pytest
 from batches import completion, write
 
 from edgespec.batch.answering import seed_of
-from edgespec.batch.journal import Journal, Start
-from edgespec.batch.lines import read_requests
-from edgespec.batch.running import only_writer
+from edgespec.batch.files import Journal, Start, only_writer, read_requests
 from edgespec.errors import InputError
 
 START = Start("input", "bundle", "tiny", 512, "cpu", 1_000_000)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from fillers import make_filler
-from servers import PLACE, serving
+from servers import serving
 
 from edgespec import LLM
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks/infill.py"
 ARGUMENTS = (
     "--context-tokens=200", "--new-tokens=6", "--contexts=2", "--keys=2", "--threads=1",
-    "--draft=lookup", f"--device={PLACE['device']}",
+    "--draft=lookup",
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def bundle(tmp_path_factory):
 
 @pytest.mark.slow
 def test_all_servers_are_asked_for_the_same_and_what_is_typed_is_all_that_is_read(bundle):
-    with LLM(bundle, draft="none", prefix_reuse=True, **PLACE) as llm, serving(llm) as running:
+    with LLM(bundle, draft="none", prefix_reuse=True, threads=1) as llm, serving(llm) as running:
         done = run(bundle, f"--against={running.url}")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

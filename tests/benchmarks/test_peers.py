@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from checkpoints import make_checkpoint
 
-from edgespec import bundle as bundles
 from edgespec.models import load_checkpoint
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.engines import CPU_ENGINES
 
 pytestmark = pytest.mark.slow
 
@@ -23,10 +21,10 @@ ROOT = Path(__file__).parents[2]
 CHECKPOINTS = ROOT / "models" / "embedded" / "checkpoints"
 sys.path.append(str(ROOT / "benchmarks"))  # last: both folders have modules of the same name
 
-base, gguf_file, lines, measure, operators, ort, peers, process, setup = map(
+base, gguf_file, lines, ort, peers, process, setup = map(
     importlib.import_module,
     (
-        "peers.base", "peers.gguf_file", "peers.lines", "peers.measure", "operators",
+        "peers.base", "peers.gguf_file", "peers.lines",
         "peers.onnxruntime_genai", "peers", "peers.process", "peers.setup",
     ),
 )  # fmt: skip
@@ -60,14 +58,10 @@ def test_lines_are_medians_over_repeats_and_compare_with_the_best_plain_peer():
     assert len(draft.cells()) == len(lines.SPEED_HEADER)
 
 
-def test_a_repeat_counts_all_its_tokens_once():
-    """Not the mean of its texts' speeds."""
+def test_lines_count_all_tokens_of_a_repeat_and_leave_out_other_temperatures():
     rows = [row("a", "plain", 0, 1.0), row("a", "plain", 0, 1.0, tokens=31, prompt=1)]
     [line] = lines.speed_lines([way("a", "plain")], rows, 0.0)
-    assert line.tokens_per_second == 20.0
-
-
-def test_lines_leave_out_other_temperatures_and_texts_of_one_token():
+    assert line.tokens_per_second == 20.0  # not the mean of its texts' speeds
     rows = [row("a", "plain", 0, 1.0, temperature=0.8), row("b", "plain", 0, 0.0, tokens=1)]
     ways = [way("a", "plain", ("yes",)), way("b", "plain")]
     assert lines.speed_lines(ways, rows, 0.0) == []
@@ -296,38 +290,6 @@ def test_what_goes_wrong_in_a_peer_is_a_reason(ours, tmp_path):
     ours._process.kill()
     with pytest.raises(base.PeerError, match="status -9"):
         ours.make(base.Request(PROMPT, 2, 0.0, 0))
-
-
-def test_a_profile_counts_the_last_passes_only():
-    def run(start):
-        yield {"name": "model_run", "ts": start, "dur": 100}
-        for offset, kind in ((10, "MatMulNBits"), (40, "Softmax"), (60, "MatMulNBits")):
-            yield {"name": f"{kind}_{offset}_kernel_time", "ts": start + offset, "dur": 10,
-                   "args": {"op_name": kind}}  # fmt: skip
-
-    events = [*run(0), *run(1000), *run(2000)]
-    costs = operators.last_passes(events, 2)
-    assert costs == {
-        "MatMulNBits": (2, pytest.approx(4e-5)), "Softmax": (1, pytest.approx(2e-5)),
-    }  # fmt: skip
-
-
-def test_a_pass_says_what_is_outside_the_quantized_products():
-    costs = {"Softmax": (1, 0.001), "FullyConnectedCompressed": (7, 0.006)}
-    found = operators.summary("openvino:cpu", 0.009, 0.010, costs)
-    assert (found.ms, found.profiled_ms, found.outside_percent) == (9.0, 10.0, 40.0)
-    assert list(found.operators) == ["FullyConnectedCompressed", "Softmax"]
-
-
-@pytest.mark.parametrize("texts", [1, 3])
-@pytest.mark.parametrize("name", CPU_ENGINES)
-def test_a_pass_is_profiled_on_each_engine(name, texts):
-    arguments = SimpleNamespace(rows=2, texts=texts, context=8, rounds=2, threads=1)
-    found = operators._measure(bundles.load(BUNDLE), name, arguments)
-    numbers = {kind: number for kind, (number, _) in found.operators.items()}
-    # Five products in each of eight layers, and the head's.
-    assert [numbers[kind] for kind in operators._QUANTIZED if kind in numbers] == [41]
-    assert 0 < found.outside_percent < 100
 
 
 @pytest.mark.parametrize("name", peers.PEERS)

@@ -25,7 +25,7 @@ from servers import make_bundle
 from edgespec import LLM
 from edgespec.api.generation import GenerationStream
 from edgespec.batch.answering import seed_of
-from edgespec.batch.running import only_writer
+from edgespec.batch.files import only_writer
 from edgespec.cli import progress
 from edgespec.errors import DeviceError
 from edgespec.models.embedded import BUNDLE

@@ -168,7 +168,6 @@ def test_missing_tensor(source, output):
         ("draft_precision", "int2", "int4, int4-small, source, int8, fp16, fp32"),
         ("lm_head_precision", "int2", "int4, int8, fp16, fp32"),
         ("kv_precision", "int4", "fp32, fp16, int8"),
-        ("npu_precision", "int2", "fp16, fp32"),
         ("block_size", 48, "128, 64, 32"),
     ],
 )

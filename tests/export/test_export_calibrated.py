@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from exports import content
 from nodes import MISSING
+from parity import stored
 from safetensors.numpy import load_file, save_file
 
 from edgespec import LLM, bundle
@@ -129,9 +130,11 @@ def test_matrices_that_need_them_have_more_bits(mixed):
     folder, _ = mixed
     role = bundle.load(folder / "int4").target
     assert (role.precision.weights, role.precision.lm_head) == ("int4", "int8")
-    assert 0 < len(role.precision.wide) < 14
-    small = bundle.load(folder / "int4-small").target.precision
-    assert (small.weights, small.lm_head, small.wide) == ("int4", "int4", ())
+    wide = role.native.formats["q8_0"] - 2 * 331 * 64
+    assert 0 < wide < role.native.formats["q4_0"]
+    small = bundle.load(folder / "int4-small").target
+    assert (small.precision.weights, small.precision.lm_head) == ("int4", "int4")
+    assert small.native.formats.keys() == {"q4_0"}
 
 
 def test_the_more_bits_the_nearer_to_the_original(mixed):
@@ -140,12 +143,10 @@ def test_the_more_bits_the_nearer_to_the_original(mixed):
     assert qualities["int8"].kl < 0.3 * qualities["int4"].kl
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime:cpu", "openvino:cpu"])
-def test_products_in_several_formats_are_put_together_in_order(mixed, engine):
+def test_products_in_several_formats_are_put_together_in_order(mixed):
     """Of queries in 4 bits, and keys and values in 8, in some layer or the other."""
     folder, qualities = mixed
-    llm = LLM(folder / "int4", device=engine, draft="none", context=256)
-    reference = LLM(folder / "int8", device=engine, draft="none", context=256)
+    llm, reference = (LLM(folder / each, draft="none", context=256) for each in ("int4", "int8"))
     found = Reading(llm, PASSAGES[0], reference=reference).evaluate().against
     assert found.kl.value < 3 * qualities["int4"].kl
 
@@ -173,10 +174,11 @@ def test_what_is_not_rounded_to_4_bits_is_not_calibrated(saved_checkpoint, tmp_p
 
 
 def test_without_calibration_keys_and_values_get_more_bits(exported):
-    wide = bundle.load(exported).target.precision.wide
-    assert wide == tuple(
+    formats = {name: each.format for name, each in stored(bundle.load(exported)).items()}
+    wide = {name for name, form in formats.items() if "layers" in name and form == "q8_0"}
+    assert wide == {
         f"model.layers.{layer}.self_attn.{part}_proj.weight" for layer in (0, 1) for part in "kv"
-    )
+    }
 
 
 @pytest.mark.parametrize(
@@ -185,19 +187,10 @@ def test_without_calibration_keys_and_values_get_more_bits(exported):
 )
 def test_quality_has_a_word(kl, word):
     found = {"kl": kl, "agreement": 0.9, "perplexity": 12.3, "original": 11.9}
-    quality = Quality(tokens=222, engine="onnxruntime:cpu", **found)
+    quality = Quality(tokens=222, device="cpu:native", **found)
     assert f"KL {kl:.3f} nats" in str(quality)
     assert word in str(quality)
-    assert "222 tokens on onnxruntime:cpu" in str(quality)
-
-
-def test_inspect_says_which_matrices_have_more_bits(mixed, cli):
-    folder, _ = mixed
-    wide = len(bundle.load(folder / "int4").target.precision.wide)
-    assert f"int8 for {wide} of 14 matrices" in " ".join(
-        str(cli("inspect", str(folder / "int4"))).split()
-    )
-    assert "matrices" not in str(cli("inspect", str(folder / "int4-small")))
+    assert "222 tokens on cpu:native" in str(quality)
 
 
 # Texts of users
@@ -230,7 +223,7 @@ def test_a_text_of_the_users_own(saved_checkpoint, cli, tmp_path):
     cli("export", source, "-o", str(tmp_path / "own"), "--calibration", str(text))
     cli("export", source, "-o", str(tmp_path / "ours"))
     cli("export", source, "-o", str(tmp_path / "none"), "--no-calibration")
-    files = [(tmp_path / each / "target.data").read_bytes() for each in ("own", "ours", "none")]
+    files = [(tmp_path / each / "target.tiles").read_bytes() for each in ("own", "ours", "none")]
     assert len(set(files)) == 3
 
 
@@ -260,7 +253,7 @@ def test_a_model_of_another_language_is_exported_all_the_same(
     with caplog.at_level(logging.WARNING):
         export_bundle(saved_checkpoint("llama"), tmp_path / "b", calibration=TextCalibration())
     assert "not calibrated: our passages" in caplog.text
-    assert bundle.load(tmp_path / "b").target.precision.wide
+    assert bundle.load(tmp_path / "b").target.native.formats.keys() == {"q4_0", "q8_0"}
 
 
 def test_without_compiled_operators_there_is_no_calibration(

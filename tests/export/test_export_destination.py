@@ -72,10 +72,8 @@ def test_overwriting_never_removes_what_lies_in_a_bundle(saved, output, monkeypa
     refused(ExportError, "source lies in .*bundle, which", output, Path("source"), None, REPLACE)
 
 
-def test_what_killed_changes_and_file_managers_left_in_a_bundle_goes_with_it(saved, output):
+def test_what_file_managers_left_in_a_bundle_goes_with_it(saved, output):
     export_bundle(saved, output)
-    for kind in ("quantizing", "compiling", "saving"):
-        (output / f".{kind}-x").mkdir()
     for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
         (output / name).touch()
     export_bundle(saved, output, options=REPLACE)
@@ -116,7 +114,7 @@ def test_what_a_killed_export_left_goes_even_if_its_process_had_our_id(saved, ou
     others = {output.with_name(name) for name in (".bundle.partial-mine", "99999999")}
     for folder in (left, *others):
         folder.mkdir()
-        (folder / "target.data").touch()
+        (folder / "target.tiles").touch()
     export_bundle(saved, output)
     assert {*output.parent.iterdir()} == {output, *others}
 
@@ -249,7 +247,7 @@ def test_the_old_bundle_comes_back_if_the_new_one_cannot_take_its_place(saved, o
 KILLED = """
 import os, pathlib, signal, sys
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.components import graph
+from edgespec.export import graph_builder as graph
 
 def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)

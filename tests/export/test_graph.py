@@ -1,4 +1,4 @@
-"""The graph contract: what a stage's ONNX file may contain, and what lies beside it."""
+"""The graph contract: what a role's ONNX file may contain, and what lies beside it."""
 
 from __future__ import annotations
 
@@ -15,44 +15,41 @@ import onnx
 import pytest
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
 from onnx import TensorProto, helper
+from onnx.external_data_helper import ExternalDataInfo
+from parity import stored
 from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.export.graph_builder import DataFile
 
-STANDARD = {
-    "Add", "Cast", "Concat", "Gather", "Gemm", "Identity", "MatMul", "Mul", "RMSNormalization",
-    "Reshape", "Sigmoid", "Softmax", "Split",
-    "Sub", "Transpose", "Unsqueeze",
-}  # fmt: skip
-ORDERED = {"GatherElements"}  # of targets
-CANDIDATES = {"Exp", "Log", "ReduceSum", "Slice", "Squeeze", "Sub", "TopK"}
-CONTRIB = {"MatMulNBits", "GatherBlockQuantized"}
+STANDARD = {"Gather", "Identity", "RMSNormalization"}
+OURS = {"BlockEmbedding", "BlockLinear", "GatedUnit", "TreeAttention"}
 
 EXPORTS = {
     "llama-fp32": ({"intermediate_size": 4352}, ExportOptions("fp32")),
     "mistral-fp16-kv-fp16": ({}, ExportOptions("fp16", kv_precision="fp16")),
-    "qwen2-int8-tied": ({"tie_word_embeddings": True}, ExportOptions("int8")),
-    "qwen3-int4-kv-fp16": ({}, ExportOptions("int4", draft_precision="int8", kv_precision="fp16")),
-}
+    "qwen2-int8-tied-kv-int8": (
+        {"tie_word_embeddings": True}, ExportOptions("int8", kv_precision="int8"),
+    ),
+    "qwen3-int4": ({}, ExportOptions("int4", draft_precision="int8")),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One role's stage, its graph read without the weights."""
+class Role:
+    """A role, and its graph without the weights."""
 
     bundle: bundles.Bundle
     role: bundles.Role
-    name: str
+
+    @property
+    def model(self):
+        return onnx.load(str(self.path(self.role.native.graph)), load_external_data=False)
 
     @property
     def graph(self):
         return self.model.graph
-
-    @property
-    def model(self):
-        return onnx.load(str(self.path(self.role.stages[0].graph)), load_external_data=False)
 
     def path(self, name):
         return self.bundle.path / name
@@ -78,60 +75,41 @@ def bundle(request, tmp_path_factory):
 
 
 @pytest.fixture(params=[bundles.TARGET, bundles.DRAFT])
-def stage(bundle, request):
-    return Stage(bundle, bundle.manifest.roles[request.param], request.param)
+def role(bundle, request):
+    return Role(bundle, bundle.manifest.roles[request.param])
 
 
-def test_operators_are_those_that_both_engines_know(stage):
-    assert {(o.domain, o.version) for o in stage.model.opset_import} == {
-        ("", 23), ("com.microsoft", 1),
+def test_few_operators_are_used(role):
+    nodes = role.graph.node
+    assert {(o.domain, o.version) for o in role.model.opset_import} == {
+        ("", 23), ("com.microsoft", 1), ("edgespec", 1),
     }  # fmt: skip
-    used = {(node.domain, node.op_type) for node in stage.graph.node}
-    standard = STANDARD | (CANDIDATES if stage.name == bundles.DRAFT else ORDERED)
-    assert {kind for domain, kind in used if domain == ""} <= standard
-    assert {kind for domain, kind in used if domain} <= CONTRIB
-    assert {domain for domain, _ in used} <= {"", "com.microsoft"}
-    quantized = stage.role.precision.weights.startswith("int")
-    # Level 4: products of integers, the fast ones.
-    levels = {a.i for n in stage.graph.node for a in n.attribute if a.name == "accuracy_level"}
-    assert levels == ({4} if quantized else set())
-    assert (("com.microsoft", "MatMulNBits") in used) == quantized
-    onnx.checker.check_model(str(stage.path(stage.role.stages[0].graph)))
+    assert {node.op_type for node in nodes if node.domain == ""} <= STANDARD
+    assert {node.op_type for node in nodes if node.domain == "edgespec"} == OURS
+    assert {node.domain for node in nodes} == {"", "edgespec"}
+    assert len(nodes) <= 8 * role.role.layers + 5
 
 
-def test_boundary_tensors(stage):
-    role, kv = stage.role, {"fp16": "float16", "fp32": "float32"}[stage.role.precision.kv]
-    past = ("1", "C", "24")
-    inputs = {
+def test_boundary_tensors(role):
+    kv = {"fp16": "float16", "fp32": "float32", "int8": "int8"}[role.role.precision.kv]
+    inputs = {name: ("int32", (size,)) for name, size in (
+        ("write", "S"), ("parent", "S"), ("sequence", "S"), ("context", "P"), ("starts", "B"),
+    )} | {
         "input_ids": ("int64", ("S",)),
-        "rope_cos": ("float32", ("S", "24")),
-        "rope_sin": ("float32", ("S", "24")),
-        "attention_bias": ("float32", ("S", "C+S")),
-        "lengths": ("int64", ("2",)),
         "logit_rows": ("int64", ("R",)),
-    }
-    if stage.name == bundles.TARGET:
-        inputs["attention_bias"] = ("float32", ("S", "N+C"))
-        inputs["window_rows"] = ("int64", ("W",))
-        inputs["recent_rows"] = ("int32", ("S", "N"))
-        inputs["recent_columns"] = ("int32", ("S", "W+S"))
-    for layer in range(role.layers):
-        inputs[f"past.{layer}.key"] = inputs[f"past.{layer}.value"] = (kv, past)
-    outputs = {"new_kv": (kv, (str(role.layers), "2", "1", "S", "24"))}
-    if stage.name == bundles.TARGET:
-        outputs["logits"] = ("float32", ("R", "331"))
-    else:
-        outputs["top_ids"] = ("int64", ("R", "128"))
-        outputs["top_logits"] = ("float32", ("R", "128"))
-        outputs["logsumexp"] = ("float32", ("R",))
-    (listed,) = role.stages
-    for expected, listing, values in (
-        (inputs, listed.inputs, stage.graph.input),
-        (outputs, listed.outputs, stage.graph.output),
-    ):
-        assert {t.name: (t.dtype, t.shape) for t in listing} == expected
-        assert {value.name: boundary(value) for value in values} == expected
-    assert (listed.start, listed.stop) == (0, 2 * role.layers + 1)
+        "rope_cos": ("float32", ("S", "12")),
+        "rope_sin": ("float32", ("S", "12")),
+    }  # fmt: skip
+    for layer in range(role.role.layers):
+        inputs[f"pool.{layer}"] = (kv, ("2", "1", "C", "32"))
+        if kv == "int8":
+            inputs[f"scales.{layer}"] = ("float32", ("2", "1", "C"))
+    outputs = {"logits": ("float32", ("R", str(role.role.vocab_size)))}
+    assert {value.name: boundary(value) for value in role.graph.input} == inputs
+    assert {value.name: boundary(value) for value in role.graph.output} == outputs
+    assert role.role.native.pools == tuple(
+        bundles.PoolShape(layer, 1, 32) for layer in range(role.role.layers)
+    )
 
 
 def boundary(value):
@@ -140,69 +118,22 @@ def boundary(value):
     return dtype, tuple(d.dim_param or str(d.dim_value) for d in tensor.shape.dim)
 
 
-def test_the_past_is_multiplied_with_and_nothing_else(stage):
-    """It may change type and be transposed, and is never copied into anything that grows.
-
-    Of a target's, only the window's rows are.
-    """
-    past = {value.name for value in stage.graph.input if value.name.startswith("past.")}
-    assert len(past) == 2 * stage.role.layers
-    multiplied = 0
-    for node in stage.graph.node:
-        if past & set(node.input):
-            if stage.name == bundles.TARGET and "window_rows" in node.input:
-                assert node.op_type == "Gather"
-                continue
-            assert node.op_type in {"Cast", "Transpose", "MatMul"}
-            if node.op_type == "MatMul":
-                multiplied += 1
-            else:
-                past |= set(node.output)
-    assert multiplied == 2 * stage.role.layers
-
-
-def test_bounds_and_shapes_come_from_the_host(stage):
-    """Some engines have gone wrong with bounds that a graph computes."""
-    fixed = {tensor.name for tensor in stage.graph.initializer} | {"lengths"}
-    shaped = {"Reshape", "Slice", "Split", "Squeeze", "Unsqueeze", "TopK", "ReduceSum"}
-    for node in stage.graph.node:
-        if node.op_type in shaped:
-            assert set(node.input[1:]) <= fixed, node.name
-
-
-def external(tensor):
-    """Offset and length in the data file."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    return int(entries["offset"]), int(entries["length"])
-
-
-def bytes_of(tensor):
-    return int(np.prod(tensor.dims)) * np.dtype(
-        helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    ).itemsize  # fmt: skip
-
-
-def test_weights_lie_aligned_in_the_data_file_and_nothing_else_does(stage):
-    data = stage.role.stages[0].data
-    places = set()
-    for tensor in stage.graph.initializer:
+def test_weights_lie_aligned_in_the_file_of_tiles_and_nothing_else_does(role):
+    data, places, end = role.role.native.data, set(), 0
+    for tensor in role.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
-            assert {e.value for e in tensor.external_data if e.key == "location"} == {data}
-            offset, length = external(tensor)
-            assert length == bytes_of(tensor)
-            assert offset % (4096 if length >= 1 << 20 else 64) == 0
-            places.add((offset, length))
+            place = ExternalDataInfo(tensor)
+            assert place.location == data
+            assert place.length == tensor.dims[0]
+            places.add((place.offset, place.length))
         else:
-            assert bytes_of(tensor) <= 64, tensor.name
-    assert (max(length for _, length in places) >= 1 << 20) == (
-        stage.role.precision.weights == "fp32"
-    )
+            assert len(tensor.raw_data) <= 4 * 331, tensor.name  # norms and biases
     # Weights share all of their bytes or none, and only alignment lies between them.
-    end = 0
     for offset, length in sorted(places):
+        assert offset % 4096 == 0
         assert 0 <= offset - end < 4096
         end = offset + length
-    assert end == stage.path(data).stat().st_size
+    assert end == role.path(data).stat().st_size
 
 
 def test_every_file_is_listed(bundle):
@@ -213,39 +144,35 @@ def test_every_file_is_listed(bundle):
         assert (entry.size, entry.sha256) == (len(data), hashlib.sha256(data).hexdigest())
 
 
+def test_a_bundle_holds_nothing_else(bundle):
+    assert {file.name for file in bundle.path.iterdir()} == {
+        "manifest.json", "tokenizer.json", *bundle.manifest.tokenizer,
+        *(f"{name}.{kind}" for name in ("target", "draft") for kind in ("native.onnx", "tiles")),
+    }  # fmt: skip
+
+
 def test_a_draft_has_a_precision_of_its_own(tmp_path):
     save_pair(tmp_path, "llama")
     options = ExportOptions("int4-small", draft_precision="fp16", block_size=32)
     export_bundle(tmp_path / "target", tmp_path / "bundle", tmp_path / "draft", options)
     bundle = bundles.load(tmp_path / "bundle")
-    assert bundle.target.precision == bundles.Precision("int4", "int4", "fp32", 32, "fp16")
+    assert bundle.target.precision == bundles.Precision("int4", "int4", "fp32", 32)
     assert bundle.draft.precision == bundles.Precision("fp16", "fp16", "fp32", 0)
 
 
-@pytest.mark.parametrize(
-    ("precision", "nbytes"),
-    [("int4-small", 331 * (32 + 2 * 2)), ("int8", 331 * (64 + 2 * 2)), ("fp16", 331 * 128),
-     ("fp32", 331 * 256)],
-)  # fmt: skip
-def test_a_tied_matrix_is_stored_once(tmp_path, precision, nbytes):
-    sizes, places = {}, {}
+@pytest.mark.parametrize("precision", ["int4-small", "int8", "fp16", "fp32"])
+def test_a_tied_matrix_is_stored_once(tmp_path, precision):
+    sizes, matrices = {}, {}
     for tied in (False, True):
         folder = tmp_path / str(tied)
         make_checkpoint(folder, "llama", tie_word_embeddings=tied)
         write_tokenizer(folder, 331)
-        bundle_path = tmp_path / f"bundle-{tied}"
-        export_bundle(folder, bundle_path, options=ExportOptions(precision))
-        bundle = bundles.load(bundle_path)
-        sizes[tied] = (bundle_path / bundle.target.stages[0].data).stat().st_size
-        places[tied] = [
-            external(tensor)
-            for tensor in Stage(bundle, bundle.target, bundles.TARGET).graph.initializer
-            if tensor.name.startswith(("model.embed_tokens.", "lm_head."))
-        ]
-    assert len(set(places[True])) * 2 == len(set(places[False]))
-    assert sum(length for _, length in set(places[True])) == nbytes
-    # But for alignment, of the packed bytes and of the scales.
-    assert abs(sizes[False] - sizes[True] - nbytes) <= 2 * 4096
+        export_bundle(folder, folder / "bundle", options=ExportOptions(precision))
+        bundle = bundles.load(folder / "bundle")
+        sizes[tied] = sum(bundle.target.native.formats.values())
+        matrices[tied] = stored(bundle).keys()
+    assert sizes[False] - sizes[True] == 331 * 64
+    assert matrices[False] - matrices[True] == {"lm_head.weight"}
 
 
 EXPORT = """

@@ -9,7 +9,8 @@ import pytest
 import torch
 from checkpoints import edit_json
 from gguf import GGMLQuantizationType, quants
-from parity import PROMPT, SAME, devices, distance, load, made, reference
+from nodes import needs_library
+from parity import PROMPT, SAME, distance, logits_of_bundle, made, reference
 from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
@@ -51,16 +52,15 @@ def published(tmp_path_factory):
     return folder, model
 
 
-@devices
-def test_mxfp4_is_read_as_it_is(published, tmp_path, device):
+@needs_library
+def test_mxfp4_is_read_as_it_is(published, tmp_path):
     folder, model = published
     export_bundle(folder, tmp_path / "bundle", options=ExportOptions("fp32"))
-    runner = load(bundles.load(tmp_path / "bundle"), device)
-    found = runner.prefill(PROMPT[:50])["logits"][0]
+    found = logits_of_bundle(tmp_path / "bundle", PROMPT[:50])[-1]
     assert distance(found, reference(model, PROMPT[:50])) < SAME
 
 
-def test_native_graphs_keep_the_numbers_of_mxfp4(published, tmp_path):
+def test_bundles_keep_the_numbers_of_mxfp4(published, tmp_path):
     folder, _ = published
     export_bundle(folder, tmp_path / "bundle")
     native = bundles.load(tmp_path / "bundle").target.native
@@ -126,16 +126,15 @@ def test_what_a_config_may_not_ask_for(
         load_checkpoint(folder)
 
 
-@devices
+@needs_library
 @pytest.mark.parametrize("precision", ["fp16", "int8", "int4"])
 @pytest.mark.parametrize(("mixture", "dense"), [("qwen3_moe", "qwen3"), ("granitemoe", "granite")])
-def test_quantized_experts_are_as_near_as_a_dense_mlp(tmp_path, mixture, dense, precision, device):
+def test_quantized_experts_are_as_near_as_a_dense_mlp(tmp_path, mixture, dense, precision):
     def apart(architecture):
         folder = tmp_path / architecture
         model = made(folder, architecture)
         export_bundle(folder, folder / "bundle", options=ExportOptions(precision))
-        runner = load(bundles.load(folder / "bundle"), device)
-        found = [runner.prefill(PROMPT[i : i + 1])["logits"][0].copy() for i in range(12)]
+        found = logits_of_bundle(folder / "bundle", PROMPT[:12])
         return [distance(row, reference(model, PROMPT[: i + 1])) for i, row in enumerate(found)]
 
     assert np.median(apart(mixture)) < 1.5 * np.median(apart(dense))

@@ -88,5 +88,5 @@ def test_a_bundle_is_the_same_with_any_number_of_blas_threads(saved_checkpoint, 
         environment |= {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
         command = [sys.executable, "-c", EXPORT, str(source), str(tmp_path / threads)]
         subprocess.run(command, env=environment, cwd=tmp_path, check=True)
-        found.add((tmp_path / threads / "target.data").read_bytes())
+        found.add((tmp_path / threads / "target.tiles").read_bytes())
     assert len(found) == 1

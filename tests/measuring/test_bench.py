@@ -23,7 +23,7 @@ def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, ttft_ms=20.0):
         tokens=list(tokens), new_tokens=len(tokens), ttft_ms=ttft_ms, tpot_ms=tpot_ms,
         rounds=len(accepted), sources={"lookup": len(accepted)}, engine_ms=10.0,
     )  # fmt: skip
-    return SimpleNamespace(finish=lambda: result, rounds=rounds)
+    return SimpleNamespace(finish=lambda: result, result=result, rounds=rounds)
 
 
 class Told:

@@ -95,6 +95,32 @@ def test_a_limit_of_the_user_counts_no_mapped_weights(pair):
         assert plan(pair, asked, {HOST: 0}).fits is fits
 
 
+def test_a_device_with_fixed_slots_limits_contexts(pair):
+    npu = Placement("qnn:npu", native=False, slots=400, half=True)
+    made, _ = needed(pair, Wish({TARGET: npu, DRAFT: BOTH[DRAFT]}))
+    assert made.context == max(400 - SPARE_ROWS, LEAST_CONTEXT)
+    assert made.slots == {TARGET: 400, DRAFT: made.context + SPARE_ROWS}
+    assert made.demands[0].weights == portable_bytes(pair.target, half=True)
+    many, _ = needed(pair, Wish({TARGET: npu}, context=390, sequences=3))
+    assert (many.context, many.slots) == (390, {TARGET: 400})
+
+
+def test_layers_behind_are_counted_where_they_run(pairs):
+    bundle = bundles.load(pairs.pair("head").path)
+    gpu, held, weights = Placement("cuda:0", "gpu", native=False), [], []
+    for place in (
+        Placement("cpu"), *(Placement("cpu", behind=(n, gpu)) for n in (6, 2)), gpu
+    ):  # fmt: skip
+        made = plan(bundle, Wish({TARGET: place}, context=300), {HOST: 1 << 40, "gpu": 1 << 40})
+        demands = {each.memory: each for each in made.demands}
+        held.append([demands[name].kv if name in demands else 0 for name in (HOST, "gpu")])
+        weights.append([sum(each.weights for each in made.demands), demands[HOST].mapped])
+    whole = held[0][0]
+    assert held == [[whole * n // 8, whole * (8 - n) // 8] for n in (8, 6, 2, 0)]
+    assert 0 == weights[0][0] < weights[1][0] < weights[2][0] < weights[3][0]
+    assert weights[0][1] > weights[1][1] > weights[2][1] > weights[3][1] == 0
+
+
 def test_a_device_with_its_own_memory_is_counted_apart(pair):
     roles = {TARGET: Placement("cpu"), DRAFT: Placement("cuda:0", "cuda:0", native=False)}
     made = plan(pair, Wish(roles, context=300), {HOST: 1 << 40, "cuda:0": 1 << 40})

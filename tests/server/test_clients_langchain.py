@@ -8,10 +8,7 @@ import openai
 import pydantic
 import pytest
 from installed import installed
-from pairs import with_eos
-from servers import MODEL, PLACE, PROMPT, serving
-
-from edgespec import LLM
+from servers import MODEL, PROMPT
 
 messages = installed("langchain_core.messages")
 langchain = installed("langchain_openai")
@@ -21,25 +18,6 @@ pytestmark = pytest.mark.slow
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 SAID = [("system", "be brief"), ("human", "hello")]
 BOTH = pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
-
-
-@pytest.fixture(scope="module")
-def plain(served_bundle):
-    return LLM(served_bundle, draft="none", **PLACE)
-
-
-@pytest.fixture(scope="module")
-def running(served_bundle):
-    with serving(LLM(served_bundle, draft="lookup", **PLACE), parallel=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def ending(served_bundle, tmp_path_factory):
-    """A server of a model whose texts can end."""
-    path = with_eos(served_bundle, tmp_path_factory.mktemp("ending") / "bundle", 0)
-    with LLM(path, draft="lookup", **PLACE) as llm, serving(llm) as running:
-        yield running
 
 
 def model(running, responses=False, **options):
@@ -107,29 +85,6 @@ def test_the_asynchronous_calls_do_the_same(running, plain):
     assert asyncio.run(collected()) == [expected] * 4
 
 
-def test_a_batch_of_chats_is_several_requests(running, plain):
-    given = model(running).batch(["one", "two", "three"])
-    assert [each.text for each in given] == [
-        plain.chat([{"role": "user", "content": each}], max_new_tokens=24).text
-        for each in ("one", "two", "three")
-    ]
-
-
-def test_several_choices(running, plain):
-    chat = model(running, n=2, temperature=1.0, seed=5)
-    [found] = chat.generate([messages.convert_to_messages(SAID)]).generations
-    assert [each.text for each in found] == [
-        plain.chat(MESSAGES, max_new_tokens=24, temperature=1.0, seed=seed).text for seed in (5, 6)
-    ]
-
-
-def test_log_probabilities(running):
-    given = model(running, logprobs=True, top_logprobs=2).invoke(SAID)
-    told = given.response_metadata["logprobs"]["content"]
-    assert len(told) == 24
-    assert {len(each["top_logprobs"]) for each in told} == {2}
-
-
 @BOTH
 def test_too_long_a_conversation_is_known_as_such(running, responses):
     with pytest.raises(langchain.chat_models.base.OpenAIContextOverflowError):
@@ -155,19 +110,3 @@ def test_a_prompt_is_completed(running, plain):
     expected = plain.generate(PROMPT, max_new_tokens=24).text
     assert completions(running).invoke(PROMPT) == expected
     assert "".join(completions(running).stream(PROMPT)) == expected
-
-
-def test_a_batch_of_prompts_is_one_request(running, plain):
-    prompts = [PROMPT, "class Stack:\n"]
-    assert completions(running).batch(prompts) == [
-        plain.generate(prompt, max_new_tokens=24).text for prompt in prompts
-    ]
-
-
-def test_who_asks_for_embeddings_is_told_that_there_are_none(running):
-    embeddings = langchain.OpenAIEmbeddings(
-        model=MODEL, base_url=f"{running.url}/v1", api_key="none", max_retries=0,
-        check_embedding_ctx_length=False,
-    )  # fmt: skip
-    with pytest.raises(openai.BadRequestError, match="no embeddings"):
-        embeddings.embed_query("hello")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 
 import pydantic
 import pytest
 from installed import installed
-from pairs import with_eos
-from servers import MODEL, PLACE, PROMPT, serving
-
-from edgespec import LLM
+from servers import MODEL, PROMPT
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network
 litellm = installed("litellm")
@@ -21,25 +17,6 @@ litellm = installed("litellm")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
-
-
-@pytest.fixture(scope="module")
-def plain(served_bundle):
-    return LLM(served_bundle, draft="none", **PLACE)
-
-
-@pytest.fixture(scope="module")
-def running(served_bundle):
-    with serving(LLM(served_bundle, draft="lookup", **PLACE)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def ending(served_bundle, tmp_path_factory):
-    """A server of a model whose texts can end."""
-    path = with_eos(served_bundle, tmp_path_factory.mktemp("ending") / "bundle", 0)
-    with LLM(path, draft="lookup", **PLACE) as llm, serving(llm) as running:
-        yield running
 
 
 def asked(running, provider="openai", **options):
@@ -66,25 +43,12 @@ def test_a_streamed_chat(running, plain):
     assert litellm.stream_chunk_builder(chunks).usage.completion_tokens == 24
 
 
-def test_an_asynchronous_chat(running, plain):
-    given = asyncio.run(litellm.acompletion(messages=MESSAGES, **asked(running)))
-    assert given.choices[0].message.content == plain.chat(MESSAGES, max_new_tokens=24).text
-
-
 def test_an_answer_goes_into_the_next_request(running, plain):
     answer = litellm.completion(messages=MESSAGES, **asked(running)).choices[0].message
     more = {"role": "user", "content": "more"}
     given = litellm.completion(messages=[*MESSAGES, answer, more], **asked(running))
     whole = [*MESSAGES, {"role": "assistant", "content": answer.content}, more]
     assert given.choices[0].message.content == plain.chat(whole, max_new_tokens=24).text
-
-
-def test_several_choices(running, plain):
-    options = {"n": 2, "seed": 5, "temperature": 1.0}
-    given = litellm.completion(messages=MESSAGES, **asked(running, **options))
-    assert [choice.message.content for choice in given.choices] == [
-        plain.chat(MESSAGES, max_new_tokens=24, temperature=1.0, seed=seed).text for seed in (5, 6)
-    ]
 
 
 class Person(pydantic.BaseModel):

@@ -8,10 +8,7 @@ from typing import Literal
 import openai
 import pydantic
 import pytest
-from pairs import with_eos
-from servers import MODEL, PLACE, serving
-
-from edgespec import LLM
+from servers import MODEL
 
 MESSAGES = [{"role": "user", "content": "who?"}]
 ASKED = {"model": MODEL, "messages": MESSAGES, "seed": 1}
@@ -29,61 +26,47 @@ class Person(pydantic.BaseModel):
 
 
 @pytest.fixture(scope="module")
-def llm(served_bundle, tmp_path_factory):
-    """A model whose texts can end."""
-    path = with_eos(served_bundle, tmp_path_factory.mktemp("ending") / "bundle", 0)
-    with LLM(path, draft="lookup", **PLACE) as llm:
-        yield llm
+def speaking(ending):
+    return ending.client()
 
 
-@pytest.fixture(scope="module")
-def running(llm):
-    with serving(llm, parallel=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(running):
-    return running.client()
-
-
-def test_the_helper_that_parses_gets_objects_of_all_choices(client):
-    given = client.chat.completions.parse(**ASKED, response_format=Person, n=3)
+def test_the_helper_that_parses_gets_objects_of_all_choices(speaking):
+    given = speaking.chat.completions.parse(**ASKED, response_format=Person, n=3)
     found = [choice.message.parsed for choice in given.choices]
     assert all(isinstance(each, Person) for each in found)
     assert len(set(map(str, found))) > 1
 
 
-def test_the_helper_that_streams_gets_the_same_object(client):
-    with client.chat.completions.stream(**ASKED, response_format=Person) as stream:
+def test_the_helper_that_streams_gets_the_same_object(speaking):
+    with speaking.chat.completions.stream(**ASKED, response_format=Person) as stream:
         kinds = {event.type for event in stream}
         given = stream.get_final_completion().choices[0].message
-    expected = client.chat.completions.parse(**ASKED, response_format=Person).choices[0].message
+    expected = speaking.chat.completions.parse(**ASKED, response_format=Person).choices[0].message
     assert {"content.delta", "content.done", "chunk"} <= kinds
     assert given.parsed == expected.parsed
     assert given.content == expected.content
 
 
-def test_the_helper_that_streams_keeps_choices_apart(client):
-    with client.chat.completions.stream(**ASKED, response_format=Person, n=2) as stream:
+def test_the_helper_that_streams_keeps_choices_apart(speaking):
+    with speaking.chat.completions.stream(**ASKED, response_format=Person, n=2) as stream:
         given = stream.get_final_completion()
-    expected = client.chat.completions.parse(**ASKED, response_format=Person, n=2)
+    expected = speaking.chat.completions.parse(**ASKED, response_format=Person, n=2)
     assert [choice.message.parsed for choice in given.choices] == [
         choice.message.parsed for choice in expected.choices
     ]
 
 
-def test_a_structured_answer_that_was_cut_is_known_as_such(client):
+def test_a_structured_answer_that_was_cut_is_known_as_such(speaking):
     with pytest.raises(openai.LengthFinishReasonError) as caught:
-        client.chat.completions.parse(**ASKED, response_format=Person, max_tokens=3)
+        speaking.chat.completions.parse(**ASKED, response_format=Person, max_tokens=3)
     assert caught.value.completion.usage.completion_tokens == 3
 
 
-def test_raw_answers_and_raw_streams(client):
-    raw = client.chat.completions.with_raw_response.create(**ASKED, max_tokens=4)
+def test_raw_answers_and_raw_streams(speaking):
+    raw = speaking.chat.completions.with_raw_response.create(**ASKED, max_tokens=4)
     assert raw.headers["content-type"] == "application/json"
     assert raw.parse().choices[0].message.content is not None
-    streamed = client.chat.completions.with_streaming_response.create(
+    streamed = speaking.chat.completions.with_streaming_response.create(
         **ASKED, max_tokens=4, stream=True
     )
     with streamed as response:
@@ -91,14 +74,14 @@ def test_raw_answers_and_raw_streams(client):
     assert lines[-1] == "data: [DONE]"
 
 
-def test_the_asynchronous_client_asks_several_at_once(running, client):
+def test_the_asynchronous_client_asks_several_at_once(ending, speaking):
     async def ask():
-        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none") as asking:
+        async with openai.AsyncOpenAI(base_url=f"{ending.url}/v1", api_key="none") as asking:
             return await asyncio.gather(
                 *(asking.chat.completions.create(**{**ASKED, "seed": seed}) for seed in range(4))
             )
 
-    expected = [client.chat.completions.create(**{**ASKED, "seed": seed}) for seed in range(4)]
+    expected = [speaking.chat.completions.create(**{**ASKED, "seed": seed}) for seed in range(4)]
     assert [each.choices[0].message.content for each in asyncio.run(ask())] == [
         each.choices[0].message.content for each in expected
     ]

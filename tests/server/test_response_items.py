@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from edgespec.server.bodies import refusal
 from edgespec.server.refusals import RequestError
-from edgespec.server.response_items import chat_messages
-from edgespec.server.response_requests import ResponsesRequest
+from edgespec.server.response_requests import ResponsesRequest, chat_messages
 
 
 def asked(given, **fields):

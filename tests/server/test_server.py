@@ -4,46 +4,23 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
-from servers import MODEL, PLACE, PROMPT, refused, serving
+from servers import MODEL, PROMPT, fail_later, refused, serving
 
-from edgespec import LLM
 from edgespec.errors import DeviceError
 from edgespec.runtime.speculation.generation import Round
-from edgespec.server.answers import CompletionAnswer, TokenTexts
+from edgespec.server.answers import CompletionAnswer, Origin
+from edgespec.server.requests import CompletionRequest
 from edgespec.server.service import Part
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 24}
 FAILED = 'edgespec_refusals_total{status="500"}'
 SAMPLED = {"model": MODEL, "temperature": 1.3, "seed": 7, "max_tokens": 24}
-
-
-@pytest.fixture(scope="module")
-def plain(served_bundle):
-    """What is right."""
-    return LLM(served_bundle, draft="none", **PLACE)
-
-
-@pytest.fixture(scope="module")
-def llm(served_bundle):
-    return LLM(served_bundle, draft="lookup", sessions=3, **PLACE)
-
-
-@pytest.fixture(scope="module")
-def running(llm):
-    with serving(llm, parallel=3, limit=32) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(running):
-    return running.client()
 
 
 def test_it_says_what_it_has(client, running):
@@ -211,13 +188,14 @@ def test_concurrent_clients_get_their_own_answers(client, plain):
 
 
 def test_a_special_token_takes_nothing_from_what_was_drafted(plain):
-    answer = CompletionAnswer(MODEL, "fingerprint", TokenTexts(plain.tokenizer))
+    answer = CompletionAnswer(CompletionRequest(prompt=PROMPT), Origin.of(plain, MODEL))
     word, end = plain.tokenizer.encode("def")[-1], min(plain.tokenizer.special_ids)
     text = plain.tokenizer.decode([word])
 
     def drafted(*tokens, accepted):
         made = Round(tokens, len(tokens), accepted, "lookup", 0.1)
-        return answer.part(Part(text * tokens.count(word), (), (made,)))["edgespec"]["drafted"]
+        [chunk] = answer.part(Part(text * tokens.count(word), (), (made,)))
+        return chunk["edgespec"]["drafted"]
 
     assert drafted(word, end, accepted=1) == len(text)
     assert drafted(word, word, accepted=1) == len(text)
@@ -249,15 +227,7 @@ def test_a_device_that_fails_in_the_midst_of_a_stream_ends_it_with_an_error(
     client, llm, running, monkeypatch, caplog
 ):
     told = running.metrics().get(FAILED, 0)
-    target = llm.models["target"]
-    forward, calls = target.forward, count()
-
-    def fail_later(*arguments):
-        if next(calls) > 5:
-            raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
-        return forward(*arguments)
-
-    monkeypatch.setattr(target, "forward", fail_later)
+    fail_later(monkeypatch, llm)
     chunks = client.completions.create(prompt="class Stack:\n", stream=True, **GREEDY)
     first = next(iter(chunks))
     assert first.choices[0].text

@@ -12,16 +12,22 @@ from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.server.answers import ChatAnswer, CompletionAnswer, TokenTexts
+from edgespec.server.answers import ChatAnswer, CompletionAnswer, Origin, TokenTexts
 from edgespec.server.metrics import Metrics
+from edgespec.server.requests import ChatRequest, CompletionRequest, StreamOptions
 from edgespec.server.service import Part
 
 TOKENIZER = Tokenizer(byte_level(), {})
-KINDS = [CompletionAnswer, ChatAnswer]
+BODIES = {
+    CompletionAnswer: CompletionRequest(prompt="x"),
+    ChatAnswer: ChatRequest(messages=[{"role": "user", "content": "x"}]),
+}
+KINDS = [*BODIES]
 
 
-def answer(kind):
-    return kind("tiny", "fp_1", TokenTexts(TOKENIZER))
+def answer(kind, usage=True):
+    body = BODIES[kind].model_copy(update={"stream_options": StreamOptions(include_usage=usage)})
+    return kind(body, Origin("tiny", "fp_1", TokenTexts(TOKENIZER)))
 
 
 def encoded(text):
@@ -53,9 +59,9 @@ def made(text, **facts):
 )
 def test_every_object_says_whose_it_is(kind, prefix, whole, chunk):
     before, written = int(time.time()), answer(kind)
-    closing = written.closing(made("the end"), 0, True)
-    part = written.part(Part("the", (), ()))
-    objects = [written.whole(made("the end")), *written.opening(), part, *closing]
+    parts = written.part(Part("the", (), ()))
+    closing = written.closing([made("the end")])
+    objects = [written.whole([made("the end")]), *written.opening(), *parts, *closing]
     assert [each["object"] for each in objects] == [whole] + [chunk] * (len(objects) - 1)
     for each in objects:
         assert each["id"] == objects[0]["id"]
@@ -75,8 +81,8 @@ def test_usage_and_the_end_in_openais_words(kind):
             "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0,
         },
     }  # fmt: skip
-    whole = answer(kind).whole(result)
-    last, *further = answer(kind).closing(result, 0, True)
+    whole = answer(kind).whole([result])
+    last, *further = answer(kind).closing([result])
     assert [whole["usage"]] == [each["usage"] for each in further] == [usage]
     for each in (whole, last):
         assert each["choices"][0]["finish_reason"] == "length"
@@ -93,7 +99,7 @@ def test_a_tokens_text_is_what_it_is_within_a_text(backend):
 
 def test_bytes_are_told_of_whole_characters_alone():
     tokens = [*encoded("é"), *encoded("🎉")]
-    written = answer(ChatAnswer).part(Part("é🎉", likely(tokens), ()))
+    [written] = answer(ChatAnswer).part(Part("é🎉", likely(tokens), ()))
     told = written["choices"][0]["logprobs"]["content"]
     assert told[0]["bytes"] == list("é".encode())
     assert [each["bytes"] for each in told[1:]] == [None] * (len(tokens) - 1)
@@ -103,10 +109,10 @@ def test_bytes_are_told_of_whole_characters_alone():
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_that_no_part_told_are_told_at_the_end(kind):
     """As of a character that was not completed."""
-    tokens, written = encoded("the end"), answer(kind)
+    tokens, written = encoded("the end"), answer(kind, usage=False)
     result = made("the end", logprobs=likely(tokens))
-    part = written.part(Part("the", result.logprobs[:1], ()))
-    [last] = written.closing(result, 1, False)
+    [part] = written.part(Part("the", result.logprobs[:1], ()))
+    [last] = written.closing([result])
     told = [each["choices"][0]["logprobs"] for each in (part, last)]
     if kind is ChatAnswer:
         found = [each["token"] for some in told for each in some["content"]]
@@ -123,7 +129,7 @@ def test_of_a_part_that_is_shorter_than_the_targets_own_token_nothing_was_drafte
     rounds = (Round((word, word), 1, 1, "lookup", 0.1),)
     own = TOKENIZER.decode([word])
     for shown, drafted in ((own[:-1], 0), (own, 0), ("x" + own, 1)):
-        written = answer(CompletionAnswer).part(Part(shown, (), rounds))
+        [written] = answer(CompletionAnswer).part(Part(shown, (), rounds))
         assert written["edgespec"] == {"rounds": 1, "tokens": 2, "drafted": drafted}
 
 

@@ -13,11 +13,6 @@ SEEDED = {"model": MODEL, "temperature": 1.0, "seed": 5, "max_tokens": 24}
 
 
 @pytest.fixture(scope="module")
-def plain(served_bundle):
-    return LLM(served_bundle, draft="none", **PLACE)
-
-
-@pytest.fixture(scope="module")
 def running(plain):
     # With no place to wait: the choices of a request have one together.
     with serving(plain, limit=0) as running:

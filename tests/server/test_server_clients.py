@@ -5,30 +5,11 @@ from __future__ import annotations
 import httpx
 import pytest
 from openai.types.chat import ChatCompletionMessage
-from servers import MODEL, PLACE, PROMPT, serving
-
-from edgespec import LLM
+from servers import MODEL, PROMPT, serving
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 SITE = "http://localhost:3000"
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 24}
-
-
-@pytest.fixture(scope="module")
-def plain(served_bundle):
-    """What is right, and who answers."""
-    return LLM(served_bundle, draft="none", **PLACE)
-
-
-@pytest.fixture(scope="module")
-def running(plain):
-    with serving(plain) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(running):
-    return running.client()
 
 
 def test_messages_in_parts_and_by_developers(client, plain):

@@ -18,9 +18,8 @@ import httpx
 import openai
 import pytest
 from commandline import FAST, fails
-from servers import MODEL, PLACE, PROMPT, serving, until
+from servers import MODEL, PROMPT, serving, until
 
-from edgespec import LLM
 from edgespec.server.service import TextService
 
 LONG = {"model": MODEL, "temperature": 0, "max_tokens": 400}
@@ -28,13 +27,8 @@ SHORT = {"model": MODEL, "temperature": 0, "max_tokens": 8}
 
 
 @pytest.fixture(scope="module")
-def llm(served_bundle):
-    return LLM(served_bundle, draft="none", **PLACE)
-
-
-@pytest.fixture(scope="module")
-def expected(llm):
-    return llm.generate(PROMPT, max_new_tokens=8).text
+def expected(plain):
+    return plain.generate(PROMPT, max_new_tokens=8).text
 
 
 def ask(client, errors=()):
@@ -48,10 +42,10 @@ def ask(client, errors=()):
 # The queue
 
 
-def test_more_than_may_wait_are_told_to_come_later(llm, expected):
-    with serving(llm, limit=2) as running, ThreadPoolExecutor(3) as threads:
+def test_more_than_may_wait_are_told_to_come_later(plain, expected):
+    with serving(plain, limit=2) as running, ThreadPoolExecutor(3) as threads:
         client, service = running.client(), running.service
-        with llm.engine.exclusive():  # no round is made meanwhile
+        with plain.engine.exclusive():  # no round is made meanwhile
             answers = [threads.submit(ask, client) for _ in range(3)]
             until(lambda: (service.running, service.waiting) == (1, 2))
             with pytest.raises(openai.RateLimitError, match="2 requests are waiting") as caught:
@@ -62,14 +56,14 @@ def test_more_than_may_wait_are_told_to_come_later(llm, expected):
         assert ask(client) == expected
 
 
-def test_who_asks_first_is_served_first(llm):
-    service, made = TextService(llm, 2, 9), []
+def test_who_asks_first_is_served_first(plain):
+    service, made = TextService(plain, 2, 9), []
 
     async def drop(_part):
         pass
 
     async def ask(number):
-        begin = partial(llm.stream, PROMPT, max_new_tokens=8 * (number + 1))
+        begin = partial(plain.stream, PROMPT, max_new_tokens=8 * (number + 1))
         try:
             await service.texts(lambda: [begin()], drop)
         finally:
@@ -91,7 +85,7 @@ def test_who_asks_first_is_served_first(llm):
         assert service.running == service.waiting == 0
 
     def hold():
-        with llm.engine.exclusive():  # no round is made meanwhile
+        with plain.engine.exclusive():  # no round is made meanwhile
             held.set()
             release.wait(30)
 
@@ -103,8 +97,8 @@ def test_who_asks_first_is_served_first(llm):
     holder.join()
 
 
-def test_a_short_text_beside_a_long_one_does_not_wait_for_it(llm, expected):
-    with serving(llm, parallel=2) as running:
+def test_a_short_text_beside_a_long_one_does_not_wait_for_it(plain, expected):
+    with serving(plain, parallel=2) as running:
         client = running.client()
         with client.completions.create(prompt=PROMPT, stream=True, **LONG) as long:
             next(iter(long))
@@ -112,12 +106,12 @@ def test_a_short_text_beside_a_long_one_does_not_wait_for_it(llm, expected):
             assert running.service.running == 1
 
 
-def test_a_client_that_reads_nothing_keeps_nobody_waiting(llm, expected):
+def test_a_client_that_reads_nothing_keeps_nobody_waiting(plain, expected):
     """Its text is made, and what it was not shown yet waits for it alone."""
-    service = TextService(llm, 1, 1)
+    service = TextService(plain, 1, 1)
 
     def begin():
-        return [llm.stream(PROMPT, max_new_tokens=8)]
+        return [plain.stream(PROMPT, max_new_tokens=8)]
 
     async def read_nothing(_part):
         await asyncio.Event().wait()
@@ -140,8 +134,8 @@ def test_a_client_that_reads_nothing_keeps_nobody_waiting(llm, expected):
 # Clients that go
 
 
-def test_a_disconnect_ends_the_text_within_a_round(llm, expected):
-    with serving(llm) as running:
+def test_a_disconnect_ends_the_text_within_a_round(plain, expected):
+    with serving(plain) as running:
         client = running.client()
         for _ in range(3):
             with client.completions.create(prompt=PROMPT, stream=True, **LONG) as chunks:
@@ -157,11 +151,11 @@ def test_a_disconnect_ends_the_text_within_a_round(llm, expected):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_before_the_first_token_leaves_nothing(llm, expected, stream):
-    with serving(llm) as running:
+def test_a_client_that_goes_before_the_first_token_leaves_nothing(plain, expected, stream):
+    with serving(plain) as running:
         service = running.service
         body = {"prompt": PROMPT, "stream": stream, **LONG}
-        with llm.engine.exclusive():
+        with plain.engine.exclusive():
             connections = [connect(running, body) for _ in range(3)]
             until(lambda: (service.running, service.waiting) == (1, 2))
             connections[1].close()
@@ -177,14 +171,14 @@ def test_a_client_that_goes_before_the_first_token_leaves_nothing(llm, expected,
         assert ask(running.client()) == expected
 
 
-def test_a_client_that_goes_while_its_request_is_checked_is_counted(llm):
-    service = TextService(llm, 1, 1)
+def test_a_client_that_goes_while_its_request_is_checked_is_counted(plain):
+    service = TextService(plain, 1, 1)
     checking, checked = threading.Event(), threading.Event()
 
     def begin():
         checking.set()
         assert checked.wait(30)
-        return [llm.stream(PROMPT, max_new_tokens=8)]
+        return [plain.stream(PROMPT, max_new_tokens=8)]
 
     async def work():
         task = asyncio.create_task(service.texts(begin, None))
@@ -207,8 +201,8 @@ def connect(running, body):
     return sock
 
 
-def test_a_client_that_goes_in_the_midst_of_its_body_is_forgotten(llm, expected):
-    with serving(llm) as running:
+def test_a_client_that_goes_in_the_midst_of_its_body_is_forgotten(plain, expected):
+    with serving(plain) as running:
         with socket.create_connection(("127.0.0.1", running.port)) as sock:
             sock.sendall(
                 b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
@@ -221,13 +215,13 @@ def test_a_client_that_goes_in_the_midst_of_its_body_is_forgotten(llm, expected)
 # The end
 
 
-def test_a_shutdown_ends_texts_after_their_round(llm):
+def test_a_shutdown_ends_texts_after_their_round(plain):
     """A text under way is told that it is cut, who waits is refused, and the port is closed."""
-    with serving(llm) as running, ThreadPoolExecutor(2) as threads:
+    with serving(plain) as running, ThreadPoolExecutor(2) as threads:
         client, service = running.client(), running.service
         chunks = iter(client.completions.create(prompt=PROMPT, stream=True, **LONG))
         next(chunks)
-        with llm.engine.exclusive():
+        with plain.engine.exclusive():
             waiting = threads.submit(ask, client, openai.InternalServerError)
             until(lambda: service.waiting == 1)
             running.server.should_exit = True
@@ -238,12 +232,12 @@ def test_a_shutdown_ends_texts_after_their_round(llm):
         assert not running.thread.is_alive()
         with pytest.raises(openai.APIConnectionError):
             ask(client)
-    assert llm.generate(PROMPT, max_new_tokens=8).finish_reason == "length"
+    assert plain.generate(PROMPT, max_new_tokens=8).finish_reason == "length"
 
 
-def test_a_shutdown_does_not_wait_for_a_client_that_reads_nothing(llm):
-    with serving(llm) as running:
-        with llm.engine.exclusive():
+def test_a_shutdown_does_not_wait_for_a_client_that_reads_nothing(plain):
+    with serving(plain) as running:
+        with plain.engine.exclusive():
             sock = connect(running, {"prompt": PROMPT, "stream": True, **LONG})
             until(lambda: running.service.running == 1)
         running.server.should_exit = True

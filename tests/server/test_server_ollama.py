@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
 import jsonschema
 import pytest
-from pairs import with_eos
-from servers import MODEL, PLACE, PROMPT, serving, until
+from servers import MODEL, PLACE, PROMPT, fail_later, serving, until
 
 from edgespec import LLM
 
@@ -25,23 +24,6 @@ SCHEMA = {
     "required": ["name", "old"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def plain(served_bundle):
-    """What is right."""
-    return LLM(served_bundle, draft="none", **PLACE)
-
-
-@pytest.fixture(scope="module")
-def llm(served_bundle):
-    return LLM(served_bundle, draft="lookup", sessions=3, **PLACE)
-
-
-@pytest.fixture(scope="module")
-def running(llm):
-    with serving(llm, parallel=3) as running:
-        yield running
 
 
 def lines(response):
@@ -213,22 +195,17 @@ def test_logprobs(running, plain):
         )
 
 
-def test_the_format_holds(served_bundle, tmp_path):
-    path = with_eos(served_bundle, tmp_path / "bundle", 0)  # whose texts can end
-    with LLM(path, draft="lookup", **PLACE) as llm, serving(llm) as running:
-        for seed in range(3):
-            options = {"seed": seed, "num_predict": 100}
-            given = chat(running, format=SCHEMA, options=options, stream=False).json()
-            assert given["done_reason"] == "stop"
-            jsonschema.validate(json.loads(given["message"]["content"]), SCHEMA)
-            text = "".join(
-                line["response"]
-                for line in lines(generate(running, format=SCHEMA, options=options))
-            )
-            jsonschema.validate(json.loads(text), SCHEMA)
-        given = chat(running, format="json", options={"num_predict": 8}, stream=False).json()
-        assert given["message"]["content"].startswith("{")
-        refused(chat(running, format={"type": "nonsense"}), 400, "json_schema cannot be used")
+def test_the_format_holds(ending):
+    for seed in range(3):
+        options = {"seed": seed, "num_predict": 100}
+        given = chat(ending, format=SCHEMA, options=options, stream=False).json()
+        assert given["done_reason"] == "stop"
+        jsonschema.validate(json.loads(given["message"]["content"]), SCHEMA)
+        parts = lines(generate(ending, format=SCHEMA, options=options))
+        jsonschema.validate(json.loads("".join(part["response"] for part in parts)), SCHEMA)
+    given = chat(ending, format="json", options={"num_predict": 8}, stream=False).json()
+    assert given["message"]["content"].startswith("{")
+    refused(chat(ending, format={"type": "nonsense"}), 400, "json_schema cannot be used")
 
 
 # Models
@@ -402,15 +379,7 @@ def test_a_client_that_goes_ends_its_text(plain):
 
 
 def test_a_device_that_fails_ends_the_stream_with_an_error(running, llm, monkeypatch, caplog):
-    target = llm.models["target"]
-    forward, calls = target.forward, count()
-
-    def fail_later(*arguments):
-        if next(calls) > 5:
-            raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
-        return forward(*arguments)
-
-    monkeypatch.setattr(target, "forward", fail_later)
+    fail_later(monkeypatch, llm)
     *parts, last = lines(chat(running, messages=[{**USER, "content": "class Stack:"}]))
     assert parts
     assert last == {"error": "the server has failed: its log has the details"}

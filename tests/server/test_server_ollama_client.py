@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from pairs import with_eos
 from pydantic import BaseModel, Field
-from servers import MODEL, PLACE, PROMPT, serving
-
-from edgespec import LLM
+from servers import MODEL, PROMPT, serving
 
 ollama = pytest.importorskip("ollama")
 
@@ -23,20 +20,8 @@ class Person(BaseModel, extra="forbid"):
 
 
 @pytest.fixture(scope="module")
-def plain(served_bundle):
-    """What is right."""
-    return LLM(served_bundle, draft="none", **PLACE)
-
-
-@pytest.fixture(scope="module")
-def url(served_bundle):
-    with LLM(served_bundle, draft="lookup", **PLACE) as llm, serving(llm) as running:
-        yield running.url
-
-
-@pytest.fixture(scope="module")
-def client(url):
-    return ollama.Client(url)
+def client(running):
+    return ollama.Client(running.url)
 
 
 def test_chat_whole_and_streamed(client, plain):
@@ -71,17 +56,15 @@ def test_an_answer_is_sent_back_as_it_came(client, plain):
     assert given.message.content == plain.chat(said, max_new_tokens=24).text
 
 
-def test_a_schema_of_pydantics_holds(served_bundle, tmp_path):
-    path = with_eos(served_bundle, tmp_path / "bundle", 0)  # whose texts can end
-    with LLM(path, draft="lookup", **PLACE) as llm, serving(llm) as running:
-        client = ollama.Client(running.url)
-        for seed in range(3):
-            given = client.chat(
-                MODEL, MESSAGES, format=Person.model_json_schema(),
-                options={"seed": seed, "num_predict": 100},
-            )  # fmt: skip
-            assert given.done_reason == "stop"
-            Person.model_validate_json(given.message.content)
+def test_a_schema_of_pydantics_holds(ending):
+    client = ollama.Client(ending.url)
+    for seed in range(3):
+        given = client.chat(
+            MODEL, MESSAGES, format=Person.model_json_schema(),
+            options={"seed": seed, "num_predict": 100},
+        )  # fmt: skip
+        assert given.done_reason == "stop"
+        Person.model_validate_json(given.message.content)
 
 
 def test_models(client, plain):
@@ -102,7 +85,7 @@ def test_logprobs(client):
     assert {len(each.top_logprobs) for each in given.logprobs} == {2}
 
 
-def test_several_at_once(url, plain):
+def test_several_at_once(running, plain):
     prompts = [f"def function_{number}(x):\n    return " for number in range(6)]
 
     async def ask(client, prompt):
@@ -110,7 +93,7 @@ def test_several_at_once(url, plain):
         return "".join([part.response async for part in parts])
 
     async def work():
-        async with ollama.AsyncClient(url) as client:
+        async with ollama.AsyncClient(running.url) as client:
             whole = await client.chat(MODEL, MESSAGES, options=GREEDY)
             return whole, await asyncio.gather(*(ask(client, prompt) for prompt in prompts))
 

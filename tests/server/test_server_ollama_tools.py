@@ -12,10 +12,9 @@ from servers import MODEL, PLACE, make_bundle, serving
 
 from edgespec import LLM
 from edgespec.runtime.text.pieces import CallPiece, ToolCall
-from edgespec.server.answers import TokenTexts
+from edgespec.server.answers import Origin
 from edgespec.server.ollama.answers import OllamaChatAnswer
-from edgespec.server.ollama.messages import OllamaMessage, translated
-from edgespec.server.ollama.requests import OllamaChatRequest
+from edgespec.server.ollama.requests import OllamaChatRequest, OllamaMessage, translated
 from edgespec.server.service import Part
 
 USER = {"role": "user", "content": "hello"}
@@ -111,7 +110,7 @@ def test_calls_come_whole(llm):
     made = llm.generate("x", max_new_tokens=2)
     calls = (ToolCall("a1", "get_weather", '{"city": "Rome"}'), ToolCall("b2", "clock", "{}"))
     result = replace(made, text="Well.", finish_reason="tool_calls", tool_calls=calls)
-    answer = OllamaChatAnswer(MODEL, TokenTexts(llm.tokenizer))
+    answer = OllamaChatAnswer(OllamaChatRequest(model=MODEL), Origin.of(llm, MODEL))
     assert answer.part(Part("", (), (), calls=(CallPiece(0, "{"),))) == []
     expected = [
         {
@@ -120,10 +119,10 @@ def test_calls_come_whole(llm):
         },
         {"id": "b2", "function": {"index": 1, "name": "clock", "arguments": {}}},
     ]
-    whole = answer.whole(result)
+    whole = answer.whole([result])
     assert whole["message"]["tool_calls"] == expected
     assert (whole["message"]["content"], whole["done_reason"]) == ("Well.", "stop")
-    told, last = answer.closing(result, 0)
+    told, last = answer.closing([result])
     assert (told["message"]["tool_calls"], told["done"]) == (expected, False)
     assert "tool_calls" not in last["message"]
     assert last["done"] is True

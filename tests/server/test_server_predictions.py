@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from servers import MODEL, PLACE, PROMPT, refused, serving
-
-from edgespec import LLM
+from servers import MODEL, PROMPT, refused
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 TOKENS = 48
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": TOKENS}
 SAMPLED = {"model": MODEL, "temperature": 1.3, "seed": 7, "max_tokens": TOKENS}
-
-
-@pytest.fixture(scope="module")
-def running(served_bundle):
-    llm = LLM(served_bundle, draft="lookup", **PLACE)
-    with serving(llm) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(running):
-    return running.client()
 
 
 def predicted(text):

@@ -9,24 +9,11 @@ import httpx
 import openai
 import pytest
 from pydantic import ValidationError
-from servers import MODEL, PLACE, refused, serving
+from servers import MODEL, refused, serving
 
-from edgespec import LLM
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import ChatRequest, CompletionRequest
 from edgespec.server.running import is_local
-
-
-@pytest.fixture(scope="module")
-def llm(served_bundle):
-    return LLM(served_bundle, draft="lookup", **PLACE)
-
-
-@pytest.fixture(scope="module")
-def running(llm):
-    with serving(llm) as running:
-        yield running
-
 
 BAD_BODIES = {
     "no JSON": (b"{", "not UTF-8 JSON"),

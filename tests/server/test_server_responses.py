@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 import json
-from itertools import count
-from pathlib import Path
 
 import httpx
 import openai
 import pydantic
 import pytest
-from pairs import with_eos
-from servers import MODEL, PLACE, refused, serving
-
-from edgespec import LLM
+from servers import MODEL, fail_later, refused
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 ASKED = {"model": MODEL, "instructions": "be brief", "input": "hello", "temperature": 0}
 GREEDY = {**ASKED, "max_output_tokens": 24}
 PATH = "/v1/responses"
-
-
-@pytest.fixture(scope="module")
-def plain(served_bundle):
-    return LLM(served_bundle, draft="none", **PLACE)
-
-
-@pytest.fixture(scope="module")
-def llm(served_bundle):
-    return LLM(served_bundle, draft="lookup", **PLACE)
-
-
-@pytest.fixture(scope="module")
-def running(llm):
-    with serving(llm) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(running):
-    return running.client()
 
 
 @pytest.fixture(scope="module")
@@ -173,15 +147,7 @@ def test_what_is_wrong_is_told_as_everywhere(client, running):
 def test_a_device_that_fails_in_the_midst_ends_the_stream_with_a_failed_response(
     client, llm, monkeypatch
 ):
-    target = llm.models["target"]
-    forward, calls = target.forward, count()
-
-    def fail_later(*arguments):
-        if next(calls) > 5:
-            raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
-        return forward(*arguments)
-
-    monkeypatch.setattr(target, "forward", fail_later)
+    fail_later(monkeypatch, llm)
     asked = {**GREEDY, "input": "class Stack:\n"}
     events = list(client.responses.create(**asked, stream=True))
     assert events[-2].type == "response.output_text.delta"
@@ -199,41 +165,39 @@ class Person(pydantic.BaseModel):
     old: bool
 
 
-@pytest.fixture(scope="module")
-def ending(served_bundle, tmp_path_factory):
-    path = with_eos(served_bundle, tmp_path_factory.mktemp("ending") / "bundle", 0)
-    with LLM(path, draft="lookup", **PLACE) as llm, serving(llm) as running:
-        yield running.client()
-
-
 SEEDED = {"model": MODEL, "input": "who?", "extra_body": {"seed": 1}}
 
 
-def test_the_helper_that_parses_gets_an_object(ending):
-    given = ending.responses.parse(**SEEDED, text_format=Person)
+@pytest.fixture(scope="module")
+def whole(ending):
+    return ending.client()
+
+
+def test_the_helper_that_parses_gets_an_object(whole):
+    given = whole.responses.parse(**SEEDED, text_format=Person)
     assert isinstance(given.output_parsed, Person)
     assert given.status == "completed"
     assert given.output[0].status == "completed"
     assert given.text.format.name == "Person"
 
 
-def test_the_helper_that_streams_gets_the_same_object(ending):
-    with ending.responses.stream(**SEEDED, text_format=Person) as stream:
+def test_the_helper_that_streams_gets_the_same_object(whole):
+    with whole.responses.stream(**SEEDED, text_format=Person) as stream:
         kinds = [event.type for event in stream]
         given = stream.get_final_response()
     assert kinds[-1] == "response.completed"
-    assert given.output_parsed == ending.responses.parse(**SEEDED, text_format=Person).output_parsed
+    assert given.output_parsed == whole.responses.parse(**SEEDED, text_format=Person).output_parsed
 
 
-def test_a_json_object_begins_like_one(ending):
-    given = ending.responses.create(**SEEDED, text={"format": {"type": "json_object"}})
+def test_a_json_object_begins_like_one(whole):
+    given = whole.responses.create(**SEEDED, text={"format": {"type": "json_object"}})
     assert given.output_text.startswith("{")
 
 
-def test_a_schema_that_means_nothing_is_refused(ending):
+def test_a_schema_that_means_nothing_is_refused(whole):
     wrong = {"type": "json_schema", "name": "x", "schema": {"type": "nonsense"}}
     with pytest.raises(openai.BadRequestError, match="json_schema cannot be used"):
-        ending.responses.create(**SEEDED, text={"format": wrong})
+        whole.responses.create(**SEEDED, text={"format": wrong})
 
 
 async def _first_deltas(url):

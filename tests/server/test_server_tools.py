@@ -15,6 +15,7 @@ from chats import CLOCK, TOOLS, WEATHER, template
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairs import with_eos
+from scripts import write
 from servers import MODEL, PLACE, make_bundle, refused, serving
 
 from edgespec import LLM
@@ -332,3 +333,60 @@ def test_it_is_told_what_the_model_can_do(running, reasoning):
     assert model["capabilities"] == ["completion", "chat", "tools"]
     shown = reasoning.post({"model": MODEL}, "/api/show").json()
     assert shown["capabilities"] == ["completion", "tools", "thinking"]
+
+
+# Calls that a model writes without marks, and JSON that is none
+
+
+ARGUMENTS = '{"city": "Rome", "days": 2}'
+BARE = f'```json\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n```'
+OTHER = '{"name": "get_wind", "arguments": {"city": "Rome"}}'
+
+
+def test_a_call_without_marks_comes_as_a_call(client, monkeypatch):
+    write(monkeypatch, BARE)
+    [choice] = asked(client, max_tokens=200).choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    [call] = choice.message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("get_weather", ARGUMENTS)
+    chunks = list(asked(client, max_tokens=200, stream=True))
+    pieces = [each for chunk in chunks for each in chunk.choices[0].delta.tool_calls or ()]
+    assert (pieces[0].index, pieces[0].function.name) == (0, "get_weather")
+    assert "".join(each.function.arguments for each in pieces) == ARGUMENTS
+    assert len(pieces) > 3
+    assert not any(chunk.choices[0].delta.content for chunk in chunks)
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_json_that_is_no_call_comes_as_text(client, monkeypatch):
+    write(monkeypatch, OTHER)
+    [choice] = asked(client, max_tokens=200).choices
+    assert (choice.finish_reason, choice.message.content) == ("stop", OTHER)
+    assert choice.message.tool_calls is None
+    deltas = [chunk.choices[0].delta for chunk in asked(client, max_tokens=200, stream=True)]
+    assert "".join(delta.content or "" for delta in deltas) == OTHER
+    assert sum(bool(delta.content) for delta in deltas) > 3
+    assert not any(delta.tool_calls for delta in deltas)
+
+
+def test_a_call_that_begins_without_marks_is_held_to_its_schema(client, monkeypatch):
+    write(monkeypatch, BARE.replace("Rome", "Constantinople").replace("2", "0"))
+    for seed in range(3):
+        [choice] = asked(client, max_tokens=200, seed=seed).choices
+        [call] = choice.message.tool_calls
+        found = json.loads(call.function.arguments)
+        assert found["city"].startswith("Constant")
+        jsonschema.validate(found, WEATHER["function"]["parameters"])
+
+
+def test_the_responses_api_and_ollamas_have_the_call_too(client, running, monkeypatch):
+    write(monkeypatch, BARE)
+    tool = {"type": "function", **TOOLS[0]["function"], "strict": True}
+    given = client.responses.create(model=MODEL, input="hello", tools=[tool])
+    [item] = given.output
+    assert (item.type, item.name, item.arguments) == ("function_call", "get_weather", ARGUMENTS)
+    body = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "stream": False}
+    message = running.post(body, "/api/chat").json()["message"]
+    [call] = message["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    assert call["function"]["arguments"] == json.loads(ARGUMENTS)

@@ -222,3 +222,35 @@ def test_a_server_that_stops_refuses_at_once(llm, endless):
         until(lambda: running.service.running)
     thread.join()
     refused(answers[0], 503, "the server is shutting down")
+
+
+# A model that writes texts
+
+
+@pytest.fixture(scope="module")
+def texts(plain):
+    with serving(plain) as running:
+        yield running
+
+
+@pytest.mark.parametrize("given", ["a", ["a", "b"], [1, 2], [[1, 2], [3]]], ids=str)
+def test_the_client_is_told_that_there_are_none(texts, given):
+    with pytest.raises(openai.BadRequestError, match="makes texts, and no embeddings") as caught:
+        texts.client().embeddings.create(model=MODEL, input=given)
+    assert caught.value.code == "embeddings_not_supported"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        ({"model": MODEL}, 400, "input is missing"),
+        ({"input": []}, 400, "at least 1 item"),
+        ({"input": ["a", ""]}, 400, "at least 1 character"),
+        ({"input": "a", "dimensions": 0}, 400, "dimensions is 0"),
+        ({"input": "a", "pooling": "mean"}, 400, "pooling is not supported"),
+        ({"input": "a", "model": "text-embedding-3-small"}, 404, "there is no model"),
+    ],
+    ids=str,
+)
+def test_what_else_is_wrong_is_told_first(texts, body, status, reason):
+    refused(texts.post(body, PATH), status, reason)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from commandline import FAST
 
-from edgespec.batch.journal import Journal
+from edgespec.batch.files import Journal
 
 FEW = ["--draft=none", *FAST]
 """Options of a model that loads at once."""

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import httpx
+import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from openai import OpenAI
 
@@ -107,3 +109,16 @@ def until(holds: Callable[[], object]) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def fail_later(monkeypatch: pytest.MonkeyPatch, llm: LLM) -> None:
+    """Have a model fail behind a few passes, with an error that names a path."""
+    target = llm.models["target"]
+    forward, calls = target.forward, count()
+
+    def failing(*arguments):
+        if next(calls) > 5:
+            raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
+        return forward(*arguments)
+
+    monkeypatch.setattr(target, "forward", failing)

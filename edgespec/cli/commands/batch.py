@@ -18,7 +18,7 @@ from edgespec.cli.progress import texts_bar
 from edgespec.errors import InputError
 
 if TYPE_CHECKING:
-    from edgespec.batch.journal import Journal
+    from edgespec.batch.files import Journal
     from edgespec.batch.running import Batch
 
 
@@ -54,8 +54,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     _check(arguments)
     try:
-        from edgespec.batch.lines import read_requests
-        from edgespec.batch.running import Batch, only_writer
+        from edgespec.batch.files import only_writer, read_requests
+        from edgespec.batch.running import Batch
     except ModuleNotFoundError as error:
         raise InputError(
             f'batches need the package {error.name}: pip install "edgespec[serve]"'

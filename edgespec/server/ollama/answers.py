@@ -1,9 +1,10 @@
-"""Conversion of texts to responses of Ollama's API, whole or as lines of a stream."""
+"""Answers of Ollama's API, whole or as lines of a stream."""
 
 from __future__ import annotations
 
+import json
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,31 +12,27 @@ from typing import Any
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.pieces import ToolCall
-from edgespec.server.answers import TokenTexts
-from edgespec.server.requests import TextRequest
+from edgespec.server.answers import Origin, Writer
+from edgespec.server.bodies import Json
+from edgespec.server.ollama.requests import OllamaTextRequest
+from edgespec.server.refusals import RequestError
 from edgespec.server.service import Part
-
-Json = dict[str, Any]
 
 _NS_PER_MS = 1_000_000
 _ENDED = ("stop", "tool_calls")  # finish reasons of texts that are whole
 
 
-class OllamaAnswer(ABC):
-    """The response to one request.
+class OllamaAnswer(Writer):
+    """The response to one request, with the model's name as the client wrote it."""
 
-    Args:
-        model: name of the model as the client wrote it.
-        texts: text of single tokens.
-    """
+    media_type = "application/x-ndjson"
+    last = ()
 
-    def __init__(self, model: str, texts: TokenTexts) -> None:
-        self._model = model
-        self._texts = texts
+    def __init__(self, body: OllamaTextRequest, origin: Origin) -> None:
+        self._body = body
+        self._texts = origin.texts
         self._began = time.perf_counter_ns()
-
-    def note(self, request: TextRequest) -> None:  # noqa: B027 - most answers need nothing of it
-        """Takes the translated request, before its text begins."""
+        self._told = 0  # tokens whose log-probabilities were in parts
 
     def loaded(self) -> Json:
         """Returns the response to a request without a prompt."""
@@ -43,24 +40,30 @@ class OllamaAnswer(ABC):
 
     def part(self, part: Part) -> list[Json]:
         """Returns the lines of a part; those of calls come with the end, since they are whole."""
+        self._told += len(part.logprobs)
         if not (part.text or part.reasoning or part.logprobs):
             return []
         return [self._object(self._said(part.text, part.reasoning), part.logprobs)]
 
-    def whole(self, result: GenerationResult) -> Json:
-        """Returns the response in one piece."""
-        calls = result.tool_calls
-        return self._last(self._said(result.text, result.reasoning, calls), result, result.logprobs)
+    def whole(self, results: Sequence[GenerationResult]) -> Json:
+        """See `Writer`."""
+        [result] = results
+        said = self._said(result.text, result.reasoning, result.tool_calls)
+        return self._last(said, result, result.logprobs)
 
-    def closing(self, result: GenerationResult, reported: int) -> list[Json]:
-        """Returns the last lines.
-
-        Args:
-            result: finished text.
-            reported: number of tokens whose log-probabilities were in parts.
-        """
+    def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
+        """See `Writer`."""
+        [result] = results
         calls = [self._object(self._said("", calls=result.tool_calls))] * bool(result.tool_calls)
-        return [*calls, self._last(self._said(""), result, result.logprobs[reported:])]
+        return [*calls, self._last(self._said(""), result, result.logprobs[self._told :])]
+
+    def failure(self, refusal: RequestError) -> Json:
+        """See `Writer`."""
+        return {"error": str(refusal)}
+
+    def written(self, event: Json | str) -> str:
+        """See `Writer`."""
+        return f"{json.dumps(event, ensure_ascii=False)}\n"
 
     def _last(
         self, said: Json, result: GenerationResult, logprobs: Sequence[TokenLogprobs]
@@ -83,7 +86,8 @@ class OllamaAnswer(ABC):
     def _object(
         self, said: Json, logprobs: Sequence[TokenLogprobs] = (), done: bool = False, **further: Any
     ) -> Json:
-        facts = {"model": self._model, "created_at": now(), **said, "done": done}
+        now = written(datetime.now(UTC))
+        facts = {"model": self._body.model, "created_at": now, **said, "done": done}
         return {**facts, **further, **self._logprobs(logprobs)}
 
     def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Json:
@@ -124,30 +128,17 @@ class OllamaChatAnswer(OllamaAnswer):
 class OllamaGenerateAnswer(OllamaAnswer):
     """A response of `/api/generate`."""
 
-    def __init__(self, model: str, texts: TokenTexts) -> None:
-        super().__init__(model, texts)
-        self._prompt: list[int] | None = None
-
-    def note(self, request: TextRequest) -> None:
-        """Keeps the tokens of the prompt; with `raw` it is a text, and there is no `context`."""
-        prompt = getattr(request, "prompt", None)
-        self._prompt = prompt if isinstance(prompt, list) else None
-
     def _said(self, text: str, reasoning: str = "", calls: Sequence[ToolCall] = ()) -> Json:
         return {"response": text}
 
     def _memory(self, result: GenerationResult) -> Json:
-        return {} if self._prompt is None else {"context": [*self._prompt, *result.tokens]}
+        prompt = self._body.prompt_tokens
+        return {} if prompt is None else {"context": [*prompt, *result.tokens]}
 
 
 def _call(number: int, call: ToolCall) -> Json:
     function = {"index": number, "name": call.name, "arguments": call.arguments}
     return {"id": call.id, "function": function}
-
-
-def now() -> str:
-    """Returns the time as Ollama writes it."""
-    return written(datetime.now(UTC))
 
 
 def written(moment: datetime) -> str:

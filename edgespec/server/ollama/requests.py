@@ -6,20 +6,104 @@ options are ignored, and so are those about loading a model, which is loaded alr
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
+from edgespec.api.embedding import Inputs
+from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
-from edgespec.server.bodies import refusal
-from edgespec.server.fields import LONG, Empty, Noted, Nothing, Text
-from edgespec.server.ollama.messages import Json, OllamaMessage, OllamaTool, translated
+from edgespec.server.bodies import LONG, Count, Empty, Json, Noted, Nothing, Stop, Text, refusal
+from edgespec.server.embeddings import Embedded
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
 
 _UNLIMITED = -1
 _TEMPERATURE, _TOP_K, _TOP_P = 0.8, 40, 0.9  # Ollama's defaults
+
+
+class OllamaFunction(Noted):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: Json | None = None
+
+
+class OllamaTool(Noted):
+    """A tool."""
+
+    type: Literal["function"] = "function"
+    function: OllamaFunction
+
+
+class OllamaCalled(Noted):
+    """The function of a call, with its arguments as an object."""
+
+    name: str
+    arguments: Json | None = None
+
+
+class OllamaCall(Noted):
+    """A call in a message of the assistant."""
+
+    id: str | None = None
+    function: OllamaCalled
+
+
+class OllamaMessage(Noted):
+    """A message of a conversation. Images are accepted empty, since they are not supported."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: Annotated[list[OllamaCall], LONG] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+    images: Empty | None = None
+
+
+def translated(messages: Sequence[OllamaMessage]) -> list[Json]:
+    """Returns messages in OpenAI's API.
+
+    There a result names the id of its call, which a client of Ollama's may leave out: then it is
+    the result of the first call without one, of the same function if the message names one.
+    """
+    unanswered: list[Json] = []
+    made = []
+    for number, message in enumerate(messages):
+        said: Json = {"role": message.role, "content": message.content or ""}
+        if message.role == "assistant":
+            calls = [
+                _call(call, number, index) for index, call in enumerate(message.tool_calls or ())
+            ]
+            unanswered += calls
+            said |= {"reasoning_content": message.thinking, "tool_calls": calls}
+        elif message.role == "tool":
+            answered = next((call for call in unanswered if _is_result(message, call)), None)
+            if answered is not None:
+                unanswered.remove(answered)
+            id_ = message.tool_call_id if answered is None else answered["id"]
+            said |= {"name": message.tool_name, "tool_call_id": id_}
+        made.append(said)
+    return made
+
+
+def _call(call: OllamaCall, message: int, number: int) -> Json:
+    # Some templates want ids of nine letters or digits.
+    id_ = call.id or f"{message % 10**6:06}{number % 1000:03}"
+    arguments = json.dumps(call.function.arguments or {}, ensure_ascii=False)
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": id_, "type": "function", "function": function}
+
+
+def _is_result(message: OllamaMessage, call: Json) -> bool:
+    if message.tool_call_id is not None:
+        return bool(message.tool_call_id == call["id"])
+    return message.tool_name in (None, call["function"]["name"])
 
 
 class OllamaOptions(Noted):
@@ -34,7 +118,7 @@ class OllamaOptions(Noted):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-1, lt=1 << 64)] | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
+    stop: Stop | None = None
     repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     repeat_last_n: int | None = None
     presence_penalty: Nothing | None = None
@@ -43,7 +127,6 @@ class OllamaOptions(Noted):
     def as_openai(self) -> Json:
         """Returns the fields of OpenAI's API, with Ollama's defaults."""
         most, top_k = self.num_predict, _TOP_K if self.top_k is None else self.top_k
-        penalized = self.repeat_last_n != 0
         return {
             "max_tokens": most if most is not None and most > 0 else _UNLIMITED,
             "temperature": _TEMPERATURE if self.temperature is None else self.temperature,
@@ -52,7 +135,7 @@ class OllamaOptions(Noted):
             "min_p": self.min_p,
             "seed": self.seed,
             "stop": self.stop,
-            "repetition_penalty": self.repeat_penalty if penalized else None,
+            "repetition_penalty": None if self.repeat_last_n == 0 else self.repeat_penalty,
         }
 
 
@@ -60,22 +143,36 @@ class OllamaTextRequest(Noted, ABC):
     """Fields that `/api/chat` and `/api/generate` have in common."""
 
     model: Text
-    stream: bool | None = None
+    stream: bool | None = True
     format: Literal["", "json"] | Json | None = None
     options: OllamaOptions | None = None
     think: bool | str | None = None
     keep_alive: float | str | None = None
     logprobs: bool | None = None
 
+    _prompt: list[int] | None = PrivateAttr(None)
+
+    @field_validator("stream")
+    @classmethod
+    def _streamed_by_default(cls, stream: bool | None) -> bool:
+        return stream is not False
+
     @property
-    def streamed(self) -> bool:
-        """Whether the answer comes as a stream, which it does by default."""
-        return self.stream is not False
+    def prompt_tokens(self) -> list[int] | None:
+        """The tokens of the prompt, once it was made; with `raw` it is a text."""
+        return self._prompt
 
     @property
     @abstractmethod
     def silent(self) -> bool:
         """Whether there is no prompt: with Ollama, the request then only loads the model."""
+
+    def texts(self, llm: LLM) -> list[GenerationStream]:
+        """See `edgespec.server.endpoint.TextBody`."""
+        request = self.request(llm)
+        prompt = getattr(request, "prompt", None)
+        self._prompt = prompt if isinstance(prompt, list) else None
+        return request.texts(llm)
 
     def request(self, llm: LLM) -> TextRequest:
         """Translates the body.
@@ -188,3 +285,47 @@ class OllamaShowRequest(Noted):
 
     model: str | None = None
     name: str | None = None
+
+
+class OllamaEmbedRequest(Noted):
+    """`POST /api/embed`.
+
+    A text that does not fit the context is refused whatever `truncate` says, as one of a chat is.
+    """
+
+    model: Text
+    dimensions: Count | None = None
+    input: str | Annotated[list[str], LONG] | None = None
+    truncate: bool | None = None
+
+    @property
+    def inputs(self) -> Inputs:
+        """The texts; with none, the request only loads the model with Ollama."""
+        return self.input if isinstance(self.input, list) else [self.input] if self.input else []
+
+    def answer(self, found: Embedded, _model: str, nanoseconds: int) -> Json:
+        """See `EmbeddingsRequest`."""
+        return {
+            "model": self.model,
+            "embeddings": found.vectors.tolist(),
+            "total_duration": nanoseconds,
+            "load_duration": 0,
+            "prompt_eval_count": found.tokens,
+        }
+
+
+class OllamaEmbeddingsRequest(Noted):
+    """`POST /api/embeddings`, which came before `/api/embed`."""
+
+    model: Text
+    dimensions: Count | None = None
+    prompt: str | None = None
+
+    @property
+    def inputs(self) -> Inputs:
+        """See `OllamaEmbedRequest`."""
+        return [self.prompt] if self.prompt else []
+
+    def answer(self, found: Embedded, _model: str, _nanoseconds: int) -> Json:
+        """See `EmbeddingsRequest`."""
+        return {"embedding": found.vectors[0].tolist() if len(found.vectors) else []}

@@ -39,6 +39,7 @@ _ENGINES: dict[str, tuple[tuple[str, str, str], tuple[Any, ...]]] = {
     "openvino:cpu": (_OPENVINO, ("cpu",)),
 }
 _SHORT = {"cuda": "cuda:0", "webgpu": "webgpu:0", "qnn": "qnn:npu"}
+_PROVEN = ("cpu", "openvino:cpu", "qnn:emulated")
 _GPUS = ("cuda:0", "webgpu:0", "openvino:gpu")  # the best first
 _NAME = re.compile(
     r"(?P<device>[a-z:]+?)(?P<number>:\d{1,4})?(#(?P<rows>\d{1,4})x(?P<slots>\d{1,7}))?"
@@ -59,6 +60,8 @@ class Device:
         version: version of the library that runs it.
         own_bytes: free bytes of its own memory; None: it uses the host's.
         reason: why it cannot be used, and what may help; None if it can.
+        slots: the slots of its pools if they are fixed.
+        experimental: whether such a device was never run by us, or in software only.
     """
 
     name: str
@@ -66,6 +69,8 @@ class Device:
     version: str | None = None
     own_bytes: int | None = None
     reason: str | None = None
+    slots: int | None = None
+    experimental: bool = False
 
 
 def open_graph(device: str, graph: Path, threads: int) -> PortableGraph:
@@ -87,9 +92,15 @@ def open_graph(device: str, graph: Path, threads: int) -> PortableGraph:
     return PortableGraph(name, file, runner, engine.rows, shape)
 
 
-def accuracy_level(device: str) -> int:
-    """Returns the `accuracy_level` that products in blocks of a device's graph should have."""
-    return 4 if device.partition("#")[0] == "cpu" else 0  # 4 rounds activations to 8 bits
+def accuracy_level(device: str) -> int | None:
+    """Returns the `accuracy_level` that products in blocks of a device's graph should have.
+
+    None: it is an NPU, which has no such products, but weights in half precision.
+    """
+    kind = device.partition("#")[0]
+    if kind.startswith("qnn:") or kind == "openvino:npu":
+        return None
+    return 4 if kind == "cpu" else 0  # 4 rounds activations to 8 bits
 
 
 def find_devices() -> list[Device]:
@@ -111,11 +122,16 @@ def best_gpu() -> str | None:
 
 def examined(name: str) -> Device:
     """Returns a device, with the reason if it cannot be used."""
+    new = name.partition("#")[0] not in _PROVEN
     try:
-        engine, _ = _opened(name)
+        engine, shape = _opened(name)
     except DeviceError as error:
-        return Device(name, reason=re.sub(r"^device [\w:-]+: ", "", str(error)))
-    return Device(name, engine.hardware, engine.version, engine.own_bytes)
+        reason = re.sub(r"^device [\w:-]+: ", "", str(error))
+        return Device(name, reason=reason, experimental=new)
+    slots = None if shape is None else shape.capacity
+    return Device(
+        name, engine.hardware, engine.version, engine.own_bytes, slots=slots, experimental=new
+    )
 
 
 def _opened(device: str) -> tuple[Engine, Shape | None]:

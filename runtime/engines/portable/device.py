@@ -15,24 +15,24 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.ort_session import (
-    assigned,
     bind_host_input,
     bind_host_output,
     first_line,
-    name_of,
-    open_session,
-    record_assignment,
+    open_wholly,
     session_options,
 )
 from edgespec.runtime.engines.portable.cpu import fixed_options
 from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, Pool, Shape
 from edgespec.runtime.engines.portable.host import failed
-from edgespec.runtime.engines.small_graphs import Tensors, small_graph
 
 _INDEX = int(TensorProto.INT64)
+# Older than those of model graphs, so that every build that accepts models accepts these.
+_OPSET, _IR_VERSION = 21, 10
+
+Tensors = dict[str, tuple[int, Sequence[int | str]]]
+"""Inputs or outputs by name: number of the ONNX element type, and shape."""
 
 
 class Gpu(ABC):
@@ -70,16 +70,8 @@ class Gpu(ABC):
         Raises:
             DeviceError: if ONNX Runtime refuses the graph, or nodes would run elsewhere.
         """
-        options.log_severity_level = 4  # failures are raised, so no log is needed
-        record_assignment(options)
-        session = open_session(graph, options, self.select(options))
-        found = assigned(session, self.provider, places)
-        if found.elsewhere:
-            raise DeviceError(
-                f"{name_of(graph)}: {self.name} would leave {found.elsewhere_in_short()} to the "
-                "CPU: use another device"
-            )
-        return session
+        providers = self.select(options)
+        return open_wholly(graph, options, providers, self.name, self.provider, places)
 
     @abstractmethod
     def select(self, options: Any) -> Any:
@@ -255,6 +247,18 @@ class _Write:
     def _bind(self, name: str, pool: Pool, value: Any, shape: tuple[int, int]) -> None:
         device = (self._gpu.kind, self._gpu.number, pool.dtype.type)
         self._handle.bind_input(name, *device, shape, value.data_ptr())
+
+
+def small_graph(nodes: Sequence[Any], inputs: Tensors, outputs: Tensors) -> bytes:
+    """Returns the content of an ONNX file of a few nodes, in the order in which they run."""
+    described = [
+        [helper.make_tensor_value_info(name, *each) for name, each in tensors.items()]
+        for tensors in (inputs, outputs)
+    ]
+    graph = helper.make_graph(nodes, "small", *described)
+    opset = helper.make_opsetid("", _OPSET)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=_IR_VERSION)
+    return bytes(model.SerializeToString())
 
 
 def _of_sizes(graph: Any) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import openvino as ov
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
-from edgespec.runtime.engines.openvino_core import core
 from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, Shape
 from edgespec.runtime.engines.portable.host import HostPools, failed
 
@@ -51,6 +51,7 @@ class OpenVino:
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> OpenVinoRunner:
         """See `Engine`."""
         config = {"PERFORMANCE_HINT": "LATENCY"} | ({} if self._kind == "NPU" else _EXACT)
+        config["CACHE_DIR"] = str(file.path.parent / "openvino")  # compiling can take minutes
         if self._kind == "CPU":
             config |= {"NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": str(threads)}
         try:
@@ -108,6 +109,17 @@ class OpenVinoRunner(HostPools):
         found = {name: self._request.get_tensor(port).data for name, port in self._ports.items()}
         # The next pass overwrites them.
         return {name: each.copy() for name, each in self._written(found, pools, slots).items()}
+
+
+@cache
+def core() -> ov.Core:
+    """Returns the core that all of OpenVINO's devices share; it lives as long as the process.
+
+    Each core's CPU plug-in sets an alternative stack for signals. Cores that are freed in another
+    order than they were made leave the thread with a stack that is gone, and its next signal, such
+    as Ctrl-C, ends the process.
+    """
+    return ov.Core()
 
 
 def _last_line(error: Exception) -> str:

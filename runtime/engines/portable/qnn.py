@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import platform
+import re
+import tempfile
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.ort_session import assigned, open_session, record_assignment
+from edgespec.runtime.engines.ort_session import (
+    open_session,
+    open_wholly,
+    session_options,
+    silenced,
+)
 from edgespec.runtime.engines.portable.cpu import fixed_options
 from edgespec.runtime.engines.portable.graph import GraphFile, Shape
 from edgespec.runtime.engines.portable.host import HostSession
-from edgespec.runtime.engines.stdio import silenced
 
 _PACKAGE = "onnxruntime-qnn"
 # --no-deps, since it requires the distribution `onnxruntime`, which would overwrite the GPU one.
 _INSTALL = f"pip install --no-deps {_PACKAGE}"
 _REGISTRATION = "QNNExecutionProvider"
+_COMPILED = "compiled.onnx"
 _X_ELITE = {"soc_model": "60", "htp_arch": "73"}  # without them all is left to the CPU
 
 
@@ -59,20 +68,30 @@ class Qnn:
         self.hardware = str(metadata.get("Description", "NPU")) if kind == "npu" else name
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> HostSession:
-        """See `Engine`. Nodes that the NPU lacks are an error: data would cross in each call."""
-        options = fixed_options(file, 1, shape)
-        options.log_severity_level = 4  # failures are raised, so no log is needed
-        record_assignment(options)
-        options.add_provider_for_devices(self._devices, self._settings)
+        """See `Engine`. What is compiled stays beside the graph: compiling can take minutes."""
+        assert shape is not None, "the compiler wants one"
+        facts = f"{self.name}-{self.hardware}-{self.version}-{shape.rows}x{shape.capacity}"
+        made = file.path.parent / re.sub(r"[^\w.+-]+", "-", facts)
         with silenced(1):  # the emulator prints a greeting, which would spoil JSON on stdout
-            session = open_session(file.path, options)
-        found = assigned(session, _REGISTRATION)
-        if found.elsewhere:
-            raise DeviceError(
-                f"{file.path}: {self.name} would leave {found.elsewhere_in_short()} to the CPU: "
-                "use another device"
-            )
+            if not made.is_dir():
+                self._compile(file, shape, made)
+            options = session_options(threads=1)
+            options.add_provider_for_devices(self._devices, self._settings)
+            session = open_session(made / _COMPILED, options)
         return HostSession(self.name, session)
+
+    def _compile(self, file: GraphFile, shape: Shape, made: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=made.parent) as folder:
+            partial = Path(folder) / "compiled"
+            partial.mkdir()
+            options = fixed_options(file, 1, shape)
+            options.add_session_config_entry("ep.context_enable", "1")
+            options.add_session_config_entry("ep.context_file_path", str(partial / _COMPILED))
+            options.add_session_config_entry("ep.context_embed_mode", "0")  # 1 has 2 GB at most
+            options.add_provider_for_devices(self._devices, self._settings)
+            open_wholly(file.path, options, None, self.name, _REGISTRATION)
+            with suppress(OSError):  # another process was faster
+                partial.rename(made)
 
 
 @cache

@@ -14,10 +14,8 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.ort_session import session_options
-from edgespec.runtime.engines.portable.device import Gpu
-from edgespec.runtime.engines.small_graphs import small_graph
-from edgespec.runtime.engines.stdio import silenced
+from edgespec.runtime.engines.ort_session import session_options, silenced
+from edgespec.runtime.engines.portable.device import Gpu, small_graph
 
 _PACKAGE = "onnxruntime-ep-webgpu"
 _INSTALL = 'pip install "edgespec[webgpu]"'

@@ -8,9 +8,7 @@ from gpus import usable
 from native_llms import loaded, with_library
 from pairs import LONG_PROMPT
 
-from edgespec import bundle as bundles
 from edgespec.api import models
-from edgespec.api.loading import LoadOptions
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, MemoryLimitError
 from edgespec.runtime.engines import portable
@@ -92,19 +90,3 @@ def test_the_device_with_fewest_slots_limits_the_cache(pairs, gpu):
 def test_what_runs_on_one_device_alone(pairs, gpu, name, layers, message):
     with pytest.raises(DeviceError, match=message):
         loaded(pairs, name, "none", gpu_layers=layers)
-
-
-def test_plans_count_both_memories(pairs, gpu, monkeypatch):
-    found = portable.examined(gpu)
-    own = portable.Device(gpu, found.hardware, found.version, own_bytes=1 << 40)
-    monkeypatch.setattr(portable, "examined", lambda _: own)
-    bundle = bundles.load(pairs.pair("head").path)
-    held = []
-    for layers in (0, 2, 6, 8):
-        options = LoadOptions(draft="none", gpu_layers=layers, context=300)
-        demands = {each.memory: each for each in models.planned(bundle, options).demands}
-        held.append([demands[memory].kv if memory in demands else 0 for memory in ("cpu", "gpu")])
-        if 0 < layers < 8:
-            assert demands["gpu"].weights > 0 == demands["cpu"].weights < demands["cpu"].mapped
-    whole = held[0][0]
-    assert held == [[whole * (8 - n) // 8, whole * n // 8] for n in (0, 2, 6, 8)]

@@ -258,6 +258,8 @@ def test_devices_of_this_machine(gpu_in_software):
     found = {each.name: each for each in find_devices()}
     assert found.keys() >= set(portable.DEVICES)
     assert (found["cpu"].reason, bool(found["cpu"].hardware)) == (None, True)
+    proven = {name for name, each in found.items() if not each.experimental}
+    assert proven == {"cpu", "qnn:emulated"}
     for each in found.values():
         assert (each.hardware is None) == (each.reason is not None)
         if each.reason is not None:
@@ -267,9 +269,11 @@ def test_devices_of_this_machine(gpu_in_software):
                 open_graph(each.name, None, 1)
 
 
-def test_activations_are_rounded_on_the_cpu_alone():
+def test_forms_of_products():
     levels = {name: portable.accuracy_level(name) for name in (*portable.DEVICES, "cpu#8x256")}
     assert [name for name, level in levels.items() if level] == ["cpu", "cpu#8x256"]
+    npus = [name for name, level in levels.items() if level is None]
+    assert npus == ["openvino:npu", "qnn:npu", "qnn:emulated"]
 
 
 def test_recurrent_graphs_are_refused(graphs, tmp_path):

@@ -1,28 +1,96 @@
-"""The answers of an unfinished batch on disk, each safe as soon as it is added.
+"""The files of a batch: the input, one request a line, and the journal of answers so far.
 
-The first line says which batch it is, and is written at once with the file. Each further line is
-one answer. A process or machine that dies while it writes leaves at most one incomplete line, which
-is dropped at the next start.
+The first line of a journal says which batch it is, and is written at once with the file. Each
+further line is one answer, safe as soon as it is added. A process or machine that dies while it
+writes leaves at most one incomplete line, which is dropped at the next start.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+from pydantic_core import from_json
+
 from edgespec.errors import InputError
-from edgespec.server.answers import Json
+from edgespec.server.bodies import Json
 from edgespec.system import records
 from edgespec.system.files import replaced, sync_folder
 
 _log = logging.getLogger(__name__)
 
 _FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the input that is not empty.
+
+    Attributes:
+        number: number of the line, from 1.
+        data: the line's bytes, not checked.
+        custom_id: the client's name for the request; None if it cannot be read.
+    """
+
+    number: int
+    data: bytes
+    custom_id: str | None
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The input of a batch.
+
+    Attributes:
+        lines: the lines that are not empty, in order.
+        digest: SHA-256 of the whole input.
+        time: time of the file's last change, in whole seconds since 1970.
+    """
+
+    lines: tuple[Line, ...]
+    digest: str
+    time: int
+
+
+def read_requests(path: Path) -> Requests:
+    """Reads the input of a batch; what is wrong within a line is found when it is answered.
+
+    Raises:
+        InputError: if there is no request, or two have the same custom_id.
+        OSError: if the file cannot be read.
+    """
+    data = path.read_bytes()
+    # Not splitlines, which would also split at characters that JSON strings may contain.
+    pieces = enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
+    lines = tuple(Line(number, text, _custom_id(text)) for number, text in pieces if text.strip())
+    if not lines:
+        raise InputError(f"{path} has no requests: give a JSON object on each line")
+    seen: dict[str, int] = {}
+    for line in lines:
+        if line.custom_id is not None:
+            first = seen.setdefault(line.custom_id, line.number)
+            if first != line.number:
+                raise InputError(
+                    f"{path}: lines {first} and {line.number} have the same custom_id "
+                    f"{line.custom_id!r:.80}: give each request its own"
+                )
+    return Requests(lines, hashlib.sha256(data).hexdigest(), int(path.stat().st_mtime))
+
+
+def _custom_id(data: bytes) -> str | None:
+    try:
+        value = from_json(data)
+    except ValueError:
+        return None
+    found = value.get("custom_id") if isinstance(value, dict) else None
+    return found if isinstance(found, str) and found else None
 
 
 @dataclass(frozen=True)
@@ -154,6 +222,34 @@ class Journal:
         self._places[number] = place
         self.failed += status >= 400
         return True
+
+
+@contextmanager
+def only_writer(output: Path) -> Iterator[None]:
+    """Keeps other processes from working on the same output; ends with the process.
+
+    Raises:
+        InputError: if another process is at work, or the output's folder cannot be written.
+    """
+    path = Path(f"{output}.lock")
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise InputError(
+            f"another process is writing {output}: wait for it, or give another output"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror or error}): name an output in an existing, "
+            "writable folder"
+        ) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes the file with the lock
+            path.unlink()
+        lock.release()
 
 
 @contextmanager
