@@ -20,6 +20,7 @@ class Cpu:
     own_bytes = None
     rows = ()
     shape = None
+    half = None
 
     def __init__(self) -> None:
         self.hardware = machine.model_name()

@@ -53,6 +53,7 @@ class Gpu(ABC):
     number = 0
     rows = FEW_ROWS
     shape = None
+    half: bool | None = None
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> DeviceRunner:
         """See `Engine`."""

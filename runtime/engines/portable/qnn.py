@@ -45,6 +45,7 @@ class Qnn:
     own_bytes = None
     rows = ()
     shape = Shape(16, 1024)
+    half = True
 
     def __init__(self, kind: str) -> None:
         self.name = f"qnn:{kind}"
