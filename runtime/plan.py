@@ -224,9 +224,10 @@ def _planned(
         slots[name] = wish.sequences * (length + SPARE_ROWS)
         if placed.slots is not None:
             slots[name] = min(slots[name], placed.slots)
-        kv = placed.kv(role)
+        formats = placed.kv(role)
         for each in role.native.pools:
-            parts[placed.of(each.layer).memory][1] += slots[name] * KVPool.slot_bytes([each], kv)
+            memory = placed.of(each.layer).memory
+            parts[memory][1] += slots[name] * KVPool.slot_bytes([each], formats)
         states = wish.sequences * RecurrentPool.sequence_bytes(role.native.recurrent)
         parts[placed.memory][1] += states
         stored = bundle.manifest.files[role.native.data].size

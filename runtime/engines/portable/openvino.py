@@ -11,8 +11,8 @@ import openvino as ov
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.engines.portable.cpu import HostPools, failed
 from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, Shape
-from edgespec.runtime.engines.portable.host import HostPools, failed
 
 _REMEDIES = {
     "GPU": "install its driver (Debian, Ubuntu: apt-get install intel-opencl-icd)",
