@@ -172,8 +172,9 @@ def test_it_answers_as_the_original_does(load, original, engine, precision, ques
 @pytest.mark.parametrize("precision", [None, "int8"])
 def test_rows_are_the_same_bits_in_chunks_trees_and_resumed_texts(load, engine, precision):
     llm = load(engine, precision)
+    assert llm.target.exact
     text = llm.tokenizer.encode(PROSE)[:70]
-    found = compare_bits(llm.engine.target, text, 20)
+    found = compare_bits(llm.target, text, 20)
     assert found.rows > 80
     assert found.differing == 0, found.where
 
