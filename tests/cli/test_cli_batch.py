@@ -290,10 +290,10 @@ def test_it_goes_on_with_the_context_that_it_was_begun_with(stopped, batch, tmp_
 def test_another_engine_is_told(stopped, batch, tmp_path):
     path = tmp_path / "out.jsonl.partial"
     start, *kept = answers(path)
-    write(path, [start | {"engine": "openvino:cpu"}, *kept])
+    write(path, [start | {"engine": "webgpu"}, *kept])
     result = batch()
     assert result.code == 0
-    told = f"the first {len(kept)} answers were made on openvino:cpu and the others are made on "
+    told = f"the first {len(kept)} answers were made on webgpu and the others are made on "
     assert told + "cpu" in result.err
 
 
