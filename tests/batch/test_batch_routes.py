@@ -9,6 +9,7 @@ import pytest
 from batches import FEW, act_after, answers, completion, interrupt, write
 from chats import QUESTION, TOOLS, template
 from embeddings import make_served
+from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 from pairs import with_eos
 from servers import MODEL, PLACE, make_bundle, serving
@@ -33,8 +34,8 @@ def response(custom_id, said, **fields):
 
 
 def chat(custom_id, said, **fields):
-    messages = [{"role": "user", "content": said}]
-    return line(custom_id, "/v1/chat/completions", messages=messages, max_tokens=16, **fields)
+    fields = {"messages": [{"role": "user", "content": said}], "max_tokens": 16, **fields}
+    return line(custom_id, "/v1/chat/completions", **fields)
 
 
 def vectors(custom_id, asked, **fields):
@@ -120,18 +121,30 @@ def test_a_line_without_a_seed_has_that_of_its_name(batch, served_bundle):
 
 def test_calls_are_the_same_in_every_run(batch, tmp_path):
     bundle = with_eos(make_bundle(tmp_path / "tools", template("hermes")), tmp_path / "ending", 0)
-    fields = {"tools": FUNCTIONS, "tool_choice": "required", "max_output_tokens": 220}
+    fields = {"tool_choice": "required", "parallel_tool_calls": False}
     [said] = QUESTION
-    lines = [response(name, said["content"], **fields) for name in ("one", "two")]
+    lines = [
+        make(f"{make.__name__}-{name}", said["content"], tools=tools, **{most: 220}, **fields)
+        for make, tools, most in (
+            (response, FUNCTIONS, "max_output_tokens"), (chat, TOOLS, "max_tokens"),
+        )
+        for name in ("one", "two")
+    ]  # fmt: skip
     code, found = batch(lines, "first.jsonl", bundle=bundle)
     assert code == 0
     assert batch(lines, "again.jsonl", bundle=bundle)[0] == 0
     assert (tmp_path / "first.jsonl").read_bytes() == (tmp_path / "again.jsonl").read_bytes()
-    items = [item for answer in found for item in body(answer)["output"]]
+    items = [item for answer in found[:2] for item in body(answer)["output"]]
     assert {item["type"] for item in items} == {"function_call"}
     assert all(item["id"].startswith("fc_") for item in items)
-    for name in ("id", "call_id"):
-        assert len({item[name] for item in items}) == len(items) >= 2
+    assert len({item["id"] for item in items}) == len(items) == 2
+    chats = [ChatCompletion.model_validate(body(each), strict=True) for each in found[2:]]
+    choices = [answer.choices[0] for answer in chats]
+    assert [choice.finish_reason for choice in choices] == ["tool_calls"] * 2
+    ids = [call.id for choice in choices for call in choice.message.tool_calls]
+    ids += [item["call_id"] for item in items]
+    assert len(set(ids)) == 4
+    assert all(len(each) == 9 for each in ids)
 
 
 def test_vectors_have_the_body_of_the_servers_answer(batch, embedding):
