@@ -56,7 +56,7 @@ def test_a_padding_token_without_a_row_is_left_out(source, output, caplog):
     edit_json(source / "tokenizer_config.json", pad_token="<pad>")
     export_bundle(source, output, source)
     assert "tokenizer.json: left out '<pad>', whose ids exceed vocab_size 331" in caplog.text
-    with LLM(output, device="onnxruntime:cpu", draft="none") as llm:
+    with LLM(output, draft="none") as llm:
         assert llm.tokenizer.vocab_size == 331
         assert max(llm.tokenizer.encode("a<pad>b")) < 331
         assert llm.generate("a<pad>b", max_new_tokens=2, regex="[a-z]+").new_tokens == 2

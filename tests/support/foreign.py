@@ -104,7 +104,7 @@ class ForeignPairs:
 
     def llm(self, name: str, draft: str, **options: Any) -> LLM:
         """Returns a loaded pair."""
-        place = {"device": "onnxruntime:cpu", "draft_device": "onnxruntime:cpu", "threads": 1}
+        place = {"threads": 1}
         return LLM(self.path(name), draft=draft, **{**place, **options})
 
     def _make(self, name: str) -> Path:
