@@ -9,7 +9,6 @@ from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
-from edgespec.api.loading import MAX_DRAFT_TOKENS
 from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.bodies import (
@@ -26,6 +25,7 @@ from edgespec.server.bodies import (
     Tokens,
     Unlimited,
     Unset,
+    option,
     unset,
 )
 from edgespec.server.messages import (
@@ -58,7 +58,7 @@ class Speculative(Fields):
     """Draft options of a text, which never change it."""
 
     draft: str | None = None
-    num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS)] | None = None
+    num_draft_tokens: Annotated[int, option("num_assistant_tokens")] | None = None
 
 
 class Asked(Fields, ABC):
@@ -69,14 +69,14 @@ class Asked(Fields, ABC):
     stream_options: StreamOptions | None = None
     stop: Stop | None = None
     seed: Annotated[int, Field(ge=-1, lt=SEEDS), Unset] | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    temperature: Annotated[float, option("temperature")] | None = None
+    top_p: Annotated[float, option("top_p")] | None = None
     top_k: Annotated[int, Field(ge=-1), Unset] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    min_p: Annotated[float, option("min_p")] | None = None
+    repetition_penalty: Annotated[float, option("repetition_penalty")] | None = None
     speculative: Speculative | None = None
-    regex: str | None = None
-    grammar: str | None = None
+    regex: Annotated[str, option("regex")] | None = None
+    grammar: Annotated[str, option("grammar")] | None = None
     cache_prompt: bool | None = None
     # Fields for storage, scheduling and caching on OpenAI's servers; no effect here.
     user: str | None = None
@@ -99,9 +99,20 @@ class Asked(Fields, ABC):
         """
 
 
-class LlamaFields(Fields):
-    """Samplers that are not implemented, which must be off, and fields that have no effect."""
+class TextRequest(Asked):
+    """Fields that completions and chat have in common.
 
+    Options that are not implemented are accepted with the value that has no effect.
+    """
+
+    max_tokens: Count | Unlimited | None = None
+    n: Annotated[int, Field(ge=1, le=_MAX_CHOICES)] | None = None
+    frequency_penalty: Nothing | None = None
+    presence_penalty: Nothing | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    response_format: ResponseFormat | None = None
+    prediction: PredictedOutput | None = None
+    # Samplers of llama.cpp's server that are not implemented, which must be off.
     repeat_penalty: _Neutral | None = None
     typical_p: _Neutral | None = None
     dynatemp_range: Nothing | None = None
@@ -123,21 +134,6 @@ class LlamaFields(Fields):
     samplers: list[str] | str | None = None
     id_slot: int | None = None
     timings_per_token: bool | None = None
-
-
-class TextRequest(Asked, LlamaFields):
-    """Fields that completions and chat have in common.
-
-    Options that are not implemented are accepted with the value that has no effect.
-    """
-
-    max_tokens: Count | Unlimited | None = None
-    n: Annotated[int, Field(ge=1, le=_MAX_CHOICES)] | None = None
-    frequency_penalty: Nothing | None = None
-    presence_penalty: Nothing | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
-    response_format: ResponseFormat | None = None
-    prediction: PredictedOutput | None = None
 
     @property
     def prompts(self) -> int:
