@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from installed import installed
-from real import export, needs
+from real import needs
 from servers import MODEL, serving
 
 from edgespec import LLM
@@ -30,8 +30,8 @@ STEPS = 8  # the agent fails if it has not ended by then
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    bundle = export(CODER, tmp_path_factory.mktemp("agent"), "--no-calibration")
+def running(real_bundle):
+    bundle = real_bundle(CODER, "--no-calibration")
     with LLM(bundle, threads=2, context=2048) as llm, serving(llm) as running:
         yield running
 

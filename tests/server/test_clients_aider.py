@@ -11,7 +11,7 @@ import shutil
 import subprocess
 
 import pytest
-from real import export, needs
+from real import needs
 from servers import MODEL, serving
 
 from edgespec import LLM
@@ -39,8 +39,8 @@ MESSAGE = "Add a function rectangle(width, height) to shapes.py that returns its
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    bundle = export(CODER, tmp_path_factory.mktemp("aider"), "--no-calibration")
+def running(real_bundle):
+    bundle = real_bundle(CODER, "--no-calibration")
     with LLM(bundle, threads=2, context=4096) as llm, serving(llm) as running:
         yield running
 
