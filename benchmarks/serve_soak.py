@@ -146,7 +146,7 @@ async def _client(
         except TimeoutError:
             outcomes["went"] += 1
         except (httpx.HTTPError, KeyError, ValueError) as error:
-            print(f"lost: {error!r}", file=sys.stderr)
+            print(f"lost: {question.path} {error!r}", file=sys.stderr)
             outcomes["lost"] += 1
         else:
             right = texts == wanted

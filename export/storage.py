@@ -17,6 +17,7 @@ from edgespec.export.formats.blocks import BLOCK_SIZES, QuantizedRows, choose_bl
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.formats.tiles import BLOCK, TILE_FORMATS
 from edgespec.models import Checkpoint, Decoder, TensorSource
+from edgespec.system.options import check, explained, option
 
 INT4, INT4_SMALL, SOURCE = "int4", "int4-small", "source"
 PRECISIONS = (INT4, INT4_SMALL, SOURCE, "int8", "fp16", "fp32")
@@ -33,52 +34,44 @@ _DAMAGE, _WIDE_SHARE, _WIDE_SHARE_OF_SMALL, _SMALL = 0.01, 0.25, 0.45, 10**9
 _PART_VALUES = 1 << 22  # values whose scales are looked at, at a time
 
 
+@explained
 @dataclass(frozen=True)
 class ExportOptions:
     """The options of an export.
-
-    Attributes:
-        precision: precision of the target's weights, one of `PRECISIONS`. int4 uses 8 bits for the
-            vocabulary and for the matrices that need them most, int4-small uses 4 bits everywhere,
-            and source is that of a quantized checkpoint: 8 bits for what cannot be kept. None:
-            source if the checkpoint is quantized, else int4. A matrix that its file holds in
-            blocks of no more bits than are asked for is kept as it is.
-        draft_precision: precision of the draft's weights; None: the target's, or int4-small if
-            that is int4 or source.
-        lm_head_precision: precision of both models' output projections and embeddings, one of
-            `STORED`; None: that of the weights, or int8 if it is int4 or source.
-        kv_precision: precision of the KV caches, one of `KV_PRECISIONS`.
-        block_size: number of weights per scale; None: the largest that divides the row sizes of
-            all matrices of a model.
-        skip_sets: sublayers of the target that each layer-skip draft leaves out, written as `4-6`
-            or `9m,12-15`; see `edgespec.bundle.sublayers`.
-        overwrite: whether to replace an existing bundle or empty folder.
 
     Raises:
         InputError: if a value is not one of its choices.
     """
 
-    precision: str | None = None
-    draft_precision: str | None = None
-    lm_head_precision: str | None = None
-    kv_precision: str = "fp32"
-    block_size: int | None = None
-    skip_sets: tuple[str, ...] = ()
-    overwrite: bool = False
+    precision: str | None = option(
+        None, "precision of the target's weights; int4: 4 bits, and 8 bits for the vocabulary and "
+        "for the matrices that need them most; int4-small: 4 bits for all, faster and less "
+        "accurate; int8: close to the original, twice the size; source: quantized matrices as the "
+        "checkpoint holds them, others in 8 bits",
+        none="source if the checkpoint is quantized, else int4", choices=PRECISIONS,
+    )  # fmt: skip
+    draft_precision: str | None = option(
+        None, "precision of the draft's weights",
+        none="the target's, or int4-small if that is int4 or source; int8 for a head",
+        choices=PRECISIONS,
+    )  # fmt: skip
+    lm_head_precision: str | None = option(
+        None, "precision of the output projections and embeddings",
+        none="that of the weights, or int8 if that is int4 or source", choices=STORED,
+    )  # fmt: skip
+    kv_precision: str = option("fp32", "precision of the KV caches", choices=KV_PRECISIONS)
+    block_size: int | None = option(
+        None, "number of weights per scale", none="the largest one that divides every row",
+        choices=BLOCK_SIZES,
+    )  # fmt: skip
+    skip_sets: tuple[str, ...] = option(
+        (), "sublayers of the target that each layer-skip draft leaves out, written as 4-6 for "
+        "layers, 4a or 4m for an attention or MLP, with commas between them",
+    )  # fmt: skip
+    overwrite: bool = option(False, "replace an existing bundle or empty folder")
 
     def __post_init__(self) -> None:
-        choices: dict[str, tuple[object, ...]] = {
-            "precision": (None, *PRECISIONS),
-            "draft_precision": (None, *PRECISIONS),
-            "lm_head_precision": (None, *STORED),
-            "kv_precision": KV_PRECISIONS,
-            "block_size": (None, *BLOCK_SIZES),
-        }
-        for name, allowed in choices.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                known = ", ".join(str(choice) for choice in allowed if choice is not None)
-                raise InputError(f"{name} is {value!r}: use one of {known}")
+        check(self)
 
 
 @dataclass(frozen=True)

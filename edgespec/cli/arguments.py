@@ -15,7 +15,7 @@ from edgespec.api.options import GenerationOptions
 from edgespec.errors import InputError
 from edgespec.models.embedded import BUNDLE
 from edgespec.system.files import read_utf8
-from edgespec.system.options import declared, kinds_of, unknown
+from edgespec.system.options import Option, declared, kinds_of, unknown
 
 TEXT = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop")
 """Options of a text that commands have."""
@@ -45,11 +45,9 @@ def add_options(
         if bool in kinds:
             shown = f" (default: {'on' if default else 'off'})"
             how |= {"action": argparse.BooleanOptionalAction, "help": text + shown}
-        elif each.choices:
-            how["choices"] = each.choices
         else:
             how["type"] = _PARSERS.get(name) or _parser(kinds)
-            how["metavar"] = each.metavar or ("X" if float in kinds else "N")
+            how |= {"choices": each.choices} if each.choices else {"metavar": _metavar(each, kinds)}
         if default == ():
             how |= {"action": "append", "default": []}
             how["help"] += r"; may contain \n, \t and \\, and be repeated"
@@ -111,8 +109,11 @@ def require_least(arguments: argparse.Namespace, **least: int) -> None:
             raise InputError(f"--{name} is {value}: give a whole number of at least {smallest}")
 
 
-def layer_numbers(text: str) -> tuple[int, ...]:
-    """Parses a list of layers, such as 4 or 4,8."""
+def _parser(kinds: tuple[type, ...]) -> Callable[[str], object]:
+    return next((kind for kind in (float, str, int) if kind in kinds), str)
+
+
+def _layers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
@@ -121,16 +122,15 @@ def layer_numbers(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def token_count(text: str) -> int:
-    """Parses a number of tokens, such as 20000, or 32k for 32 x 1024."""
+def _tokens(text: str) -> int:
     digits, factor = (text[:-1], 1024) if text[-1:].lower() == "k" else (text, 1)
     if not (digits.isdecimal() and digits.isascii() and int(digits) > 0):
         raise argparse.ArgumentTypeError(f"{text!r}: give a number of tokens, such as 32k or 20000")
     return int(digits) * factor
 
 
-def _parser(kinds: tuple[type, ...]) -> Callable[[str], object]:
-    return next((kind for kind in (float, str, int) if kind in kinds), str)
+def _metavar(each: Option, kinds: tuple[type, ...]) -> str:
+    return each.metavar or ("X" if float in kinds else "N")
 
 
 def _content(name: str) -> str:
@@ -143,5 +143,6 @@ def _unescape(text: str) -> str:
 
 _SHORT = {"max_new_tokens": ("-n",)}
 _PARSERS: dict[str, Callable[[str], object]] = {
-    "stop": _unescape, "json_schema": _content, "prompt_cache_size": parse_size,
+    "stop": _unescape, "json_schema": _content, "prompt_cache_size": parse_size, "taps": _layers,
+    "draft_vocabulary": _tokens, "tokens": _tokens, "disk": parse_size,
 }  # fmt: skip

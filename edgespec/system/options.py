@@ -46,7 +46,7 @@ class Option:
 
     text: str
     none: str = ""
-    choices: tuple[str, ...] = ()
+    choices: tuple[Any, ...] = ()
     least: float | None = None
     above: float | None = None
     most: float | None = None
@@ -65,11 +65,12 @@ class Option:
         Raises:
             InputError: with the name, the value and what is allowed.
         """
+        if value is None and NoneType in kinds:
+            return
         if self.choices:
             if value not in self.choices:
-                raise InputError(f"{name} is {value!r}: use one of {', '.join(self.choices)}")
-            return
-        if value is None and NoneType in kinds:
+                known = ", ".join(map(str, self.choices))
+                raise InputError(f"{name} is {value!r}: use one of {known}")
             return
         if (kinds and not _is_of(value, kinds)) or (_is_number(value) and not self._holds(value)):
             raise InputError(f"{name} is {value!r}: give {self.give or self._wanted(value, kinds)}")

@@ -245,7 +245,7 @@ class Engine:
                 drafted - begin, verified - drafted, None if part.is_prompt else forecast,
                 part.generation.take_logprobs(),
             )  # fmt: skip
-            part.generation.rounds.append(made)
+            part.generation.add_round(made)
             if part.is_prompt:  # others that begin alike need not read it
                 self.target.prefixes.add(part.generation.sequence)
             if self._store is not None:

@@ -197,7 +197,13 @@ class Generation:
     def commit(self, tokens: ListLike[int]) -> None:
         """Appends new tokens."""
         self.tokens.extend(tokens)
-        if tokens[-1] in self.request.limits.stop_ids:
+
+    def add_round(self, made: Round) -> None:
+        """Adds a round for the reader, and ends behind the last one."""
+        self.rounds.append(made)  # first, since a reader may find the end at any time
+        if not made.tokens:
+            return
+        if made.tokens[-1] in self.request.limits.stop_ids:
             self.finish = "stop"
         elif self.remaining <= 0:
             new = len(self.tokens) - len(self.request.prompt)

@@ -125,21 +125,14 @@ def test_export_says_sizes_and_warns_in_one_line(cli, checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("layers", ["a", "1,,2", ""])
-def test_export_cut_at_what_is_no_number(cli, tmp_path, layers):
-    result = cli("export", tmp_path, "-o", tmp_path / "out", f"--cut-layers={layers}")
-    fails(result, f"{layers!r} is not a list of layers", "such as 4 or 4,8")
+def test_layers_that_are_no_numbers(cli, tmp_path, layers):
+    words = [BUNDLE, "--text", "a.txt", "-o", tmp_path / "head", f"--taps={layers}"]
+    fails(cli("train-draft", *words), f"{layers!r} is not a list of layers", "such as 4 or 4,8")
 
 
-@pytest.mark.parametrize(
-    ("alone", "needed"),
-    [
-        ("--draft-precision=int8", "--draft or --draft-head"),
-        ("--compile-shapes=8x128", "--compile-for"),
-    ],
-)
-def test_export_options_that_would_do_nothing(cli, tmp_path, alone, needed):
-    result = cli("export", tmp_path, "-o", tmp_path / "out", alone)
-    fails(result, f"{alone.split('=')[0]} does nothing without {needed}: add {needed}")
+def test_an_export_option_that_would_do_nothing(cli, tmp_path):
+    result = cli("export", tmp_path, "-o", tmp_path / "out", "--draft-precision=int8")
+    fails(result, "--draft-precision does nothing without --draft or --draft-head: add one")
 
 
 def test_export_of_what_is_not_there(cli, tmp_path):

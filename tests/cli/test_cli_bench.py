@@ -6,10 +6,8 @@ import json
 
 import pytest
 from commandline import fails
-from links import linked
 
 from edgespec import bundle as bundles
-from edgespec.cli import plots
 from edgespec.measuring import bench
 from edgespec.measuring.bits import Bits
 
@@ -80,16 +78,6 @@ def test_faults_are_an_exit_code_and_a_warning(cli, monkeypatch):
     assert "the bits of rows differ (trees at 17)" in result.err
 
 
-def test_a_card_as_a_picture(cli, tmp_path):
-    pytest.importorskip("matplotlib")
-    assert cli("bench", *WORDS, "--png", tmp_path / "card.png", "--json").code == 0
-    assert (tmp_path / "card.png").read_bytes().startswith(b"\x89PNG")
-    file = linked(tmp_path / "a.png", tmp_path / "nowhere" / "a.png")
-    result = cli("bench", *WORDS, "--png", file, "--json")  # what was measured is shown
-    assert (result.code, len(json.loads(result.out)["settings"])) == (2, 2)
-    assert f"{file} cannot be written" in result.err
-
-
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -101,7 +89,6 @@ def test_a_card_as_a_picture(cli, tmp_path):
         (["--threads", "0"], ["threads is 0"]),
         (["--threads", "5000"], ["threads is 5000: give 1024 or less"]),
         (["--json", "--markdown"], ["not allowed with"]),
-        (["--png", "card.jpg"], ["card.jpg: give --png a file name that ends in .png"]),
         (["--prompts", "nowhere.jsonl"], ["nowhere.jsonl cannot be read"]),
         (["--chat"], ["the model has no chat template"]),
         (["nowhere"], ["nowhere is not a bundle"]),
@@ -111,8 +98,3 @@ def test_a_card_as_a_picture(cli, tmp_path):
 )
 def test_what_is_refused(cli, words, parts):
     fails(cli("bench", *words), *parts)
-
-
-def test_a_picture_needs_matplotlib(cli, monkeypatch, tmp_path):
-    monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    fails(cli("bench", "--png", tmp_path / "a.png"), "pip install 'edgespec[bench]'")

@@ -63,9 +63,8 @@ def test_blocks_of_8_bits_stay_as_they_are(folder):
     manifest = bundles.load(folder / "of-target-Q8_0.gguf").manifest
     role = manifest.roles[bundles.TARGET]
     assert manifest.provenance[bundles.TARGET] == "target-Q8_0.gguf"
-    kept = {name for each in role.precision.kept for name in each.names}
-    assert {"model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight"} <= kept
-    assert "lm_head.weight" in kept
+    assert set(role.native.formats) == {"q8_0"}
+    assert set(role.quantization_error.values()) == {0}
 
 
 def test_what_is_no_model_is_said(cli, tmp_path):

@@ -18,12 +18,9 @@ from rich.progress import TimeRemainingColumn as TimeRemaining
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST, Role
 from edgespec.bundle.sublayers import parse
+from edgespec.cli.arguments import add_options, given
 from edgespec.errors import InputError
 from edgespec.export import (
-    BLOCK_SIZES,
-    KV_PRECISIONS,
-    PRECISIONS,
-    STORED,
     ExportOptions,
     attach_model,
     copy_bundle,
@@ -48,7 +45,6 @@ _ELSEWHERE = ("draft_precision", "overwrite", "skip_sets")
 # Arguments that only the export of a checkpoint uses, and their defaults.
 _OF_CHECKPOINTS: dict[str, object] = {
     **{name: value for name, value in _DEFAULTS.items() if name not in _ELSEWHERE},
-    "block_size": _AUTO,
     "layer_skip": _NONE,
     "calibration": None,
     "no_calibration": False,
@@ -83,26 +79,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "model; or of the checkpoint of a model that has its own head (Qwen3.5); none: without any "
         "(default: the checkpoint's own head, if it has one and there is no --draft)",
     )  # fmt: skip
-    _add(
-        parser, "precision", PRECISIONS, "precision of the target's weights; int4: 4 bits, and 8 "
-        "bits for the vocabulary and sensitive matrices; int4-small: 4 bits for all, faster and "
-        "less accurate; int8: close to the original, twice the size; "
-        "source: quantized matrices as the checkpoint holds them, others in "
-        "8 bits (default: source if the checkpoint is quantized, else int4)"
-    )  # fmt: skip
-    _add(
-        parser, "draft_precision", PRECISIONS, "precision of the draft's weights (default: the "
-        "target's, or int4-small if that is int4 or source; int8 for a head)"
-    )  # fmt: skip
-    _add(
-        parser, "lm_head_precision", STORED, "precision of the output projection and the embedding "
-        "(default: that of the weights, or int8 if that is int4)"
-    )  # fmt: skip
-    _add(parser, "kv_precision", KV_PRECISIONS, "precision of the KV cache")
-    parser.add_argument(
-        "--block-size", choices=(_AUTO, *map(str, sorted(BLOCK_SIZES))), default=_AUTO,
-        help="number of weights per scale; auto: the largest one that divides every row (default: "
-        "%(default)s)",
+    add_options(
+        parser, ExportOptions, "precision", "draft_precision", "lm_head_precision", "kv_precision",
+        "block_size",
     )  # fmt: skip
     parser.add_argument(
         "--layer-skip", default=_NONE, metavar="auto|none|SETS",
@@ -280,13 +259,12 @@ def _warn_of_template(fault: str | None, checkpoint: str) -> None:
 
 def _options(arguments: argparse.Namespace) -> ExportOptions:
     """Returns the options of the export itself."""
-    given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
+    chosen = given(arguments, ExportOptions)
     if arguments.layer_skip not in (_AUTO, _NONE):
-        given["skip_sets"] = tuple(arguments.layer_skip.split("/"))
-        for each in given["skip_sets"]:
+        chosen["skip_sets"] = tuple(arguments.layer_skip.split("/"))
+        for each in chosen["skip_sets"]:
             parse(each)  # checked before a checkpoint is read
-    size = arguments.block_size
-    return ExportOptions(**given | {"block_size": None if size == _AUTO else int(size)})
+    return ExportOptions(**chosen)
 
 
 def _draft(arguments: argparse.Namespace) -> Path | None:
@@ -308,13 +286,6 @@ def _refuse_alone(arguments: argparse.Namespace) -> None:
             "--draft-precision does nothing without --draft or --draft-head: add one, or leave it "
             "out"
         )
-
-
-def _add(parser: argparse.ArgumentParser, name: str, choices: tuple[str, ...], text: str) -> None:
-    default = _DEFAULTS[name]
-    shown = "" if default is None else f" (default: {default})"
-    flag = f"--{name.replace('_', '-')}"
-    parser.add_argument(flag, choices=choices, default=default, help=text + shown)
 
 
 @contextmanager

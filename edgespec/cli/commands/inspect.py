@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from statistics import fmean
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -68,7 +69,6 @@ def _roles(bundle: Bundle) -> Table:
 
 def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
     native, active = role.native, role.active_parameters
-    assert native is not None, "every role has a native graph"
     read = "" if active == role.parameters else f", of which a token reads {active:,}"
     formats = sorted(native.formats.items(), key=lambda each: -each[1])
     total = sum(native.formats.values())
@@ -82,10 +82,21 @@ def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
         "vocabulary": _vocabulary(role),
         "context": f"{role.context_length:,} tokens",
         "embeddings": "" if role.embedding is None else str(role.embedding),
-        "weights": ", ".join(f"{count / total:.1%} {name}" for name, count in formats),
+        "weights": ", ".join(
+            name if count == total else f"{count / total:.1%} {name}" for name, count in formats
+        ),
         "KV cache": f"{role.precision.kv}, {len(native.pools)} layers",
         "recurrent": f"{len(native.recurrent)} layers" if native.recurrent else "",
+        "quantization error": _error(role.quantization_error),
     }
+
+
+def _error(errors: dict[str, float]) -> str:
+    """Formats relative RMS errors: the mean over tensors, and the worst one."""
+    if not errors:
+        return "none"
+    worst = max(errors, key=errors.__getitem__)
+    return f"{fmean(errors.values()):.2%} mean, {errors[worst]:.2%} worst: {worst}"
 
 
 def _architecture(role: Role) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,19 +15,19 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from edgespec import bundle as bundles
-from edgespec.api.loading import LoadOptions, parse_size
+from edgespec.api.loading import LoadOptions
 from edgespec.cli import INTERRUPTED
-from edgespec.cli.arguments import add_options, layer_numbers, token_count
+from edgespec.cli.arguments import add_options, given
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.errors import InputError
 from edgespec.models.heads.eagle3 import default_taps
 from edgespec.training.options import TrainingOptions, require_torch
-from edgespec.training.shape import CONFIG, FUSIONS, check_taps
+from edgespec.training.shape import CONFIG, check_taps
 
 if TYPE_CHECKING:
     from edgespec.training.training import Report, Status
 
-_DEFAULTS = {field.name: field.default for field in fields(TrainingOptions)}
+_NAMES = [each.name for each in fields(TrainingOptions)]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,41 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, required=True, metavar="HEAD",
         help="folder of the head; a training that was stopped goes on",
     )  # fmt: skip
-    parser.add_argument(
-        "--no-generate", dest="generate", action="store_false",
-        help="train on the texts themselves, not on what the target writes after their beginnings; "
-        "much faster",
-    )  # fmt: skip
-    head = parser.add_argument_group("head")
-    head.add_argument(
-        "--fusion", choices=FUSIONS, default=_DEFAULTS["fusion"],
-        help="how the head joins a token and hidden rows (default: %(default)s)",
-    )  # fmt: skip
-    head.add_argument(
-        "--taps", type=layer_numbers, metavar="N,N,...",
-        help="layers whose entering hidden rows the head reads (default: 2, the middle, and the "
-        "third from the end)",
-    )  # fmt: skip
-    _add(head, "intermediate_size", int, "width of the MLP (default: twice the hidden size)")
-    _add(head, "draft_vocabulary", token_count, "number of tokens that the head may propose")
-    training = parser.add_argument_group("training")
-    _add(training, "hours", float, "end after so many hours of work (default: no limit)")
-    _add(
-        training,
-        "tokens",
-        token_count,
-        "end after so many tokens, or 200k (default: no limit)",
-    )
-    _add(training, "patience", int, "end after so many evaluations without a gain")
-    _add(training, "window", int, "tokens of a text that is read at once")
-    _add(training, "batch", int, "tokens of a step")
-    _add(training, "steps", int, "tokens ahead that each position is trained for")
-    _add(training, "learning_rate", float, "learning rate of AdamW")
-    _add(training, "seed", int, "seed of the order of texts and of random weights")
-    training.add_argument(
-        "--disk", type=parse_size, default=_DEFAULTS["disk"], metavar="SIZE",
-        help="room for hidden rows on disk (default: 4GiB)",
-    )  # fmt: skip
+    add_options(parser, TrainingOptions, *_NAMES)
     machine = parser.add_argument_group("machine")
     add_options(machine, LoadOptions, "device", "threads", "memory")
 
@@ -84,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Trains, and prints a line of JSON with what was reached."""
     require_torch()
-    options = TrainingOptions(**{name: getattr(arguments, name) for name in _DEFAULTS})
+    options = TrainingOptions(**given(arguments, TrainingOptions))
     bundle = bundles.load(arguments.bundle)
     taps = options.taps or default_taps(bundle.target.layers)
     check_taps(taps, bundle.target.layers)
@@ -138,13 +104,3 @@ def _line(status: Status) -> str:
     if status.tokens_per_second:
         parts.append(f"{status.tokens_per_second:.0f} tokens/s")
     return ", ".join(parts)
-
-
-def _add(
-    group: argparse._ActionsContainer, name: str, kind: Callable[[str], object], text: str
-) -> None:
-    default = _DEFAULTS[name]
-    shown = "" if default is None else f" (default: {default:,})"
-    group.add_argument(
-        f"--{name.replace('_', '-')}", type=kind, default=default, metavar="N", help=text + shown
-    )

@@ -40,6 +40,20 @@ def finished(engine, generations):
 PROMPT = tuple(range(40)) * 3
 
 
+def test_an_end_is_never_seen_before_its_last_round():
+    early = []
+
+    class Watching(LookupDrafter):
+        def observe(self, generation, reading):
+            super().observe(generation, reading)
+            early.append(generation.has_ended and not generation.rounds)
+
+    engine = Engine(toy_model(), Given(1.0, 0.05), [Watching()])
+    assert sum(len(made.tokens) for made in engine.generate(request(PROMPT, 9))) == 9
+    assert early
+    assert not any(early)
+
+
 # What sequences share
 
 
