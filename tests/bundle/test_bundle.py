@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from checkpoints import edit_json
 from links import linked
-from manifests import manifest_of, refused, with_variant
+from manifests import manifest_of, refused
 
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
@@ -44,10 +44,9 @@ def damage(path):
 def test_a_bundle_tells_what_it_holds(folder):
     bundle = bundles.load(folder)
     assert (bundle.target.architecture, bundle.target.layers) == ("llama", 2)
-    wide = tuple(f"model.layers.{i}.self_attn.{part}_proj.weight" for i in (0, 1) for part in "kv")
-    assert bundle.target.precision == bundles.Precision("int4", "int8", "fp32", 32, "fp16", wide)
+    assert bundle.target.precision == bundles.Precision("int4", "int8", "fp32", 32)
     assert bundle.draft.precision.weights == "fp16"
-    sizes = [(folder / f"target.{kind}").stat().st_size for kind in ("onnx", "data")]
+    sizes = [(folder / f"target.{kind}").stat().st_size for kind in ("native.onnx", "tiles")]
     assert bundle.role_size("target") == sum(sizes)
     assert len(bundle.target.quantization_error) > 2
     assert bundle.draft.quantization_error == {}
@@ -82,8 +81,8 @@ def test_hints_say_what_the_folder_is_instead(tmp_path):
         (b"[" * 100_000, "not readable as JSON"),
         (b"[]", "format None"),
         (b"{}", "format None"),
-        (b'{"format": 99}', "format 99, this edgespec reads 2"),
-        (b'{"format": 2}', "manifest.roles: missing"),
+        (b'{"format": 2}', "format 2, this edgespec reads 3: export the checkpoint again"),
+        (b'{"format": 3}', "manifest.roles: missing"),
     ],
 )
 def test_manifests_that_cannot_be_read(tmp_path, text, part):
@@ -114,10 +113,10 @@ def test_missing_files_are_named(folder):
 
 
 def test_truncated_and_grown_files_are_named(folder):
-    data = (folder / "target.data").read_bytes()
+    data = (folder / "target.tiles").read_bytes()
     for size in (0, len(data) - 1, len(data) + 1):
-        (folder / "target.data").write_bytes((data + b"\0")[:size])
-        refused(folder, "target.data", f"{size} bytes, the manifest says {len(data)}")
+        (folder / "target.tiles").write_bytes((data + b"\0")[:size])
+        refused(folder, "target.tiles", f"{size} bytes, the manifest says {len(data)}")
 
 
 def test_one_flipped_bit_is_found_in_every_file(folder):
@@ -139,7 +138,7 @@ def test_files_are_hashed_once_until_they_are_touched(folder, hashed):
     assert hashed == []
     bundle.verify()
     assert set(hashed) == everything
-    os.utime(folder / "target.data", (1, 1))
+    os.utime(folder / "target.tiles", (1, 1))
     hashed.clear()
     bundles.load(folder)
     assert set(hashed) == everything
@@ -148,15 +147,15 @@ def test_files_are_hashed_once_until_they_are_touched(folder, hashed):
 def test_a_copy_is_hashed_for_itself(folder, hashed, tmp_path):
     bundles.load(folder)
     shutil.copytree(folder, tmp_path / "copy")
-    damage(tmp_path / "copy" / "target.data")
+    damage(tmp_path / "copy" / "target.tiles")
     refused(tmp_path / "copy", "SHA-256")
 
 
 def test_verify_finds_what_a_remembered_load_does_not(folder):
     bundles.load(folder)
-    damage(folder / "draft.data")
+    damage(folder / "draft.tiles")
     bundle = bundles.load(folder)
-    with pytest.raises(BundleError, match=r"draft\.data: SHA-256"):
+    with pytest.raises(BundleError, match=r"draft\.tiles: SHA-256"):
         bundle.verify()
 
 
@@ -166,38 +165,38 @@ def test_verify_finds_what_a_remembered_load_does_not(folder):
 @pytest.mark.parametrize(
     "name",
     [
-        "../target.data",
-        "sub/../../target.data",
+        "../target.tiles",
+        "sub/../../target.tiles",
         "..",
-        "C:target.data",
-        "..\\target.data",
+        "C:target.tiles",
+        "..\\target.tiles",
         "a\0b",
         "\ud800",
     ],
 )
 def test_names_that_leave_the_bundle_are_refused(folder, name):
-    shutil.copy(folder / "target.data", folder.parent / "target.data")
+    shutil.copy(folder / "target.tiles", folder.parent / "target.tiles")
     rename_entry(folder, name)
     refused(folder, "is outside the bundle's folder or invalid", repr(name))
 
 
 def test_absolute_names_are_refused(folder):
-    name = str(shutil.copy(folder / "target.data", folder.parent / "target.data"))
+    name = str(shutil.copy(folder / "target.tiles", folder.parent / "target.tiles"))
     rename_entry(folder, name)
     refused(folder, "is outside the bundle's folder or invalid", repr(name))
 
 
 def rename_entry(folder, name):
     files = manifest_of(folder)["files"]
-    files[name] = files.pop("target.data")
+    files[name] = files.pop("target.tiles")
     edit_json(folder / MANIFEST, files=files)
 
 
 def test_links_that_leave_the_bundle_are_refused(folder):
     outside = folder.parent / "outside"
-    (folder / "target.data").rename(outside)
-    linked(folder / "target.data", outside)
-    refused(folder, "is outside the bundle's folder or invalid", "'target.data'")
+    (folder / "target.tiles").rename(outside)
+    linked(folder / "target.tiles", outside)
+    refused(folder, "is outside the bundle's folder or invalid", "'target.tiles'")
 
 
 def test_a_linked_folder_is_the_folder(folder):
@@ -205,19 +204,12 @@ def test_a_linked_folder_is_the_folder(folder):
     assert bundles.load(link).digest == bundles.load(folder).digest
 
 
-@pytest.mark.parametrize("place", ["tokenizer", "graph", "data", "compiled graph", "compiled data"])
+@pytest.mark.parametrize("place", ["tokenizer", "graph", "data", "ids"])
 def test_files_in_use_must_be_listed_and_so_checked(folder, place):
     manifest = manifest_of(folder)
     if place == "tokenizer":
         manifest["tokenizer"].append("../tokenizer.json")
-    elif place.startswith("compiled"):
-        manifest = with_variant(manifest)
-        (folder / MANIFEST).write_text(json.dumps(manifest))
-        assert bundles.load(folder).variant("target", "npu").compiled[0].rows == 32
-        outside = {"graph": "../tokenizer.json", "data": ["../tokenizer.json"]}
-        name = place.split()[1]
-        manifest["variants"][0]["compiled"][0][name] = outside[name]
     else:
-        manifest["roles"]["target"]["stages"][0][place] = "../tokenizer.json"
+        manifest["roles"]["target"]["native"][place] = "../tokenizer.json"
     (folder / MANIFEST).write_text(json.dumps(manifest))
     refused(folder, "'../tokenizer.json' is used but not listed")

@@ -22,9 +22,11 @@ def test_manifest_fields_are_checked_by_name_and_type(folder):
         ({"surprise": 1}, "manifest.surprise: unknown field"),
         (role(surprise=1), "manifest.roles.target.surprise: unknown field"),
         (role(layers="2"), "manifest.roles.target.layers: expected int, found '2'"),
-        (role(bias_off=-(10**400)), "manifest.roles.target.bias_off: expected float, found -1000"),
-        (role(bias_off="-1"), "manifest.roles.target.bias_off: expected float, found '-1'"),
-        (role(bias_off=True), "manifest.roles.target.bias_off: expected float, found True"),
+        (role(attention_factor=10**400), "attention_factor: expected float, found 1000"),
+        (role(attention_factor="1"), "roles.target.attention_factor: expected float, found '1'"),
+        (role(attention_factor=True), "roles.target.attention_factor: expected float, found True"),
+        (role(stages=[]), "manifest.roles.target.stages: unknown field"),
+        (role(native=None), "manifest.roles.target.native: expected dict"),
         (role(tied=1), "manifest.roles.target.tied: expected bool, found 1"),
         (role(eos_ids=[True]), "manifest.roles.target.eos_ids[0]: expected int, found True"),
         ({"files": []}, "manifest.files: expected dict"),
@@ -41,7 +43,7 @@ def test_manifest_fields_are_checked_by_name_and_type(folder):
 
 
 SIZES = ("hidden_size", "heads", "kv_heads", "head_dim", "vocab_size", "parameters")
-STAGE = "roles.target.stages.0"
+NATIVE = "roles.target.native"
 STILL = {"agreement": 0.5, "chain": 3, "tokens_per_second": 0.0}
 MOVING = {**STILL, "tokens_per_second": 9.0}
 SCORE = {
@@ -63,14 +65,19 @@ SCORES = [
         ("roles.target.layers", [0, -1, 3, 10**30], ""),
         *((f"roles.target.{size}", [0, 10**30], f"roles.target.{size} is ") for size in SIZES),
         ("roles.draft.context_length", [0, -1, 1], "roles.draft.context_length is "),
-        ("roles.target.inv_freq", [[], [0.5] * 11 + [float("nan")]], "roles.target.inv_freq is ("),
+        ("roles.target.inv_freq", [[]], "roles.target.inv_freq is ("),
+        (
+            "roles.target.inv_freq",
+            [[0.5] * 11 + [float("nan")]],
+            "roles.target: RoPE table default: inv_freq is (",
+        ),
         (
             "roles.target.attention_factor",
             [0.0, -1.0, float("inf"), float("nan")],
-            "roles.target.attention_factor is ",
+            "roles.target: RoPE table default: attention_factor is ",
         ),
+        ("roles.target.sublayers", [[], [{"layer": 0, "kind": "x"}]], "roles.target."),
         ("roles.target.eos_ids", [[-1]], "roles.target.eos_ids is (-1,)"),
-        ("roles.target.bias_off", [0.0, float("nan")], "roles.target.bias_off is "),
         ("roles.draft.mask_token", [-1, 331, 10**30], "roles.draft.mask_token is "),
         ("roles.draft.output_tokens", [-1, 332], "roles.draft.output_tokens is "),
         (
@@ -79,26 +86,30 @@ SCORES = [
             "roles.target.precision.weights is '",
         ),
         ("roles.target.precision.kv", ["x"], "roles.target.precision.kv is 'x'"),
-        ("roles.target.precision.scales", ["x"], "roles.target.precision.scales is 'x'"),
         ("roles.target.precision.block_size", [0], "roles.target.precision.block_size is 0"),
         ("roles.draft.precision.weights", ["int8"], "roles.draft.precision.block_size is 0"),
         ("roles.draft.precision.lm_head", ["int8"], "roles.draft.precision.block_size"),
-        ("roles.target.stages", [[]], "roles.target.stages is ()"),
-        (f"{STAGE}.start", [1, 10**30], "roles.target.stages[0].start is 1"),
-        (f"{STAGE}.stop", [0, 4, 6, 10**30], "roles.target.stages[0].stop is "),
-        (f"{STAGE}.inputs.0.dtype", ["x"], "roles.target.stages[0].inputs[0].dtype is 'x'"),
-        (f"{STAGE}.outputs", [[]], "roles.target.stages[0].outputs is ()"),
-        (f"{STAGE}.outputs.0.dtype", ["x"], "roles.target.stages[0].outputs[0].dtype is 'x'"),
-        (f"{STAGE}.outputs.0.shape", [[], ["R", "x"]], "roles.target.stages[0].outputs[0].shape"),
-        (f"{STAGE}.outputs.0.shape", [["R", "1" * 11]], "roles.target.stages[0].outputs[0].shape"),
-        (f"{STAGE}.outputs.1.name", ["x"], "roles.target.stages[0].outputs is ('logits', 'x')"),
+        (f"{NATIVE}.ropes", [["x"]], "roles.target.native.ropes is ('x',)"),
+        (f"{NATIVE}.pools.0.layer", [-1, 1, 2, 10**30], "roles.target.native.pools is "),
+        (f"{NATIVE}.pools.0.kv_heads", [0, 10**30], "roles.target.native.pools[0].kv_heads is "),
+        (f"{NATIVE}.pools.0.dim", [0, 24, 528], "roles.target.native.pools[0].dim is "),
+        (f"{NATIVE}.pools.0.window", [0, -1], "roles.target.native.pools[0].window is "),
+        *(
+            (
+                f"{NATIVE}.recurrent",
+                [[{"layer": 0, "width": 4, "before": 3} | change]],
+                "roles.target.native.recurrent[0].",
+            )
+            for change in (
+                {"layer": 2},
+                {"width": 0},
+                {"before": 16},
+                {"state": [1, 2]},
+                {"state": [2**20, 1, 2**20, 16]},
+            )
+        ),
         ("skip_sets", [[{"skipped": each}] for each in ([], [-1], [1, 4])], "skip_sets[0].skipped"),
         ("skip_sets", [[{"skipped": [1], "score": s}] for s in SCORES], "skip_sets[0].score is "),
-        ("variants.0.bias_off", [0.0, float("-inf")], "variants[0].bias_off is "),
-        ("variants.0.precision.weights", ["x"], "variants[0].precision.weights is 'x'"),
-        ("variants.0.compiled.0.stage", [-1, 1], "variants[0].compiled[0].stage is "),
-        ("variants.0.compiled.0.rows", [0], "variants[0].compiled[0].rows is 0"),
-        ("variants.0.compiled.0.capacity", [0], "variants[0].compiled[0].capacity is 0"),
     ],
 )
 def test_values_that_nothing_can_be_computed_with_are_refused(folder, place, values, part):
@@ -117,7 +128,7 @@ def test_values_that_nothing_can_be_computed_with_are_refused(folder, place, val
         ("roles.draft.tied", True),
         ("roles.draft.mask_token", 0),
         ("roles.draft.mask_token", 330),
-        ("variants.0.compiled.0.rows", 1),
+        ("roles.target.native.pools.0.window", 1),
     ],
 )
 def test_the_least_and_the_most_of_a_value_load(folder, place, value):

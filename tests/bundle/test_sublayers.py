@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from edgespec.bundle.sublayers import ATTENTION, MLP, Sublayer, Sublayers, parse, window_of
 from edgespec.errors import InputError
 
-PAIRS = Sublayers.pairs(21)
+PAIRS = Sublayers(Sublayer(layer, kind) for layer in range(21) for kind in (ATTENTION, MLP))
 # A layer without an attention, and one with two MLPs.
 MIXED = Sublayers(
     Sublayer(layer, kind)
@@ -88,16 +88,9 @@ def test_layers_need_not_be_pairs():
         range(2), range(2, 3), range(3, 6), range(6, 7),
     ]  # fmt: skip
     assert [MIXED.first(layer) for layer in range(5)] == [0, 2, 3, 6, 7]
-    assert [MIXED.starts_layer(number) for number in range(8)] == [
-        True, False, True, True, False, False, True, True,
-    ]  # fmt: skip
-    assert [MIXED.layer_of(number) for number in range(8)] == [0, 0, 1, 2, 2, 2, 3, 3]
-    assert MIXED.attentions(range(7)) == (0, 2, 3)
-    assert MIXED.attentions(range(2, 6)) == (2,)
     assert MIXED.named(parse("2m")) == (4, 5)
     assert MIXED.named(parse("1-2")) == (2, 3, 4, 5)
     assert MIXED.describe((2, 3, 4, 5)) == "1-2"
-    assert [MIXED.name(number) for number in (1, 2, 3, 6, 7)] == ["0m", "1", "2", "3", "the head"]
 
 
 @pytest.mark.parametrize(
@@ -113,16 +106,3 @@ def test_masks(mask, window):
 def test_masks_that_are_not_known(mask):
     with pytest.raises(ValueError, match=": use causal or window:N"):
         window_of(mask)
-
-
-def test_masks_and_tables_are_listed_once():
-    layout = Sublayers(
-        [
-            Sublayer(0, ATTENTION, mask="window:8", rope="local"),
-            Sublayer(0, MLP, width=3),
-            Sublayer(1, ATTENTION),
-            Sublayer(2, ATTENTION, mask="window:8", rope=""),
-        ]
-    )
-    assert layout.masks == ("window:8", "causal")
-    assert layout.ropes == ("local", "default")

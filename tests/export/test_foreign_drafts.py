@@ -61,8 +61,8 @@ def test_a_tokenizer_whose_tokens_are_not_bytes_is_refused(pair):
     manifest = replace(whole, files=bundles.describe_files(pair))
     bundles.save_manifest(pair, manifest)
     with pytest.raises(BundleError, match="decodes by nothing, so its tokens are not known"):
-        LLM(pair, draft="model", device="onnxruntime:cpu")
-    LLM(pair, draft="none", device="onnxruntime:cpu").close()  # which does not read it
+        LLM(pair, draft="model")
+    LLM(pair, draft="none").close()  # which does not read it
 
 
 @pytest.mark.parametrize(
