@@ -51,7 +51,8 @@ class Placement:
         memory: name of the memory that it uses, `HOST` or a device's own.
         native: whether it runs the native graph; else the portable one.
         slots: largest number of slots that its pool can have; None: any.
-        half: whether all weights are in half precision, as NPUs have them.
+        half: whether weights of the portable graph are in half precision: True: all, as NPUs have
+            them; None: where that is exact; False: none, nor are caches.
         behind: the first layer that runs elsewhere, as do all behind it and the head, and where;
             None: all run here.
     """
@@ -60,7 +61,7 @@ class Placement:
     memory: str = HOST
     native: bool = True
     slots: int | None = None
-    half: bool = False
+    half: bool | None = None
     behind: tuple[int, Placement] | None = None
 
     def of(self, layer: int) -> Placement:
@@ -69,11 +70,14 @@ class Placement:
 
     def kv(self, role: Role) -> dict[int, str]:
         """Returns the number format of each layer's keys and values."""
-        assert role.native is not None, "every role has a native graph"
-        held = role.precision.kv
-        portable = "fp16" if held == "int8" else held  # portable graphs have none in 8 bits
-        layers = [each.layer for each in role.native.pools]
-        return {layer: held if self.of(layer).native else portable for layer in layers}
+        held, formats = role.precision.kv, dict[int, str]()
+        for layer in (each.layer for each in role.native.pools):
+            where = self.of(layer)
+            if where.native or held == "fp32":
+                formats[layer] = held
+            else:  # portable graphs have none in 8 bits
+                formats[layer] = "fp32" if where.half is False else "fp16"
+        return formats
 
 
 @dataclass(frozen=True)
@@ -216,14 +220,14 @@ def _planned(
     slots, parts = {}, defaultdict[str, list[int]](lambda: [0, 0, 0, 0])
     for name, placed in placements.items():
         role = bundle.manifest.roles[name]
-        assert role.native is not None, "plans are made for native graphs"
         length = min(context, role.context_length)
         slots[name] = wish.sequences * (length + SPARE_ROWS)
         if placed.slots is not None:
             slots[name] = min(slots[name], placed.slots)
-        kv = placed.kv(role)
+        formats = placed.kv(role)
         for each in role.native.pools:
-            parts[placed.of(each.layer).memory][1] += slots[name] * KVPool.slot_bytes([each], kv)
+            memory = placed.of(each.layer).memory
+            parts[memory][1] += slots[name] * KVPool.slot_bytes([each], formats)
         states = wish.sequences * RecurrentPool.sequence_bytes(role.native.recurrent)
         parts[placed.memory][1] += states
         stored = bundle.manifest.files[role.native.data].size
@@ -247,7 +251,6 @@ def _shares(role: Role, placed: Placement) -> list[tuple[Placement, float]]:
     """Returns where a role runs, and about what share of its weights each place has."""
     if placed.behind is None:
         return [(placed, 1.0)]
-    assert role.native is not None, "every role has a native graph"
     first, other = placed.behind
     whole, table = sum(role.native.formats.values()), role.vocab_size * role.hidden_size
     layer = max(whole - (1 if role.tied else 2) * table, 0) / role.layers
@@ -255,11 +258,11 @@ def _shares(role: Role, placed: Placement) -> list[tuple[Placement, float]]:
     return [(placed, (table + first * layer) / whole), (other, (table + behind) / whole)]
 
 
-def portable_bytes(role: Role, half: bool = False) -> int:
-    """Returns the bytes of a role's weights in standard operators, or in half precision, about."""
-    assert role.native is not None, "every role has a native graph"
-    formats = role.native.formats.items()
-    return int(sum(n * _PORTABLE_BYTES[16 if half else _bits(name)] for name, n in formats))
+def portable_bytes(role: Role, half: bool | None = None) -> int:
+    """Returns the bytes of a role's weights in standard operators, about; see `Placement.half`."""
+    held = [(16 if half else _bits(name), count) for name, count in role.native.formats.items()]
+    floats = {16: 32} if half is False else {}
+    return int(sum(count * _PORTABLE_BYTES[floats.get(bits, bits)] for bits, count in held))
 
 
 def _bits(name: str) -> int:

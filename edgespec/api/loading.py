@@ -11,7 +11,6 @@ from edgespec.errors import InputError
 from edgespec.system.options import Option, check, explained, option
 
 DRAFTS = ("auto", "none", "model", "parallel", "head", "layer-skip", "lookup", "recycling")
-PIPELINES = ("auto", "serial", "overlap")
 MODEL_DRAFTS = ("model", "parallel", "head")  # these load the bundle's draft
 PLANNED_DRAFTS = ("auto", "layer-skip")  # the planner sizes their trees by measured costs
 RECYCLING_DRAFTS = ("auto", "recycling")  # these have a draft memory
@@ -45,10 +44,6 @@ class LoadOptions:
         "auto", "draft source, which never changes the text; auto: in every round those with the "
         "highest expected speed; layer-skip: the target without some layers; model, head or "
         "parallel, which predicts several tokens in a call: the bundle's draft", choices=DRAFTS,
-    )  # fmt: skip
-    pipeline: str = option(
-        "auto", "draft while the target verifies (overlap) or before it does (serial); auto: the "
-        "faster one if target and draft model use two devices, else serial", choices=PIPELINES,
     )  # fmt: skip
     draft_memory: str | Path | None = option(
         None, "file with what recycling learned of earlier texts, read if it exists; "

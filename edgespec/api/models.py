@@ -160,13 +160,13 @@ def _placed(device: str) -> tuple[Placement, int | None]:
         if library() is None:
             _log.warning("%s", missing_kernels())
         return Placement(HOST, HOST, library() is not None), None
-    from edgespec.runtime.engines.portable import accuracy_level, examined
+    from edgespec.runtime.engines.portable import examined
 
     found = examined(device)
     if found.reason is not None:
         raise DeviceError(f"device {device}: {found.reason}")
-    memory, half = HOST if found.own_bytes is None else GPU, accuracy_level(device) is None
-    return Placement(device, memory, False, found.slots, half), found.own_bytes
+    memory = HOST if found.own_bytes is None else GPU
+    return Placement(device, memory, False, found.slots, found.half), found.own_bytes
 
 
 def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:
@@ -213,7 +213,8 @@ def _graph(
         from edgespec.runtime.engines.portable import accuracy_level, open_graph
 
         level = accuracy_level(place.device) if accuracy is None else accuracy
-        graph = open_graph(place.device, portable_graph(bundle, name, level, part), count)
+        made = portable_graph(bundle, name, level, place.half, part)
+        graph = open_graph(place.device, made, count)
         return graph, graph
 
     if placed.behind is None:

@@ -15,7 +15,11 @@ _log = logging.getLogger(__name__)
 
 
 def portable_graph(
-    bundle: Bundle, name: str, accuracy: int | None, part: bytes | None = None
+    bundle: Bundle,
+    name: str,
+    accuracy: int,
+    half: bool | None = None,
+    part: bytes | None = None,
 ) -> Path:
     """Returns the ONNX file of a role's portable graph, beside its weights.
 
@@ -25,6 +29,7 @@ def portable_graph(
         bundle: the bundle, whose role has a native graph.
         name: name of the role.
         accuracy: see `edgespec.export.portable.lower`.
+        half: likewise.
         part: content of the part of the graph that is wanted; None: all of it.
 
     Raises:
@@ -40,12 +45,12 @@ def portable_graph(
     graph, data = (bundle.manifest.files[each].sha256 for each in (native.graph, native.data))
     if part is not None:
         graph = hashlib.sha256(part).hexdigest()
-    facts = repr((VERSION, accuracy, graph, data))
+    facts = repr((VERSION, accuracy, half, graph, data))
     made = folder / hashlib.sha256(facts.encode()).hexdigest()[:24]
     if not made.is_dir():
         begin = time.perf_counter()
         try:
-            lower(bundle.path / native.graph, made, accuracy, part)
+            lower(bundle.path / native.graph, made, accuracy, half, part)
         except OSError as error:
             raise InputError(
                 f"{folder}: the graph for this device cannot be written "

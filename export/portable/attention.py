@@ -146,7 +146,8 @@ class _Attention:
         """Emits new keys and values [S, kv_heads, head_dim] for the pool and for later nodes."""
         g, name = self._graph, self._names["pool"]
         pool = self._low.inputs[name]
-        shape, half = dims_of(pool), pool.type.tensor_type.elem_type != FLOAT
+        shape = dims_of(pool)
+        half = pool.type.tensor_type.elem_type != FLOAT and self._low.half is not False
         kind, dim = _HALF if half else FLOAT, int(shape[-1])
         both = [g.op("Unsqueeze", each, g.ints(0)) for each in (keys, values)]
         new = g.op("Transpose", g.op("Concat", *both, axis=0), perm=[0, 2, 1, 3])

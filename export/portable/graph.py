@@ -30,7 +30,13 @@ VERSION = 2
 _REPLACED = ("write", "parent", "sequence", "context", "starts")
 
 
-def lower(graph: Path, destination: Path, accuracy: int | None, part: bytes | None = None) -> None:
+def lower(
+    graph: Path,
+    destination: Path,
+    accuracy: int,
+    half: bool | None = None,
+    part: bytes | None = None,
+) -> None:
     """Writes the portable form of a native graph.
 
     Args:
@@ -38,8 +44,10 @@ def lower(graph: Path, destination: Path, accuracy: int | None, part: bytes | No
         destination: folder to make, of the files `GRAPH` and `DATA`. It appears when all is
             written, and stays as it is if it is there already.
         accuracy: `accuracy_level` of products in blocks: 4, which rounds activations to 8 bits, is
-            by far the fastest on CPUs; 0 is for GPUs. None: there are none, as NPUs want it, but
-            plain products with weights rounded to half precision.
+            by far the fastest on CPUs; 0 is for GPUs.
+        half: True: all weights are rounded to half precision, in plain products, as NPUs want it;
+            None: floats are in half precision where that is exact; False: nothing is, nor caches,
+            since the device has no such numbers.
         part: content of a part of the graph, which is written instead of all of it.
 
     Raises:
@@ -56,7 +64,7 @@ def lower(graph: Path, destination: Path, accuracy: int | None, part: bytes | No
         data = DataFile(partial / DATA)
         try:
             builder = GraphBuilder(native.graph.name, DATA)
-            _emit(Lowering(native.graph, graph.parent, builder, data, accuracy), native.graph)
+            _emit(Lowering(native.graph, graph.parent, builder, data, accuracy, half), native.graph)
         finally:
             data.close()
         builder.save(partial / GRAPH)

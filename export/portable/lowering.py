@@ -25,6 +25,7 @@ class Lowering:
         graph: receives the nodes.
         data: file of the portable graph's data.
         accuracy: see `PortableWeights`.
+        half: see `lower`.
 
     Attributes:
         graph: see above.
@@ -32,6 +33,7 @@ class Lowering:
         widths: columns of values of the native graph, where they are known.
         sizes: last dimension of initializers.
         inputs: those of the native graph.
+        half: see above.
         shared: what lowerings of several nodes share, by a key of theirs.
     """
 
@@ -41,9 +43,11 @@ class Lowering:
         folder: Path,
         graph: GraphBuilder,
         data: DataFile,
-        accuracy: int | None,
+        accuracy: int,
+        half: bool | None,
     ) -> None:
         self.graph = graph
+        self.half = half
         self.widths: dict[str, int] = {}
         self.inputs = {each.name: each for each in native.input}
         self.shared: dict[Any, Any] = {}
@@ -58,7 +62,7 @@ class Lowering:
             each.name: each for each in native.initializer if each.name not in self._tiles
         }
         (location,) = {each.location for each in self._tiles.values()}
-        self.weights = PortableWeights(graph, folder / location, data, accuracy)
+        self.weights = PortableWeights(graph, folder / location, data, accuracy, half)
 
     def value(self, name: str) -> str:
         """Returns the name of a value of the native graph here; empty for one that is left out."""

@@ -98,14 +98,14 @@ class PortableWeights:
         graph: receives the nodes.
         tiles: the file of tiles.
         data: file of the graph's own data.
-        accuracy: `accuracy_level` of MatMulNBits: 4 rounds activations to 8 bits on CPUs. None: all
-            matrices are floats in half precision.
+        accuracy: `accuracy_level` of MatMulNBits: 4 rounds activations to 8 bits on CPUs.
+        half: see `lower`.
     """
 
     def __init__(
-        self, graph: GraphBuilder, tiles: Path, data: DataFile, accuracy: int | None
+        self, graph: GraphBuilder, tiles: Path, data: DataFile, accuracy: int, half: bool | None
     ) -> None:
-        self._graph, self._data, self._accuracy = graph, data, accuracy
+        self._graph, self._data, self._accuracy, self._half = graph, data, accuracy, half
         self._tiles = np.memmap(tiles, np.uint8, "r")
         self._blocks: dict[str, _Stored] = {}
         self._floats: dict[str, tuple[str, bool]] = {}
@@ -221,10 +221,11 @@ class PortableWeights:
         """Stores matrices as floats; returns their name, and whether in half precision."""
         label = _label(matrices)
         if label not in self._floats:
-            half = self._accuracy is None or (
-                all(each.format != "f32" for each in matrices)
-                and all(_is_half(part) for part in self._float_parts(matrices, width))
-            )
+            half = self._half
+            if half is None:
+                half = all(each.format != "f32" for each in matrices) and all(
+                    _is_half(part) for part in self._float_parts(matrices, width)
+                )
             dtype = "<f2" if half else "<f4"
             shape = sum(each.rows for each in matrices), width
             offset = self._data.begin(shape[0] * shape[1] * np.dtype(dtype).itemsize)
@@ -234,7 +235,7 @@ class PortableWeights:
         return self._floats[label]
 
     def _form_of(self, matrix: TileMatrix) -> _Form:
-        return _Form(0) if self._accuracy is None else _form_of(matrix)
+        return _Form(0) if self._half else _form_of(matrix)
 
     def _float_parts(self, matrices: Sequence[TileMatrix], width: int) -> Iterator[Floats]:
         return (multiplied_out(*part, width) for part in self._parts(matrices))

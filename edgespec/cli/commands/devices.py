@@ -44,7 +44,8 @@ def _show(found: list[Device], gpu: str | None, kernels: str) -> None:
         if each.reason is None:
             own = each.own_bytes
             free = "the host's" if own is None else f"{own >> 20:,} MiB"
-            table.add_row(each.name, each.hardware, each.version, free)
+            hardware = f"{each.hardware}{' (experimental)' * each.experimental}"
+            table.add_row(each.name, hardware, each.version, free)
     console = Console()
     console.print(table)
     _say(console, kernels)

@@ -61,6 +61,7 @@ class Device:
         own_bytes: free bytes of its own memory; None: it uses the host's.
         reason: why it cannot be used, and what may help; None if it can.
         slots: the slots of its pools if they are fixed.
+        half: see `Engine`.
         experimental: whether such a device was never run by us, or in software only.
     """
 
@@ -70,6 +71,7 @@ class Device:
     own_bytes: int | None = None
     reason: str | None = None
     slots: int | None = None
+    half: bool | None = None
     experimental: bool = False
 
 
@@ -92,15 +94,9 @@ def open_graph(device: str, graph: Path, threads: int) -> PortableGraph:
     return PortableGraph(name, file, runner, engine.rows, shape)
 
 
-def accuracy_level(device: str) -> int | None:
-    """Returns the `accuracy_level` that products in blocks of a device's graph should have.
-
-    None: it is an NPU, which has no such products, but weights in half precision.
-    """
-    kind = device.partition("#")[0]
-    if kind.startswith("qnn:") or kind == "openvino:npu":
-        return None
-    return 4 if kind == "cpu" else 0  # 4 rounds activations to 8 bits
+def accuracy_level(device: str) -> int:
+    """Returns the `accuracy_level` that products in blocks of a device's graph should have."""
+    return 4 if device.partition("#")[0] == "cpu" else 0  # 4 rounds activations to 8 bits
 
 
 def find_devices() -> list[Device]:
@@ -130,8 +126,9 @@ def examined(name: str) -> Device:
         return Device(name, reason=reason, experimental=new)
     slots = None if shape is None else shape.capacity
     return Device(
-        name, engine.hardware, engine.version, engine.own_bytes, slots=slots, experimental=new
-    )
+        name, engine.hardware, engine.version, engine.own_bytes,
+        slots=slots, half=engine.half, experimental=new,
+    )  # fmt: skip
 
 
 def _opened(device: str) -> tuple[Engine, Shape | None]:

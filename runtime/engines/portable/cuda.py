@@ -13,10 +13,11 @@ from typing import Any
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.portable import cuda_driver
 from edgespec.runtime.engines.portable.device import Gpu
 
 _INSTALL = 'pip install "edgespec[cuda]"'
+_NO_DRIVER = "install NVIDIA's driver, or use --device webgpu:0"
+_NAME_BYTES = 256
 
 
 class Cuda(Gpu):
@@ -34,12 +35,11 @@ class Cuda(Gpu):
     version: str = ort.__version__
 
     def __init__(self, number: int) -> None:
-        driver = cuda_driver.load()
+        driver = _driver()
         require_libraries()
         self.number = number
         self.name = f"cuda:{number}"
-        found = cuda_driver.describe(driver, number)
-        self.hardware, self.own_bytes = found.name, found.free
+        self.hardware, self.own_bytes = _described(driver, number)
 
     def select(self, options: Any) -> Any:
         """See `Gpu`."""
@@ -82,3 +82,49 @@ def require_libraries() -> None:
         raise DeviceError(
             f"device cuda: a library of CUDA is missing ({error}): {_INSTALL}"
         ) from error
+
+
+def _driver() -> Any:
+    """Loads and initializes the driver's library."""
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        driver = ctypes.CDLL(name)
+    except OSError as error:
+        raise DeviceError(f"device cuda: no NVIDIA driver ({error}): {_NO_DRIVER}") from error
+    status = driver.cuInit(0)
+    if status:
+        raise DeviceError(
+            f"device cuda: the NVIDIA driver does not start (error {status}): {_NO_DRIVER}"
+        )
+    return driver
+
+
+def _described(driver: Any, number: int) -> tuple[str, int]:
+    """Returns a GPU's name and the free bytes of its memory."""
+    count = ctypes.c_int()
+    _require(driver.cuDeviceGetCount(ctypes.byref(count)))
+    if number >= count.value:
+        raise DeviceError(
+            f"device cuda:{number}: this machine has {count.value} CUDA GPUs: use a lower number"
+        )
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    _require(driver.cuDeviceGet(ctypes.byref(device), number))
+    _require(driver.cuDeviceGetName(name, _NAME_BYTES, device))
+    # Free memory can only be read in a context; this one is also the one that ONNX Runtime uses.
+    _require(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    try:
+        _require(driver.cuCtxPushCurrent_v2(context))
+        try:
+            _require(driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+        finally:
+            driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+    finally:
+        driver.cuDevicePrimaryCtxRelease_v2(device)
+    return name.value.decode(errors="replace"), free.value
+
+
+def _require(status: int) -> None:
+    if status:
+        raise DeviceError(f"device cuda: the NVIDIA driver failed (error {status}): {_NO_DRIVER}")

@@ -23,9 +23,8 @@ from edgespec.runtime.engines.ort_session import (
     open_wholly,
     session_options,
 )
-from edgespec.runtime.engines.portable.cpu import fixed_options
+from edgespec.runtime.engines.portable.cpu import failed, fixed_options
 from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, Pool, Shape
-from edgespec.runtime.engines.portable.host import failed
 
 _INDEX = int(TensorProto.INT64)
 # Older than those of model graphs, so that every build that accepts models accepts these.
@@ -53,6 +52,7 @@ class Gpu(ABC):
     number = 0
     rows = FEW_ROWS
     shape = None
+    half: bool | None = None
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> DeviceRunner:
         """See `Engine`."""

@@ -158,6 +158,8 @@ class Engine(Protocol):
         own_bytes: free bytes of its own memory; None: it uses the host's.
         rows: numbers of rows that calls are rounded up to; empty for any.
         shape: the shape of all calls where none is named; None: they may have any.
+        half: whether its graphs have all weights in half precision; None: where that is exact;
+            False: it has no numbers in half precision.
     """
 
     name: str
@@ -166,6 +168,7 @@ class Engine(Protocol):
     own_bytes: int | None
     rows: tuple[int, ...]
     shape: Shape | None
+    half: bool | None
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> Runner:
         """Opens a graph.

@@ -11,8 +11,8 @@ import openvino as ov
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.engines.portable.cpu import HostPools, failed
 from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, Shape
-from edgespec.runtime.engines.portable.host import HostPools, failed
 
 _REMEDIES = {
     "GPU": "install its driver (Debian, Ubuntu: apt-get install intel-opencl-icd)",
@@ -39,6 +39,7 @@ class OpenVino:
     def __init__(self, kind: str) -> None:
         self.name, self._kind = f"openvino:{kind}", kind.upper()
         self.shape = Shape(16, 1024) if kind == "npu" else None
+        self.half = True if kind == "npu" else None
         try:
             self.hardware = str(core().get_property(self._kind, "FULL_DEVICE_NAME"))
             self.own_bytes = self._own_bytes()

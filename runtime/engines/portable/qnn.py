@@ -20,9 +20,8 @@ from edgespec.runtime.engines.ort_session import (
     session_options,
     silenced,
 )
-from edgespec.runtime.engines.portable.cpu import fixed_options
+from edgespec.runtime.engines.portable.cpu import HostSession, fixed_options
 from edgespec.runtime.engines.portable.graph import GraphFile, Shape
-from edgespec.runtime.engines.portable.host import HostSession
 
 _PACKAGE = "onnxruntime-qnn"
 # --no-deps, since it requires the distribution `onnxruntime`, which would overwrite the GPU one.
@@ -45,6 +44,7 @@ class Qnn:
     own_bytes = None
     rows = ()
     shape = Shape(16, 1024)
+    half = True
 
     def __init__(self, kind: str) -> None:
         self.name = f"qnn:{kind}"

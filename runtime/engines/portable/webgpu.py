@@ -10,11 +10,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.ort_session import session_options, silenced
+from edgespec.runtime.engines.ort_session import open_session, session_options, silenced
 from edgespec.runtime.engines.portable.device import Gpu, small_graph
 
 _PACKAGE = "onnxruntime-ep-webgpu"
@@ -54,6 +55,7 @@ class WebGpu(Gpu):
         hardware = self._device.device
         kind, vendor = hardware.type.name, hardware.vendor_id
         self.own_bytes = own_memory(kind, vendor, hardware.metadata, _DRM)
+        self.half = None if _has_halves() else False
         assumed = " (memory not told: 2 GiB assumed)" if self.own_bytes == _LEAST_BYTES else ""
         self.hardware = described(hardware) + assumed
 
@@ -153,3 +155,23 @@ def require_adapter() -> None:
     except Exception as error:  # its exceptions share no base class but this
         reason = str(error).strip().rpartition("false. ")[2]
         raise DeviceError(f"device webgpu:0: no GPU could be used ({reason}): {_DRIVER}") from error
+
+
+@cache
+def _has_halves() -> bool:
+    """Whether the GPU can compute with numbers in half precision."""
+    nodes = [
+        helper.make_node("Cast", ["in"], ["half"], to=TensorProto.FLOAT16),
+        helper.make_node("Cast", ["half"], ["out"], to=TensorProto.FLOAT),
+    ]
+    tensor = int(TensorProto.FLOAT), [1]
+    options = session_options(threads=1)
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # keeps both
+    options.add_provider_for_devices([_device()], {})
+    session = open_session(small_graph(nodes, {"in": tensor}, {"out": tensor}), options)
+    try:
+        session.run(None, {"in": np.ones(1, np.float32)})
+    except Exception:  # its exceptions share no base class but this
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""NPUs: plain products in half precision, fixed shapes, and programs that are compiled once."""
+"""Devices with numbers of one kind: NPUs, which compile once, and GPUs without half precision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.api.models import load_model
 from edgespec.api.portable import portable_graph
 from edgespec.bundle import TARGET
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime.engines.portable import open_graph
+from edgespec.runtime.engines.portable import examined, open_graph
 from edgespec.runtime.plan import HOST, Placement, portable_bytes
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.pool import KVPool
@@ -40,7 +40,7 @@ def logits(model):
 
 
 def test_weights_are_floats_in_plain_products(quantized):
-    file = portable_graph(quantized, TARGET, None)
+    file = portable_graph(quantized, TARGET, 0, half=True)
     graph = onnx.load(file, load_external_data=False).graph
     assert not {"MatMulNBits", "GatherBlockQuantized"} & {node.op_type for node in graph.node}
     opened, role = open_graph("openvino:cpu#8x64", file, 1), quantized.target
@@ -63,7 +63,7 @@ def test_texts_are_those_of_the_cpu(pairs):
 
 @pytest.mark.parametrize("device", [NPU, "openvino:cpu#8x512"])
 def test_what_is_compiled_is_kept(quantized, own_cache, device):
-    file = portable_graph(quantized, TARGET, None)
+    file = portable_graph(quantized, TARGET, 0, half=True)
     found = []
     for _ in range(2):
         open_graph(usable(device), file, 1)
@@ -71,3 +71,21 @@ def test_what_is_compiled_is_kept(quantized, own_cache, device):
         found.append({each: each.stat().st_mtime_ns for each in kept})
     assert found[0] == found[1]
     assert len(found[0]) > 2
+
+
+@pytest.mark.parametrize("name", ["half", "small-caches"])
+def test_a_gpu_without_half_precision_has_wider_numbers(pairs, gpu_in_software, name):
+    if examined(device := usable("webgpu:0")).half is None:
+        pytest.skip("this GPU has numbers in half precision")
+    with loaded(pairs, name, "none", device=device) as llm:
+        assert {each.element_type() for each in llm.models[TARGET].pool.arrays.values()} == {1}
+        found = llm.generate(SHORT_PROMPT, max_new_tokens=6).tokens
+        assert found == pairs.greedy(name, SHORT_PROMPT)[:6]
+
+
+def test_floats_of_a_graph_without_half_precision(pairs):
+    file = portable_graph(bundles.load(pairs.pair("half").path), TARGET, 0, half=False)
+    graph = onnx.load(file, load_external_data=False).graph
+    kinds = {each.type.tensor_type.elem_type for each in (*graph.input, *graph.output)}
+    kinds |= {each.data_type for each in graph.initializer}
+    assert onnx.TensorProto.FLOAT16 not in kinds
