@@ -16,7 +16,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
+from edgespec.api.options import GenerationOptions
 from edgespec.server.refusals import SHOWN, RequestError, shown
+from edgespec.system.options import declared
 
 Json = dict[str, Any]
 
@@ -35,6 +37,12 @@ Tokens = Annotated[list[int], SOME]
 
 # How pydantic names members of unions.
 _UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[|Chosen|FunctionChoice|AllowedTools")
+
+
+def option(name: str) -> Any:
+    """Returns the range and the description of one of `GenerationOptions`, for a field."""
+    found = declared(GenerationOptions)[name]
+    return Field(ge=found.least, gt=found.above, le=found.most, description=found.text)
 
 
 class Fields(BaseModel):

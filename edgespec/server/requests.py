@@ -9,7 +9,6 @@ from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
-from edgespec.api.loading import MAX_DRAFT_TOKENS
 from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.bodies import (
@@ -26,6 +25,7 @@ from edgespec.server.bodies import (
     Tokens,
     Unlimited,
     Unset,
+    option,
     unset,
 )
 from edgespec.server.messages import (
@@ -58,7 +58,7 @@ class Speculative(Fields):
     """Draft options of a text, which never change it."""
 
     draft: str | None = None
-    num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS)] | None = None
+    num_draft_tokens: Annotated[int, option("num_assistant_tokens")] | None = None
 
 
 class Asked(Fields, ABC):
@@ -69,14 +69,14 @@ class Asked(Fields, ABC):
     stream_options: StreamOptions | None = None
     stop: Stop | None = None
     seed: Annotated[int, Field(ge=-1, lt=SEEDS), Unset] | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    temperature: Annotated[float, option("temperature")] | None = None
+    top_p: Annotated[float, option("top_p")] | None = None
     top_k: Annotated[int, Field(ge=-1), Unset] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    min_p: Annotated[float, option("min_p")] | None = None
+    repetition_penalty: Annotated[float, option("repetition_penalty")] | None = None
     speculative: Speculative | None = None
-    regex: str | None = None
-    grammar: str | None = None
+    regex: Annotated[str, option("regex")] | None = None
+    grammar: Annotated[str, option("grammar")] | None = None
     cache_prompt: bool | None = None
     # Fields for storage, scheduling and caching on OpenAI's servers; no effect here.
     user: str | None = None

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import fill
 from types import NoneType
-from typing import Any, TypeGuard, TypeVar, get_args, get_type_hints
+from typing import Any, TypeGuard, TypeVar, cast, get_args, get_type_hints
 
 import numpy as np
 
@@ -109,7 +109,7 @@ def kinds_of(kind: type) -> dict[str, tuple[type, ...]]:
     return {name: kinds if plain.issuperset(kinds) else () for name, kinds in found.items()}
 
 
-def check(options: object) -> None:
+def check(options: Any) -> None:
     """Checks all fields of a frozen options object, and makes numpy's numbers Python's.
 
     Raises:
@@ -126,8 +126,8 @@ def check(options: object) -> None:
 
 def explained(kind: type[T]) -> type[T]:
     """Decorates an options class: its docstring tells what its options are."""
-    lines = []
-    for name, each in declared(kind).items():
+    lines, own = [], cast("type[Any]", kind)
+    for name, each in declared(own).items():
         text = f"{name}: {each.text}{f'; None: {each.none}' if each.none else ''}."
         lines.append(fill(text, 96, initial_indent="    ", subsequent_indent="        "))
     kind.__doc__ = "\n".join([inspect.getdoc(kind) or "", "", "Attributes:", *lines])

@@ -102,13 +102,13 @@ class Training:
         taps = options.taps or ()
         per_token = row_bytes(len(taps) * bundle.target.hidden_size, min(TOP, vocabulary))
         # The held-out shard, the one that is trained on, and the one that is made.
-        self._shard_tokens = min(SHARD_TOKENS, options.disk // (3 * per_token))
+        self._shard_tokens = min(SHARD_TOKENS, int(options.disk) // (3 * per_token))
         if self._shard_tokens < 2 * options.window:
             raise InputError(
                 f"disk is {options.disk} bytes: a token takes {per_token}, so give at least "
                 f"{6 * options.window * per_token}"
             )
-        self._shards = Shards(output / WORK / "shards", options.disk)
+        self._shards = Shards(output / WORK / "shards", int(options.disk))
         # The same weights as the loaded target's, which gives no features.
         place = llm.plan.roles[TARGET]
         model = load_model(llm.bundle, TARGET, place, llm.options.threads, features=True)

@@ -16,7 +16,18 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator
 from edgespec.api.embedding import Inputs
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
-from edgespec.server.bodies import LONG, Count, Empty, Json, Noted, Nothing, Stop, Text, refusal
+from edgespec.server.bodies import (
+    LONG,
+    Count,
+    Empty,
+    Json,
+    Noted,
+    Nothing,
+    Stop,
+    Text,
+    option,
+    refusal,
+)
 from edgespec.server.embeddings import Embedded
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
@@ -113,13 +124,13 @@ class OllamaOptions(Noted):
     """
 
     num_predict: int | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
+    temperature: Annotated[float, option("temperature")] | None = None
     top_k: int | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, option("top_p")] | None = None
+    min_p: Annotated[float, option("min_p")] | None = None
     seed: Annotated[int, Field(ge=-1, lt=1 << 64)] | None = None
     stop: Stop | None = None
-    repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    repeat_penalty: Annotated[float, option("repetition_penalty")] | None = None
     repeat_last_n: int | None = None
     presence_penalty: Nothing | None = None
     frequency_penalty: Nothing | None = None
