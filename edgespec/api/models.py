@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from edgespec import bundle as bundles
 from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
 from edgespec.api.portable import portable_graph
 from edgespec.bundle import DRAFT, TARGET, Bundle
@@ -88,6 +91,27 @@ def find_plan(bundle: Bundle, options: LoadOptions) -> Plan:
     wanted = options.draft in MODEL_DRAFTS
     wish = Wish(places, asked, options.sessions, wanted, options.limits)
     return plan(bundle, wish, free)
+
+
+def sessions_with_room(folder: Path, options: Mapping[str, Any], most: int) -> int:
+    """Returns how many texts as long as one alone memory has room for, beside the same models.
+
+    Args:
+        folder: folder of the bundle.
+        options: fields of `LoadOptions`, whose `sessions` is not looked at.
+        most: the largest number to try.
+
+    Raises:
+        BundleError: if the bundle cannot be used.
+        EdgespecError: as `find_plan`.
+    """
+    bundle, one = bundles.load(folder), LoadOptions(**{**options, "sessions": 1})
+    alone = find_plan(bundle, one)
+    for number in range(most, 1, -1):
+        found = find_plan(bundle, replace(one, sessions=number))
+        if found.fits and (found.context, found.roles) == (alone.context, alone.roles):
+            return number
+    return 1
 
 
 def load_model(

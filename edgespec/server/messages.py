@@ -219,6 +219,6 @@ class PredictedOutput(Fields):
     content: str | Annotated[list[PredictedPart], LONG]
 
 
-def joined(content: str | Sequence[Any]) -> str:
+def joined(content: str | list[Any]) -> str:
     """Returns the text of a content, which may be in parts."""
     return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import edgespec
@@ -26,7 +29,7 @@ _PLAIN: Json = {"text/plain": {"schema": {"type": "string"}}}
 _PAGE: Json = {"text/html": {"schema": {"type": "string"}}}
 
 # What has a body: its class, what it answers with, and in which form.
-_MADE = {
+_MADE: dict[str, tuple[type[BaseModel], str, Json]] = {
     "/v1/completions": (CompletionRequest, "the continuation of a prompt", _EVENTS),
     "/v1/chat/completions": (ChatRequest, "the answer in a conversation", _EVENTS),
     "/v1/responses": (ResponsesRequest, "the answer to items of a conversation", _EVENTS),
@@ -73,16 +76,18 @@ _REFUSALS = {
 }
 
 
+_BODIES: list[tuple[type[BaseModel], Literal["validation"]]] = [
+    (kind, "validation") for kind, _, _ in _MADE.values()
+]
+
+
 def document(needs_key: bool) -> Json:
     """Returns the OpenAPI document of all routes.
 
     Args:
         needs_key: whether clients must send an API key.
     """
-    _, schemas = models_json_schema(
-        [(kind, "validation") for kind, _, _ in _MADE.values()],
-        ref_template="#/components/schemas/{model}",
-    )
+    _, schemas = models_json_schema(_BODIES, ref_template="#/components/schemas/{model}")
     error: Json = {"type": "object", "required": [*_FACTS], "properties": _FACTS}
     components: Json = {
         "schemas": {
@@ -112,7 +117,8 @@ def _with_error(error: Json) -> Json:
 
 
 def _reads(path: str, summary: str, content: Json, needs_key: bool) -> Json:
-    refusals, further = _KEY if needs_key else {}, {} if needs_key else {"security": []}
+    refusals: Json = _KEY if needs_key else {}
+    further: Json = {} if needs_key else {"security": []}
     if "{model}" in path:
         refusals = {**refusals, "404": "there is no model of this name"}
         schema = {"type": "string", "minLength": 1}

@@ -99,9 +99,20 @@ class Asked(Fields, ABC):
         """
 
 
-class LlamaFields(Fields):
-    """Samplers that are not implemented, which must be off, and fields that have no effect."""
+class TextRequest(Asked):
+    """Fields that completions and chat have in common.
 
+    Options that are not implemented are accepted with the value that has no effect.
+    """
+
+    max_tokens: Count | Unlimited | None = None
+    n: Annotated[int, Field(ge=1, le=_MAX_CHOICES)] | None = None
+    frequency_penalty: Nothing | None = None
+    presence_penalty: Nothing | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    response_format: ResponseFormat | None = None
+    prediction: PredictedOutput | None = None
+    # Samplers of llama.cpp's server that are not implemented, which must be off.
     repeat_penalty: _Neutral | None = None
     typical_p: _Neutral | None = None
     dynatemp_range: Nothing | None = None
@@ -123,21 +134,6 @@ class LlamaFields(Fields):
     samplers: list[str] | str | None = None
     id_slot: int | None = None
     timings_per_token: bool | None = None
-
-
-class TextRequest(Asked, LlamaFields):
-    """Fields that completions and chat have in common.
-
-    Options that are not implemented are accepted with the value that has no effect.
-    """
-
-    max_tokens: Count | Unlimited | None = None
-    n: Annotated[int, Field(ge=1, le=_MAX_CHOICES)] | None = None
-    frequency_penalty: Nothing | None = None
-    presence_penalty: Nothing | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
-    response_format: ResponseFormat | None = None
-    prediction: PredictedOutput | None = None
 
     @property
     def prompts(self) -> int:

@@ -245,25 +245,12 @@ class Function(Noted):
     parameters: JsonObject | None = None
     strict: bool | None = None
 
-    @property
-    def of_chat(self) -> Json:
-        """The same function for a chat."""
-        return {
-            "type": "function",
-            "function": self.model_dump(exclude={"type"}, exclude_none=True),
-        }
-
 
 class FunctionChoice(Fields):
     """The function that the model must call."""
 
     type: Literal["function"]
     name: str
-
-    @property
-    def of_chat(self) -> Json:
-        """The same choice for a chat."""
-        return {"type": "function", "function": {"name": self.name}}
 
 
 class AllowedTools(Fields):
@@ -273,11 +260,16 @@ class AllowedTools(Fields):
     mode: Literal["auto", "required"]
     tools: Annotated[list[FunctionChoice], SOME]
 
-    @property
-    def of_chat(self) -> Json:
-        """The same choice for a chat."""
-        tools = [tool.of_chat for tool in self.tools]
-        return {"type": self.type, "allowed_tools": {"mode": self.mode, "tools": tools}}
+
+def _of_chat(choice: str | Function | FunctionChoice | AllowedTools | None) -> Any:
+    """Returns a function, or a choice of such, as a chat has it."""
+    if isinstance(choice, AllowedTools):
+        tools = list(map(_of_chat, choice.tools))
+        return {"type": choice.type, "allowed_tools": {"mode": choice.mode, "tools": tools}}
+    if isinstance(choice, Fields):
+        function = choice.model_dump(exclude={"type"}, exclude_none=True)
+        return {"type": "function", "function": function}
+    return choice
 
 
 def _unstored(value: Any) -> None:
@@ -336,7 +328,7 @@ class ResponsesRequest(Asked):
 
     def _renamed(self) -> Json:
         """Returns the fields of a chat that have another name or form."""
-        text, choice = self.text or TextOptions(), self.tool_choice
+        text = self.text or TextOptions()
         renamed = {
             "messages": chat_messages(self.instructions, self.input),
             "stream_options": {"include_usage": True},
@@ -344,8 +336,8 @@ class ResponsesRequest(Asked):
             "response_format": None if text.format is None else text.format.of_chat,
             "verbosity": text.verbosity,
             "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
-            "tools": [tool.of_chat for tool in self.tools] if self.tools else None,
-            "tool_choice": choice if isinstance(choice, str | None) else choice.of_chat,
+            "tools": list(map(_of_chat, self.tools)) if self.tools else None,
+            "tool_choice": _of_chat(self.tool_choice),
         }
         if self.top_logprobs or LOGPROBS in (self.include or ()):
             renamed |= {"logprobs": True, "top_logprobs": self.top_logprobs}

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
@@ -69,7 +69,7 @@ class TextService:
         self._parallel, self._limit = parallel, limit
         self._threads = ThreadPoolExecutor(parallel, "edgespec-text")
         self._requests = 0
-        self._jobs: dict[Future[object], Callable[[], None]] = {}  # and what ends them early
+        self._jobs: dict[Future[Any], Callable[[], None]] = {}  # and what ends them early
         self._closed = False
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from pathlib import Path
 
 import pytest
 from batches import completion, write
@@ -14,7 +14,6 @@ from edgespec.batch.files import Journal, Start, only_writer, read_requests
 from edgespec.errors import InputError
 
 START = Start("input", "bundle", "tiny", 512, "cpu", 1_000_000)
-FULL = Path("/dev/full")
 
 
 def output(number, status=200):
@@ -149,9 +148,11 @@ def test_a_journal_of_a_later_version_is_left_alone(path):
         Journal.begin(path, start)
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
-def test_a_full_disk_is_told_with_the_remedy(journal):
-    journal._file = FULL.open("rb+", buffering=0)
+def test_a_full_disk_is_told_with_the_remedy(journal, monkeypatch):
+    def full(_handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match=r"No space left on device.*start again"):
         journal.add(9, output(9))
     assert 9 not in journal

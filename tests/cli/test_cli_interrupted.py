@@ -37,7 +37,7 @@ def test_ctrl_c_ends_with_the_text_so_far(start):
 _SEVERAL_ENGINES = """
 import gc, signal
 from edgespec import LLM
-models = [LLM(threads=1) for _ in range(3)]
+models = [LLM(device="openvino:cpu", draft="none", threads=1) for _ in range(3)]
 models[0].generate("def", max_new_tokens=2)
 del models[0]
 gc.collect()

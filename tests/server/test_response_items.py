@@ -168,16 +168,21 @@ def test_who_gets_logprobs(fields, likeliest):
 
 def test_functions_are_written_as_in_a_chat():
     function = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
-    body = asked("hi", tools=[function], tool_choice={"type": "function", "name": "f"})
     inner = {"name": "f", "parameters": {"type": "object"}, "strict": True}
-    assert body.tools[0].of_chat == {"type": "function", "function": inner}
+    named = {"type": "function", "name": "f"}
     chosen = {"type": "function", "function": {"name": "f"}}
-    assert body.tool_choice.of_chat == chosen
-    some = {"mode": "required", "tools": [{"type": "function", "name": "f"}]}
-    body = asked("hi", tools=[function], tool_choice={"type": "allowed_tools", **some})
-    assert body.tool_choice.of_chat == {
-        "type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [chosen]},
-    }  # fmt: skip
+    allowed = {"mode": "required", "tools": [chosen]}
+    for choice, expected in (
+        (named, chosen),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [named]},
+            {"type": "allowed_tools", "allowed_tools": allowed},
+        ),
+        ("auto", "auto"),
+    ):
+        made = asked("hi", tools=[function], tool_choice=choice).chat.model_dump(exclude_none=True)
+        assert made["tools"] == [{"type": "function", "function": inner}]
+        assert made["tool_choice"] == expected
 
 
 def test_what_a_chat_does_not_take_is_refused_by_the_name_of_the_response():

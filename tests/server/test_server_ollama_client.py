@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from pydantic import BaseModel, Field
-from servers import MODEL, PROMPT, serving
+from servers import MODEL, PROMPT
 
 ollama = pytest.importorskip("ollama")
 
@@ -79,12 +79,6 @@ def test_models(client, plain):
     assert client.chat(listed.model, MESSAGES, options=GREEDY).model == listed.model
 
 
-def test_logprobs(client):
-    given = client.chat(MODEL, MESSAGES, options=GREEDY, logprobs=True, top_logprobs=2)
-    assert "".join(each.token for each in given.logprobs) == given.message.content
-    assert {len(each.top_logprobs) for each in given.logprobs} == {2}
-
-
 def test_several_at_once(running, plain):
     prompts = [f"def function_{number}(x):\n    return " for number in range(6)]
 
@@ -112,11 +106,3 @@ def test_errors_are_the_clients_own(client):
         assert caught.value.status_code == 400
     with pytest.raises(ollama.ResponseError, match="/api/pull is not supported"):
         client.pull(MODEL)
-
-
-def test_the_key_goes_as_a_header(plain):
-    with serving(plain, api_key="secret") as running:
-        keyed = ollama.Client(running.url, headers={"Authorization": "Bearer secret"})
-        assert keyed.list().models
-        with pytest.raises(ollama.ResponseError, match="the API key is missing"):
-            ollama.Client(running.url, headers={"Authorization": "Bearer wrong"}).list()

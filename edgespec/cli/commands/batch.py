@@ -76,12 +76,15 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _answer(batch: Batch, journal: Journal | None, arguments: argparse.Namespace) -> int:
     from edgespec.api.llm import LLM
+    from edgespec.api.models import sessions_with_room
     from edgespec.batch.running import require_same
 
     options = given(arguments, LoadOptions)
-    options["sessions"] = arguments.sessions or arguments.parallel
     if journal is not None and options["context"] is None:
         options["context"] = journal.start.context  # free memory may be another by now
+    options["sessions"] = arguments.sessions or sessions_with_room(
+        arguments.bundle, options, arguments.parallel
+    )
     total, texts = len(batch.requests.lines), TextsAtOnce(arguments.parallel)
     with LLM(arguments.bundle, **options) as llm:
         if journal is None:

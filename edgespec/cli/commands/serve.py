@@ -7,10 +7,6 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from edgespec.api.at_once import TEXTS_AT_ONCE
 from edgespec.api.loading import LoadOptions, parse_size
@@ -81,6 +77,7 @@ def execute(arguments: argparse.Namespace) -> int:
             f'the server needs the package {error.name}: pip install "edgespec[serve]"'
         ) from error
     from edgespec.api.llm import LLM
+    from edgespec.api.models import sessions_with_room
 
     with listen(arguments.host, arguments.port) as sock:
         if not is_local(sock) and arguments.api_key is None:
@@ -89,8 +86,8 @@ def execute(arguments: argparse.Namespace) -> int:
             )
         options = given(arguments, LoadOptions)
         parallel = arguments.parallel or TEXTS_AT_ONCE
-        options["sessions"] = arguments.sessions or _sessions(
-            arguments.bundle, {**options, "sessions": 1}, arguments.parallel or _LONGEST_AT_ONCE
+        options["sessions"] = arguments.sessions or sessions_with_room(
+            arguments.bundle, options, arguments.parallel or _LONGEST_AT_ONCE
         )
         with LLM(arguments.bundle, **options) as llm:
             warm_up_aside(llm)
@@ -107,20 +104,6 @@ def execute(arguments: argparse.Namespace) -> int:
             if llm.options.draft_memory is not None:
                 llm.save_draft_memory(llm.options.draft_memory)
     return 0
-
-
-def _sessions(path: Path, options: Mapping[str, Any], most: int) -> int:
-    """Returns how many texts as long as one alone memory has room for, beside the same models."""
-    from edgespec import bundle as bundles
-    from edgespec.api.models import find_plan
-
-    bundle, one = bundles.load(path), LoadOptions(**options)
-    alone = find_plan(bundle, one)
-    for number in range(most, 1, -1):
-        found = find_plan(bundle, replace(one, sessions=number))
-        if found.fits and (found.context, found.roles) == (alone.context, alone.roles):
-            return number
-    return 1
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -1,7 +1,8 @@
-"""The coding agent aider, which edits a small repository with a real model.
+"""An agent of LangChain's and the coding agent aider, with a real model.
 
-Aider wants other versions of many packages: install it in an environment of its own, and have its
-`bin` on the path. `EDGESPEC_REAL_MODELS` names a folder with `qwen-coder-1.5b`.
+The extra `clients` installs LangChain. Aider wants other versions of many packages: install it in
+an environment of its own, and have its `bin` on the path. `EDGESPEC_REAL_MODELS` names a folder
+with `qwen-coder-1.5b`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 
 import pytest
+from installed import installed
 from real import needs
 from servers import MODEL, serving
 
@@ -21,9 +23,48 @@ CODER = "qwen-coder-1.5b"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(AIDER is None, reason="aider is missing: pip install aider-chat"),
+    pytest.mark.filterwarnings("ignore"),  # about the clients' own code
     needs(CODER),
 ]
+
+
+@pytest.fixture(scope="module")
+def running(real_bundle):
+    bundle = real_bundle(CODER, "--no-calibration")
+    with LLM(bundle, threads=2, context=4096) as llm, serving(llm) as running:
+        yield running
+
+
+# Without it this model calls again what it has called, as it also does in transformers.
+SYSTEM = "Use a tool once. When you have its result, answer the user in one sentence."
+STEPS = 8  # the agent fails if it has not ended by then
+
+
+@pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
+def test_an_agent_calls_a_tool_and_answers_with_its_result(running, responses):
+    agents, langchain = installed("langchain.agents"), installed("langchain_openai")
+    asked = []
+
+    def population(city: str) -> str:
+        """Look up how many people live in a city."""
+        asked.append(city)
+        return f"{city} has 412000 inhabitants."
+
+    def add(a: int, b: int) -> int:
+        """Add two whole numbers."""
+        raise AssertionError("nobody has asked for a sum")
+
+    model = langchain.ChatOpenAI(
+        model=MODEL, base_url=f"{running.url}/v1", api_key="none", temperature=0,
+        max_tokens=200, max_retries=0, use_responses_api=responses,
+    )  # fmt: skip
+    agent = agents.create_agent(model, [add, population], system_prompt=SYSTEM)
+    question = {"role": "user", "content": "How many people live in Ghent?"}
+    done = agent.invoke({"messages": [question]}, {"recursion_limit": STEPS})
+    assert asked == ["Ghent"]
+    assert [message.type for message in done["messages"]] == ["human", "ai", "tool", "ai"]
+    assert "412" in done["messages"][-1].text
+
 
 SHAPES = '''"""Areas of shapes."""
 
@@ -36,13 +77,6 @@ MAIN = """from shapes import square
 print(square(3))
 """
 MESSAGE = "Add a function rectangle(width, height) to shapes.py that returns its area."
-
-
-@pytest.fixture(scope="module")
-def running(real_bundle):
-    bundle = real_bundle(CODER, "--no-calibration")
-    with LLM(bundle, threads=2, context=4096) as llm, serving(llm) as running:
-        yield running
 
 
 @pytest.fixture
@@ -60,6 +94,7 @@ def git(folder, *arguments):
     return subprocess.check_output(["git", *who, *arguments], cwd=folder, text=True)
 
 
+@pytest.mark.skipif(AIDER is None, reason="aider is missing: pip install aider-chat")
 def test_a_file_is_edited_to_the_end(running, repository):
     options = (
         f"--model openai/{MODEL} --openai-api-base {running.url}/v1 --openai-api-key none "
