@@ -87,7 +87,7 @@ def _exported(source: Path, bundle: Path, options: list[str]) -> Path:
 def _quality(name: str, bundle: Path, reference: Path) -> Quality:
     command = [
         sys.executable, "-m", "edgespec", "eval", str(bundle), "--suite", "--json",
-        "--context", "1024", "--against", str(reference),
+        "--against", str(reference),
     ]  # fmt: skip
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout)["suite"]

@@ -34,19 +34,13 @@ def test_published_formats_are_read(tmp_path):
     assert read_prompts([chat, code], 3) == ["First?", "Only?", "def a():\n"]
 
 
-def test_a_text_file_is_one_prompt(tmp_path):
-    path = tmp_path / "story.txt"
-    path.write_text("Once upon\n\na time,", encoding="utf-8")
-    assert read_prompts([path]) == ["Once upon\n\na time,"]
-
-
-def test_lines_end_where_json_lines_do(tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    path.write_bytes('\ufeff{"prompt": "one\u2028two\x85"}\r\n{"prompt": "three"}'.encode())
-    assert read_prompts([path]) == ["one\u2028two\x85", "three"]
-
-
-def test_without_files_there_are_prompts_too():
+def test_other_files_and_none(tmp_path):
+    story = tmp_path / "story.txt"
+    story.write_text("Once upon\n\na time,", encoding="utf-8")
+    assert read_prompts([story]) == ["Once upon\n\na time,"]
+    lines = tmp_path / "prompts.jsonl"  # which end where JSON lines do
+    lines.write_bytes('\ufeff{"prompt": "one\u2028two\x85"}\r\n{"prompt": "three"}'.encode())
+    assert read_prompts([lines]) == ["one\u2028two\x85", "three"]
     assert read_prompts([]) == list(PYTHON)
     assert read_prompts([], 2) == list(PYTHON[:2])
 

@@ -27,7 +27,7 @@ def llm():
         yield found
 
 
-def test_a_card_without_a_reference(cli):
+def test_a_card_with_and_without_a_reference(cli):
     result = cli("eval", BUNDLE, "--suite", ONE_THREAD)
     assert result.code == 0
     lines = result.out.splitlines()
@@ -35,22 +35,15 @@ def test_a_card_without_a_reference(cli):
     assert [line[2:] for line in lines if line.startswith("> ")] == list(QUESTIONS)
     assert "KL" not in result.out
     assert "reference" not in result.out
-
-
-def test_a_card_against_itself(cli):
-    result = cli("eval", BUNDLE, "--suite", "--against", BUNDLE, "--json", ONE_THREAD)
-    assert result.code == 0
-    facts = json.loads(result.out)
+    words = ["eval", BUNDLE, "--suite", "--against", BUNDLE, ONE_THREAD]
+    facts = json.loads(cli(*words, "--json").out)
     assert list(facts["suite"]) == list(TEXTS)
     for found in facts["suite"].values():
-        assert found["against"]["mean_kl"] == 0
-        assert found["against"]["argmax_agreement"] == 1
+        assert (found["against"]["mean_kl"], found["against"]["argmax_agreement"]) == (0, 1)
         assert found["against"]["perplexity"] == found["perplexity"]
     assert [answer["question"] for answer in facts["answers"]] == list(QUESTIONS)
-    assert all(answer["text"] == answer["reference"] for answer in facts["answers"])
     assert facts["against"]["bundle_hash"] == facts["bundle_hash"]
-    shown = cli("eval", BUNDLE, "--suite", "--against", BUNDLE, ONE_THREAD).out
-    assert shown.count("reference: the same") == len(QUESTIONS)
+    assert cli(*words).out.count("reference: the same") == len(QUESTIONS)
 
 
 def test_each_text_is_scored_as_eval_scores_it_and_answers_are_plain_greedy(llm):

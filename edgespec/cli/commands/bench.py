@@ -100,7 +100,9 @@ def execute(arguments: argparse.Namespace) -> int:
         heading = _heading(bundle, facts)
         if bits is not None:
             note = "" if exact else ", since the device is not exact"
-            heading.append(f"{bits.differing} of {bits.rows} rows have other bits elsewhere{note}")
+            heading.append(
+                f"{bits.differing} of {bits.rows} rows have other bits in another pass{note}"
+            )
         if arguments.markdown:
             print(markdown(heading, lines))
         else:
