@@ -215,11 +215,13 @@ def test_formats_are_multiplied_and_looked_up(name, width, tmp_path):
     graph, (table, other, floats) = write_graph(tmp_path, name, width, np.random.default_rng(1))
     ids = np.array([3, 39, 0, 17, 3])
     native = NativeGraph(graph, LIBRARY, 1)({"input_ids": ids})
-    for accuracy, apart in ((0, 1e-5), (4, IN_8_BITS)):
-        folder = tmp_path / str(accuracy)
-        lower(graph, folder, accuracy)
+    for accuracy, half, apart in (
+        (0, None, 1e-5), (4, None, IN_8_BITS), (0, True, 2e-3), (0, False, 1e-5),
+    ):  # fmt: skip
+        folder = tmp_path / f"{accuracy}{half}"
+        lower(graph, folder, accuracy, half)
         found = PortableGraph(folder / GRAPH)({"input_ids": ids})
-        assert distance(found["x"], table[ids]) < 1e-6
+        assert distance(found["x"], table[ids]) < (1e-3 if half else 1e-6)
         assert distance(found["tied"], table[ids] @ table.T) < apart
         both = table[ids] @ np.concatenate([other, floats]).T / 2
         assert distance(found["both"], both) < apart

@@ -105,20 +105,17 @@ def test_a_device_with_fixed_slots_limits_contexts(pair):
     assert (many.context, many.slots) == (390, {TARGET: 400})
 
 
-def test_layers_behind_are_counted_where_they_run(pairs):
-    bundle = bundles.load(pairs.pair("head").path)
-    gpu, held, weights = Placement("cuda:0", "gpu", native=False), [], []
-    for place in (
-        Placement("cpu"), *(Placement("cpu", behind=(n, gpu)) for n in (6, 2)), gpu
-    ):  # fmt: skip
-        made = plan(bundle, Wish({TARGET: place}, context=300), {HOST: 1 << 40, "gpu": 1 << 40})
+def test_layers_behind_are_counted_where_they_run(pair):
+    gpu, kv, weights = Placement("cuda:0", "gpu", native=False), [], []
+    for place in (Placement("cpu"), Placement("cpu", behind=(1, gpu)), gpu):
+        made = plan(pair, Wish({TARGET: place}, context=300), {HOST: 1 << 40, "gpu": 1 << 40})
         demands = {each.memory: each for each in made.demands}
-        held.append([demands[name].kv if name in demands else 0 for name in (HOST, "gpu")])
-        weights.append([sum(each.weights for each in made.demands), demands[HOST].mapped])
-    whole = held[0][0]
-    assert held == [[whole * n // 8, whole * (8 - n) // 8] for n in (8, 6, 2, 0)]
-    assert 0 == weights[0][0] < weights[1][0] < weights[2][0] < weights[3][0]
-    assert weights[0][1] > weights[1][1] > weights[2][1] > weights[3][1] == 0
+        kv.append([demands[name].kv if name in demands else 0 for name in (HOST, "gpu")])
+        weights.append([demands[HOST].mapped, sum(each.weights for each in made.demands)])
+    whole = kv[0][0]
+    assert kv == [[whole, 0], [whole // 2, whole // 2], [0, whole]]  # of two layers
+    mapped, portable = zip(*weights, strict=True)
+    assert mapped[0] > mapped[1] > mapped[2] == portable[0] == 0 < portable[1] < portable[2]
 
 
 def test_a_device_with_its_own_memory_is_counted_apart(pair):
