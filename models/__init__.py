@@ -33,43 +33,19 @@ _MODULES = {
     "checkpoint": ("ARCHITECTURES", "Checkpoint", "load_checkpoint"),
     "config": ("ModelConfig",),
     "layers": (
-        "Attention",
-        "Decoder",
-        "GatedDelta",
-        "Injection",
-        "Linear",
-        "Mlp",
-        "MlpAndMoe",
-        "Moe",
-        "Norm",
-        "ShortConvolution",
-        "Sublayer",
+        "Attention", "Decoder", "GatedDelta", "Injection", "Linear", "Mlp", "MlpAndMoe", "Moe",
+        "Norm", "ShortConvolution", "Sublayer",
     ),
     "rope": ("Rope",),
     "safetensors_folder": ("SafetensorsFolder",),
     "tensors": ("TensorSource",),
-}
+}  # fmt: skip
 
 __all__ = [
-    "ARCHITECTURES",
-    "Attention",
-    "Checkpoint",
-    "Decoder",
-    "GatedDelta",
-    "Injection",
-    "Linear",
-    "Mlp",
-    "MlpAndMoe",
-    "ModelConfig",
-    "Moe",
-    "Norm",
-    "Rope",
-    "SafetensorsFolder",
-    "ShortConvolution",
-    "Sublayer",
-    "TensorSource",
-    "load_checkpoint",
-]
+    "ARCHITECTURES", "Attention", "Checkpoint", "Decoder", "GatedDelta", "Injection", "Linear",
+    "Mlp", "MlpAndMoe", "ModelConfig", "Moe", "Norm", "Rope", "SafetensorsFolder",
+    "ShortConvolution", "Sublayer", "TensorSource", "load_checkpoint",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -112,9 +112,11 @@ class Compound:
         return tuple(each for each in vars(self).values() if isinstance(each, Linear))
 
     def tensors(self) -> Shapes:
-        """Names and shapes of its tensors."""
+        """Names and shapes of its tensors, the matrices first."""
+        values = (each if isinstance(each, tuple) else (each,) for each in vars(self).values())
         kinds = Linear, Norm, Convolution, Compound
-        return _union(each.tensors() for each in vars(self).values() if isinstance(each, kinds))
+        found = [each for part in values for each in part if isinstance(each, kinds)]
+        return _union(each.tensors() for each in (*self.linears, *found))
 
 
 @dataclass(frozen=True)
@@ -322,7 +324,7 @@ class Moe(Compound):
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
         factors = {} if self.expert_factors is None else {self.expert_factors: (len(self.experts),)}
-        return super().tensors() | _union(each.tensors() for each in self.experts) | factors
+        return super().tensors() | factors
 
 
 @dataclass(frozen=True)

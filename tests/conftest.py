@@ -71,6 +71,15 @@ def natives(pairs):
     return cache(lambda name, draft="auto": loaded(pairs, name, draft))
 
 
+@pytest.fixture(scope="session")
+def real_bundle(tmp_path_factory):
+    """Bundles of real checkpoints by name and options, each made once for all workers."""
+    from real import Exports
+
+    base = tmp_path_factory.getbasetemp()
+    return Exports((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "real")
+
+
 @pytest.fixture
 def own_cache(monkeypatch, tmp_path):
     """The path of an empty cache folder of the test's own."""

@@ -6,6 +6,7 @@ import ast
 import importlib
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 import edgespec
 
+ROOT = Path(__file__).parents[1]
 PACKAGES = ("edgespec", "edgespec.models", "edgespec.export", "edgespec.runtime")
 
 
@@ -29,6 +31,12 @@ def all_modules():
 
 
 MODULES = all_modules()
+
+
+def test_all_packages_are_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+    assert set(project["tool"]["setuptools"]["packages"]) == found
 
 
 def imports(name):
@@ -185,7 +193,7 @@ def test_importing_loads_no_engine(statement, tmp_path):
 @pytest.fixture(scope="module")
 def house():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+        patch.syspath_prepend(ROOT / "benchmarks")
         yield importlib.import_module("house")
 
 

@@ -399,7 +399,8 @@ class LLM:
             self.context_length,
             frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids)),
             0 if source == NO_DRAFT else nodes,
-            made.tree_width,
+            # Of a graph that another program exported, each branch is a call of its own.
+            1 if self.bundle.target.native.adopted else made.tree_width,
         )
         sampler = Sampler(made, self.tokenizer.vocab_size)
         request = Request(

@@ -13,9 +13,6 @@ from edgespec.api.llm import LLM
 from edgespec.errors import InputError
 from edgespec.system.files import read_utf8
 
-SHORTEST = 16
-"""Fewest tokens of a window."""
-
 _PROMPT_SHARE = 4  # a prompt cut from a text is one part in so many of a window
 _TEMPERATURE = 0.8
 _PROMPTS = ".jsonl"

@@ -8,8 +8,7 @@ from edgespec.errors import InputError
 from edgespec.export import HEAD_PRECISIONS, Progress, attach_head, check_drafted
 from edgespec.models import load_checkpoint
 from edgespec.models.heads.head import HeadCheckpoint, TargetSizes
-from edgespec.models.heads.mtp import MTP, holds_head
-from edgespec.models.heads.opening import load_head
+from edgespec.models.heads.mtp import MTP, holds_head, load_head
 
 _DEFAULT = "int8"
 

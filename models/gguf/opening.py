@@ -7,18 +7,19 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from edgespec.bundle.manifest import LAST_TOKEN, MEAN, Embedding
 from edgespec.errors import CheckpointError
 from edgespec.models.fields import Fields
 from edgespec.models.gguf.architectures import ARCHITECTURES
 from edgespec.models.gguf.config import ConfigReader
 from edgespec.models.gguf.header import Header, read_header
 from edgespec.models.gguf.hybrids import Lfm2Reader, Qwen35Reader
-from edgespec.models.gguf.pooling import pooled_of
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.gguf.tokenizer import tokenizer_files
 from edgespec.models.gguf.vocabulary import Vocabulary
 from edgespec.models.opened import Opened
 from edgespec.models.parts import Parts
+from edgespec.models.pooled import Pooled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +30,8 @@ SUFFIX = ".gguf"
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _READERS = {"lfm2": Lfm2Reader, "qwen35": Qwen35Reader}
 _TEMPLATE = "tokenizer.chat_template"
+# llama.cpp's numbers of ways to pool, of which 2 is the first token and 4 a ranking.
+_NONE, _POOLINGS = 0, {1: MEAN, 3: LAST_TOKEN}
 
 
 def open_gguf(path: Path) -> Opened:
@@ -59,7 +62,7 @@ def open_gguf(path: Path) -> Opened:
         Parts(tensors, reader.rows(tensors)),
         files,
         _usual(header),
-        pooled_of(metadata, str(kind)),
+        _pooled(metadata, str(kind)),
     )
 
 
@@ -109,3 +112,24 @@ def _whole(path: Path) -> Header:
             )
         entries |= found
     return Header(first.metadata, entries)
+
+
+def _pooled(metadata: Fields, kind: str) -> Pooled | None:
+    """Returns how embeddings are made with a model; None if it writes text.
+
+    llama.cpp's server normalizes vectors whatever the model, and puts no prompt before texts.
+
+    Raises:
+        UnsupportedModelError: It has another pooling, or its rows see those behind them.
+    """
+    name, causal = f"{kind}.pooling_type", f"{kind}.attention.causal"
+    found = metadata.get(name)
+    if found in (None, _NONE):
+        return None
+    if not isinstance(found, int) or found not in _POOLINGS:
+        raise metadata.unsupported(name, "use a model with 1 (mean) or 3 (last token)")
+    if metadata.get(causal) is False:
+        raise metadata.unsupported(
+            causal, "use an embedding model whose tokens see only those before them"
+        )
+    return Pooled(Embedding(_POOLINGS[found], True, {}), None)

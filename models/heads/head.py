@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.models.layers import Attention, Linear, Mlp, Norm, Shapes
+from edgespec.models.layers import Attention, Compound, Linear, Mlp, Norm, Shapes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Fusion:
+class Fusion(Compound):
     """Turns the features of a position, the tapped rows side by side, into one hidden row.
 
     Attributes:
@@ -38,13 +38,9 @@ class Fusion:
     norm: Norm | None = None
     tap_norms: tuple[Norm, ...] = ()
 
-    def tensors(self) -> Shapes:
-        """Returns names and shapes of its tensors."""
-        return _union(self.fc, self.norm, *self.tap_norms)
-
 
 @dataclass(frozen=True)
-class HeadLayer:
+class HeadLayer(Compound):
     """The decoder layer of a head, which reads a token's embedding and a hidden row.
 
     Attributes:
@@ -67,14 +63,9 @@ class HeadLayer:
     mlp: Mlp
     entry: Linear | None = None
 
-    def tensors(self) -> Shapes:
-        """Returns names and shapes of its tensors."""
-        norms = self.token_norm, self.hidden_norm
-        return _union(*norms, self.gate, self.entry, self.attention, self.mlp)
-
 
 @dataclass(frozen=True)
-class Head:
+class Head(Compound):
     """A feature-level draft head.
 
     Attributes:
@@ -107,12 +98,10 @@ class Head:
     rope: Rope | None
 
     def tensors(self) -> Shapes:
-        """Returns names and shapes of all tensors, in the order of computation."""
-        own: Shapes = {} if self.embedding is None else self._embedding_shape(self.embedding)
-        return {**own, **_union(self.fusion, self.layer, self.norm, self.lm_head)}
-
-    def _embedding_shape(self, name: str) -> Shapes:
-        return {name: (self.vocab_size, self.hidden_size)}
+        """Returns names and shapes of all tensors."""
+        shape = self.vocab_size, self.hidden_size
+        own: Shapes = {} if self.embedding is None else {self.embedding: shape}
+        return own | super().tensors()
 
 
 @dataclass(frozen=True)
@@ -149,8 +138,3 @@ class HeadCheckpoint:
     head: Head
     tensors: TensorSource
     ids: NDArray[np.int64]
-
-
-def _union(*parts: Fusion | HeadLayer | Attention | Mlp | Norm | Linear | None) -> Shapes:
-    found = (part.tensors() for part in parts if part is not None)
-    return {name: shape for shapes in found for name, shape in shapes.items()}

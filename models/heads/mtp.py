@@ -18,6 +18,7 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.checkpoint import load_checkpoint
 from edgespec.models.families.qwen3_5 import Qwen3_5
 from edgespec.models.fields import Fields
+from edgespec.models.heads.eagle3 import load_eagle3
 from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
 from edgespec.models.layers import Linear
 from edgespec.models.tensors import check_shapes
@@ -136,3 +137,13 @@ def _head(model: _Layer, checkpoint: Checkpoint) -> Head:
         context_length=decoder.context_length,
         rope=None,
     )
+
+
+def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
+    """Opens the folder of a head, or of a checkpoint that holds one, and checks it.
+
+    Raises:
+        UnsupportedModelError: The head needs something that is not implemented.
+        CheckpointError: It is missing, damaged, inconsistent, or of another target.
+    """
+    return load_mtp(path, target) if is_checkpoint(path) else load_eagle3(path, target)

@@ -27,11 +27,13 @@ def window(length, seed):
     )
 
 
-def test_windows_come_back(tmp_path):
+def test_windows_and_texts_come_back(tmp_path):
     shards, windows = Shards(tmp_path / "shards", 1 << 20), [window(5, 0), window(9, 1)]
-    assert shards.get(3) is None
+    assert shards.get(3) is shards.texts(3) is None
     shards.put(3, windows)
+    shards.put_texts(3, [[1, 2, 3], [4, 5]])
     for again in (shards, Shards(tmp_path / "shards", 1 << 20)):
+        assert again.texts(3) == [[1, 2, 3], [4, 5]]
         found = again.get(3)
         assert [len(each.tokens) for each in found] == [5, 9]
         for one, other in zip(windows, found, strict=True):
@@ -59,13 +61,6 @@ def test_the_least_recently_used_gives_room(tmp_path):
     assert shards.get(3) is not None
     stored = sum(f.stat().st_size for f in (tmp_path / "shards").rglob("*.npy"))
     assert stored <= 2 * one + 3000
-
-
-def test_texts_stay(tmp_path):
-    shards = Shards(tmp_path / "shards", 1)
-    assert shards.texts(0) is None
-    shards.put_texts(0, [[1, 2, 3], [4, 5]])
-    assert Shards(tmp_path / "shards", 1).texts(0) == [[1, 2, 3], [4, 5]]
 
 
 def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from safetensors.numpy import load_file
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from edgespec import LLM
 from edgespec import bundle as bundles
@@ -16,10 +16,10 @@ from edgespec.errors import InputError
 from edgespec.export import copy_with_taps
 from edgespec.models.embedded import BUNDLE
 from edgespec.training.options import TrainingOptions
-from edgespec.training.shape import CONCAT, FUSIONS, GATED
+from edgespec.training.shape import FUSIONS, GATED
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.texts import texts_of
-from edgespec.training.training import Training
+from edgespec.training.training import WORK, Training
 
 OPTIONS = TrainingOptions(
     taps=(2, 4, 6), intermediate_size=64, draft_vocabulary=256, generate=False, window=64,
@@ -82,70 +82,55 @@ def test_the_loss_falls(llm, text, tmp_path, fusion):
     assert done.progress.loss < 0.8 * first
 
 
-def test_the_saved_layout_is_that_of_eagle(llm, text, tmp_path):
+def test_the_saved_layout_is_that_of_eagle_and_other_options_do_not_go_on(llm, text, tmp_path):
     trained(llm, text, tmp_path / "head", tokens=128, fusion=GATED)
     config = json.loads((tmp_path / "head" / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
-    assert config["eagle_config"] == {
-        "eagle_aux_hidden_state_layer_ids": [1, 3, 5], "use_aux_hidden_state": True
+    wanted = {
+        "architectures": ["LlamaForCausalLMEagle3"], "edgespec_fusion": GATED,
+        "draft_vocab_size": 256, "rope_theta": pytest.approx(10_000, rel=1e-3),
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": [1, 3, 5], "use_aux_hidden_state": True
+        },
     }  # fmt: skip
-    assert config["edgespec_fusion"] == GATED
-    assert config["draft_vocab_size"] == 256
-    assert config["rope_theta"] == pytest.approx(10_000, rel=1e-3)
+    assert {name: config[name] for name in wanted} == wanted
     assert config["edgespec"]["target"] == bundles.load(BUNDLE).digest
     assert config["edgespec"]["tokens"] == 128
     tensors = load_file(tmp_path / "head" / "model.safetensors")
-    heads, kv, h = 4 * 64, 2 * 64, 256
-    assert {name: (each.shape, str(each.dtype)) for name, each in tensors.items()} == {
-        "fc.weight": ((h, 3 * h), "float16"),
-        "midlayer.input_layernorm.weight": ((h,), "float16"),
-        "midlayer.hidden_norm.weight": ((h,), "float16"),
-        "midlayer.post_attention_layernorm.weight": ((h,), "float16"),
-        "midlayer.fusion_gate.weight": ((h, 2 * h), "float16"),
-        "midlayer.self_attn.q_proj.weight": ((heads, h), "float16"),
-        "midlayer.self_attn.k_proj.weight": ((kv, h), "float16"),
-        "midlayer.self_attn.v_proj.weight": ((kv, h), "float16"),
-        "midlayer.self_attn.o_proj.weight": ((h, heads), "float16"),
-        "midlayer.mlp.gate_proj.weight": ((64, h), "float16"),
-        "midlayer.mlp.up_proj.weight": ((64, h), "float16"),
-        "midlayer.mlp.down_proj.weight": ((h, 64), "float16"),
-        "norm.weight": ((h,), "float16"),
-        "lm_head.weight": ((256, h), "float16"),
-        "d2t": ((256,), "int64"),
-        "t2d": ((4096,), "bool"),
-    }
+    heads, kv, h, inner = 4 * 64, 2 * 64, 256, 64
+    layer = {
+        "input_layernorm": (h,), "hidden_norm": (h,), "post_attention_layernorm": (h,),
+        "fusion_gate": (h, 2 * h), "self_attn.q_proj": (heads, h), "self_attn.k_proj": (kv, h),
+        "self_attn.v_proj": (kv, h), "self_attn.o_proj": (h, heads), "mlp.gate_proj": (inner, h),
+        "mlp.up_proj": (inner, h), "mlp.down_proj": (h, inner),
+    }  # fmt: skip
+    shapes = {"fc": (h, 3 * h), "norm": (h,), "lm_head": (256, h)}
+    shapes |= {f"midlayer.{name}": shape for name, shape in layer.items()}
+    found = {name: (each.shape, str(each.dtype)) for name, each in tensors.items()}
+    assert found.pop("d2t") == ((256,), "int64")
+    assert found.pop("t2d") == ((4096,), "bool")
+    assert found == {f"{name}.weight": (shape, "float16") for name, shape in shapes.items()}
     ids = np.arange(256) + tensors["d2t"]
     assert np.flatnonzero(tensors["t2d"]).tolist() == ids.tolist()
     rows = TargetGraph(bundles.load(BUNDLE)).projection.rows(ids)
     np.testing.assert_array_equal(tensors["lm_head.weight"], rows.astype(np.float16))
-
-
-def test_other_options_do_not_go_on(llm, text, tmp_path):
-    trained(llm, text, tmp_path / "head", tokens=128)
     with pytest.raises(InputError, match=r"begun with window 64, not 32: give the same options"):
-        trained(llm, text, tmp_path / "head", tokens=128, window=32)
+        trained(llm, text, tmp_path / "head", tokens=128, fusion=GATED, window=32)
 
 
 def test_a_loss_that_is_not_finite_ends_the_training_and_keeps_the_head(llm, text, tmp_path):
     trained(llm, text, tmp_path / "head", tokens=256)
     before = load_file(tmp_path / "head" / "model.safetensors")
-    training = trained(llm, text, tmp_path / "head", tokens=256)
-    with torch.no_grad():
-        training._trained.head.fc.weight.fill_(torch.nan)
-    training._options = replace(training._options, tokens=1000)
+    state = tmp_path / "head" / WORK / "state.safetensors"
+    with safe_open(state, "np") as stored:
+        facts = stored.metadata()
+    tensors = load_file(state)
+    tensors["head.fc.weight"].fill(np.nan)
+    save_file(tensors, state, facts)
     with pytest.raises(InputError, match=r"the loss is nan after 2 steps: give a smaller --lear"):
-        training.run()
+        trained(llm, text, tmp_path / "head", tokens=1000)
     after = load_file(tmp_path / "head" / "model.safetensors")
     for name, each in before.items():
         np.testing.assert_array_equal(each, after[name])
-
-
-@pytest.mark.slow
-def test_a_head_learns_to_be_accepted(llm, text, tmp_path):
-    done = trained(llm, text, tmp_path / "head", tokens=30_000, learning_rate=2e-3)
-    first, second, _ = done.progress.acceptance
-    assert first > 0.6
-    assert second > 0.5
 
 
 @pytest.mark.slow
@@ -158,7 +143,6 @@ def test_the_target_writes_the_texts(llm, tmp_path):
     assert done.progress.tokens >= 128
     again = trained(llm, prompts, tmp_path / "head", options)
     assert again.progress == done.progress
-    assert done._options.fusion == CONCAT
 
 
 @pytest.mark.parametrize(
@@ -195,13 +179,9 @@ def test_prompts_that_cannot_be_read(llm, tmp_path, line):
         ({"steps": 80}, "window is 64: give more than 81 tokens"),
         ({"hours": 0}, "hours is 0: give a number above 0"),
         ({"tokens": 0}, "tokens is 0: give a whole number"),
+        ({"disk": 1000}, "disk is 1000 bytes: a token takes 1924, so give at"),
     ],
 )
-def test_options_out_of_range(changes, message):
+def test_options_out_of_range(llm, text, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
-        replace(OPTIONS, **changes)
-
-
-def test_too_little_disk_is_refused_with_the_numbers(llm, text, tmp_path):
-    with pytest.raises(InputError, match=r"disk is 1000 bytes: a token takes 1924, so give at"):
-        trained(llm, text, tmp_path / "head", disk=1000)
+        trained(llm, text, tmp_path / "head", **changes)

@@ -1,16 +1,18 @@
-"""A real code model fills in text: `EDGESPEC_REAL_MODELS` names a folder with `qwen-coder-0.5b`.
+"""A real code model: `EDGESPEC_REAL_MODELS` names a folder with `qwen-coder-0.5b`.
 
 That is Qwen2.5-Coder-0.5B-Instruct as transformers would save it. Only a trained model shows that
-its prompt has the form that it knows.
+its prompt at a cursor has the form that it knows, and leaves out the marks of calls that its chat
+template asks for.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
+from native_llms import with_library
+from real import FOLDER, needs
 from servers import serving
 
 from edgespec import LLM
@@ -18,47 +20,50 @@ from edgespec.errors import InputError
 from edgespec.runtime.text.infill import InfillFormat
 from edgespec.runtime.text.tokenizer import Tokenizer
 
-FOLDER = Path(os.environ.get("EDGESPEC_REAL_MODELS", ""))
 CODER, CHAT = "qwen-coder-0.5b", "smollm2-135m"
-PLACE = {"device": "onnxruntime:cpu", "threads": 2, "context": 1024}
 BEFORE = (
     "def test_add():\n    assert add(2, 3) == 5\n\n\n"
     'def add(first, second):\n    """Return the sum of both."""\n    return '
 )
 BEHIND = '\n\n\nif __name__ == "__main__":\n    test_add()\n'
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        "EDGESPEC_REAL_MODELS" not in os.environ,
-        reason=f"EDGESPEC_REAL_MODELS names no folder with {CODER}",
-    ),
-]
-
-
-def checkpoint(name):
-    if not (FOLDER / name).is_dir():
-        pytest.skip(f"EDGESPEC_REAL_MODELS has no {name}")
-    return FOLDER / name
+pytestmark = [pytest.mark.slow, needs(CODER), with_library]
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    from edgespec.cli import main
-
-    path = tmp_path_factory.mktemp("real") / "bundle"
-    assert main(["export", str(checkpoint(CODER)), "-o", str(path), "--precision", "int8"]) == 0
-    return path
-
-
-@pytest.fixture(scope="module")
-def llm(bundle):
-    with LLM(bundle, draft="lookup", prefix_reuse=True, **PLACE) as llm:
+def llm(real_bundle):
+    with LLM(real_bundle(CODER, "--precision", "int8"), threads=2, context=1024) as llm:
         yield llm
 
 
+def get_weather(city: str, unit: Literal["celsius", "fahrenheit"] = "celsius") -> str:
+    """Tells the current weather of a city."""
+    return f"{city}, {unit}"
+
+
+def asked(llm, text, **options):
+    messages = [{"role": "user", "content": text}]
+    return llm.chat(messages, tools=[get_weather], max_new_tokens=100, **options)
+
+
+def test_it_calls_without_marks(llm):
+    result = asked(llm, "What is the weather in Rome?")
+    assert "<tool_call>" not in llm.tokenizer.decode(result.tokens, skip_special=False)
+    assert (result.text, result.finish_reason) == ("", "tool_calls")
+    call = result.tool_calls[0]
+    assert call.name == "get_weather"
+    assert get_weather(**call.arguments).startswith("Rome, ")
+    plain = asked(llm, "What is the weather in Rome?", draft_source="none")
+    assert plain.tokens == result.tokens
+
+
+def test_it_answers_in_text_where_it_calls_nothing(llm):
+    result = asked(llm, "What is 2 + 2? Answer with the number only.")
+    assert (result.text.strip(), result.tool_calls) == ("4", ())
+
+
 def test_its_prompt_is_that_of_its_model_card():
-    tokenizer = Tokenizer.from_folder(checkpoint(CODER))
+    tokenizer = Tokenizer.from_folder(FOLDER / CODER)
     files = [("a.py", "x = 1\n"), ("b.py", "y = 2\n")]
     written = (
         "<|repo_name|>project\n<|file_sep|>a.py\nx = 1\n<|file_sep|>b.py\ny = 2\n"
@@ -70,9 +75,10 @@ def test_its_prompt_is_that_of_its_model_card():
     assert {"<|endoftext|>", "<|im_end|>", "<|file_sep|>", "<|fim_pad|>"} <= ends
 
 
+@needs(CHAT)
 def test_a_chat_model_without_the_tokens_is_refused():
     with pytest.raises(InputError, match="cannot fill in text"):
-        InfillFormat(Tokenizer.from_folder(checkpoint(CHAT)))
+        InfillFormat(Tokenizer.from_folder(FOLDER / CHAT))
 
 
 def test_it_writes_what_belongs_between(llm):
@@ -90,6 +96,7 @@ def test_it_reads_other_files(llm):
 
 
 def test_an_editor_gets_it_and_reads_what_is_new_only(llm):
+    llm.forget()
     body = {
         "input_prefix": "", "input_suffix": BEHIND, "n_predict": 32, "n_indent": 4,
         "samplers": ["top_k", "top_p", "infill"], "t_max_predict_ms": 60_000,
