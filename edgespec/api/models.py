@@ -12,10 +12,9 @@ from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.drafters.head import HeadGraph
 from edgespec.runtime.kernels import library, missing_kernels
 from edgespec.runtime.plan import HOST, Placement, Plan, Wish, plan
-from edgespec.runtime.sequences.model import NATIVE, Graph, Model
+from edgespec.runtime.sequences.model import NATIVE, Graph, Model, Rope
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
-from edgespec.runtime.sequences.rope import Rope
 from edgespec.runtime.speculation.generation import AUTO
 from edgespec.system.memory import available_bytes
 from edgespec.system.processors import default_threads

@@ -13,7 +13,7 @@ from edgespec.api.keywords import ChatKeywords, GenerationKeywords
 from edgespec.api.options import GenerationOptions, shown
 from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError
-from edgespec.runtime.sequences.sequence import Sequence as Kept
+from edgespec.runtime.sequences.pool import Sequence as Kept
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM

@@ -16,7 +16,7 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.trees.tree import ROOT, TokenTree
+from edgespec.runtime.speculation.tree import ROOT, TokenTree
 
 CHUNKS = (64, 16, 5)
 """Largest chunk sizes in tokens; the text is read once with each."""

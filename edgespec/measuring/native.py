@@ -23,7 +23,7 @@ from edgespec.measuring.worker import Made, Request
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.deployment.memory import USUAL_CONTEXT
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.sequences.sequence import Sequence as Tokens
+from edgespec.runtime.sequences.pool import Sequence as Tokens
 from edgespec.runtime.speculation.generation import AUTO
 
 _OTHERS = 6  # most further rows between the text's own ones

@@ -16,7 +16,7 @@ from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.decoding.generate import Round
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.text.pieces import CallPiece
+from edgespec.runtime.text.streaming import CallPiece
 from edgespec.server.metrics import Metrics
 from edgespec.server.queue import Queue
 from edgespec.server.refusals import shutting_down

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from edgespec.api.result import GenerationResult
-from edgespec.runtime.text.pieces import CallPiece
+from edgespec.runtime.text.streaming import CallPiece
 from edgespec.server.fields import LONG, SOME, Fields, Noted
 from edgespec.server.refusals import RequestError, shown
 

@@ -13,7 +13,7 @@ from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.sampling.likeliest import likeliest_tokens
+from edgespec.runtime.sampling.truncation import likeliest_tokens
 
 TOP = 64
 """Number of likeliest tokens that are kept for each row."""

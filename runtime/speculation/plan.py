@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-from edgespec.runtime.speculation.cost import PassCost
-from edgespec.runtime.speculation.generation import Generation
-from edgespec.runtime.trees.proposal import Forecast, Proposal
+from edgespec.runtime.sequences.model import PassCost
+from edgespec.runtime.speculation.generation import Forecast
+from edgespec.runtime.speculation.schedule import Scheduled
 
 _LONGEST_CHAIN = 8  # drafted tokens by which the usual saving is judged
 
 _FURTHER = (1, 2, 4, 8, 16)  # rows of which the cheapest ones tell what a node must be worth
-
-
-@dataclass(eq=False)
-class Scheduled:
-    """A sequence's part of a pass.
-
-    Attributes:
-        generation: whose sequence.
-        reading: tokens that the target reads, the last committed one or a chunk of the prompt.
-        complete: whether these are all tokens, so that there will be a new one.
-        depth: largest depth of a node; 0 if there must be no tree.
-        is_prompt: whether these are tokens of the prompt.
-        proposal: nodes that drafters propose, and in the end those that are verified.
-    """
-
-    generation: Generation
-    reading: list[int]
-    complete: bool
-    depth: int
-    is_prompt: bool = False
-    proposal: Proposal = field(default_factory=Proposal)
-
-    @property
-    def most_nodes(self) -> int:
-        """Largest number of nodes."""
-        return self.generation.request.limits.max_nodes
 
 
 class Plan:
@@ -53,16 +26,17 @@ class Plan:
     Args:
         cost: of the target's passes.
         parts: sequences of the pass.
+        drafting: those that may have a tree.
 
     Attributes:
-        parts: see above.
-        drafting: those that may have a tree.
+        drafting: see above.
         spent: seconds that drafts have taken so far in this round.
     """
 
-    def __init__(self, cost: PassCost, parts: Sequence[Scheduled]) -> None:
-        self.parts = parts
-        self.drafting = [part for part in parts if part.depth > 0]
+    def __init__(
+        self, cost: PassCost, parts: Sequence[Scheduled], drafting: Sequence[Scheduled]
+    ) -> None:
+        self.drafting = drafting
         self.spent = 0.0
         self._cost = cost
         self._rows = sum([len(part.reading) for part in parts])

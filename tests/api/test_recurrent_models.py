@@ -22,7 +22,7 @@ from edgespec.models import load_checkpoint
 from edgespec.runtime.engines.recurrence import recurrent_bytes
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.slots import Slots
-from edgespec.runtime.trees.tree import ROOT, TokenTree
+from edgespec.runtime.speculation.tree import ROOT, TokenTree
 
 recurrent = pytest.mark.parametrize("name", RECURRENT)
 

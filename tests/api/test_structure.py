@@ -17,9 +17,9 @@ from edgespec.runtime.drafters import NoDrafter, TreeBudget
 from edgespec.runtime.drafters.grammar import GrammarDrafter
 from edgespec.runtime.sampling.grammar import GrammarCompiler
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
-from edgespec.runtime.trees.proposal import Proposal
-from edgespec.runtime.trees.tree import ROOT
-from edgespec.runtime.trees.walk import Verdict
+from edgespec.runtime.speculation.tree import Proposal
+from edgespec.runtime.speculation.tree import ROOT
+from edgespec.runtime.speculation.tree import Verdict
 
 SCHEMA = {
     "type": "object",

@@ -15,7 +15,7 @@ from edgespec.api.loading import LoadOptions
 from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.shapes import ring_rows
-from edgespec.runtime.trees.tree import ROOT, TokenTree
+from edgespec.runtime.speculation.tree import ROOT, TokenTree
 
 WINDOW = 40
 RING = ring_rows(WINDOW)  # 320 of the 512 positions that the models know

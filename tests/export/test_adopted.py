@@ -25,7 +25,7 @@ from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.sizes import stage_sizes
 from edgespec.runtime.execution.stage_files import require_suited
-from edgespec.runtime.trees.tree import ROOT, TokenTree
+from edgespec.runtime.speculation.tree import ROOT, TokenTree
 from edgespec.tuning.adopting import adopt
 
 SAME = 1e-4

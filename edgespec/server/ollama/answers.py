@@ -10,7 +10,7 @@ from typing import Any
 
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.text.pieces import ToolCall
+from edgespec.runtime.text.streaming import ToolCall
 from edgespec.server.answers import TokenTexts
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part
