@@ -405,7 +405,7 @@ class LLM:
         sampler = Sampler(made, self.tokenizer.vocab_size)
         request = Request(
             asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
-            predicted[: self.context_length], kept,
+            predicted[: self.context_length] if limits.max_nodes else (), kept,
         )  # fmt: skip
         end = TextEnd(made.stop, made.min_indent, made.max_time)
         models, memory = list(self.models.values()), None

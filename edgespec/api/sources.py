@@ -60,6 +60,8 @@ class Sources:
         self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, plan: Plan
     ) -> None:
         self._bundle, self._options = bundle, options
+        if bundle.target.embedding is not None:
+            _require_no_drafts(options)
         features = DRAFT in plan.roles and bundle.manifest.roles[DRAFT].is_head
         self.models = {
             name: load_model(bundle, name, placed, options.threads, plan.slots[name], features)
@@ -125,6 +127,17 @@ class Sources:
             raise BundleError(f"{self._bundle.path}: skip_sets[0]: {error}") from error
         model.measure(_DRAFT_SECONDS)
         return [SkipDrafter(model)]
+
+
+def _require_no_drafts(options: LoadOptions) -> None:
+    """Refuses options of drafts, for a model that makes embeddings."""
+    asked = {"draft": options.draft, "draft_memory": options.draft_memory}
+    for name, value in asked.items():
+        if value not in (None, AUTO, NO_DRAFT):
+            raise InputError(
+                f"{name} is {str(value)!r}: the model makes embeddings, so that there is no text "
+                "to draft for: leave it out"
+            )
 
 
 def stored_prompts(files: PromptFiles, bundle: Bundle) -> StoredPrompts:

@@ -155,7 +155,7 @@ class TreeDrafter(ABC):
         """
         ids, columns = self._ids, min(sampler.vocab_size, logits.shape[1])
         best = likeliest_tokens(logits, columns, min(_CANDIDATES, columns))
-        found = np.take_along_axis(logits, best, axis=1)
+        found = logits[np.arange(len(logits))[:, None], best]
         peak = found[:, 0]
         total = np.log(np.exp(found - peak[:, None]).sum(axis=1)) + peak
         return Candidates(best if ids is None else ids[best], found, total)

@@ -249,7 +249,7 @@ class Engine:
                 drafted - begin, verified - drafted, None if part.is_prompt else forecast,
                 part.generation.take_logprobs(),
             )  # fmt: skip
-            part.generation.rounds.append(made)
+            part.generation.add(made)
             if part.is_prompt:  # others that begin alike need not read it
                 self.target.prefixes.add(part.generation.sequence)
             if self._store is not None:
@@ -289,7 +289,7 @@ class Engine:
             generation.fail(error)
             return (), 0
         _accept(generation, rows, [*range(read), *[read + node for node in verdict.nodes]])
-        generation.commit(verdict.tokens)
+        generation.tokens.extend(verdict.tokens)
         if generation.drafters:
             reading = Reading(rows, logits, verdict.tokens)
             for drafter in generation.drafters:

@@ -261,14 +261,17 @@ class Generation:
 
         return walk(tree, choose, self.request.limits.stop_ids)
 
-    def commit(self, tokens: ListLike[int]) -> None:
-        """Appends new tokens."""
-        self.tokens.extend(tokens)
-        if tokens[-1] in self.request.limits.stop_ids:
+    def add(self, made: Round) -> None:
+        """Adds a round, whose tokens are part of the sequence, and ends where they say so."""
+        self.rounds.append(made)  # first, since other threads take it as the last one
+        if not made.tokens:
+            return
+        limits = self.request.limits
+        if made.tokens[-1] in limits.stop_ids:
             self.finish = "stop"
         elif self.remaining <= 0:
             new = len(self.tokens) - len(self.request.prompt)
-            self.finish = "length" if new >= self.request.limits.max_new_tokens else "context"
+            self.finish = "length" if new >= limits.max_new_tokens else "context"
 
     def fail(self, error: Exception) -> None:
         """Ends it with an error."""

@@ -287,9 +287,12 @@ class TextEnd:
     ) -> None:
         self._stops = StopMatcher(stop)
         self._lines = LineMatcher(min_indent, max_time)
+        self._any = bool(stop or min_indent or max_time is not None)
 
     def push(self, text: str) -> tuple[str, bool]:
         """See `StopMatcher.push`."""
+        if not self._any:
+            return text, False
         text, stopped = self._stops.push(text)
         text, ended = self._lines.push(text)
         return text, stopped or ended

@@ -5,24 +5,19 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from nodes import needs_library
-from parity import made
+from native_llms import with_library
 
 from edgespec import bundle as bundles
 from edgespec.api.portable import portable_graph
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.export import ExportOptions, export_bundle
 
-pytestmark = needs_library
+pytestmark = with_library
 
 
 @pytest.fixture
-def bundle(tmp_path):
-    made(tmp_path / "source", "llama")
-    options = ExportOptions("int4")
-    export_bundle(tmp_path / "source", tmp_path / "bundle", options=options)
-    return bundles.load(tmp_path / "bundle")
+def bundle(exported):
+    return bundles.load(exported)
 
 
 def test_graphs_are_made_once(bundle, own_cache, tmp_path):

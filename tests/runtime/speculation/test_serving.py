@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 
 import pytest
-from engines import plain_engine, request, tokens_of, toy_engine
+from engines import engine_of, plain_engine, request, tokens_of, toy_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import toy_model
@@ -234,6 +235,41 @@ def test_threads_share_passes():
 
     together(*[lambda number=number: work(number) for number in range(4)])
     assert len(engine.target.graph.calls) < 250
+
+
+class Slow:
+    """Drafts nothing, and takes its time to observe the last tokens of a generation."""
+
+    name = "slow"
+    draft = end = forget = lambda *_: None
+
+    def __init__(self):
+        self.committed = threading.Event()
+
+    def begin(self, generation):
+        return True
+
+    def observe(self, generation, reading):
+        if generation.remaining == 0:
+            self.committed.set()
+            time.sleep(0.1)
+
+
+def test_the_last_round_reaches_whoever_asks_while_it_is_made():
+    slow, found = Slow(), []
+    engine = engine_of(slow)
+    asked = engine.add(request(n=5))
+
+    def ask():
+        slow.committed.wait(60)
+        found.extend(iter(lambda: engine.next_round(asked), None))
+
+    def make():
+        while not asked.has_ended:
+            engine.step()
+
+    together(ask, make)
+    assert [token for made in found for token in made.tokens] == asked.tokens[3:]
 
 
 def test_any_thread_cancels():
