@@ -10,16 +10,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from edgespec.api.answer_text import AnswerText
+from edgespec.api.chat import Conversation
 from edgespec.api.predictions import prediction_facts
 from edgespec.api.result import GenerationResult, rates
 from edgespec.errors import InputError
-from edgespec.runtime.drafters.predicted_text import Prediction
+from edgespec.runtime.drafters.alignment import Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
-from edgespec.runtime.text.pieces import Piece
+from edgespec.runtime.text.streaming import Piece, StreamDecoder, TextEnd, ToolCall
+from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.environment import peak_rss_mb
 
 
@@ -249,3 +250,68 @@ class _Generated:
     def _prediction_facts(self) -> dict[str, Any]:
         expected = self._request.prediction
         return prediction_facts(Prediction(expected) if expected else None, self._text.tokens)
+
+
+class AnswerText:
+    """Turns tokens into text: whole characters only, cut where it ends, without an end token.
+
+    Args:
+        asked: the prompt, and how the text is taken apart.
+        tokenizer: tokenizer of the target.
+        end: what ends the text besides its tokens.
+        stop_ids: tokens that end it.
+
+    Attributes:
+        tokens: the tokens so far, with the one that ended it.
+        pieces: what they consist of.
+        stopped: whether the text has ended.
+    """
+
+    def __init__(
+        self, asked: Conversation, tokenizer: Tokenizer, end: TextEnd, stop_ids: frozenset[int]
+    ) -> None:
+        self._decoder = StreamDecoder(tokenizer, asked.prompt, asked.shown)
+        self._end, self._reader = end, asked.reader
+        # An end token may be a mark that the reader needs, such as one behind a call.
+        self._left_out = stop_ids - asked.shown.keys()
+        self.tokens: list[int] = []
+        self.pieces: list[Piece] = []
+        self.stopped = False
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The complete tool calls so far."""
+        return () if self._reader is None else tuple(self._reader.calls)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """The number of tokens of reasoning so far."""
+        return 0 if self._reader is None else self._reader.reasoning_tokens
+
+    def push(self, tokens: Sequence[int]) -> Piece:
+        """Adds tokens and returns what is now final; drops tokens after the end."""
+        piece = Piece()
+        for token in tokens:
+            self.tokens.append(token)
+            if token not in self._left_out:
+                piece += self._taken_apart(self._show(self._decoder.push(token)), 1)
+            if self.stopped:
+                break
+        self.pieces.append(piece)
+        return piece
+
+    def flush(self) -> Piece:
+        """Returns the rest of the text after the last token."""
+        rest = self._show(self._decoder.flush())
+        piece = self._taken_apart(rest + self._end.flush(), 0)
+        if self._reader is not None:
+            piece += self._reader.finish()
+        self.pieces.append(piece)
+        return piece
+
+    def _show(self, text: str) -> str:
+        piece, self.stopped = self._end.push(text)
+        return piece
+
+    def _taken_apart(self, text: str, tokens: int) -> Piece:
+        return Piece(text) if self._reader is None else self._reader.push(text, tokens)

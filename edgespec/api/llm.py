@@ -9,10 +9,9 @@ from typing import Any, cast, overload
 
 from edgespec import bundle as bundles
 from edgespec.api import at_once, session_files
-from edgespec.api.answer_text import AnswerText
 from edgespec.api.chat import ChatOptions, Conversation
 from edgespec.api.embedding import Embedder, Inputs, engine_row
-from edgespec.api.generation import GenerationStream
+from edgespec.api.generation import AnswerText, GenerationStream
 from edgespec.api.loading import (
     MAX_DRAFT_TOKENS,
     PLANNED_DRAFT_TOKENS,
@@ -33,11 +32,11 @@ from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Rows
-from edgespec.runtime.sequences.sequence import Sequence as Kept
+from edgespec.runtime.sequences.pool import Sequence as Kept
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
-from edgespec.runtime.text.endings import TextEnd
 from edgespec.runtime.text.infill import InfillPrompt
+from edgespec.runtime.text.streaming import TextEnd
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.options import checked, shown
 
@@ -87,7 +86,7 @@ class LLM:
         self._prompts = Prompts(self.bundle, self.tokenizer, self.context_length)
         self._stored = None if files is None else stored_prompts(files, self.bundle)
         target = self.models[TARGET]
-        self.engine = Engine(target, self._sources.cost, self._sources.drafters, self._stored)
+        self.engine = Engine(target, self._sources.drafters, self._stored)
         self.draft_sources = self._sources.names
 
     def warm_up(self) -> None:
@@ -405,7 +404,7 @@ class LLM:
         sampler = Sampler(made, self.tokenizer.vocab_size)
         request = Request(
             asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
-            predicted[: self.context_length], kept,
+            predicted[: self.context_length] if limits.max_nodes else (), kept,
         )  # fmt: skip
         end = TextEnd(made.stop, made.min_indent, made.max_time)
         models, memory = list(self.models.values()), None

@@ -17,10 +17,9 @@ from edgespec.runtime.drafters.head import HeadGraph
 from edgespec.runtime.kernels import library, missing_kernels
 from edgespec.runtime.plan import HOST, Placement, Plan, Wish, plan
 from edgespec.runtime.sequences.chain import Chain, Link
-from edgespec.runtime.sequences.model import NATIVE, Graph, Model
+from edgespec.runtime.sequences.model import NATIVE, Graph, Model, Rope
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
-from edgespec.runtime.sequences.rope import Rope
 from edgespec.runtime.speculation.generation import AUTO
 from edgespec.system.machine import available_bytes, default_threads
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgespec.errors import InputError, reason
-from edgespec.runtime.drafters.alignment import Alignment
-from edgespec.runtime.drafters.predicted_text import Prediction
+from edgespec.runtime.drafters.alignment import Alignment, Prediction
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 

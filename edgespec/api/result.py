@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.speculation.generation import Round
-from edgespec.runtime.text.pieces import ToolCall
+from edgespec.runtime.text.streaming import ToolCall
 
 _WARM_UP = 10  # rounds before the planner's forecast is compared with the measured speed
 

@@ -13,7 +13,7 @@ from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.sequences.model import Model
-from edgespec.runtime.sequences.sequence import Sequence
+from edgespec.runtime.sequences.pool import Sequence
 from edgespec.system.files import replaced
 
 VERSION = "2"

@@ -12,7 +12,7 @@ from edgespec.api.generation import GenerationStream
 from edgespec.api.options import GenerationOptions
 from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError
-from edgespec.runtime.sequences.sequence import Sequence as Kept
+from edgespec.runtime.sequences.pool import Sequence as Kept
 from edgespec.system.options import shown
 
 if TYPE_CHECKING:

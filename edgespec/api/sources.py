@@ -21,13 +21,11 @@ from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.parallel import ParallelDrafter
 from edgespec.runtime.drafters.prediction import PredictionDrafter
-from edgespec.runtime.drafters.recycling import RecyclingDrafter
+from edgespec.runtime.drafters.recycling import RecyclingDrafter, Successors
 from edgespec.runtime.drafters.skip import SkipDrafter
-from edgespec.runtime.drafters.successors import Successors
 from edgespec.runtime.drafters.translated import RecodedDrafter, SharedDrafter
 from edgespec.runtime.plan import Plan
 from edgespec.runtime.sequences.model import NATIVE
-from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
@@ -48,7 +46,6 @@ class Sources:
 
     Attributes:
         models: the target and the draft, if one is loaded, by their names.
-        cost: of the target's passes; None if nothing drafts.
         drafters: the cheapest first.
         recycling: the one of them that recycles tokens.
         names: allowed values of a text's `draft_source`.
@@ -63,17 +60,18 @@ class Sources:
         self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, plan: Plan
     ) -> None:
         self._bundle, self._options = bundle, options
+        if bundle.target.embedding is not None:
+            _require_no_drafts(options)
         features = DRAFT in plan.roles and bundle.manifest.roles[DRAFT].is_head
         self.models = {
             name: load_model(bundle, name, placed, options.threads, plan.slots[name], features)
             for name, placed in plan.roles.items()
         }
-        self.cost: PassCost | None = None
         self.drafters: list[Drafter] = []
         self.recycling = RecyclingDrafter(self._successors)
         self.names: tuple[str, ...] = (NO_DRAFT,)
         if options.draft != NO_DRAFT and bundle.target.embedding is None:
-            self.cost = PassCost.measure(self.models[TARGET], _TARGET_SECONDS)
+            self.models[TARGET].measure(_TARGET_SECONDS)
             dear = [*self._by_draft(tokenizer), *self._by_skips()]
             for each in dear[1:]:  # they are alternatives
                 each.in_auto = False
@@ -101,18 +99,18 @@ class Sources:
         if role is None or DRAFT not in self.models:
             return []
         model, context = self.models[DRAFT], role.context_length
-        cost = PassCost.measure(model, _DRAFT_SECONDS)
+        model.measure(_DRAFT_SECONDS)
         vocabularies = VocabularyMap.of(self._bundle, tokenizer)
         if vocabularies is not None:
             _log.info("%s", vocabularies)
             made = SharedDrafter if vocabularies.shares_enough else RecodedDrafter
-            return [made(model, cost, context, vocabularies)]
+            return [made(model, context, vocabularies)]
         ids = _ids(self._bundle, role)
         if role.is_head:
-            return [HeadDrafter(model, cost, context, ids)]
-        drafters: list[TreeDrafter] = [ModelDrafter(model, cost, context, ids)]
+            return [HeadDrafter(model, context, ids)]
+        drafters: list[TreeDrafter] = [ModelDrafter(model, context, ids)]
         if role.mask_token is not None:
-            drafters.insert(0, ParallelDrafter(model, cost, context, role.mask_token, ids))
+            drafters.insert(0, ParallelDrafter(model, context, role.mask_token, ids))
         return drafters
 
     def _by_skips(self) -> list[TreeDrafter]:
@@ -127,7 +125,19 @@ class Sources:
             model = load_part(self._bundle, target, sets[0].skipped, self._options.threads)
         except ValueError as error:
             raise BundleError(f"{self._bundle.path}: skip_sets[0]: {error}") from error
-        return [SkipDrafter(model, PassCost.measure(model, _DRAFT_SECONDS))]
+        model.measure(_DRAFT_SECONDS)
+        return [SkipDrafter(model)]
+
+
+def _require_no_drafts(options: LoadOptions) -> None:
+    """Refuses options of drafts, for a model that makes embeddings."""
+    asked = {"draft": options.draft, "draft_memory": options.draft_memory}
+    for name, value in asked.items():
+        if value not in (None, AUTO, NO_DRAFT):
+            raise InputError(
+                f"{name} is {str(value)!r}: the model makes embeddings, so that there is no text "
+                "to draft for: leave it out"
+            )
 
 
 def stored_prompts(files: PromptFiles, bundle: Bundle) -> StoredPrompts:

@@ -18,7 +18,7 @@ import numpy as np
 
 from edgespec.api.prompt_files import DamagedError, PromptFiles
 from edgespec.runtime.arrays import Array
-from edgespec.runtime.sequences.sequence import Sequence as Tokens
+from edgespec.runtime.sequences.pool import Sequence as Tokens
 
 BLOCK = 128
 """Tokens of a block. What a prompt has behind its last whole block is computed again."""

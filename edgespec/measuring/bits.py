@@ -14,7 +14,7 @@ import numpy as np
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.sequences.sequence import Sequence as Tokens
+from edgespec.runtime.sequences.pool import Sequence as Tokens
 
 CHUNKS = (64, 16, 5)
 """Largest chunk sizes in tokens; the sequence is read once with each."""

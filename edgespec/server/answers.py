@@ -13,7 +13,7 @@ from typing import ClassVar
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.text.pieces import CallPiece
+from edgespec.runtime.text.streaming import CallPiece
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.bodies import Json
 from edgespec.server.refusals import RequestError

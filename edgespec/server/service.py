@@ -16,7 +16,7 @@ from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.speculation.generation import Round
-from edgespec.runtime.text.pieces import CallPiece
+from edgespec.runtime.text.streaming import CallPiece
 from edgespec.server.metrics import Metrics
 from edgespec.server.refusals import RequestError, shutting_down
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.sampling.likeliest import likeliest_tokens
+from edgespec.runtime.sampling.truncation import likeliest_tokens
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 
 TOP = 64

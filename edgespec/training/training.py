@@ -15,7 +15,7 @@ from edgespec.api.llm import LLM
 from edgespec.api.models import load_model
 from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
-from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.sequences.model import PassCost
 from edgespec.system.machine import default_threads
 from edgespec.training import checkpoints
 from edgespec.training.checkpoints import Progress

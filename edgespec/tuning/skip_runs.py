@@ -17,8 +17,7 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.kernels import library
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
-from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.sequences.model import AFTER, Model, PassCost, Rows
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 _ROWS, _FIRST = 128, 16  # rows on which drafts are tried at most; the tokens before the first one

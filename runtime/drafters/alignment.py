@@ -8,13 +8,14 @@ changed alike further on.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from edgespec.runtime.drafters.edits import Edit, Edits
-from edgespec.runtime.drafters.predicted_text import Prediction
+from edgespec.runtime.drafters.lookup import SuffixAutomaton
 
 _NEAR = 32  # tokens ahead in which a text most likely goes on behind an edit
 # Tokens side by side from which on a place is no accident: one nearby, and one that is not.
@@ -191,3 +192,120 @@ def _common_end(one: Sequence[int], other: Sequence[int]) -> int:
     """Returns the number of last tokens that are the same in both."""
     pairs = zip(reversed(one), reversed(other), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+class Prediction:
+    """A predicted text, in which the end of another text can be found.
+
+    Args:
+        tokens: the predicted tokens.
+
+    Attributes:
+        tokens: the same.
+        automaton: suffix automaton of them.
+    """
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = tuple(tokens)
+        self.automaton = SuffixAutomaton()
+        self.automaton.extend(tokens)
+        packed = array("q", tokens)
+        self._width, self._bytes = packed.itemsize, packed.tobytes()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def nearest(self, end: int, length: int, after: int) -> int:
+        """Returns where the tokens before a place occur next behind another place.
+
+        Args:
+            end: place just after an occurrence.
+            length: number of tokens before `end` to look for, at least 1.
+            after: place behind which to look first.
+
+        Returns:
+            The end of the first occurrence that ends behind `after`, or else that of the last one
+            before it.
+        """
+        pattern = self._bytes[(end - length) * self._width : end * self._width]
+        start = max(0, after + 1 - length) * self._width
+        while (found := self._bytes.find(pattern, start)) % self._width:
+            if found < 0:  # there is none
+                return self._last(pattern) + length
+            start = found + 1  # across the borders of tokens
+        return found // self._width + length
+
+    def _last(self, pattern: bytes) -> int:
+        stop = len(self._bytes)
+        while (found := self._bytes.rfind(pattern, 0, stop)) % self._width:
+            stop = found + len(pattern) - 1
+        return found // self._width
+
+
+_LONGEST_OLD, _LONGEST_NEW = 16, 32  # tokens; longer changes seldom come again
+_KEPT = 4  # edits that begin with the same token
+
+
+@dataclass
+class Edit:
+    """Tokens of the prediction that the text has replaced, or had others put before them.
+
+    Attributes:
+        before: token before them; None at the beginning.
+        old: the replaced tokens; empty if tokens were only put in.
+        new: the tokens in their place, at least one.
+        hits: number of places where the text has done so.
+        misses: number of places where it could have, and kept the prediction.
+    """
+
+    before: int | None
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+    hits: int = 0
+    misses: int = 0
+
+
+class Edits:
+    """The edits of a text.
+
+    Args:
+        tokens: the predicted tokens.
+    """
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = tuple(tokens)
+        self._by_first: dict[int, list[Edit]] = {}  # by the predicted token, the latest first
+
+    def at(self, place: int) -> Edit | None:
+        """Returns the edit to expect before a predicted token; None if there is none."""
+        if not self._by_first or place >= len(self._tokens):
+            return None
+        for edit in self._by_first.get(self._tokens[place], ()):
+            if edit.hits > edit.misses and self._fits(edit, place):
+                return edit
+        return None
+
+    def learn(self, start: int, stop: int, new: Sequence[int]) -> None:
+        """Record that the text has `new` where the prediction has the tokens from start to stop."""
+        if not 0 <= stop - start <= _LONGEST_OLD or not 0 < len(new) <= _LONGEST_NEW:
+            return
+        if start == len(self._tokens):
+            return
+        old, known = self._tokens[start:stop], self._by_first.setdefault(self._tokens[start], [])
+        before = self._before(start)
+        for edit in known:
+            if (edit.old, edit.new) == (old, tuple(new)) and self._fits(edit, start):
+                break
+        else:
+            edit = Edit(before, old, tuple(new))
+            known.insert(0, edit)
+            del known[_KEPT:]
+        edit.hits += 1
+
+    def _fits(self, edit: Edit, place: int) -> bool:
+        if not edit.old:
+            return edit.before == self._before(place)
+        return self._tokens[place : place + len(edit.old)] == edit.old
+
+    def _before(self, place: int) -> int | None:
+        return self._tokens[place - 1] if place else None

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from edgespec.runtime.arrays import Floats
-from edgespec.runtime.sequences.model import Rows
-from edgespec.runtime.sequences.sequence import Sequence as Tokens
-from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import Plan
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Reading:
-    """What a pass read of a sequence, and what came of it.
-
-    Attributes:
-        rows: tokens that were read, then the nodes of the verified tree.
-        logits: [nodes + 1, V] float32 of the last token read and of the nodes.
-        tokens: the new tokens, which are part of the sequence already.
-    """
-
-    rows: Rows
-    logits: Floats
-    tokens: Sequence[int]
 
 
 class Drafter(Protocol):
@@ -35,8 +16,8 @@ class Drafter(Protocol):
     def name(self) -> str:
         """Name of the source in options and statistics."""
 
-    def begin(self, generation: Generation) -> None:
-        """A generation begins."""
+    def begin(self, generation: Generation) -> bool:
+        """A generation begins; returns whether this source drafts for it."""
 
     def draft(self, plan: Plan) -> None:
         """Adds nodes to the proposals of a pass; those of cheaper sources are there already."""
@@ -45,7 +26,7 @@ class Drafter(Protocol):
         """Learns from a pass that brought new tokens, whichever source drafted the tree."""
 
     def end(self, generation: Generation) -> None:
-        """A generation has ended."""
+        """A generation that it drafts for has ended."""
 
     def forget(self) -> None:
         """Forgets what earlier generations taught."""
@@ -54,15 +35,15 @@ class Drafter(Protocol):
 class Store(Protocol):
     """Keeps what sequences have read beyond the process. It is used between passes."""
 
-    def begin(self, sequence: Tokens) -> int:
+    def begin(self, sequence: Sequence) -> int:
         """A sequence begins: reads what is stored of it, but for its last token.
 
         Returns:
             The number of tokens that it has read now in addition.
         """
 
-    def look(self, sequence: Tokens) -> None:
+    def look(self, sequence: Sequence) -> None:
         """A sequence went on."""
 
-    def end(self, sequence: Tokens) -> None:
+    def end(self, sequence: Sequence) -> None:
         """A sequence has ended; its slots are still its own."""

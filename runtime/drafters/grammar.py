@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from edgespec.runtime.drafters.base import Reading
 from edgespec.runtime.sampling.constraint import Constraint
-from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import Plan
-from edgespec.runtime.trees.proposal import Proposal
-from edgespec.runtime.trees.tree import ROOT
+from edgespec.runtime.speculation.tree import ROOT, Proposal
 
 # Value of a forced token. A grammar forces bytes, which the target may split into other tokens.
 _FORCED_VALUE = 0.95
@@ -21,14 +19,15 @@ class GrammarDrafter:
 
     name = "grammar"
 
-    def begin(self, generation: Generation) -> None:
+    def begin(self, generation: Generation) -> bool:
         """See `Drafter`."""
+        return generation.drafts and generation.request.grammar is not None
 
     def draft(self, plan: Plan) -> None:
         """See `Drafter`."""
         for part in plan.drafting:
             grammar = part.generation.request.grammar
-            if grammar is not None and part.generation.drafts:
+            if grammar is not None and self in part.generation.drafters:
                 most = min(part.depth, part.most_nodes)
                 part.proposal = _fitting(grammar, part.proposal, most)
 

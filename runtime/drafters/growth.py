@@ -15,17 +15,15 @@ import numpy.typing as npt
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
-from edgespec.runtime.drafters.base import Reading
 from edgespec.runtime.drafters.ranking import Candidates, rank
-from edgespec.runtime.sampling.likeliest import likeliest_tokens
 from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.sampling.truncation import likeliest_tokens
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.sequences.sequence import Sequence
-from edgespec.runtime.speculation.cost import PassCost
-from edgespec.runtime.speculation.generation import Generation
-from edgespec.runtime.speculation.plan import Plan, Scheduled
-from edgespec.runtime.trees.proposal import Proposal
-from edgespec.runtime.trees.tree import ROOT
+from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.speculation.generation import Generation, Reading
+from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.tree import ROOT, Proposal
 
 USUAL_READING = 4
 """Rows that a round's first call reads at most, if the model drafts in every round."""
@@ -107,19 +105,20 @@ class TreeDrafter(ABC):
     model's own pool. Growth ends where a level does not gain tokens as fast as the pass without it.
 
     Args:
-        model: the model.
-        cost: of its calls.
+        model: the model, of which it is known what passes cost.
         ids: tokens that the model's logits stand for; None: token n is column n.
+
+    Attributes:
+        model: see above.
     """
 
     name: str
     in_auto = True
     """Whether generations that ask for all sources draft with it, too."""
 
-    def __init__(self, model: Model, cost: PassCost, ids: Ids | None = None) -> None:
-        self._model = model
+    def __init__(self, model: Model, ids: Ids | None = None) -> None:
+        self.model = model
         self._ids = ids
-        self._cost = cost
         self._states = dict[Generation, State]()
         self.forget()
 
@@ -156,7 +155,7 @@ class TreeDrafter(ABC):
         """
         ids, columns = self._ids, min(sampler.vocab_size, logits.shape[1])
         best = likeliest_tokens(logits, columns, min(_CANDIDATES, columns))
-        found = np.take_along_axis(logits, best, axis=1)
+        found = logits[np.arange(len(logits))[:, None], best]
         peak = found[:, 0]
         total = np.log(np.exp(found - peak[:, None]).sum(axis=1)) + peak
         return Candidates(best if ids is None else ids[best], found, total)
@@ -181,10 +180,12 @@ class TreeDrafter(ABC):
     def _leave(self, state: State) -> None:  # noqa: B027 - not all can
         """Leaves what was read to other sequences that begin alike."""
 
-    def begin(self, generation: Generation) -> None:
+    def begin(self, generation: Generation) -> bool:
         """See `Drafter`. The prompt is read at the first draft that promises to pay for it."""
-        if generation.drafts_by(self.name, self.in_auto):
-            self._states[generation] = State(generation, self._sequence(generation))
+        if not generation.drafts_by(self.name, self.in_auto):
+            return False
+        self._states[generation] = State(generation, self._sequence(generation))
+        return True
 
     def draft(self, plan: Plan) -> None:
         """See `Drafter`."""
@@ -207,7 +208,7 @@ class TreeDrafter(ABC):
                 if node.depth < part.depth
             ]
             pairs.sort(key=lambda pair: -pair[0])
-            count = plan.worthwhile([gain for gain, _, _ in pairs], self._cost)
+            count = plan.worthwhile([gain for gain, _, _ in pairs], self.model.cost)
             if not count:
                 return
             self._run([(node, part) for _, node, part in pairs[:count]], plan)
@@ -215,8 +216,8 @@ class TreeDrafter(ABC):
 
     def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`: what the model has run of the chosen nodes may become its sequence."""
-        state = self._states.get(generation)
-        if state is None or state.root is None:
+        state = self._states[generation]
+        if state.root is None:
             return
         tokens, calibration, node = reading.tokens, self._of(generation), state.root
         for token in tokens:
@@ -231,20 +232,19 @@ class TreeDrafter(ABC):
         kept = self._kept(node, len(tokens))
         inside = set(kept)
         state.sequence.append(kept)
-        self._model.pool.free([slot for slot in state.run if slot not in inside])
+        self.model.pool.free([slot for slot in state.run if slot not in inside])
         state.root, state.leaves, state.run = None, [], []
 
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
-        state = self._states.pop(generation, None)
-        if state is not None:
-            self._model.pool.free(state.run)
-            self._leave(state)
-            state.sequence.free()
+        state = self._states.pop(generation)
+        self.model.pool.free(state.run)
+        self._leave(state)
+        state.sequence.free()
 
     def forget(self) -> None:
         """See `Drafter`."""
-        self._model.prefixes.clear()
+        self.model.prefixes.clear()
         self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
 
     def _asked(self, plan: Plan) -> list[Scheduled]:
@@ -256,7 +256,7 @@ class TreeDrafter(ABC):
         ]
         ready = [(state, part) for state, part in known if self._may_read(state, part, plan)]
         ready.sort(key=lambda each: -each[0].hope)
-        count = plan.worthwhile([state.hope for state, _ in ready], self._cost)
+        count = plan.worthwhile([state.hope for state, _ in ready], self.model.cost)
         asked = []
         for number, (state, part) in enumerate(ready):
             state.idle += 1
@@ -278,8 +278,8 @@ class TreeDrafter(ABC):
         unread = len(self._unread(state))
         if unread <= _CHUNK:
             return True
-        reading = unread / _CHUNK * self._cost.seconds(_CHUNK)
-        return reading < plan.saving(state.hope, self._cost) * part.generation.remaining
+        reading = unread / _CHUNK * self.model.cost.seconds(_CHUNK)
+        return reading < plan.saving(state.hope, self.model.cost) * part.generation.remaining
 
     def _read(self, asked: ListLike[Scheduled], plan: Plan) -> None:
         """Reads what is new in the sequences, and finds what may follow them."""
@@ -291,7 +291,7 @@ class TreeDrafter(ABC):
             last.append(self._chain(state, tokens, [len(tokens) - 1]))
             state.leaves = []
             state.proposal = Proposal()
-        logits = self._forward(last)
+        logits = self.model.forward(last)
         for part, rows, found in zip(asked, last, logits, strict=True):
             state = self._states[part.generation]
             state.root = root = Node(rows.tokens[-1], None, 1.0, 0, 0, ROOT, [])
@@ -305,7 +305,7 @@ class TreeDrafter(ABC):
 
         The prompt is read only once, so it is no part of that.
         """
-        plan.spent += min(time.perf_counter() - begin, self._cost.seconds(usual))
+        plan.spent += min(time.perf_counter() - begin, self.model.cost.seconds(usual))
 
     def _catch_up(self, state: State) -> list[int]:
         """Reads what is unread in chunks; returns the tokens that are left, at least one."""
@@ -313,18 +313,11 @@ class TreeDrafter(ABC):
         tokens = self._unread(state)
         while len(tokens) > _CHUNK:
             chunk = self._chain(state, tokens[:_CHUNK], [])
-            self._forward([chunk])
+            self.model.forward([chunk])
             chunk.accept(range(_CHUNK))
             self._leave(state)
             tokens = tokens[_CHUNK:]
         return tokens
-
-    def _forward(self, batch: list[Rows]) -> list[Floats]:
-        """Makes a call of the model."""
-        begin = time.perf_counter()
-        logits = self._model.forward(batch)
-        self._cost.observe(sum([len(r.tokens) for r in batch]), time.perf_counter() - begin)
-        return logits
 
     def _run(self, chosen: ListLike[tuple[Node, Scheduled]], plan: Plan) -> None:
         """Runs nodes of one level, each behind the slots of its ancestors; adds their children."""
@@ -337,7 +330,7 @@ class TreeDrafter(ABC):
         batch = [
             self._level(self._states[part.generation], nodes) for part, nodes in groups.values()
         ]
-        logits = self._forward(batch)
+        logits = self.model.forward(batch)
         for rows, (part, nodes), found in zip(batch, groups.values(), logits, strict=True):
             for number, node in enumerate(nodes):
                 node.slots = [*node.slots, rows.slots[number]]

@@ -12,8 +12,7 @@ from edgespec.bundle import OWN_FEATURES, TARGET_FEATURES
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.drafters.growth import Ids, Node, State, TreeDrafter
 from edgespec.runtime.sequences.model import Graph, Model, Rows
-from edgespec.runtime.sequences.sequence import Sequence
-from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.sequences.pool import Sequence
 from edgespec.runtime.speculation.generation import Generation
 
 
@@ -24,10 +23,13 @@ class HeadGraph:
         graph: makes passes.
         width: size of the target's features.
         own: size of the head's own.
+
+    Attributes:
+        graph: see above.
     """
 
     def __init__(self, graph: Graph, width: int, own: int) -> None:
-        self._graph = graph
+        self.graph = graph
         self._none = np.empty((0, width), np.float32)
         self._own = own
 
@@ -37,7 +39,7 @@ class HeadGraph:
         own = feeds.get(OWN_FEATURES)
         if own is None:
             own = np.zeros((len(feeds["input_ids"]) - len(of_target), self._own), np.float32)
-        return self._graph({**feeds, TARGET_FEATURES: of_target, OWN_FEATURES: own})
+        return self.graph({**feeds, TARGET_FEATURES: of_target, OWN_FEATURES: own})
 
 
 class HeadDrafter(TreeDrafter):
@@ -51,31 +53,28 @@ class HeadDrafter(TreeDrafter):
 
     Args:
         model: the head, with a `HeadGraph`.
-        cost: of its calls.
         context_length: largest number of rows that it can read.
         ids: see `TreeDrafter`.
     """
 
     name = "head"
 
-    def __init__(
-        self, model: Model, cost: PassCost, context_length: int, ids: Ids | None = None
-    ) -> None:
-        super().__init__(model, cost, ids)
+    def __init__(self, model: Model, context_length: int, ids: Ids | None = None) -> None:
+        super().__init__(model, ids)
         self._context_length = context_length
 
     def _sequence(self, generation: Generation) -> Sequence:
-        return self._model.sequence([])  # tokens are those of the generation from `first` + 1 on
+        return self.model.sequence([])  # tokens are those of the generation from `first` + 1 on
 
     def _share(self, state: State) -> None:
         if not state.first + state.sequence.length:
             state.sequence.tokens = state.generation.tokens[1:]
-            self._model.prefixes.extend(state.sequence, len(state.sequence.tokens) - 1)
+            self.model.prefixes.extend(state.sequence, len(state.sequence.tokens) - 1)
 
     def _leave(self, state: State) -> None:
         if not state.first:  # else its rows lack what is before them
             state.sequence.tokens = state.generation.tokens[1:]
-            self._model.prefixes.add(state.sequence)
+            self.model.prefixes.add(state.sequence)
 
     def _make_room(self, state: State, depth: int) -> bool:
         self._share(state)  # of what sequences share with others there are no features

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from edgespec.runtime.drafters.growth import Ids, State, TreeDrafter
 from edgespec.runtime.sequences.model import Model
-from edgespec.runtime.sequences.sequence import Sequence
-from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.sequences.pool import Sequence
 from edgespec.runtime.speculation.generation import Generation
 
 
@@ -14,29 +13,26 @@ class ModelDrafter(TreeDrafter):
 
     Args:
         model: the draft model.
-        cost: of its calls.
         context_length: largest number of tokens that it can read.
         ids: see `TreeDrafter`.
     """
 
     name = "model"
 
-    def __init__(
-        self, model: Model, cost: PassCost, context_length: int, ids: Ids | None = None
-    ) -> None:
-        super().__init__(model, cost, ids)
+    def __init__(self, model: Model, context_length: int, ids: Ids | None = None) -> None:
+        super().__init__(model, ids)
         self._context_length = context_length
 
     def _sequence(self, generation: Generation) -> Sequence:
-        return self._model.sequence(generation.tokens)
+        return self.model.sequence(generation.tokens)
 
     def _share(self, state: State) -> None:
         if not state.sequence.length:
             most = len(state.sequence.tokens) - 1  # the last token's logits are wanted
-            self._model.prefixes.extend(state.sequence, most)
+            self.model.prefixes.extend(state.sequence, most)
 
     def _leave(self, state: State) -> None:
-        self._model.prefixes.add(state.sequence)
+        self.model.prefixes.add(state.sequence)
 
     def _unread(self, state: State) -> list[int]:
         return state.sequence.unread

@@ -10,16 +10,14 @@ from typing import NamedTuple
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import edge_cell
-from edgespec.runtime.drafters.base import Reading
 from edgespec.runtime.drafters.growth import USUAL_READING, Ids
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.ranking import rank
 from edgespec.runtime.sequences.model import Model
-from edgespec.runtime.speculation.cost import PassCost
-from edgespec.runtime.speculation.generation import Generation
-from edgespec.runtime.speculation.plan import Plan, Scheduled
-from edgespec.runtime.trees.proposal import Proposal
-from edgespec.runtime.trees.tree import ROOT
+from edgespec.runtime.speculation.generation import Generation, Reading
+from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.tree import ROOT, Proposal
 
 _MOST = 16  # tokens that one call predicts; models were trained for 8 to 12
 _LATEST_WEIGHT = 0.1  # of what a position added, in the moving average of it
@@ -78,7 +76,6 @@ class ParallelDrafter(ModelDrafter):
 
     Args:
         model: a draft model that was trained to read masks.
-        cost: of its calls.
         context_length: largest number of tokens that it can read.
         mask_token: the token of a mask.
         ids: see `TreeDrafter`.
@@ -89,19 +86,20 @@ class ParallelDrafter(ModelDrafter):
     def __init__(
         self,
         model: Model,
-        cost: PassCost,
         context_length: int,
         mask_token: int,
         ids: Ids | None = None,
     ) -> None:
-        super().__init__(model, cost, context_length, ids)
+        super().__init__(model, context_length, ids)
         self._mask = mask_token
         self._ahead = dict[Generation, _Ahead]()
 
-    def begin(self, generation: Generation) -> None:
+    def begin(self, generation: Generation) -> bool:
         """See `Drafter`."""
-        super().begin(generation)
-        self._ahead[generation] = _Ahead()
+        begun = super().begin(generation)
+        if begun:
+            self._ahead[generation] = _Ahead()
+        return begun
 
     def draft(self, plan: Plan) -> None:
         """See `Drafter`."""
@@ -115,7 +113,7 @@ class ParallelDrafter(ModelDrafter):
             tokens = self._catch_up(state)
             wanted = range(len(tokens) - 1, len(tokens) + masks)
             batch.append(self._chain(state, tokens + [self._mask] * masks, list(wanted)))
-        for part, rows, logits in zip(asked, batch, self._forward(batch), strict=True):
+        for part, rows, logits in zip(asked, batch, self.model.forward(batch), strict=True):
             rows.accept(range(rows.wanted[0] + 1))
             own = self._combined(part, logits, plan.least_value)
             own.graft(part.proposal)
@@ -136,7 +134,7 @@ class ParallelDrafter(ModelDrafter):
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
         super().end(generation)
-        self._ahead.pop(generation, None)
+        del self._ahead[generation]
 
     def _masks(self, asked: Sequence[Scheduled], plan: Plan) -> list[int]:
         """Returns the number of masks behind each sequence."""
@@ -149,7 +147,7 @@ class ParallelDrafter(ModelDrafter):
                 gain = min(gain, known[position]) if position < len(known) else gain
                 pairs.append((gain, number))
         pairs.sort(key=lambda pair: -pair[0])
-        count = plan.worthwhile([gain for gain, _ in pairs], self._cost)
+        count = plan.worthwhile([gain for gain, _ in pairs], self.model.cost)
         masks = [0] * len(asked)
         for _, number in pairs[:count]:
             masks[number] += 1

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from itertools import islice
 
 from edgespec.runtime.drafters.acceptance import Bins, Calibration
-from edgespec.runtime.drafters.alignment import Alignment, Expected
-from edgespec.runtime.drafters.base import Reading
-from edgespec.runtime.drafters.predicted_text import Prediction
-from edgespec.runtime.speculation.generation import Generation
-from edgespec.runtime.speculation.plan import Plan, Scheduled
-from edgespec.runtime.trees.tree import ROOT
+from edgespec.runtime.drafters.alignment import Alignment, Expected, Prediction
+from edgespec.runtime.speculation.generation import Generation, Reading
+from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.tree import ROOT
 
 _LENGTHS = Bins((1, 2, 3, 5, 8, 16, 32))  # of matches; each is one cell
 _FAR = 16  # added to the cells of places far from what the sequence has surely followed
@@ -31,12 +30,14 @@ class PredictionDrafter:
         self._followed = dict[Generation, tuple[Alignment, int]]()  # with the tokens read so far
         self.forget()
 
-    def begin(self, generation: Generation) -> None:
+    def begin(self, generation: Generation) -> bool:
         """See `Drafter`. Any source but none drafts from a prediction, too."""
         request = generation.request
-        if request.prediction and generation.drafts:
-            alignment = Alignment(Prediction(request.prediction))
-            self._followed[generation] = alignment, len(request.prompt)
+        if not request.prediction or not generation.drafts:
+            return False
+        alignment = Alignment(Prediction(request.prediction))
+        self._followed[generation] = alignment, len(request.prompt)
+        return True
 
     def draft(self, plan: Plan) -> None:
         """See `Drafter`."""
@@ -54,7 +55,7 @@ class PredictionDrafter:
 
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
-        self._followed.pop(generation, None)
+        del self._followed[generation]
 
     def forget(self) -> None:
         """See `Drafter`."""

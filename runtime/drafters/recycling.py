@@ -1,22 +1,179 @@
-"""Token recycling: drafts from what the target once held likely after the same tokens."""
+"""Token recycling: drafts from what the target once held likely after the same tokens.
+
+A pass computes logits for every row of a tree, also for rejected ones. Their likeliest tokens,
+stored by the tokens before them, are drafts that need no model: Luo et al., Token Recycling, 2024,
+where one token is the key. Here two tokens are the key, because they say more; the last token alone
+is the fallback.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.errors import InputError
 from edgespec.runtime.drafters.acceptance import Calibration
-from edgespec.runtime.drafters.base import Reading
-from edgespec.runtime.drafters.successors import WIDTH, Successors
-from edgespec.runtime.sampling.likeliest import likeliest_tokens
-from edgespec.runtime.speculation.generation import Generation
-from edgespec.runtime.speculation.plan import Plan, Scheduled
-from edgespec.runtime.trees.tree import ROOT
+from edgespec.runtime.sampling.truncation import likeliest_tokens
+from edgespec.runtime.speculation.generation import Generation, Reading
+from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.tree import ROOT
+from edgespec.system.files import replaced
+
+WIDTH = 8
+"""Number of successors of each key."""
+
+CAPACITY = 100_000
+"""Default number of keys: about 15 MB."""
+
+VERSION = 1
+"""Version of the file format of `Successors.save`."""
+
+_ALONE = -2  # previous token in keys of a single token; -1 marks the beginning of a sequence
+_KIND, _LONGEST_HEAD, _DIGEST = b"edgespec-draft-memory", 1000, hashlib.sha256().digest_size
+_DAMAGED = "it is damaged, delete it or name another file"
+
+Ids = npt.NDArray[np.int64]
 
 _PRIORS = {2: 0.4, 1: 0.25}  # prior acceptance of the likeliest successor, by matched tokens
 _COUNTED = 4  # successors whose acceptance is counted; the priors of the others are small
 
 _Queued = tuple[float, int, int, Sequence[int], Sequence[float]]
+
+
+class Successors:
+    """The likeliest next tokens by the last two tokens, and by the last one.
+
+    A full table drops the key that was inserted first. Learning a key again replaces its
+    successors, but not its place in that order.
+
+    Args:
+        vocab_size: Number of token ids.
+        capacity: Largest number of keys, at least 2. Each learned row takes two keys.
+    """
+
+    def __init__(self, vocab_size: int, capacity: int = CAPACITY) -> None:
+        self._vocab_size = vocab_size
+        self._capacity = capacity
+        # A ring buffer of slots in the order of insertion, with one key and one row each.
+        self._keys: list[int] = []
+        self._rows = np.zeros((capacity, WIDTH), dtype=np.int32)
+        self._slots: dict[int, int] = {}
+        self._oldest = 0
+
+    def __len__(self) -> int:
+        """Number of keys in the table."""
+        return len(self._keys)
+
+    def learn(self, previous: Sequence[int], tokens: Sequence[int], top_ids: Ids) -> None:
+        """Store what the target expects after n tokens; a later row replaces an earlier one.
+
+        Args:
+            previous: [n] the token before each token, -1 at the beginning of a text.
+            tokens: [n] the tokens.
+            top_ids: [n, 8] int64, the likeliest tokens after each, best first (see
+                `likeliest_tokens`). A smaller vocabulary gives fewer columns; the last is then
+                repeated.
+        """
+        lacking = WIDTH - top_ids.shape[1]
+        if lacking:
+            top_ids = np.pad(top_ids, ((0, 0), (0, lacking)), "edge")
+        slots = []
+        for before, token in zip(previous, tokens, strict=True):
+            slots.append(self._slot(self._key(before, token)))
+            slots.append(self._slot(self._key(_ALONE, token)))
+        # If a slot occurs twice, numpy keeps the later row.
+        self._rows[slots] = np.repeat(top_ids, 2, axis=0)
+
+    def after(self, previous: int, token: int) -> tuple[Sequence[int], int]:
+        """Returns what the target may expect after two tokens.
+
+        Args:
+            previous: The token before `token`, -1 at the beginning of a text.
+            token: The last token.
+
+        Returns:
+            [8] ids, best first, and the number of tokens of the key that was found: 2, 1, or 0 with
+            no ids.
+        """
+        slot, matched = self._slots.get(self._key(previous, token)), 2
+        if slot is None:
+            slot, matched = self._slots.get(self._key(_ALONE, token)), 1
+            if slot is None:
+                return (), 0
+        return self._rows[slot].tolist(), matched
+
+    def save(self, path: Path, fingerprint: str) -> None:
+        """Write the table to a file, which is replaced as a whole or not at all.
+
+        Args:
+            path: Path of the file; its folder exists.
+            fingerprint: What the table was learned from, in one line: the bundle's digest.
+
+        Raises:
+            InputError: If the file cannot be written.
+        """
+        order = np.roll(np.arange(len(self)), -self._oldest)
+        keys = np.array(self._keys, dtype=np.int64)[order]
+        entries = np.empty((len(self), 2 + WIDTH), dtype="<i4")
+        entries[:, 0] = keys // self._vocab_size + _ALONE
+        entries[:, 1] = keys % self._vocab_size
+        entries[:, 2:] = self._rows[order]
+        _write(path, fingerprint, entries.tobytes())
+
+    @classmethod
+    def load(
+        cls, path: Path, fingerprint: str, vocab_size: int, capacity: int = CAPACITY
+    ) -> Successors:
+        """Read a table that `save` has written; of more than `capacity` keys the latest.
+
+        Raises:
+            InputError: If the file cannot be read, is damaged, has another version, was learned
+                from another bundle, or holds ids outside the vocabulary.
+        """
+        content, width = _read(path, fingerprint), 2 + WIDTH
+        if len(content) % (4 * width):
+            raise InputError(f"{path} ends inside an entry: {_DAMAGED}")
+        entries = np.frombuffer(content, dtype="<i4").reshape(-1, width)
+        previous, rest = entries[:, :1], entries[:, 1:]
+        for ids, least in ((previous, _ALONE), (rest, 0)):
+            if ids.size and not (least <= ids.min() and ids.max() < vocab_size):
+                raise InputError(
+                    f"{path} holds token ids from {ids.min()} to {ids.max()}, the vocabulary has "
+                    f"{vocab_size}: {_DAMAGED}"
+                )
+        table = cls(vocab_size, capacity)
+        kept = entries[-capacity:]
+        keys = (kept[:, 0].astype(np.int64) - _ALONE) * vocab_size + kept[:, 1]
+        table._keys = keys.tolist()
+        table._slots = {key: slot for slot, key in enumerate(table._keys)}
+        if len(table._slots) < len(table):
+            raise InputError(f"{path} holds a key twice: {_DAMAGED}")
+        table._rows[: len(table)] = kept[:, 2:]
+        return table
+
+    def _key(self, previous: int, token: int) -> int:
+        return (previous - _ALONE) * self._vocab_size + token
+
+    def _slot(self, key: int) -> int:
+        """Returns the slot of a key; a new key in a full table replaces the oldest."""
+        slot = self._slots.get(key)
+        if slot is None:
+            if len(self._keys) < self._capacity:
+                slot = len(self._keys)
+                self._keys.append(key)
+            else:
+                slot = self._oldest
+                del self._slots[self._keys[slot]]
+                self._keys[slot] = key
+                self._oldest = (slot + 1) % self._capacity
+            self._slots[key] = slot
+        return slot
 
 
 class RecyclingDrafter:
@@ -38,19 +195,18 @@ class RecyclingDrafter:
         self._first = first
         self.forget()
 
-    def begin(self, generation: Generation) -> None:
+    def begin(self, generation: Generation) -> bool:
         """See `Drafter`."""
+        return generation.drafts_by(self.name)
 
     def draft(self, plan: Plan) -> None:
         """See `Drafter`. Branches grow below all nodes that are there."""
         for part in plan.drafting:
-            if part.generation.drafts_by(self.name):
+            if self in part.generation.drafters:
                 self._grow(part, plan.least_value)
 
     def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`."""
-        if not generation.drafts_by(self.name):
-            return
         rows, text = reading.rows, generation.tokens
         last = len(text) - len(reading.tokens) - 1  # place of the last token that was read
         previous = text[last - 1] if last else -1
@@ -127,3 +283,45 @@ class RecyclingDrafter:
                 depths.append(depths[parent + 1] + 1)
                 push(node)
             offer(parent, rank + 1, tokens, values)
+
+
+def _write(path: Path, fingerprint: str, body: bytes) -> None:
+    """Writes a file: its kind, its version, what it was learned from, and a digest of it all."""
+    content = b"%s %d %s\n" % (_KIND, VERSION, fingerprint.encode()) + body
+    with replaced(path) as partial:
+        partial.write_bytes(content + hashlib.sha256(content).digest())
+
+
+def _read(path: Path, fingerprint: str) -> bytes:
+    """Returns the content of a file that `_write` has written; see `Successors.load`."""
+    try:
+        with path.open("rb") as file:
+            head = file.readline(_LONGEST_HEAD)
+            kind, _, rest = head.partition(b" ")
+            # Checked before the rest is read, because this may be any file.
+            if kind != _KIND:
+                raise InputError(f"{path} is not a draft memory: name another file")
+            version, _, learned_from = rest.rstrip(b"\n").partition(b" ")
+            if version != b"%d" % VERSION:
+                raise InputError(
+                    f"{path} is a draft memory of version {_shown(version)}, this edgespec "
+                    f"reads {VERSION}: delete it or name another file"
+                )
+            body = file.read()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}): name a file that you may read"
+        ) from error
+    content, digest = body[:-_DIGEST], body[-_DIGEST:]
+    if hashlib.sha256(head + content).digest() != digest:
+        raise InputError(f"{path}: its SHA-256 does not match: {_DAMAGED}")
+    if learned_from != fingerprint.encode():
+        raise InputError(
+            f"{path} was learned from bundle {_shown(learned_from)}, this is {fingerprint}: "
+            "name another file, one for each bundle"
+        )
+    return content
+
+
+def _shown(field: bytes) -> str:
+    return repr(field.decode(errors="replace"))

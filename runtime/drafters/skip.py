@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgespec.runtime.drafters.growth import Node, State, TreeDrafter
 from edgespec.runtime.sequences.model import Rows
-from edgespec.runtime.sequences.sequence import Sequence
+from edgespec.runtime.sequences.pool import Sequence
 from edgespec.runtime.speculation.generation import Generation
 
 
@@ -16,16 +16,13 @@ class SkipDrafter(TreeDrafter):
 
     Args:
         model: passes of the graph without the sublayers, over the target's pool.
-        cost: of its calls.
     """
 
     name = "layer-skip"
 
     def end(self, generation: Generation) -> None:
         """See `Drafter`; the sequence is the engine's."""
-        state = self._states.pop(generation, None)
-        if state is not None:
-            self._model.pool.free(state.run)
+        self.model.pool.free(self._states.pop(generation).run)
 
     def _sequence(self, generation: Generation) -> Sequence:
         return generation.sequence

@@ -11,20 +11,17 @@ import numpy as np
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Bins, Calibration
-from edgespec.runtime.drafters.base import Reading
 from edgespec.runtime.drafters.growth import Node, State
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.ranking import Candidates
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.sequences.model import Model, Rows
-from edgespec.runtime.sequences.sequence import Sequence
-from edgespec.runtime.speculation.cost import PassCost
-from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.tree import ROOT, Proposal
 from edgespec.runtime.text.translation import RecodedText, SharedText, continuation
 from edgespec.runtime.text.vocabulary_map import MISSING, VocabularyMap
-from edgespec.runtime.trees.proposal import Proposal
-from edgespec.runtime.trees.tree import ROOT
 
 _UNLIKELY = 30.0  # how far below the whole a candidate stands that is only there to fill a row
 _LEAST_SHARE = 1e-3  # of the probability that is left to the shared tokens
@@ -40,15 +37,12 @@ class SharedDrafter(ModelDrafter):
 
     Args:
         model: the draft model.
-        cost: of its calls.
         context_length: largest number of its own tokens that it can read.
         vocabularies: the tokens of both.
     """
 
-    def __init__(
-        self, model: Model, cost: PassCost, context_length: int, vocabularies: VocabularyMap
-    ) -> None:
-        super().__init__(model, cost, context_length)
+    def __init__(self, model: Model, context_length: int, vocabularies: VocabularyMap) -> None:
+        super().__init__(model, context_length)
         self._map = vocabularies
         self._greedy = Sampler(SamplingOptions(), len(vocabularies.draft.pieces))
         self._filler = int(vocabularies.to_target.max())  # any shared token
@@ -56,13 +50,12 @@ class SharedDrafter(ModelDrafter):
 
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
-        if generation in self._states:
-            del self._texts[self._states[generation].sequence]
+        del self._texts[self._states[generation].sequence]
         super().end(generation)
 
     def _sequence(self, generation: Generation) -> Sequence:
         text = SharedText(self._map)
-        sequence = self._model.sequence(text.read(generation.tokens))
+        sequence = self.model.sequence(text.read(generation.tokens))
         self._texts[sequence] = text
         return sequence
 
@@ -117,15 +110,12 @@ class RecodedDrafter(ModelDrafter):
 
     Args:
         model: the draft model.
-        cost: of its calls.
         context_length: largest number of its own tokens that it can read.
         vocabularies: the tokens of both.
     """
 
-    def __init__(
-        self, model: Model, cost: PassCost, context_length: int, vocabularies: VocabularyMap
-    ) -> None:
-        super().__init__(model, cost, context_length)
+    def __init__(self, model: Model, context_length: int, vocabularies: VocabularyMap) -> None:
+        super().__init__(model, context_length)
         self._map = vocabularies
         self._greedy = Sampler(SamplingOptions(), len(vocabularies.draft.pieces))
         self._told = dict[Generation, _Told]()
@@ -143,8 +133,8 @@ class RecodedDrafter(ModelDrafter):
 
     def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`."""
-        state = self._states.get(generation)
-        if state is None or state.root is None:
+        state = self._states[generation]
+        if state.root is None:
             return
         told = self._told[generation]
         self._count(told, reading.tokens, self._retold[generation.is_sampled])
@@ -157,7 +147,7 @@ class RecodedDrafter(ModelDrafter):
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
         super().end(generation)
-        self._told.pop(generation, None)
+        del self._told[generation]
 
     def forget(self) -> None:
         """See `Drafter`."""
@@ -166,7 +156,7 @@ class RecodedDrafter(ModelDrafter):
 
     def _sequence(self, generation: Generation) -> Sequence:
         self._told[generation] = _Told(RecodedText(self._map))
-        return self._model.sequence([])
+        return self.model.sequence([])
 
     def _make_room(self, state: State, depth: int) -> bool:
         """Takes the new tokens over, and forgets what was read of an end that has changed."""

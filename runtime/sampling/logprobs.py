@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.sampling.likeliest import likeliest_tokens
+from edgespec.runtime.sampling.truncation import likeliest_tokens
 
 
 @dataclass(frozen=True)

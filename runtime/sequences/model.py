@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from math import copysign, exp, inf, log
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgespec.bundle import FEATURES, LAST_HIDDEN, LOGITS
+from edgespec.bundle.sublayers import rope_inputs
 from edgespec.runtime.arrays import Array, Floats
-from edgespec.runtime.sequences import sequence as sequences
+from edgespec.runtime.sequences import pool as pools
 from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.sequences.prefixes import PrefixTree
-from edgespec.runtime.sequences.rope import Rope
+
+if TYPE_CHECKING:
+    from edgespec.bundle import RopeTable
 
 Graph = Callable[[Mapping[str, Array]], Mapping[str, Floats]]
 """Makes a pass: inputs by name, to outputs by name. `logits` are [R, V] float32; `features`, which
@@ -24,6 +31,14 @@ NATIVE = "cpu:native"
 
 AFTER = -1
 """Parent of the rows directly behind a sequence's last slot."""
+
+_GUESS = 0.01  # seconds of a pass of which nothing is known
+_POSITIONS = 1024  # whose rotations are computed at first
+_KNOTS = (1, 2, 4, 8, 16, 32, 64)  # rows between which the curve is linear
+_MEASURED, _REPEATS = (4, 8, 2, 16, 1), 2
+_SLOPE = 0.25  # of the cost of one row, for a further row where only one was measured
+_CLIP = 0.3  # largest error, in log seconds, that one pass corrects: it may be an outlier
+_DRIFT, _OWN = 0.1, 0.1  # shares of an error that all knots take, and those of its rows besides
 
 
 @dataclass(eq=False, slots=True)
@@ -44,7 +59,7 @@ class Rows:
             the pass finds; recurrent layers keep less of them. 0 with a branch.
     """
 
-    sequence: sequences.Sequence
+    sequence: pools.Sequence
     tokens: list[int]
     parents: list[int]
     wanted: list[int]
@@ -66,6 +81,102 @@ class Rows:
         self.sequence.pool.free([slot for slot in slots if slot not in inside])
 
 
+class Rope:
+    """Cosines and sines of all positions so far; a position's are always the same bits.
+
+    Rotary position embedding: Su et al., RoFormer, 2021.
+
+    Args:
+        table: frequencies. Where one is 0, nothing is rotated or scaled.
+
+    Attributes:
+        inputs: names of a graph's inputs for cosines and sines.
+    """
+
+    def __init__(self, table: RopeTable) -> None:
+        self.inputs = rope_inputs(table.name)
+        self._inv_freq = np.asarray(table.inv_freq, np.float64)
+        self._scale = np.where(self._inv_freq == 0, 1.0, table.attention_factor)
+        self._cos = self._sin = np.empty((0, self._inv_freq.size), np.float32)
+
+    def at(self, positions: list[int], last: int) -> tuple[Floats, Floats]:
+        """Returns cosines and sines of n rows, each [n, head_dim / 2] float32.
+
+        Args:
+            positions: of the rows.
+            last: the largest of them.
+        """
+        if last >= len(self._cos):
+            count = max(last + 1, 2 * len(self._cos), _POSITIONS)
+            angles = np.arange(count, dtype=np.float64)[:, None] * self._inv_freq
+            self._cos = (self._scale * np.cos(angles)).astype(np.float32)
+            self._sin = (self._scale * np.sin(angles)).astype(np.float32)
+        return self._cos[positions], self._sin[positions]
+
+
+class PassCost:
+    """Seconds of a pass by number of rows, never decreasing.
+
+    Args:
+        points: measured seconds by number of rows; at least one. What lies beyond them is
+            continued with the last slope.
+    """
+
+    def __init__(self, points: Mapping[int, float]) -> None:
+        rows = sorted(points)
+        slope = points[rows[0]] * _SLOPE
+        if len(rows) > 1:
+            less, more = rows[-2:]
+            slope = max(points[more] - points[less], 0.0) / (more - less)
+        self._logs = [
+            log(max(_interpolated(rows, [points[n] for n in rows], slope, knot), 1e-9))
+            for knot in _KNOTS
+        ]
+        self._refresh()
+
+    @classmethod
+    def measure(cls, model: Model, most_seconds: float) -> PassCost:
+        """Times a few passes; the first one, which reads weights from the disk, doesn't count.
+
+        Args:
+            model: the model; its pool is as before afterwards.
+            most_seconds: no pass is begun that is expected to end later.
+        """
+        _timed(model, 1)
+        begin = time.perf_counter()
+        points = {1: _timed(model, 1)}
+        for rows in _MEASURED * _REPEATS:
+            if time.perf_counter() - begin + cls(points).seconds(rows) > most_seconds:
+                break
+            # Others may take the processor for a while, so the least is nearest to the truth.
+            points[rows] = min(points.get(rows, inf), _timed(model, rows))
+        return cls(points)
+
+    def seconds(self, rows: int) -> float:
+        """Returns the expected seconds of a pass; of none for 0 rows."""
+        if rows < len(self._by_rows):
+            return self._by_rows[rows]
+        return self._by_rows[-1] + self._slope * (rows + 1 - len(self._by_rows))
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Corrects the curve by the duration of one pass."""
+        error = log(max(seconds, 1e-9) / self.seconds(rows))
+        error = copysign(min(abs(error), _CLIP), error)
+        right = min(bisect_left(_KNOTS, rows), len(_KNOTS) - 1)
+        near = {right, max(right - 1, 0)} if _KNOTS[right] > rows else {right}
+        for knot in range(len(_KNOTS)):
+            self._logs[knot] += (_DRIFT + _OWN * (knot in near)) * error
+        self._refresh()
+
+    def _refresh(self) -> None:
+        knots = list(accumulate((exp(value) for value in self._logs), _possible))
+        by_rows = [0.0, knots[0]]
+        for (left, right), (less, more) in zip(pairwise(_KNOTS), pairwise(knots), strict=True):
+            self._slope = (more - less) / (right - left)
+            by_rows += [less + self._slope * n for n in range(1, right - left + 1)]
+        self._by_rows = by_rows
+
+
 class Model:
     """A model whose passes take rows of any number of sequences.
 
@@ -82,6 +193,8 @@ class Model:
         pool: see above.
         prefixes: what its sequences leave for others that begin alike.
         device: see above.
+        graph: see above.
+        cost: what its passes take, which each pass corrects; `measure` finds it out.
         seconds: time inside the graph so far.
     """
 
@@ -96,13 +209,18 @@ class Model:
         self.pool = pool
         self.device = device
         self.prefixes = PrefixTree(pool, pool.recurrent is None) if prefixes is None else prefixes
+        self.graph = graph
+        self.cost = PassCost({1: _GUESS})
         self.seconds = 0.0
-        self._graph = graph
         self._ropes = ropes
 
-    def sequence(self, tokens: list[int]) -> sequences.Sequence:
+    def measure(self, most_seconds: float) -> None:
+        """Finds out what its passes cost; see `PassCost.measure`."""
+        self.cost = PassCost.measure(self, most_seconds)
+
+    def sequence(self, tokens: list[int]) -> pools.Sequence:
         """Returns a sequence of these tokens, of which the model has read none."""
-        return sequences.Sequence(self.pool, tokens)
+        return pools.Sequence(self.pool, tokens)
 
     def forward(self, batch: Sequence[Rows]) -> list[Floats]:
         """Makes a pass, and gives the rows their slots.
@@ -118,6 +236,7 @@ class Model:
             MemoryLimitError: if the pool has no room for the rows.
             DeviceError: if the graph fails.
         """
+        begin = time.perf_counter()
         feeds, positions = _inputs(batch)
         slots = self.pool.take(len(positions))
         feeds["write"] = np.array(slots, np.int32)
@@ -129,16 +248,18 @@ class Model:
         recurrent = self.pool.recurrent
         if recurrent is not None:
             feeds.update(recurrent.inputs(batch, slots))
-        begin = time.perf_counter()
+        called = time.perf_counter()
         try:
-            outputs = self._graph(feeds)
+            outputs = self.graph(feeds)
         except BaseException:
             self.pool.free(slots)
             if recurrent is not None:  # some layers' states may be new, and others old
                 for each in batch:
                     each.sequence.free()
             raise
-        self.seconds += time.perf_counter() - begin
+        end = time.perf_counter()
+        self.seconds += end - called
+        self.cost.observe(len(positions), end - begin)
         logits = outputs[LOGITS if LOGITS in outputs else LAST_HIDDEN]
         features = outputs.get(FEATURES)
         parts, row, wanted = [], 0, 0
@@ -158,7 +279,7 @@ def _inputs(batch: Sequence[Rows]) -> tuple[dict[str, Array], list[int]]:
     owners: list[int] = []
     wanted: list[int] = []
     positions: list[int] = []
-    contexts: list[sequences.Slots] = []
+    contexts: list[pools.Slots] = []
     starts = [0]
     for number, rows in enumerate(batch):
         first = len(tokens)
@@ -184,3 +305,28 @@ def _inputs(batch: Sequence[Rows]) -> tuple[dict[str, Array], list[int]]:
     for name in batch[0].reads:
         feeds[name] = np.concatenate([rows.reads[name] for rows in batch])
     return feeds, positions
+
+
+def _possible(half: float, seconds: float) -> float:
+    """Returns what a pass may take, by one of half the rows: not less, and no more than two."""
+    return min(max(seconds, half), 2 * half)
+
+
+def _interpolated(xs: list[int], ys: list[float], slope: float, x: int) -> float:
+    if x <= xs[0]:
+        return ys[0]
+    if x >= xs[-1]:
+        return ys[-1] + slope * (x - xs[-1])
+    right = bisect_left(xs, x)
+    share = (x - xs[right - 1]) / (xs[right] - xs[right - 1])
+    return ys[right - 1] + share * (ys[right] - ys[right - 1])
+
+
+def _timed(model: Model, count: int) -> float:
+    sequence = model.sequence([])
+    rows = Rows(sequence, [0] * count, [AFTER, *range(count - 1)], list(range(count)))
+    begin = time.perf_counter()
+    model.forward([rows])
+    seconds = time.perf_counter() - begin
+    rows.accept([])
+    return seconds

@@ -1,4 +1,4 @@
-"""The cache of a model: a pool of slots for keys and values, counted by reference.
+"""The cache of a model: slots for keys and values, counted by reference, and sequences of them.
 
 A slot holds the keys and values of one row in all layers. Nothing is ever moved: sequences are
 lists of slots, and share a beginning by sharing its slots (vLLM's paged attention with pages of one
@@ -7,11 +7,13 @@ row: Kwon et al., 2023).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as ListLike
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.arrays import Array, grown
@@ -19,6 +21,9 @@ from edgespec.runtime.arrays import Array, grown
 if TYPE_CHECKING:
     from edgespec.bundle import PoolShape
     from edgespec.runtime.sequences.recurrent import RecurrentPool
+
+Slots = npt.NDArray[np.int32]
+"""Slots of consecutive rows, in order."""
 
 _CHUNK = 1024  # slots that a pool grows by, at least
 _TYPES: dict[str, type[np.number[Any]]] = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
@@ -30,7 +35,7 @@ class PoolMemory(Protocol):
     def capacity(self, before: int, needed: int) -> int:
         """Returns the number of slots of a pool that had `before` and needs `needed`."""
 
-    def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
+    def resized(self, name: str, shape: ListLike[int], dtype: type[Any], old: Any) -> Any:
         """Returns an array of this shape, which begins with the slots of `old` if there is one.
 
         Args:
@@ -56,7 +61,7 @@ class HostMemory:
         chunks = -(-(needed - before) // self._chunk)
         return before + max(chunks, before // 2 // self._chunk) * self._chunk
 
-    def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
+    def resized(self, name: str, shape: ListLike[int], dtype: type[Any], old: Any) -> Any:
         """See `PoolMemory`."""
         return grown(old, shape, dtype)
 
@@ -117,7 +122,7 @@ class Pool:
         for slot in slots:
             self._counts[slot] += 1
 
-    def free(self, slots: Sequence[int]) -> None:
+    def free(self, slots: ListLike[int]) -> None:
         """Drops a reference to each slot; those without any are free again."""
         counts = self._counts
         for slot in reversed(slots):  # so that they are taken in the same order again
@@ -129,11 +134,11 @@ class Pool:
         """Returns the number of references to a slot; 0 if it is free."""
         return self._counts[slot]
 
-    def read(self, slots: Sequence[int]) -> dict[str, Array]:
+    def read(self, slots: ListLike[int]) -> dict[str, Array]:
         """Returns copies of what n slots hold: the arrays, with the n slots as their third axis."""
         return {name: _host(array)[:, :, slots] for name, array in self.arrays.items()}
 
-    def write(self, slots: Sequence[int], rows: Mapping[str, Array]) -> None:
+    def write(self, slots: ListLike[int], rows: Mapping[str, Array]) -> None:
         """Lets slots hold what `read` returned.
 
         Raises:
@@ -198,7 +203,7 @@ class KVPool(Pool):
 
     def __init__(
         self,
-        shapes: Sequence[PoolShape],
+        shapes: ListLike[PoolShape],
         kv: str | Mapping[int, str],
         limit: int | None = None,
         memory: PoolMemory | None = None,
@@ -208,19 +213,19 @@ class KVPool(Pool):
         self.recurrent = recurrent
 
     @staticmethod
-    def slot_bytes(shapes: Sequence[PoolShape], kv: str | Mapping[int, str]) -> int:
+    def slot_bytes(shapes: ListLike[PoolShape], kv: str | Mapping[int, str]) -> int:
         """Returns the bytes of a slot in all layers."""
         sizes = _parts(shapes, kv).values()
         return sum(prod(heads + width) * np.dtype(kind).itemsize for heads, width, kind in sizes)
 
-    def free(self, slots: Sequence[int]) -> None:
+    def free(self, slots: ListLike[int]) -> None:
         """See `Pool`; of rows that no sequence has taken, drops what recurrent layers hold, too."""
         if self.recurrent is not None:
             self.recurrent.drop(slots)
         super().free(slots)
 
 
-def _parts(shapes: Sequence[PoolShape], kv: str | Mapping[int, str]) -> Parts:
+def _parts(shapes: ListLike[PoolShape], kv: str | Mapping[int, str]) -> Parts:
     parts = Parts()
     for each in shapes:
         number = kv if isinstance(kv, str) else kv[each.layer]
@@ -228,3 +233,96 @@ def _parts(shapes: Sequence[PoolShape], kv: str | Mapping[int, str]) -> Parts:
         if number == "int8":
             parts[f"scales.{each.layer}"] = (2, each.kv_heads), (), np.float32
     return parts
+
+
+class Sequence:
+    """Tokens, and the slots of those that a model has read.
+
+    Accepting appends slots, rolling back cuts the list, a fork shares slots. Sequences of several
+    models may have the same tokens.
+
+    Args:
+        pool: pool of the model.
+        tokens: its tokens, which whoever owns them may extend at any time.
+
+    Attributes:
+        pool: see above.
+        tokens: see above.
+        length: number of tokens that the model has read, the first ones.
+        recurrence: what recurrent layers hold of them; None if the model has none.
+    """
+
+    __slots__ = ("_slots", "length", "pool", "recurrence", "tokens")
+
+    def __init__(self, pool: KVPool, tokens: list[int]) -> None:
+        self.pool = pool
+        self.tokens = tokens
+        self.length = 0
+        self._slots: Slots = np.empty(64, np.int32)
+        self.recurrence = None if pool.recurrent is None else pool.recurrent.begin()
+
+    @property
+    def slots(self) -> Slots:
+        """[length] int32: the slots of the tokens' rows, in order."""
+        return self._slots[: self.length]
+
+    @property
+    def unread(self) -> list[int]:
+        """The tokens that the model has not read."""
+        return self.tokens[self.length :]
+
+    def append(self, slots: list[int]) -> None:
+        """Takes over the slots of the next tokens' rows, with the caller's references to them."""
+        self._extend(slots)
+        if self.recurrence is not None:
+            self.recurrence.append(slots)
+            self.cut(self.length)  # certain rows that were not accepted are in the state
+
+    def _extend(self, slots: list[int]) -> None:
+        end = self.length + len(slots)
+        if end > self._slots.size:
+            grown = np.empty(max(end, 2 * self._slots.size), np.int32)
+            grown[: self.length] = self.slots
+            self._slots = grown
+        self._slots[self.length : end] = slots
+        self.length = end
+
+    def exchange(self, slots: list[int]) -> None:
+        """Takes over other slots with the same rows for those of the first tokens."""
+        self.pool.free(self._slots[: len(slots)].tolist())
+        self._slots[: len(slots)] = slots
+
+    def cut(self, length: int) -> None:
+        """Drops the slots of all but the first `length` tokens; the tokens stay.
+
+        Where recurrent layers have a state of more tokens, all slots are dropped: the model reads
+        the sequence again. As far back as the last pass that read it began, its certain rows apart,
+        a cut costs nothing. To go further back, keep a fork from where the sequence was shorter.
+        """
+        if self.recurrence is not None:
+            length = self.recurrence.cut(length)
+        if length < self.length:
+            self.pool.free(self._slots[length : self.length].tolist())
+            self.length = length
+
+    def fork(self, length: int | None = None) -> Sequence:
+        """Returns a new sequence of the same first tokens, which shares their slots.
+
+        It shares none where `cut` would drop all.
+
+        Args:
+            length: number of tokens; None for as many as the model has read.
+        """
+        length = self.length if length is None else min(length, self.length)
+        other = Sequence(self.pool, self.tokens[:length])
+        if self.recurrence is not None:
+            other.recurrence = self.recurrence.fork(length)
+            length = other.recurrence.length
+        shared = self._slots[:length].tolist()
+        self.pool.share(shared)
+        other._extend(shared)
+        return other
+
+    def free(self) -> None:
+        """Drops all slots."""
+        self.cut(0)

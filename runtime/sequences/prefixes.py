@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.sequence import Sequence
+from edgespec.runtime.sequences.pool import KVPool, Sequence
 
 
 @dataclass(eq=False, slots=True)

@@ -48,6 +48,10 @@ class RecurrentPool:
         self.before = max(each.before for each in shapes)
         self._new: dict[int, int] = {}  # by slot of the cache: rows that no sequence has taken
 
+    def begin(self) -> Recurrence:
+        """Returns what layers hold of a sequence that nothing was read of."""
+        return Recurrence(self)
+
     @staticmethod
     def sequence_bytes(shapes: Sequence[StateShape]) -> int:
         """Returns the bytes of a sequence: a state, and the rows of a chunk of its prompt."""

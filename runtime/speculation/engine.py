@@ -13,13 +13,18 @@ from contextlib import contextmanager
 
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.base import Drafter, Reading, Store
+from edgespec.runtime.drafters.base import Drafter, Store
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.speculation.cost import PassCost
-from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
-from edgespec.runtime.speculation.plan import Plan, Scheduled
-from edgespec.runtime.speculation.schedule import Schedule
-from edgespec.runtime.trees.proposal import Forecast
+from edgespec.runtime.speculation.generation import (
+    PROMPT,
+    Forecast,
+    Generation,
+    Reading,
+    Request,
+    Round,
+)
+from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.schedule import Schedule, Scheduled
 from edgespec.system.shutdown import ENGINE_CALLS
 
 
@@ -30,25 +35,23 @@ class Engine:
     other sequences. All methods may be called by any thread.
 
     Args:
-        target: the model.
-        cost: of its passes; None where nothing drafts.
+        target: the model; where something drafts, it is known what its passes cost.
         drafters: draft sources, the cheapest first.
         store: see `Store`; None if there is none.
 
     Attributes:
         target: see above.
+        drafters: see above.
     """
 
     def __init__(
         self,
         target: Model,
-        cost: PassCost | None = None,
         drafters: Sequence[Drafter] = (),
         store: Store | None = None,
     ) -> None:
         self.target = target
-        self._cost = cost
-        self._drafters = () if cost is None else drafters
+        self.drafters = drafters
         self._store = store
         self._schedule = Schedule(target, store)
         # Its lock may be taken again by the thread that has it: garbage collection may end a
@@ -188,7 +191,7 @@ class Engine:
 
     def _clear(self) -> None:
         self.target.prefixes.clear()
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             drafter.forget()
 
     def _remove_ended(self) -> None:
@@ -199,8 +202,8 @@ class Engine:
     def _end(self, generation: Generation) -> None:
         sequence = generation.sequence
         if self._schedule.remove(generation):
-            for drafter in self._drafters:
-                drafter.end(generation)
+            while generation.drafters:
+                generation.drafters.pop().end(generation)
             if generation.error is None:
                 self.target.prefixes.add(sequence)
                 if generation.request.kept is not None:
@@ -218,8 +221,9 @@ class Engine:
         parts: list[Scheduled] = []
         try:
             for generation in self._schedule.admit():
-                for drafter in self._drafters:
-                    drafter.begin(generation)
+                for drafter in self.drafters:
+                    if drafter.begin(generation):
+                        generation.drafters.append(drafter)
             parts = self._schedule.parts()
             return self._round(parts) if parts else {}
         except BaseException as error:
@@ -245,7 +249,7 @@ class Engine:
                 drafted - begin, verified - drafted, None if part.is_prompt else forecast,
                 part.generation.take_logprobs(),
             )  # fmt: skip
-            part.generation.add_round(made)
+            part.generation.add(made)
             if part.is_prompt:  # others that begin alike need not read it
                 self.target.prefixes.add(part.generation.sequence)
             if self._store is not None:
@@ -254,24 +258,19 @@ class Engine:
 
     def _draft(self, parts: Sequence[Scheduled]) -> Forecast | None:
         """Lets all sources propose nodes, and chooses the pass's; returns its expected result."""
-        if self._cost is None:
+        drafting = [part for part in parts if part.depth > 0 and part.generation.drafters]
+        if not drafting:
             return None
-        plan = Plan(self._cost, parts)
-        if not plan.drafting:
-            return None
-        for drafter in self._drafters:
-            drafter.draft(plan)
+        plan = Plan(self.target.cost, parts, drafting)
+        for drafter in self.drafters:
+            if any(drafter in part.generation.drafters for part in drafting):
+                drafter.draft(plan)
         return plan.choose()
 
     def _verify(self, parts: Sequence[Scheduled]) -> tuple[list[Rows], list[Floats]]:
         """Makes the pass."""
         batch = [_rows(part) for part in parts]
-        begin = time.perf_counter()
-        logits = self.target.forward(batch)
-        if self._cost is not None:
-            rows = sum([len(each.tokens) for each in batch])
-            self._cost.observe(rows, time.perf_counter() - begin)
-        return batch, logits
+        return batch, self.target.forward(batch)
 
     def _commit(self, part: Scheduled, rows: Rows, logits: Floats) -> tuple[tuple[int, ...], int]:
         """Appends what the target chose, and lets drafters observe it.
@@ -284,16 +283,16 @@ class Engine:
             _accept(generation, rows, range(read))
             return (), 0
         try:
-            verdict = generation.verify(part.proposal.tree(), logits)
+            verdict = generation.verify(part.proposal, logits)
         except Exception as error:  # the others go on
             rows.accept([])
             generation.fail(error)
             return (), 0
         _accept(generation, rows, [*range(read), *[read + node for node in verdict.nodes]])
-        generation.commit(verdict.tokens)
-        if generation.drafts:
+        generation.tokens.extend(verdict.tokens)
+        if generation.drafters:
             reading = Reading(rows, logits, verdict.tokens)
-            for drafter in self._drafters:
+            for drafter in generation.drafters:
                 drafter.observe(generation, reading)
         return verdict.tokens, len(verdict.nodes)
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.sequences.sequence import Sequence
-from edgespec.runtime.speculation.features import Features
-from edgespec.runtime.trees.proposal import Forecast
-from edgespec.runtime.trees.tree import TokenTree
-from edgespec.runtime.trees.walk import Verdict, walk
+from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.speculation.tree import Proposal, Verdict, walk
 
 if TYPE_CHECKING:
+    from edgespec.runtime.drafters.base import Drafter
     from edgespec.runtime.sampling.constraint import Constraint
+    from edgespec.runtime.sequences.model import Rows
 
 PROMPT = "prompt"
 """Value of `Round.source` for rounds that read the prompt."""
@@ -27,6 +29,8 @@ AUTO = "auto"
 
 NO_DRAFT = "none"
 """The draft source of plain decoding."""
+
+_MOST_FEATURES = 512  # tokens whose features are kept; a head that is further behind begins anew
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,19 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Forecast:
+    """The expected result of a round.
+
+    Attributes:
+        tokens: expected number of new tokens, the target's own one included.
+        seconds: expected duration, from the beginning of the draft to the end of the round.
+    """
+
+    tokens: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Round:
     """What a pass of the target brought a generation.
 
@@ -100,6 +117,54 @@ class Round:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Reading:
+    """What a pass read of a sequence, and what came of it.
+
+    Attributes:
+        rows: tokens that were read, then the nodes of the verified tree.
+        logits: [nodes + 1, V] float32 of the last token read and of the nodes.
+        tokens: the new tokens, which are part of the sequence already.
+    """
+
+    rows: Rows
+    logits: Floats
+    tokens: ListLike[int]
+
+
+class Features:
+    """Features of consecutive tokens, up to the last one that the target has read.
+
+    Attributes:
+        stop: position behind the last token.
+    """
+
+    def __init__(self) -> None:
+        self.stop = 0
+        self._rows = deque[Floats](maxlen=_MOST_FEATURES)
+
+    @property
+    def start(self) -> int:
+        """Position of the first token."""
+        return self.stop - len(self._rows)
+
+    def append(self, rows: Floats, stop: int) -> None:
+        """Adds the features of tokens, [n, F], of which the last is before position `stop`.
+
+        Where a sequence shares slots that an earlier one has read, there is a gap before them; what
+        was kept before the gap is forgotten.
+        """
+        if stop - len(rows) != self.stop:
+            self._rows.clear()
+        self._rows.extend(rows)
+        self.stop = stop
+
+    def read(self, start: int, count: int) -> Floats:
+        """Returns the features of tokens from a position on, [count, F]."""
+        first = start - self.start
+        return np.stack(list(islice(self._rows, first, first + count)))
+
+
 class Generation:
     """A sequence that the target continues.
 
@@ -107,6 +172,7 @@ class Generation:
         request: what was asked for.
         sequence: prompt and new tokens, with the target's slots.
         features: what draft heads read of the last tokens that the target has read.
+        drafters: what drafts for it, once it runs.
         rounds: those that nobody has read yet.
         reused: number of tokens of the prompt that were read before it.
         finish: why it ended: stop, length, context, cancelled or error; None while it goes on.
@@ -119,6 +185,7 @@ class Generation:
         self.request = request
         self.sequence = sequence
         self.features = Features()
+        self.drafters: list[Drafter] = []
         self.rounds = deque[Round]()
         self.reused = 0
         self.finish: str | None = None
@@ -175,7 +242,7 @@ class Generation:
         asked = self.request.draft
         return self.drafts and (asked == source or (in_auto and asked == AUTO))
 
-    def verify(self, tree: TokenTree, logits: Floats) -> Verdict:
+    def verify(self, tree: Proposal, logits: Floats) -> Verdict:
         """Follows the target's own choices down a tree.
 
         Args:
@@ -194,20 +261,17 @@ class Generation:
 
         return walk(tree, choose, self.request.limits.stop_ids)
 
-    def commit(self, tokens: ListLike[int]) -> None:
-        """Appends new tokens."""
-        self.tokens.extend(tokens)
-
-    def add_round(self, made: Round) -> None:
-        """Adds a round for the reader, and ends behind the last one."""
-        self.rounds.append(made)  # first, since a reader may find the end at any time
+    def add(self, made: Round) -> None:
+        """Adds a round, whose tokens are part of the sequence, and ends where they say so."""
+        self.rounds.append(made)  # first, since other threads take it as the last one
         if not made.tokens:
             return
-        if made.tokens[-1] in self.request.limits.stop_ids:
+        limits = self.request.limits
+        if made.tokens[-1] in limits.stop_ids:
             self.finish = "stop"
         elif self.remaining <= 0:
             new = len(self.tokens) - len(self.request.prompt)
-            self.finish = "length" if new >= self.request.limits.max_new_tokens else "context"
+            self.finish = "length" if new >= limits.max_new_tokens else "context"
 
     def fail(self, error: Exception) -> None:
         """Ends it with an error."""

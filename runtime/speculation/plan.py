@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from operator import itemgetter
 
-from edgespec.runtime.speculation.cost import PassCost
-from edgespec.runtime.speculation.generation import Generation
-from edgespec.runtime.trees.proposal import Forecast, Proposal
+from edgespec.runtime.sequences.model import PassCost
+from edgespec.runtime.speculation.generation import Forecast
+from edgespec.runtime.speculation.schedule import Scheduled
 
 _LONGEST_CHAIN = 8  # drafted tokens by which the usual saving is judged
 
+_HOPELESS = 0.25  # of what a node must be worth; less is not looked at
 _FURTHER = (1, 2, 4, 8, 16)  # rows of which the cheapest ones tell what a node must be worth
-
-
-@dataclass(eq=False)
-class Scheduled:
-    """A sequence's part of a pass.
-
-    Attributes:
-        generation: whose sequence.
-        reading: tokens that the target reads, the last committed one or a chunk of the prompt.
-        complete: whether these are all tokens, so that there will be a new one.
-        depth: largest depth of a node; 0 if there must be no tree.
-        is_prompt: whether these are tokens of the prompt.
-        proposal: nodes that drafters propose, and in the end those that are verified.
-    """
-
-    generation: Generation
-    reading: list[int]
-    complete: bool
-    depth: int
-    is_prompt: bool = False
-    proposal: Proposal = field(default_factory=Proposal)
-
-    @property
-    def most_nodes(self) -> int:
-        """Largest number of nodes."""
-        return self.generation.request.limits.max_nodes
 
 
 class Plan:
@@ -53,16 +28,17 @@ class Plan:
     Args:
         cost: of the target's passes.
         parts: sequences of the pass.
+        drafting: those that may have a tree.
 
     Attributes:
-        parts: see above.
-        drafting: those that may have a tree.
+        drafting: see above.
         spent: seconds that drafts have taken so far in this round.
     """
 
-    def __init__(self, cost: PassCost, parts: Sequence[Scheduled]) -> None:
-        self.parts = parts
-        self.drafting = [part for part in parts if part.depth > 0]
+    def __init__(
+        self, cost: PassCost, parts: Sequence[Scheduled], drafting: Sequence[Scheduled]
+    ) -> None:
+        self.drafting = drafting
         self.spent = 0.0
         self._cost = cost
         self._rows = sum([len(part.reading) for part in parts])
@@ -70,22 +46,29 @@ class Plan:
 
     def best(self) -> tuple[int, Forecast]:
         """Returns the number of nodes that gains the most tokens per second, and the result."""
-        seconds, spent, rows = self._cost.seconds, self.spent, self._rows
-        most = Forecast(self._tokens, spent + seconds(rows))
-        nodes, rate = 0, most.tokens / most.seconds
-        for count, value in enumerate(accumulate(value for value, _ in self._ranked()), 1):
+        seconds, spent, rows, tokens = self._cost.seconds, self.spent, self._rows, self._tokens
+        values = sorted([v for part in self.drafting for v in _best_values(part)], reverse=True)
+        total, nodes, most = float(tokens), 0, Forecast(tokens, spent + seconds(rows))
+        rate = most.tokens / most.seconds
+        for count, value in enumerate(values, 1):
+            if value < _HOPELESS * rate * self._further:  # nor are those behind it worth a row
+                break
+            total += value
             time = spent + seconds(rows + count)
-            if (self._tokens + value) / time > rate:
-                nodes, rate = count, (self._tokens + value) / time
-                most = Forecast(self._tokens + value, time)
+            if total / time > rate:
+                nodes, rate, most = count, total / time, Forecast(total, time)
         return nodes, most
+
+    @cached_property
+    def _further(self) -> float:
+        """The least seconds that a further row takes."""
+        seconds, rows = self._cost.seconds, self._rows
+        return min([(seconds(rows + n) - seconds(rows)) / n for n in _FURTHER])
 
     @cached_property
     def least_value(self) -> float:
         """The value that a node must have to be worth a row, were it the only one."""
-        seconds, rows = self._cost.seconds, self._rows
-        further = min([(seconds(rows + n) - seconds(rows)) / n for n in _FURTHER])
-        return self._tokens * further / seconds(rows)
+        return self._tokens * self._further / self._cost.seconds(self._rows)
 
     def worthwhile(self, gains: Sequence[float], cost: PassCost) -> int:
         """Returns how many further nodes a draft model should run, the best ones; perhaps none.
@@ -138,11 +121,11 @@ class Plan:
         ranked = [
             (value, number)
             for number, part in enumerate(self.drafting)
-            for value in sorted(part.proposal.values, reverse=True)[: part.most_nodes]
+            for value in _best_values(part)
         ]
-        ranked.sort(key=_value, reverse=True)
+        ranked.sort(key=itemgetter(0), reverse=True)
         return ranked
 
 
-def _value(node: tuple[float, int]) -> float:
-    return node[0]
+def _best_values(part: Scheduled) -> list[float]:
+    return sorted(part.proposal.values, reverse=True)[: part.most_nodes]

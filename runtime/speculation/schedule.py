@@ -4,20 +4,50 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgespec.errors import MemoryLimitError
-from edgespec.runtime.drafters.base import Store
 from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.speculation.generation import Generation
-from edgespec.runtime.speculation.plan import Scheduled
+from edgespec.runtime.speculation.tree import Proposal
+
+if TYPE_CHECKING:
+    from edgespec.runtime.drafters.base import Store
 
 _CHUNK = 64  # rows of prompts in a pass that other sequences wait for
 _LONG_CHUNK = 128  # and in one of prompts alone; twice as many are read little faster
 _OLDEST_EVERY = 4  # passes: in one of so many the oldest prompt comes first
 _WORTH_WAITING = 16  # equal tokens that one sequence reads and another then shares
 _MOST_UNREAD = 16  # rounds by which a generation may be ahead of its reader
+
+
+@dataclass(eq=False)
+class Scheduled:
+    """A sequence's part of a pass.
+
+    Attributes:
+        generation: whose sequence.
+        reading: tokens that the target reads, the last committed one or a chunk of the prompt.
+        complete: whether these are all tokens, so that there will be a new one.
+        depth: largest depth of a node; 0 if there must be no tree.
+        is_prompt: whether these are tokens of the prompt.
+        proposal: nodes that drafters propose, and in the end those that are verified.
+    """
+
+    generation: Generation
+    reading: list[int]
+    complete: bool
+    depth: int
+    is_prompt: bool = False
+    proposal: Proposal = field(default_factory=Proposal)
+
+    @property
+    def most_nodes(self) -> int:
+        """Largest number of nodes."""
+        return self.generation.request.limits.max_nodes
 
 
 class Schedule:

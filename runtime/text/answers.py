@@ -12,9 +12,7 @@ from typing import Any
 from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
 from edgespec.runtime.text.bare_calls import BareCalls, BareForm
 from edgespec.runtime.text.notations import NOTATIONS, ArgumentReader
-from edgespec.runtime.text.overlap import overlap
-from edgespec.runtime.text.pieces import CallPiece, Piece, ToolCall
-from edgespec.runtime.text.reasoning_tokens import ReasoningTokens
+from edgespec.runtime.text.streaming import CallPiece, Piece, ToolCall, overlap
 
 _ID_LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 9  # what Mistral's templates want of the ids of calls
@@ -231,3 +229,32 @@ class AnswerReader:
 
 def _new_id() -> str:
     return "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
+
+
+class ReasoningTokens:
+    """Counts the tokens whose text is reasoning.
+
+    Marks around reasoning do not count, and neither does white space before the mark that ends it.
+    Texts come token by token, so that the count does not depend on how many a round gave.
+
+    Attributes:
+        count: number of such tokens so far.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._uncertain = 0  # tokens that are reasoning unless a mark begins with them
+
+    def read(self, tokens: int, inside: bool, reasoning: str) -> None:
+        """Counts what was read.
+
+        Args:
+            tokens: number of tokens that were read, one at most.
+            inside: whether they came inside of reasoning.
+            reasoning: reasoning that is certain since then.
+        """
+        self._uncertain = self._uncertain + tokens if inside else 0
+        if reasoning:
+            # A token may hold both the mark that begins reasoning and its first characters.
+            self.count += max(self._uncertain, tokens)
+            self._uncertain = 0

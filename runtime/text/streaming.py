@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from edgespec.errors import InputError
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"
@@ -72,3 +78,226 @@ class StreamDecoder:
         self._settled = len(self._window)
         self._shown = self._tokenizer.decode(self._window)
         return piece
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool call of an answer, which nobody has executed.
+
+    Attributes:
+        id: identifier, for the message with the tool's result.
+        name: name of the function.
+        text: arguments as the model wrote them, a JSON object.
+    """
+
+    id: str
+    name: str
+    text: str
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name."""
+        arguments: dict[str, Any] = json.loads(self.text)
+        return arguments
+
+
+@dataclass(frozen=True)
+class CallPiece:
+    """A piece of a tool call.
+
+    Attributes:
+        index: number of the call in the answer, from 0.
+        arguments: piece of the arguments' JSON.
+        id: identifier, in the first piece of a call; else None.
+        name: name of the function, in the first piece; else None.
+    """
+
+    index: int
+    arguments: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a piece of a text adds to an answer.
+
+    Attributes:
+        text: text for the user.
+        reasoning: reasoning.
+        calls: pieces of tool calls.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[CallPiece, ...] = ()
+
+    def __add__(self, other: Piece) -> Piece:
+        calls, further = self.calls, other.calls
+        if calls and further and calls[-1].id is None and further[0].id is None:
+            # Without an id, both are arguments of the same call.
+            joined = replace(calls[-1], arguments=calls[-1].arguments + further[0].arguments)
+            calls, further = (*calls[:-1], joined), further[1:]
+        return Piece(self.text + other.text, self.reasoning + other.reasoning, (*calls, *further))
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.reasoning or self.calls)
+
+
+def overlap(text: str, others: Sequence[str]) -> int:
+    """Returns the length of the longest end of a text with which one of others begins.
+
+    Args:
+        text: a text that has none of the others in it.
+        others: texts that are looked for.
+    """
+    longest = max(map(len, others), default=1) - 1
+    lengths = range(min(longest, len(text)), 0, -1)
+    return next((n for n in lengths if any(each.startswith(text[-n:]) for each in others)), 0)
+
+
+_BLANK = r"\r?\n[ \t\r\n]*"  # the end of a line, blank ones behind it, and an indentation
+_LINE = re.compile(rf"{_BLANK}(?=[^ \t\r\n])")
+_UNDECIDED = re.compile(rf"(?:{_BLANK}|\r)\Z")
+
+
+class StopMatcher:
+    """Ends a streamed text before the first stop string, even if it spans several pieces.
+
+    The first is the one that is complete first; of two that end together, the longer.
+
+    Args:
+        stops: Strings that end the text and are not part of it.
+
+    Raises:
+        InputError: If one of them is empty.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if "" in stops:
+            raise InputError("a stop string is empty: leave it out or give at least one character")
+        self._stops = tuple(stops)
+        self._held = ""
+        self._found = False
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Take the next piece of text.
+
+        Returns:
+            The text that can be shown now, and whether a stop string was found. After one was
+            found, no text is returned any more.
+        """
+        if self._found:
+            return "", True
+        text = self._held + text
+        ends = [
+            (start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0
+        ]
+        if ends:
+            self._found, self._held = True, ""
+            return text[: min(ends)[1]], True
+        held = overlap(text, self._stops)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held], False
+
+    def flush(self) -> str:
+        """Returns the text that was held back, after the last piece."""
+        held, self._held = self._held, ""
+        return held
+
+
+class LineMatcher:
+    """Ends a streamed text with a line.
+
+    Args:
+        min_indent: minimum number of spaces and tabs before each line; the text ends with the line
+            before one that has fewer. Blank lines, and the first one, may have any.
+        max_time: seconds since the first piece after which the text ends with its line; None for
+            any.
+        clock: current time in seconds.
+    """
+
+    def __init__(
+        self,
+        min_indent: int,
+        max_time: float | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._min_indent = min_indent
+        self._max_time = max_time
+        self._clock = clock
+        self._begin: float | None = None
+        self._held = ""
+        self._ended = False
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Takes the next piece of text.
+
+        Returns:
+            The text that can be shown now, and whether the text has ended. After that, no text is
+            returned any more.
+        """
+        if self._ended:
+            return "", True
+        text, self._held = self._held + text, ""
+        end = self._end(text)
+        if end is not None:
+            self._ended = True
+            return text[:end], True
+        if self._min_indent and (undecided := _UNDECIDED.search(text)):
+            self._held = undecided[0]
+            return text[: undecided.start()], False
+        return text, False
+
+    def flush(self) -> str:
+        """Returns the text that was held back, after the last piece."""
+        held, self._held = self._held, ""
+        return held
+
+    def _end(self, text: str) -> int | None:
+        """Returns where the text ends; None if it goes on."""
+        if self._is_late():
+            late = re.search(r"\r?\n", text)
+            if late is not None:
+                return late.start()
+        for line in _LINE.finditer(text) if self._min_indent else ():
+            if len(line[0]) - line[0].rindex("\n") - 1 < self._min_indent:
+                return line.start()
+        return None
+
+    def _is_late(self) -> bool:
+        if self._max_time is None:
+            return False
+        if self._begin is None:
+            self._begin = self._clock()
+        return self._clock() - self._begin > self._max_time
+
+
+class TextEnd:
+    """Ends a streamed text at a stop string or with a line, whichever comes first.
+
+    Args:
+        stop: see `StopMatcher`.
+        min_indent: see `LineMatcher`.
+        max_time: see `LineMatcher`.
+    """
+
+    def __init__(
+        self, stop: Sequence[str] = (), min_indent: int = 0, max_time: float | None = None
+    ) -> None:
+        self._stops = StopMatcher(stop)
+        self._lines = LineMatcher(min_indent, max_time)
+        self._any = bool(stop or min_indent or max_time is not None)
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """See `StopMatcher.push`."""
+        if not self._any:
+            return text, False
+        text, stopped = self._stops.push(text)
+        text, ended = self._lines.push(text)
+        return text, stopped or ended
+
+    def flush(self) -> str:
+        """See `StopMatcher.flush`."""
+        held, _ = self._lines.push(self._stops.flush())
+        return held + self._lines.flush()

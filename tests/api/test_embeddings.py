@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -11,15 +10,13 @@ import pytest
 from checkpoints import edit_json
 from embeddings import END, PROMPTS, embedding_of, ids_of, make_embedding, write_modules
 from ggufs import write_gguf
-from nodes import needs_library
-from parity import SAME, distance
+from native_llms import with_library
 from transformers import AutoModelForCausalLM
 
 from edgespec import LLM
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.tuning.calibrating import TextCalibration
-from edgespec.tuning.quality import HeldOutText
 
 CHECKPOINT = Path(__file__).parents[2] / "models/embedded/checkpoints/python-7m"
 TEXTS = [
@@ -38,6 +35,17 @@ MADE = {
     "gemma3_text-last": {"pooling": "lasttoken"},
 }  # fmt: skip
 PLAIN = {"threads": 1}
+NEAR = 0.999  # cosine to what floats give: native graphs round activations to 8 bits
+
+pytestmark = with_library
+
+
+def near(found, expected):
+    """Whether vectors have nearly the same direction, and nearly the same length."""
+    lengths = np.linalg.norm(found, axis=-1) * np.linalg.norm(expected, axis=-1)
+    cosine = (found * expected).sum(axis=-1) / lengths
+    ratio = np.linalg.norm(found, axis=-1) / np.linalg.norm(expected, axis=-1)
+    return bool((cosine > NEAR).all() and (abs(ratio - 1) < 0.05).all())
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +91,7 @@ def test_vectors_are_those_of_transformers(made, name):
         ids = ids_of(folder / "checkpoint", text)
         assert ids[-1] == END
         expected = embedding_of(model, ids, options["pooling"], options.get("normalized", True))
-        assert distance(vector, expected) < SAME
+        assert near(vector, expected)
 
 
 def test_what_is_normalized_has_length_one_and_what_is_not_has_its_own(made, llm):
@@ -94,30 +102,13 @@ def test_what_is_normalized_has_length_one_and_what_is_not_has_its_own(made, llm
 
 
 @pytest.mark.parametrize("name", ["llm", "mean"])
-def test_chunks_order_and_company_change_nothing(request, name):
+def test_order_and_company_change_nothing(request, name):
     llm = request.getfixturevalue(name)
     whole = llm.embed(TEXTS)
-    usual = llm.target.sizes
-    llm.target.sizes = replace(usual, prefill_chunk=8)
-    try:
-        for vector, part in zip(llm.embed(TEXTS), whole, strict=True):
-            assert distance(vector, part) < 1e-6
-    finally:
-        llm.target.sizes = usual
     assert np.array_equal(llm.embed(TEXTS[::-1]), whole[::-1])
     for text, vector in zip(TEXTS, whole, strict=True):
         assert np.array_equal(llm.embed(text), [vector])
-
-
-@pytest.mark.parametrize("name", ["qwen3-last", "llama-mean"])
-def test_what_earlier_texts_left_is_reused_without_a_trace(made, name):
-    folder, _ = made(name)
-    with LLM(folder / "bundle", **PLAIN) as plain:
-        expected = plain.embed([TEXTS[2], TEXTS[2] + "again"])
-    with LLM(folder / "bundle", prefix_reuse=True, **PLAIN) as llm:
-        for _ in range(2):
-            found = llm.embed([TEXTS[2], TEXTS[2] + "again"])
-            assert distance(found, expected) < 1e-6
+    assert not llm.engine.target.pool.used
 
 
 def test_tokens_are_used_unchanged(made, llm):
@@ -125,7 +116,7 @@ def test_tokens_are_used_unchanged(made, llm):
     ids = ids_of(folder / "checkpoint", TEXTS[0])
     assert np.array_equal(llm.embed(ids), llm.embed(TEXTS[0]))
     assert np.array_equal(llm.embed([ids, [5, 6]]), llm.embed([TEXTS[0], [5, 6]]))
-    assert distance(llm.embed([5, 6])[0], embedding_of(model, [5, 6], "lasttoken")) < SAME
+    assert near(llm.embed([5, 6])[0], embedding_of(model, [5, 6], "lasttoken"))
     assert llm.embed([]).shape == (0, 64)
 
 
@@ -134,7 +125,7 @@ def test_first_numbers_are_normalized_again(made, llm):
     cut = llm.embed(TEXTS, dimensions=24)
     expected = whole[:, :24] / np.linalg.norm(whole[:, :24], axis=1, keepdims=True)
     assert cut.shape == (len(TEXTS), 24)
-    assert distance(cut, expected) < 1e-6
+    assert np.allclose(cut, expected, atol=1e-6)
     folder, _ = made("qwen3-last-untied")
     with LLM(folder / "bundle", **PLAIN) as own:
         assert np.array_equal(own.embed(TEXTS, dimensions=3), own.embed(TEXTS)[:, :3])
@@ -179,18 +170,14 @@ def test_a_gguf_file_makes_the_same_vectors(made, tmp_path):
     with LLM(tmp_path / "a", **PLAIN) as one, LLM(tmp_path / "b", **PLAIN) as other:
         expected, found = one.embed(TEXTS), other.embed(TEXTS)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    assert distance(found, expected) < SAME
+    assert np.allclose(found, expected, atol=1e-5)
 
 
-@needs_library
 def test_int4_is_near_the_original(tmp_path):
-    """With the weights of the embedded model, and as the export says itself."""
+    """With the weights of the embedded model."""
     source = copytree(CHECKPOINT, tmp_path / "checkpoint")
     write_modules(source, "mean_tokens")
     export_bundle(source, tmp_path / "bundle", calibration=TextCalibration())
-    quality = HeldOutText(source).quality(tmp_path / "bundle")
-    assert quality.cosine > 0.98
-    assert f"cosine {quality.cosine:.4f} of rows, close to the original" in str(quality)
     model = AutoModelForCausalLM.from_pretrained(source, dtype="float32").eval()
     with LLM(tmp_path / "bundle", **PLAIN) as llm:
         for text, vector in zip(TEXTS, llm.embed(TEXTS), strict=True):

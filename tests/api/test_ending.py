@@ -8,43 +8,42 @@ import sys
 from pathlib import Path
 
 import pytest
-from pairs import ENGINES
 
 import edgespec
 from edgespec.models.embedded import BUNDLE
 
-IN_TURN = """
+IN_A_CALL = """
 import atexit, threading, time
 
 def work():
-    with lock:
+    with ENGINE_CALLS:
         inside.set()
         time.sleep(0.2)
-        print("a round", flush=True)
-    with lock:
+        print("a pass", flush=True)
+    with ENGINE_CALLS:
         print("one more", flush=True)
 
 def last():
-    with lock:
+    with ENGINE_CALLS:
         print("the end", flush=True)
     time.sleep(0.2)
 
 atexit.register(last)  # heard after what the import registers
 
-from edgespec.runtime.decoding.fair_lock import FairLock
+from edgespec.system.shutdown import ENGINE_CALLS
 
-lock, inside = FairLock(), threading.Event()
+inside = threading.Event()
 threading.Thread(target=work, daemon=True).start()
 inside.wait()
 """
 FORKED = """
 import os, threading, time
-from edgespec.runtime.decoding.fair_lock import FairLock
+from edgespec.system.shutdown import ENGINE_CALLS
 
-lock, inside = FairLock(), threading.Event()
+inside = threading.Event()
 
 def work():
-    with lock:
+    with ENGINE_CALLS:
         inside.set()
         time.sleep(0.2)
 
@@ -54,16 +53,16 @@ child = os.fork()
 if child:
     print(os.waitpid(child, 0)[1])
 """
-# Threads that draft and verify at once are in an engine for almost all of their time.
+# Threads whose passes draft and verify are in an engine for almost all of their time.
 GENERATING = """
 import sys, threading
 from edgespec import LLM
 
-llm = LLM(sys.argv[1], device=sys.argv[2], draft="model", pipeline="overlap", threads=1)
+llm = LLM(sys.argv[1], draft="model", threads=1, sessions=2)
 begun = threading.Barrier(3)
 
 def work():
-    stream = llm.stream("def f(", max_new_tokens=1500, temperature=1.0)
+    stream = llm.stream("def f(", max_new_tokens=1000, temperature=1.0)
     next(iter(stream))
     begun.wait()
     stream.finish()
@@ -73,21 +72,11 @@ for _ in range(2):
 begun.wait()
 """
 LOADING = """
-import sys, threading
+import sys, threading, time
 from edgespec import LLM
-from edgespec.runtime.engines import engine
 
-used, began = engine(sys.argv[2]), threading.Event()
-compiles = type(used).compile
-
-def compile(*arguments):
-    began.set()
-    return compiles(*arguments)
-
-type(used).compile = compile
-options = {"device": sys.argv[2], "threads": 1}
-threading.Thread(target=LLM, args=[sys.argv[1]], kwargs=options, daemon=True).start()
-began.wait()
+threading.Thread(target=LLM, args=[sys.argv[1]], kwargs={"threads": 1}, daemon=True).start()
+time.sleep(0.8)
 """
 
 
@@ -102,8 +91,8 @@ def ended(program, *arguments):
     return done.stdout.split("\n")[:-1]
 
 
-def test_the_end_waits_for_the_turn_under_way():
-    assert ended(IN_TURN) == ["a round", "the end"]
+def test_the_end_waits_for_the_call_under_way():
+    assert ended(IN_A_CALL) == ["a pass", "the end"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -112,7 +101,6 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_has_not():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device", ENGINES)
 @pytest.mark.parametrize("program", [GENERATING, LOADING], ids=["generating", "loading"])
-def test_the_end_does_not_tear_threads_out_of_engines(program, device):
-    ended(program, str(BUNDLE), device)
+def test_the_end_does_not_tear_threads_out_of_engines(program):
+    ended(program, str(BUNDLE))

@@ -8,12 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from fillers import make_filler
-from pairs import ENGINES
 
 from edgespec import LLM
 from edgespec.errors import ContextLengthError, InputError
 
-PLACE = {"device": ENGINES[0], "threads": 1}
+PLACE = {"threads": 1}
 BEFORE = "".join(f"def twice_{n}(x):\n    return x * 2\n\n\n" for n in range(6))
 BEHIND = "\n\n\nprint(add(2, 3))\n"
 
@@ -31,7 +30,7 @@ def plain(filler):
 @pytest.fixture
 def llm(filler):
     """As a server has it, with room for one text of full length."""
-    with LLM(filler, draft="none", prefix_reuse=True, **PLACE) as llm:
+    with LLM(filler, draft="none", **PLACE) as llm:
         yield llm
 
 
@@ -159,16 +158,14 @@ def test_a_text_that_is_too_long_is_cut_and_room_is_left(filler):
 
 @pytest.fixture
 def rows(llm, monkeypatch):
-    """The rows of each call of the target from now on."""
-    rows = []
-    for executable in llm.target.executables:
-        run = executable.run
+    """The rows of each pass from now on."""
+    rows, graph = [], llm.engine.target.graph
 
-        def counted(feeds, cache, run=run):
-            rows.append(feeds["input_ids"].size)
-            return run(feeds, cache)
+    def counted(feeds):
+        rows.append(feeds["input_ids"].size)
+        return graph(feeds)
 
-        monkeypatch.setattr(executable, "run", counted)
+    monkeypatch.setattr(llm.engine.target, "graph", counted)
     return rows
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from nodes import needs_library
+from native_llms import with_library
 
 from edgespec import bundle as bundles
 from edgespec.api.portable import portable_graph
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 
-pytestmark = needs_library
+pytestmark = with_library
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Prompts of native graphs on disk: texts are the same as without, whatever is in the folder."""
+"""Prompts on disk: texts are the same as without, whatever is in the folder."""
 
 from __future__ import annotations
 
@@ -162,20 +162,20 @@ def test_a_block_under_another_name_is_not_used(pairs, folder, plain):
 def test_arrays_that_do_not_fit_the_model_are_not_used(pairs, folder, plain):
     """As from a program that follows all rules but one."""
     prompt = TEXT[:LENGTH]
-    with loaded(pairs, "llama", "none", prompt_cache=folder) as llm:
-        keys = list(llm._stored._keys(prompt))
-        for arrays in (
-            {"x": np.zeros(1, np.float32)},
-            {"pool.0": np.zeros((1, 2, 3, BLOCK, 4), np.float32)},
-            {"pool.0": np.zeros(3, np.float32)},
-        ):
-            llm._stored._files.write(keys[:1], arrays)
-            llm.forget()
+    cached(pairs, folder, prompt)
+    key = in_order(folder)[0].name.partition(".")[0]
+    for arrays in (
+        {"x": np.zeros(1, np.float32)},
+        {"pool.0": np.zeros((1, 2, 3, BLOCK, 4), np.float32)},
+        {"pool.0": np.zeros(3, np.float32)},
+    ):
+        PromptFiles(folder, 1 << 40).write([key], arrays)
+        with loaded(pairs, "llama", "none", prompt_cache=folder) as llm:
             found = llm.generate(prompt, logprobs=3, **OPTIONS)
             assert found.reused == 0
             assert same(found, plain(prompt))
-        llm.forget()
-        assert not llm.engine.target.pool.used
+            llm.forget()
+            assert not llm.engine.target.pool.used
 
 
 def test_other_bundles_have_blocks_of_their_own(pairs, folder, plain):
@@ -253,10 +253,8 @@ def test_a_slow_disk_makes_no_text_wait(pairs, folder, plain, monkeypatch):
 KILLED = f"""
 import os, sys
 from pathlib import Path
-from edgespec import bundle
+from edgespec import LLM
 from edgespec.api import stored_prompts
-from edgespec.api.llm import LLM
-from edgespec.api.loading import LoadOptions
 
 stored_prompts.BLOCK = {BLOCK}
 replace, written = Path.replace, []
@@ -270,8 +268,7 @@ def killed(self, target):
 
 Path.replace = killed
 path, folder, *tokens = sys.argv[1:]
-options = LoadOptions(threads=1, draft="none", prompt_cache=folder, context=512)
-with LLM(bundle.load(Path(path)), options) as llm:
+with LLM(path, threads=1, draft="none", prompt_cache=folder, context=512) as llm:
     llm.generate([int(token) for token in tokens], max_new_tokens=4)
 """
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 
 import jsonschema
 import numpy as np
 import pytest
-from pairs import ENGINES, LONG_PROMPT
+from native_llms import with_library
+from pairs import LONG_PROMPT, with_eos
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from edgespec import LLM
 from edgespec.errors import InputError
-from edgespec.runtime.drafters import NoDrafter, TreeBudget
-from edgespec.runtime.drafters.grammar import GrammarDrafter
 from edgespec.runtime.sampling.grammar import GrammarCompiler
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
-from edgespec.runtime.trees.proposal import Proposal
-from edgespec.runtime.trees.tree import ROOT
-from edgespec.runtime.trees.walk import Verdict
+
+pytestmark = with_library
 
 SCHEMA = {
     "type": "object",
@@ -44,12 +43,8 @@ DRAFTS = ("model", "parallel", "lookup", "recycling", "auto")
 @pytest.fixture(scope="module")
 def load(pairs, tmp_path_factory):
     """Bundles of a random pair whose text can end."""
-    from pairs import with_eos
-
     path = with_eos(pairs.pair("llama").path, tmp_path_factory.mktemp("ending") / "bundle", 0)
-    return lambda draft, engine=ENGINES[0]: LLM(
-        path, draft=draft, device=engine, draft_device=engine, threads=1
-    )
+    return cache(lambda draft: LLM(path, draft=draft, threads=1))
 
 
 def follows(text, structure):
@@ -91,13 +86,12 @@ def test_it_follows_and_is_the_same_for_every_draft(load, structure, fields):
     assert forced or "json_schema" not in structure
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_greedy_text_takes_the_best_of_what_is_allowed(load, engine):
+def test_greedy_text_takes_the_best_of_what_is_allowed(load):
     options = {"max_new_tokens": 30, "regex": DATE}
-    expected = load("none", engine).generate(LONG_PROMPT, **options)
+    expected = load("none").generate(LONG_PROMPT, **options)
     assert follows(expected.text, options)
     for draft in DRAFTS:
-        assert load(draft, engine).generate(LONG_PROMPT, **options).tokens == expected.tokens
+        assert load(draft).generate(LONG_PROMPT, **options).tokens == expected.tokens
 
 
 def test_what_is_allowed_is_what_the_grammar_goes_on_with(load):
@@ -153,47 +147,6 @@ def test_a_grammar_may_allow_fewer_than_are_tried_under_noise():
         assert Sampler(options, size).choose(logits, position, (), allowed) == likeliest
 
 
-class Grammar:
-    """Forces 1, 2, 3 and forbids 9."""
-
-    def forced(self):
-        return [1, 2, 3]
-
-    def valid(self, tokens):
-        return tokens.index(9) if 9 in tokens else len(tokens)
-
-
-class Guesses(NoDrafter):
-    """A branch that the grammar ends, and another."""
-
-    observed = 0
-
-    def draft(self, text, budget):
-        proposal = Proposal()
-        for parent, token, value in ((ROOT, 5, 0.5), (0, 9, 0.4), (1, 6, 0.3), (ROOT, 7, 0.01)):
-            proposal.add(parent, token, value, "guesses")
-        return proposal
-
-    def observe(self, verdict, tree, logits):
-        self.observed += 1
-
-
-@pytest.mark.parametrize(
-    ("nodes", "depth", "expected"),
-    [(9, 9, (1, 2, 3, 5, 7)), (9, 2, (1, 2, 5, 7)), (2, 9, (1, 2)), (1, 9, (1,)), (0, 9, ())],
-)
-def test_a_draft_has_what_is_forced_and_nothing_forbidden_within_the_budget(nodes, depth, expected):
-    guesses = Guesses()
-    drafter = GrammarDrafter(guesses, Grammar())
-    proposal = drafter.draft([4], TreeBudget(nodes, depth, 4))
-    by_token = dict(zip(proposal.tokens, proposal.values, strict=True))
-    assert tuple(sorted(by_token)) == expected
-    forced = [by_token[token] for token in expected if token < 4]
-    assert sorted(set(forced), reverse=True) == forced  # each counts only behind all before it
-    drafter.observe(Verdict((), (1,)), proposal.tree(), np.zeros((1, 8), np.float32))
-    assert guesses.observed == 1
-
-
 def test_a_text_cut_short_is_a_beginning(load):
     result = load("auto").generate(LONG_PROMPT, json_schema=SCHEMA, max_new_tokens=4)
     assert result.finish_reason == "length"
@@ -247,9 +200,9 @@ def test_a_grammar_that_wants_what_no_token_stands_for_is_refused(tmp_path, rege
         go_on()
 
 
-def test_a_model_whose_text_never_ends_is_refused(pairs):
+def test_a_model_whose_text_never_ends_is_refused(natives):
     with pytest.raises(InputError, match="no token that ends a text"):
-        pairs.llm("llama", ENGINES[0], "none").generate("x", regex="a")
+        natives("llama", "none").generate("x", regex="a")
 
 
 def test_on_the_command_line(cli, load, tmp_path):
@@ -257,7 +210,7 @@ def test_on_the_command_line(cli, load, tmp_path):
     path, schema, grammar = llm.bundle.path, tmp_path / "schema.json", tmp_path / "calls.lark"
     schema.write_text(json.dumps(SCHEMA))
     grammar.write_text(CALLS)
-    options = ["--device=onnxruntime:cpu", "--threads=1", "--draft=none", "-n", "60"]
+    options = ["--threads=1", "--draft=none", "-n", "60"]
     for flag, value, fields in (
         ("--regex", DATE, {"regex": DATE}),
         ("--grammar", grammar, {"grammar": CALLS}),

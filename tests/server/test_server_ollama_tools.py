@@ -11,7 +11,7 @@ from pairs import with_eos
 from servers import MODEL, PLACE, make_bundle, serving
 
 from edgespec import LLM
-from edgespec.runtime.text.pieces import CallPiece, ToolCall
+from edgespec.runtime.text.streaming import CallPiece, ToolCall
 from edgespec.server.answers import Origin
 from edgespec.server.ollama.answers import OllamaChatAnswer
 from edgespec.server.ollama.requests import OllamaChatRequest, OllamaMessage, translated

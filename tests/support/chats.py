@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 
 from edgespec.api.chat import ChatOptions, conversation
 from edgespec.runtime.sampling.grammar import GrammarCompiler
-from edgespec.runtime.text.pieces import Piece
+from edgespec.runtime.text.streaming import Piece
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 WEATHER = {

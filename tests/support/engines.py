@@ -8,28 +8,17 @@ from toys import VOCABULARY, toy_model
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
-from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import Limits, Request
 
 
-class Given(PassCost):
-    """Costs that stay as they are: of one row, and of a further one."""
-
-    def __init__(self, first, further):
-        super().__init__({1: first, 2: first + further})
-
-    def observe(self, rows, seconds):
-        pass
-
-
 def toy_engine(noise=0.3, *, target=(1.0, 0.05), draft=(0.1, 0.01), context=1000):
-    drafter = ModelDrafter(toy_model(noise), Given(*draft), context)
-    return Engine(toy_model(), Given(*target), [LookupDrafter(), drafter])
+    drafter = ModelDrafter(toy_model(noise, cost=draft), context)
+    return Engine(toy_model(cost=target), [LookupDrafter(), drafter])
 
 
 def engine_of(*drafters, target=(1.0, 0.05)):
-    return Engine(toy_model(), Given(*target), drafters)
+    return Engine(toy_model(cost=target), drafters)
 
 
 def plain_engine():

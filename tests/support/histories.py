@@ -7,16 +7,14 @@ from pathlib import Path
 import numpy as np
 from nodes import same_bits
 
-from edgespec import bundle as bundles
 from edgespec.api.llm import LLM
-from edgespec.api.loading import LoadOptions
 from edgespec.runtime.sequences.model import AFTER, Rows
 
 
 def load(path, threads=1):
     """The target of a bundle."""
-    options = LoadOptions(draft="none", threads=threads, context=512)
-    return LLM(bundles.load(path), options).engine.target
+    llm = LLM(path, draft="none", threads=threads, context=512)
+    return llm.engine.target
 
 
 def chain(sequence, tokens, certain=0):

@@ -23,7 +23,7 @@ from edgespec.server.service import TextService
 
 MODEL = "tiny"
 PROMPT = "def fibonacci(n):\n"
-PLACE = {"device": "cpu", "threads": 1}
+PLACE = {"threads": 1}
 
 _TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 _PATIENCE = 60  # seconds

@@ -9,7 +9,7 @@ from onnx import parser, save
 from onnx.numpy_helper import from_array
 
 from edgespec.bundle import RopeTable
-from edgespec.runtime.sequences.rope import Rope
+from edgespec.runtime.sequences.model import Rope
 
 VOCABULARY, LAYERS, HEADS, DIM = 40, 2, 2, 16
 WINDOWS = (None, 5)  # by layer

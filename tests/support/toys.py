@@ -6,10 +6,20 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from edgespec.runtime.sequences.model import Model
+from edgespec.runtime.sequences.model import Model, PassCost
 from edgespec.runtime.sequences.pool import KVPool
 
 VOCABULARY = 50
+
+
+class Given(PassCost):
+    """Costs that stay as they are: of one row, and of a further one."""
+
+    def __init__(self, first, further):
+        super().__init__({1: first, 2: first + further})
+
+    def observe(self, rows, seconds):
+        pass
 
 
 class ToyGraph:
@@ -36,10 +46,10 @@ class ToyGraph:
             before = seen[parent[row]] if parent[row] >= 0 else context[begin:end].tolist()
             seen.append([*before, write[row]])
         self.seen = seen
-        rows = [self._logits(pool[0, 0, seen[row], 0]) for row in feeds["logit_rows"].tolist()]
+        rows = [self.logits(pool[0, 0, seen[row], 0]) for row in feeds["logit_rows"].tolist()]
         return {"logits": np.array(rows, np.float32).reshape(-1, VOCABULARY + 3)}
 
-    def _logits(self, tokens):
+    def logits(self, tokens):
         assert (tokens > 0).all(), "a slot that nothing was written to"
         path = tuple(int(token) - 1 for token in tokens[-3:])
         generator = np.random.default_rng((*path, len(tokens) % 7))
@@ -52,5 +62,7 @@ def toy_shape(layer=0, kv_heads=1, dim=16):
     return SimpleNamespace(layer=layer, kv_heads=kv_heads, dim=dim, window=None)
 
 
-def toy_model(noise=0.0, limit=None):
-    return Model(ToyGraph(noise), KVPool([toy_shape()], "fp32", limit), [])
+def toy_model(noise=0.0, limit=None, cost=(1.0, 0.05)):
+    model = Model(ToyGraph(noise), KVPool([toy_shape()], "fp32", limit), [])
+    model.cost = Given(*cost)
+    return model

@@ -18,7 +18,7 @@ from edgespec.models import load_checkpoint
 from edgespec.models.embedded import BUNDLE
 from edgespec.models.heads.eagle3 import default_taps
 from edgespec.runtime.plan import HOST, Placement
-from edgespec.runtime.sampling.likeliest import likeliest_tokens
+from edgespec.runtime.sampling.truncation import likeliest_tokens
 from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.training.reader import TargetReader

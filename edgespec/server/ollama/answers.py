@@ -11,7 +11,7 @@ from typing import Any
 
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.text.pieces import ToolCall
+from edgespec.runtime.text.streaming import ToolCall
 from edgespec.server.answers import Origin, Writer
 from edgespec.server.bodies import Json
 from edgespec.server.ollama.requests import OllamaTextRequest

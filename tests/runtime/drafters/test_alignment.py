@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.drafters.alignment import Alignment
-from edgespec.runtime.drafters.edits import Edits
-from edgespec.runtime.drafters.predicted_text import Prediction
+from edgespec.runtime.drafters.alignment import Alignment, Edits, Prediction
 
 # Larger ids share bytes with small ones, so that what is found across tokens' borders is wrong.
 letters = st.lists(st.sampled_from([0, 1, 2, 256, 257, 65536]), max_size=30)

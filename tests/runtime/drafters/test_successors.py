@@ -6,7 +6,6 @@ import hashlib
 import io
 import os
 import pickle
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from links import linked
 
 from edgespec.errors import InputError
-from edgespec.runtime.drafters.successors import VERSION, WIDTH, Successors
+from edgespec.runtime.drafters.recycling import VERSION, WIDTH, Successors
 
 VOCABULARY = 12
 BUNDLE = "0123456789abcdef"
@@ -110,24 +109,6 @@ def test_rows_of_different_number_are_refused():
         table.learn([1], [2, 3], np.zeros((2, WIDTH), np.int64))
     with pytest.raises(ValueError, match="shape"):
         table.learn([1, 1], [2, 3], np.zeros((3, WIDTH), np.int64))
-
-
-def test_memory_is_bounded_and_told():
-    vocab_size, capacity = 150_000, 2000
-    rng = np.random.default_rng(0)
-    tracemalloc.start()
-    table = Successors(vocab_size, capacity)
-    sizes = []
-    for _ in range(100):
-        pairs, top = rng.integers(0, vocab_size, (2, 200)), np.zeros((200, WIDTH), np.int64)
-        table.learn(*pairs.tolist(), top)
-        sizes.append(table.nbytes)
-    del pairs, top
-    used = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert len(table) == capacity
-    assert max(sizes[10:]) < 2 * sizes[5]
-    assert 0.8 * used < table.nbytes < 1.25 * used
 
 
 # Its file

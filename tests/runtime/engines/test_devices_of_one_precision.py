@@ -15,9 +15,8 @@ from edgespec.bundle import TARGET
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines.portable import examined, open_graph
 from edgespec.runtime.plan import HOST, Placement, portable_bytes
-from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.runtime.sequences.model import AFTER, Model, Rope, Rows
 from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.rope import Rope
 
 pytestmark = with_library
 

@@ -17,9 +17,8 @@ from edgespec.errors import DeviceError, MemoryLimitError
 from edgespec.runtime.engines import portable
 from edgespec.runtime.engines.portable import find_devices, open_graph
 from edgespec.runtime.engines.portable.visibility import Visibility
-from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.runtime.sequences.model import AFTER, Model, Rope, Rows
 from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.rope import Rope
 
 ON = ("cpu", "cpu#4x256", "openvino:cpu", "openvino:cpu#8x256", "webgpu:0", "cuda:0")
 

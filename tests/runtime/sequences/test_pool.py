@@ -9,8 +9,7 @@ from toys import toy_shape
 
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.sequences import pool as pools
-from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.sequence import Sequence
+from edgespec.runtime.sequences.pool import KVPool, Sequence
 
 
 @pytest.mark.parametrize(("kv", "kind"), [("fp32", np.float32), ("fp16", np.float16)])

@@ -6,9 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from toys import toy_shape
 
 from edgespec.errors import MemoryLimitError
-from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.pool import KVPool, Sequence
 from edgespec.runtime.sequences.prefixes import PrefixTree
-from edgespec.runtime.sequences.sequence import Sequence
 
 
 def tree_of(limit=None, **options):

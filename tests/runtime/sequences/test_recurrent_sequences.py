@@ -82,7 +82,7 @@ def test_states_of_passes_that_went_wrong_are_read_again(model, name, monkeypatc
         raise DeviceError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(one, "_graph", fail)
+        patch.setattr(one, "graph", fail)
         with pytest.raises(DeviceError):
             one.forward([chain(sequence, [7])])
     assert sequence.length == 0

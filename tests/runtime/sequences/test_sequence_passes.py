@@ -6,9 +6,8 @@ from toys import ToyGraph, toy_model, toy_shape
 
 from edgespec.bundle import RopeTable
 from edgespec.errors import DeviceError
-from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.runtime.sequences.model import AFTER, Model, Rope, Rows
 from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.rope import Rope
 
 
 class Recorder:
@@ -122,4 +121,4 @@ def test_rows_in_chunks_and_trees_equal_rows_alone():
     found, beside = model.forward([tree, chain(other, tokens[:2], range(2))])
     np.testing.assert_array_equal(found, expected[[3, 4, 5]])
     np.testing.assert_array_equal(beside, expected[:2])
-    assert isinstance(model._graph, ToyGraph)
+    assert isinstance(model.graph, ToyGraph)

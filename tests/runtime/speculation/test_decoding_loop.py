@@ -21,7 +21,7 @@ SOURCES = ["auto", "model", "lookup"]
 
 def no_slot_is_left(engine):
     engine.forget()
-    pools = [engine.target.pool, *(d._model.pool for d in engine._drafters if d.name == "model")]
+    pools = [engine.target.pool, *(d.model.pool for d in engine.drafters if d.name == "model")]
     return all(pool.used == 0 for pool in pools)
 
 
@@ -46,7 +46,7 @@ def test_a_good_draft_saves_rounds(how):
 
 def test_lookup_saves_rounds_where_a_sequence_repeats_itself():
     engine = toy_engine()
-    engine.target._graph._logits = lambda tokens: np.eye(53)[(int(tokens[-1]) % 5)]
+    engine.target.graph.logits = lambda tokens: np.eye(53)[(int(tokens[-1]) % 5)]
     rounds = list(engine.generate(request(draft="lookup", n=60)))
     assert len(rounds) < 25
     assert {each.source for each in rounds[-2:]} == {"lookup"}
@@ -88,7 +88,7 @@ def test_prompts_are_read_in_chunks_beside_other_sequences():
     assert [made[long].tokens == () for made in rounds] == [True] * 3 + [False] * 2
     assert [made[long].source == PROMPT for made in rounds] == [True] * 4 + [False]
     assert all(made[first].tokens for made in rounds)
-    assert engine.target._graph.calls[0] == 128
+    assert engine.target.graph.calls[0] == 128
 
 
 @pytest.mark.parametrize("draft", ["none", "auto"])
@@ -130,7 +130,7 @@ def test_trees_keep_to_their_limits():
 def test_a_draft_that_costs_nothing_runs_no_more_nodes_than_a_tree_may_have():
     engine = toy_engine(target=(1.0, 0.0), draft=(1e-9, 0.0))
     rounds = list(engine.generate(request(draft="model", max_nodes=9, n=40)))
-    calls = engine._drafters[-1]._model._graph.calls
+    calls = engine.drafters[-1].model.graph.calls
     read = len(rounds) + len(request().prompt) + 40
     assert 2 < max(calls) <= 9
     assert sum(calls) <= 9 * len(rounds) + read
@@ -203,6 +203,6 @@ def test_a_failing_sequence_leaves_the_others_alone():
 
 def test_logits_that_are_not_finite_are_an_error():
     engine = plain_engine()
-    engine.target._graph._logits = lambda _: np.full(53, np.nan)
+    engine.target.graph.logits = lambda _: np.full(53, np.nan)
     with pytest.raises(DeviceError, match="best logit"):
         tokens_of(engine, request())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 
 import pytest
-from engines import Given, plain_engine, request, tokens_of, toy_engine
+from engines import engine_of, plain_engine, request, tokens_of, toy_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import toy_model
@@ -18,16 +19,16 @@ from edgespec.runtime.speculation.engine import Engine
 
 
 def limited(limit, drafts=True):
-    drafter = ModelDrafter(toy_model(0.2, limit), Given(0.1, 0.01), 1000)
+    drafter = ModelDrafter(toy_model(0.2, limit, (0.1, 0.01)), 1000)
     drafters = [LookupDrafter(), drafter] if drafts else []
-    return Engine(toy_model(limit=limit), Given(1.0, 0.05), drafters)
+    return Engine(toy_model(limit=limit), drafters)
 
 
 def nothing_is_left(engine):
     engine.forget()
     return all(
         pool.used == 0
-        for pool in (engine.target.pool, *(d._model.pool for d in engine._drafters[1:]))
+        for pool in (engine.target.pool, *(d.model.pool for d in engine.drafters[1:]))
     )
 
 
@@ -48,7 +49,7 @@ def test_an_end_is_never_seen_before_its_last_round():
             super().observe(generation, reading)
             early.append(generation.has_ended and not generation.rounds)
 
-    engine = Engine(toy_model(), Given(1.0, 0.05), [Watching()])
+    engine = Engine(toy_model(), [Watching()])
     assert sum(len(made.tokens) for made in engine.generate(request(PROMPT, 9))) == 9
     assert early
     assert not any(early)
@@ -60,7 +61,7 @@ def test_an_end_is_never_seen_before_its_last_round():
 def test_a_beginning_that_was_read_is_not_read_again():
     engine = plain_engine()
     first = tokens_of(engine, request(PROMPT))
-    calls = engine.target._graph.calls
+    calls = engine.target.graph.calls
     for prompt, reused in (
         (PROMPT, len(PROMPT) - 1),
         ((*PROMPT, *first, 7), len(PROMPT) + len(first) - 1),  # the last token was never read
@@ -89,12 +90,12 @@ def test_several_answers_to_one_prompt_read_it_once():
 
 def test_the_draft_model_shares_beginnings_too():
     engine = toy_engine(0.05)
-    draft = engine._drafters[1]._model
+    draft = engine.drafters[1].model
     for _ in range(2):
-        draft._graph.calls.clear()
+        draft.graph.calls.clear()
         tokens_of(engine, request(PROMPT, draft="model"))
-        rows = sum(draft._graph.calls)
-    assert max(draft._graph.calls) < 40  # of the prompt only the end
+        rows = sum(draft.graph.calls)
+    assert max(draft.graph.calls) < 40  # of the prompt only the end
     assert rows < 200
     assert nothing_is_left(engine)
 
@@ -192,7 +193,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_which_goes_on():
         ended += [each for each in (*short, long) if each.finish and each not in ended]
     assert ended[-1] is long
     assert ended[0] is not long
-    calls = engine.target._graph.calls
+    calls = engine.target.graph.calls
     assert max(calls) == 128
     assert len(calls) < 20
 
@@ -247,7 +248,42 @@ def test_threads_share_passes():
         tokens_of(engine, request((number, 2), 100))
 
     together(*[lambda number=number: work(number) for number in range(4)])
-    assert len(engine.target._graph.calls) < 250
+    assert len(engine.target.graph.calls) < 250
+
+
+class Slow:
+    """Drafts nothing, and takes its time to observe the last tokens of a generation."""
+
+    name = "slow"
+    draft = end = forget = lambda *_: None
+
+    def __init__(self):
+        self.committed = threading.Event()
+
+    def begin(self, generation):
+        return True
+
+    def observe(self, generation, reading):
+        if generation.remaining == 0:
+            self.committed.set()
+            time.sleep(0.1)
+
+
+def test_the_last_round_reaches_whoever_asks_while_it_is_made():
+    slow, found = Slow(), []
+    engine = engine_of(slow)
+    asked = engine.add(request(n=5))
+
+    def ask():
+        slow.committed.wait(60)
+        found.extend(iter(lambda: engine.next_round(asked), None))
+
+    def make():
+        while not asked.has_ended:
+            engine.step()
+
+    together(ask, make)
+    assert [token for made in found for token in made.tokens] == asked.tokens[3:]
 
 
 def test_any_thread_cancels():
@@ -314,7 +350,7 @@ class Failing:
 def test_a_failing_pass_ends_those_in_it_and_the_engine_goes_on(error):
     engine = plain_engine()
     before = tokens_of(engine, request(PROMPT))
-    engine.target._graph = Failing(engine.target._graph, 49, error)
+    engine.target.graph = Failing(engine.target.graph, 49, error)
     good, bad = engine.add(request()), engine.add(request((49,)))
     engine.step()
     assert [each.finish for each in (good, bad)] == ["error", "error"]
@@ -327,7 +363,7 @@ def test_a_failing_pass_ends_those_in_it_and_the_engine_goes_on(error):
 
 def test_an_interrupted_pass_ends_those_of_other_threads():
     engine = plain_engine()
-    engine.target._graph = Failing(engine.target._graph, 49, KeyboardInterrupt())
+    engine.target.graph = Failing(engine.target.graph, 49, KeyboardInterrupt())
     other = engine.add(request())
     with pytest.raises(KeyboardInterrupt):
         tokens_of(engine, request((49,)))
@@ -339,7 +375,7 @@ def test_an_interrupted_pass_ends_those_of_other_threads():
 
 def test_a_draft_without_room_drafts_nothing():
     engine = toy_engine(0.05)
-    engine._drafters[1]._model.pool.limit = 30
+    engine.drafters[1].model.pool.limit = 30
     assert tokens_of(engine, request(draft="model")) == tokens_of(plain_engine(), request())
     assert tokens_of(engine, request(PROMPT)) == tokens_of(plain_engine(), request(PROMPT))
     assert nothing_is_left(engine)

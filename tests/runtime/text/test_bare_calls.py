@@ -10,7 +10,7 @@ from chats import FORMS, TOOLS, WEATHER, Chat, template
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgespec.runtime.text.pieces import Piece
+from edgespec.runtime.text.streaming import Piece
 
 ROME = ("get_weather", {"city": "Rome", "days": 2})
 CALL = '{"name": "get_weather", "arguments": {"city": "Rome", "days": 2}}'

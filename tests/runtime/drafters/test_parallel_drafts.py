@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from engines import Given, engine_of, plain_engine, request, tokens_at_once, tokens_of
+from engines import engine_of, plain_engine, request, tokens_at_once, tokens_of
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import VOCABULARY, ToyGraph, toy_shape
+from toys import VOCABULARY, Given, ToyGraph, toy_shape
 
 from edgespec.runtime.drafters.parallel import ParallelDrafter, best_nodes
 from edgespec.runtime.sequences.model import Model
@@ -20,22 +20,23 @@ SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 class Reader(ToyGraph):
     """A toy that knows what follows masks: what it would choose itself, token by token."""
 
-    def _logits(self, tokens):
+    def logits(self, tokens):
         known = [token for token in tokens if token != MASK + 1]
         for _ in range(len(tokens) - len(known)):
-            best = super()._logits(np.array(known))[:VOCABULARY].argmax()
+            best = super().logits(np.array(known))[:VOCABULARY].argmax()
             known.append(best + 1)
-        return super()._logits(np.array(known))
+        return super().logits(np.array(known))
 
 
 def parallel_engine(noise=0.0, cost=(0.2, 0.01), context=1000):
     model = Model(Reader(noise), KVPool([toy_shape()], "fp32"), [])
-    return engine_of(ParallelDrafter(model, Given(*cost), context, MASK))
+    model.cost = Given(*cost)
+    return engine_of(ParallelDrafter(model, context, MASK))
 
 
 def no_slot_is_left(engine):
     engine.forget()
-    return engine.target.pool.used == 0 == engine._drafters[0]._model.pool.used
+    return engine.target.pool.used == 0 == engine.drafters[0].model.pool.used
 
 
 @pytest.mark.parametrize("how", SAMPLINGS)
@@ -55,7 +56,7 @@ def test_one_call_drafts_several_tokens():
     assert sum(len(made.tokens) for made in rounds) == 100
     assert len(rounds) < 30
     assert {made.source for made in rounds} <= {"prompt", "parallel"}
-    assert len(engine._drafters[0]._model._graph.calls) <= len(rounds)
+    assert len(engine.drafters[0].model.graph.calls) <= len(rounds)
     assert no_slot_is_left(engine)
 
 
@@ -63,7 +64,7 @@ def test_masks_are_left_out_where_they_gain_nothing():
     good, bad = parallel_engine(), parallel_engine(noise=3.0)
     for engine in (good, bad):
         list(engine.generate(request(n=250, draft="parallel")))
-    well, badly = (engine._drafters[0]._model._graph.calls[-20:] for engine in (good, bad))
+    well, badly = (engine.drafters[0].model.graph.calls[-20:] for engine in (good, bad))
     assert sum(badly) < 0.6 * sum(well)
     assert max(well) <= 16 + 16  # tokens of the last round, and masks
 

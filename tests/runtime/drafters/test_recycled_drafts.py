@@ -4,8 +4,7 @@ import pytest
 from engines import engine_of, on_last_tokens, plain_engine, request, tokens_at_once, tokens_of
 from toys import VOCABULARY
 
-from edgespec.runtime.drafters.recycling import RecyclingDrafter
-from edgespec.runtime.drafters.successors import Successors
+from edgespec.runtime.drafters.recycling import RecyclingDrafter, Successors
 
 SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 NAME = "recycling"
@@ -14,7 +13,7 @@ NAME = "recycling"
 def recycling_engine(count=None, **how):
     engine = engine_of(RecyclingDrafter(lambda: Successors(VOCABULARY)), **how)
     if count:
-        engine.target._graph._logits = on_last_tokens(count)
+        engine.target.graph.logits = on_last_tokens(count)
     return engine
 
 
@@ -45,8 +44,8 @@ def test_what_a_sequence_taught_saves_rounds_in_another(count):
 def test_rejected_rows_teach():
     engine = recycling_engine(1, target=(1.0, 0.001))
     text = tokens_of(engine, request(n=40, draft=NAME))
-    known = engine._drafters[0].successors
-    tokens = {key % VOCABULARY for key in known._keys}
+    known = engine.drafters[0].successors
+    tokens = {token for token in range(VOCABULARY) if known.after(-9, token)[1]}
     assert len(tokens - {*text, 3}) > 5
     for token in tokens:
         logits = on_last_tokens(1)([token + 1])[:VOCABULARY]
@@ -72,7 +71,10 @@ class First:
     """Proposes one token."""
 
     name = "first"
-    begin = observe = end = forget = lambda *_: None
+    observe = end = forget = lambda *_: None
+
+    def begin(self, generation):
+        return True
 
     def draft(self, plan):
         for part in plan.drafting:
@@ -81,11 +83,11 @@ class First:
 
 def test_branches_grow_below_what_others_propose():
     engine = recycling_engine(1, target=(1.0, 0.001))
-    engine._drafters = [First(), *engine._drafters]
+    engine.drafters = [First(), *engine.drafters]
     seen = []
-    engine.target._graph._logits, logits = (
+    engine.target.graph.logits, logits = (
         lambda tokens: seen.append([int(each) - 1 for each in tokens[-2:]]) or logits(tokens),
-        engine.target._graph._logits,
+        engine.target.graph.logits,
     )
     list(engine.generate(request(n=60)))
     best = on_last_tokens(1)([8])[:VOCABULARY].argmax()

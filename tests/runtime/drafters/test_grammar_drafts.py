@@ -64,7 +64,10 @@ class Wild:
     """Proposes a forbidden token with another behind it, and an allowed one."""
 
     name = "wild"
-    begin = observe = end = forget = lambda *_: None
+    observe = end = forget = lambda *_: None
+
+    def begin(self, generation):
+        return True
 
     def draft(self, plan):
         for part in plan.drafting:
@@ -82,7 +85,7 @@ def test_forbidden_tokens_are_not_verified():
 
 def test_other_sequences_keep_their_drafts():
     engine = engine_of(LookupDrafter(), GrammarDrafter())
-    engine.target._graph._logits = on_last_tokens(1)
+    engine.target.graph.logits = on_last_tokens(1)
     rounds = list(engine.generate(request(n=60)))
     assert len(rounds) < 40
     rounds = list(engine.generate(request(n=20, draft="none", grammar=Rows())))

@@ -10,18 +10,25 @@ from candidates import candidates_of
 
 from edgespec.runtime.drafters.ranking import rank
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
-from edgespec.runtime.trees.tree import ROOT, TokenTree
-from edgespec.runtime.trees.walk import Verdict, walk
+from edgespec.runtime.speculation.tree import ROOT, Proposal, Verdict, walk
 
 ALPHABET = (0, 1, 2)
 NEVER = frozenset[int]()
+
+
+def tree_of(tokens, parents=None):
+    """A tree of these nodes; a chain unless they have parents."""
+    tree = Proposal()
+    for token, parent in zip(tokens, parents or range(ROOT, len(tokens) - 1), strict=True):
+        tree.add(parent, token, 0.0, "test")
+    return tree
 
 
 def every_tree(max_nodes=3):
     """All trees of up to 3 nodes (so of depth 3 or less), in every topological order."""
 
     def grow(tokens, parents):
-        yield TokenTree(tokens, parents)
+        yield tree_of(tokens, parents)
         if len(tokens) == max_nodes:
             return
         for parent, token in product(range(ROOT, len(tokens)), ALPHABET):
@@ -39,13 +46,16 @@ def plain(choose, length, stop_ids):
     return tuple(text)
 
 
+def branch_of(tree, nodes):
+    return tuple(tree.tokens[node] for node in nodes)
+
+
 TREES = every_tree()
 
 
 def test_the_trees_are_all_there():
-    shapes = {tuple(tree.parents.tolist()) for tree in TREES}
+    shapes = {tuple(tree.parents) for tree in TREES}
     assert len([shape for shape in shapes if len(shape) == 3]) == 6  # parents: 1 * 2 * 3 ways
-    assert max(tree.depths.max() for tree in TREES if len(tree)) == 3
     # Two nodes: ordered siblings 3 * 2, chains 3 * 3.
     assert len([tree for tree in TREES if len(tree) == 2]) == 15
 
@@ -55,7 +65,7 @@ def test_every_tree_under_every_target_gives_plain_decodings_prefix(stop_ids):
     for tree in TREES:
         # The choice after a branch matters only where the tree has that branch: all of these
         # functions, and beyond them nothing that the walk could ask for.
-        rows = [(), *(tuple(tree.tokens[tree.path(node)].tolist()) for node in range(len(tree)))]
+        rows = [(), *(branch_of(tree, tree.path(node)) for node in range(len(tree)))]
         for choices in product(ALPHABET, repeat=len(rows)):
             target = dict(zip(rows, choices, strict=True))
             asked = []
@@ -69,7 +79,7 @@ def test_every_tree_under_every_target_gives_plain_decodings_prefix(stop_ids):
             expected = plain(target.__getitem__, len(verdict.tokens), stop_ids)
             assert verdict.tokens == expected
 
-            accepted = tuple(tree.tokens[list(verdict.nodes)].tolist())
+            accepted = branch_of(tree, verdict.nodes)
             assert accepted == verdict.tokens[: len(accepted)]
             assert list(verdict.nodes) == (tree.path(verdict.nodes[-1]) if verdict.nodes else [])
             stopped_inside = len(verdict.tokens) == len(verdict.nodes)
@@ -84,10 +94,10 @@ def test_every_tree_under_every_target_gives_plain_decodings_prefix(stop_ids):
 @pytest.mark.parametrize(
     ("tree", "choices", "verdict"),
     [
-        (TokenTree.chain([4, 9, 5]), [4, 9, 5, 6], Verdict((0, 1), (4, 9))),
-        (TokenTree.chain([4, 5]), [4, 9], Verdict((0,), (4, 9))),
-        (TokenTree.empty(), [9], Verdict((), (9,))),
-        (TokenTree([9, 4], [-1, -1]), [9, 0, 0], Verdict((0,), (9,))),
+        (tree_of([4, 9, 5]), [4, 9, 5, 6], Verdict((0, 1), (4, 9))),
+        (tree_of([4, 5]), [4, 9], Verdict((0,), (4, 9))),
+        (tree_of([]), [9], Verdict((), (9,))),
+        (tree_of([9, 4], [-1, -1]), [9, 0, 0], Verdict((0,), (9,))),
     ],
     ids=["accepted", "extra", "empty tree", "sibling"],
 )
@@ -97,7 +107,7 @@ def test_eos_ends_the_walk_and_is_its_last_token(tree, choices, verdict):
 
 def test_a_caller_may_keep_the_branches_it_is_given():
     kept = []
-    walk(TokenTree.chain([1, 2]), lambda row, branch: (kept.append(branch), row + 1)[1], NEVER)
+    walk(tree_of([1, 2]), lambda row, branch: (kept.append(branch), row + 1)[1], NEVER)
     assert kept == [[], [1], [1, 2]]
 
 
@@ -137,7 +147,7 @@ def test_drafted_text_is_the_text_without_a_draft(options):
                 branches[len(tokens)] = [*before, token]
                 tokens.append(token)
                 parents.append(node)
-        verdict = walk(TokenTree(tokens, parents), lambda row, b, t=text: target(t + b), NEVER)
+        verdict = walk(tree_of(tokens, parents), lambda row, b, t=text: target(t + b), NEVER)
         text += verdict.tokens
         rounds += 1
     assert text[:62] == expected

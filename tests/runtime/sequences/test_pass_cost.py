@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import toy_model
 
-from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.sequences.model import PassCost
 
 
 def test_the_curve_is_linear_between_measured_rows_and_goes_on_with_the_last_slope():
@@ -54,10 +54,10 @@ def test_measuring_leaves_the_pool_as_it_was():
     cost = PassCost.measure(model, 0.5)
     assert 0 < cost.seconds(1) <= cost.seconds(16)
     assert model.pool.used == 0
-    assert model._graph.calls[:4] == [1, 1, 4, 8]
+    assert model.graph.calls[:4] == [1, 1, 4, 8]
 
 
 def test_measuring_stops_in_time():
     model = toy_model()
     PassCost.measure(model, 0.0)
-    assert model._graph.calls == [1, 1]
+    assert model.graph.calls == [1, 1]

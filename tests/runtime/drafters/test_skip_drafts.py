@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from engines import Given, engine_of, plain_engine, request, tokens_at_once, tokens_of
-from toys import ToyGraph
+from engines import engine_of, plain_engine, request, tokens_at_once, tokens_of
+from toys import Given, ToyGraph
 
 from edgespec.runtime.drafters.skip import SkipDrafter
 from edgespec.runtime.sequences.model import Model
@@ -17,7 +17,8 @@ SAMPLINGS = [
 def skipping_engine(noise=0.1, cost=(0.1, 0.01), **how):
     engine = engine_of(**how)
     part = Model(ToyGraph(noise), engine.target.pool, [])
-    engine._drafters = [SkipDrafter(part, Given(*cost))]
+    part.cost = Given(*cost)
+    engine.drafters = [SkipDrafter(part)]
     return engine
 
 
@@ -40,7 +41,7 @@ def test_a_good_part_saves_rounds_and_reads_no_prompt(how):
     assert sum(len(made.tokens) for made in rounds) == 60
     assert len(rounds) < 35
     assert {made.source for made in rounds} <= {"prompt", "layer-skip", "none"}
-    assert max(engine._drafters[0]._model._graph.calls) < 10
+    assert max(engine.drafters[0].model.graph.calls) < 10
 
 
 def test_a_part_that_costs_too_much_is_left():

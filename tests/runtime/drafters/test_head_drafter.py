@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engines import Given, plain_engine, request, tokens_of
-from toys import ToyGraph, toy_model, toy_shape
+from engines import plain_engine, request, tokens_of
+from toys import Given, ToyGraph, toy_shape
 
 from edgespec.runtime.drafters.head import HeadDrafter, HeadGraph
 from edgespec.runtime.sequences.model import Model
@@ -43,8 +43,8 @@ class ToyHead(ToyGraph):
                 assert feeds["pool.0"][0, 0, slots[-2], 0] == token + 1
         return {**outputs, "features": features(read[:, 0] + 1, feeds["input_ids"])}
 
-    def _logits(self, tokens):
-        return super()._logits(np.concatenate(([1], tokens)))  # the first one has no row
+    def logits(self, tokens):
+        return super().logits(np.concatenate(([1], tokens)))  # the first one has no row
 
 
 def features(positions, tokens):
@@ -53,9 +53,11 @@ def features(positions, tokens):
 
 def head_engine(noise=0.05, context=1000):
     head = Model(HeadGraph(ToyHead(noise), 2, 2), KVPool([toy_shape()], "fp32"), [])
-    drafter = HeadDrafter(head, Given(0.05, 0.01), context)
+    head.cost = Given(0.05, 0.01)
+    drafter = HeadDrafter(head, context)
     target = Model(Tapped(), KVPool([toy_shape()], "fp32"), [])
-    return Engine(target, Given(1.0, 0.05), [drafter]), head
+    target.cost = Given(1.0, 0.05)
+    return Engine(target, [drafter]), head
 
 
 def drafted(rounds):
@@ -85,9 +87,9 @@ def test_sequences_share_the_calls_of_a_head():
     made = [engine.add(request(LONG[:length], n=60)) for length in (3, 40, 150)]
     calls = 0
     while engine.running:
-        before = len(head._graph._graph.calls)
+        before = len(head.graph.graph.calls)
         engine.step()
-        calls = max(calls, len(head._graph._graph.calls) - before)
+        calls = max(calls, len(head.graph.graph.calls) - before)
     for generation, length in zip(made, (3, 40, 150), strict=True):
         assert generation.tokens[length:] == tokens_of(plain_engine(), request(LONG[:length], n=60))
     assert calls < 20  # levels, not nodes
@@ -96,7 +98,7 @@ def test_sequences_share_the_calls_of_a_head():
 def test_a_head_begins_where_features_are_still_kept():
     engine, head = head_engine(context=2000)
     assert drafted(engine.generate(request(LONG, n=60))) > 10
-    assert min(head._graph._graph.positions.values()) == len(LONG) - 512 + 1
+    assert min(head.graph.graph.positions.values()) == len(LONG) - 512 + 1
     assert tokens_of(engine, request(LONG, n=60)) == tokens_of(plain_engine(), request(LONG, n=60))
 
 
@@ -105,7 +107,7 @@ def test_a_head_begins_behind_what_a_sequence_shares():
     first = engine.add(request(LONG[:60], n=50))
     while first.is_new:
         engine.step()
-    head._graph._graph.positions.clear()
+    head.graph.graph.positions.clear()
     second = engine.add(request((*LONG[:40], 7, 7), n=50, draft="head"))
     second.sequence.append(first.sequence.fork(40).slots.tolist())
     engine.remove(first)
@@ -113,7 +115,7 @@ def test_a_head_begins_behind_what_a_sequence_shares():
     while engine.running:
         rounds += engine.step().values()
     assert drafted(rounds) > 10
-    assert min(head._graph._graph.positions.values()) == 41
+    assert min(head.graph.graph.positions.values()) == 41
     assert second.tokens[42:] == tokens_of(plain_engine(), request((*LONG[:40], 7, 7), n=50))
     engine.forget()
     assert engine.target.pool.used == head.pool.used == 0
@@ -130,7 +132,7 @@ def test_a_head_begins_anew_where_its_context_is_full():
 
 
 def test_without_features_nothing_is_kept():
-    engine = Engine(toy_model(), Given(1.0, 0.05), [])
+    engine = plain_engine()
     generation = engine.add(request())
     engine.step()
     assert (generation.features.start, generation.features.stop) == (0, 0)

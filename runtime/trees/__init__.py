@@ -1,1 +1,0 @@
-"""Token trees, the proposals of draft sources, and the walk that verifies them."""
