@@ -95,7 +95,7 @@ def test_every_module_is_seen():
 # contract of its drafters stand on one floor.
 FLOORS = (
     "errors", "system", "bundle", "models", "export", "runtime.arrays", "runtime.kernels",
-    "runtime.engines", "runtime.trees", "runtime.sampling", "runtime.text", "runtime.sequences",
+    "runtime.engines", "runtime.sampling", "runtime.text", "runtime.sequences",
     "runtime.plan", "runtime.speculation runtime.drafters.base", "runtime.drafters", "api",
     "measuring", "tuning", "training", "server", "batch", "cli",
 )  # fmt: skip
