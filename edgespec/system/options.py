@@ -109,7 +109,7 @@ def kinds_of(kind: type) -> dict[str, tuple[type, ...]]:
     return {name: kinds if plain.issuperset(kinds) else () for name, kinds in found.items()}
 
 
-def check(options: Any) -> None:
+def check(options: object) -> None:
     """Checks all fields of a frozen options object, and makes numpy's numbers Python's.
 
     Raises:
@@ -126,7 +126,7 @@ def check(options: Any) -> None:
 
 def explained(kind: type[T]) -> type[T]:
     """Decorates an options class: its docstring tells what its options are."""
-    lines, own = [], cast("type[Any]", kind)
+    lines, own = [], cast("type[object]", kind)
     for name, each in declared(own).items():
         text = f"{name}: {each.text}{f'; None: {each.none}' if each.none else ''}."
         lines.append(fill(text, 96, initial_indent="    ", subsequent_indent="        "))
