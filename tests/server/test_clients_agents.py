@@ -13,7 +13,7 @@ import subprocess
 
 import pytest
 from installed import installed
-from real import export, needs
+from real import needs
 from servers import MODEL, serving
 
 from edgespec import LLM
@@ -29,8 +29,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    bundle = export(CODER, tmp_path_factory.mktemp("agents"), "--no-calibration")
+def running(real_bundle):
+    bundle = real_bundle(CODER, "--no-calibration")
     with LLM(bundle, threads=2, context=4096) as llm, serving(llm) as running:
         yield running
 
