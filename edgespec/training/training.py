@@ -99,16 +99,16 @@ class Training:
         self._trained_tokens = 0
         torch.set_num_threads(llm.options.threads or default_threads())
         vocabulary = llm.tokenizer.vocab_size
-        taps = options.taps or ()
+        taps, disk = options.taps or (), int(options.disk)  # a number of bytes by now
         per_token = row_bytes(len(taps) * bundle.target.hidden_size, min(TOP, vocabulary))
         # The held-out shard, the one that is trained on, and the one that is made.
-        self._shard_tokens = min(SHARD_TOKENS, int(options.disk) // (3 * per_token))
+        self._shard_tokens = min(SHARD_TOKENS, disk // (3 * per_token))
         if self._shard_tokens < 2 * options.window:
             raise InputError(
-                f"disk is {options.disk} bytes: a token takes {per_token}, so give at least "
+                f"disk is {disk} bytes: a token takes {per_token}, so give at least "
                 f"{6 * options.window * per_token}"
             )
-        self._shards = Shards(output / WORK / "shards", int(options.disk))
+        self._shards = Shards(output / WORK / "shards", disk)
         # The same weights as the loaded target's, which gives no features.
         place = llm.plan.roles[TARGET]
         model = load_model(llm.bundle, TARGET, place, llm.options.threads, features=True)

