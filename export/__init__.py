@@ -17,6 +17,7 @@ from edgespec.export.exporter import (
     ExportReport,
     attach_model,
     check_drafted,
+    check_skipped,
     export_bundle,
     write_bundle,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "attach_model",
     "calibrate",
     "check_drafted",
+    "check_skipped",
     "copy_bundle",
     "copy_with_taps",
     "export_bundle",

@@ -93,13 +93,10 @@ def write_bundle(
         InputError: if an option does not suit the model.
     """
     checkpoint = load_checkpoint(target)
-    if draft is not None or options.skip_sets:
+    if draft is not None:
         check_drafted(checkpoint, str(target))
-    if options.skip_sets and any(isinstance(e, Recurrent) for e in checkpoint.decoder.sublayers):
-        raise InputError(
-            f"{checkpoint.path} has recurrent layers, whose states a layer-skip draft "
-            "would falsify: export it without skip_sets (--layer-skip)"
-        )
+    if options.skip_sets:
+        check_skipped(checkpoint)
     skips = _skip_sets(options.skip_sets, checkpoint.decoder)
     drafting = None if draft is None else _draft(draft)
     source, tokens = read_tokenizer(checkpoint)
@@ -164,6 +161,20 @@ def check_drafted(target: bundle.Role | Checkpoint, name: str = "the bundle") ->
         raise InputError(
             f"{name} makes embeddings, and no text that a draft could be for: give a model that "
             "writes text, or leave out the draft"
+        )
+
+
+def check_skipped(target: Checkpoint) -> None:
+    """Checks that drafts can leave out layers of a target.
+
+    Raises:
+        InputError: if it makes embeddings, or has recurrent layers.
+    """
+    check_drafted(target, str(target.path))
+    if any(isinstance(each, Recurrent) for each in target.decoder.sublayers):
+        raise InputError(
+            f"{target.path} has recurrent layers, whose states a layer-skip draft "
+            "would falsify: export it without skip_sets (--layer-skip)"
         )
 
 

@@ -9,6 +9,7 @@ import huggingface_hub
 import onnx
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
+from commandline import fails
 from embeddings import PROMPTS, make_embedding
 from manifests import manifest_of
 from manifests import refused as refused_bundle
@@ -126,6 +127,12 @@ def test_the_command_says_what_the_bundle_makes(cli, source, tmp_path):
     assert "the last token's row, normalized" in " ".join(shown.split())
     planned = cli("plan", tmp_path / "out", "--device", "cpu").out
     assert "target on cpu" in planned
+
+
+def test_the_command_leaves_out_no_layers_of_it(cli, source, tmp_path):
+    done = cli("export", source, "-o", tmp_path / "out", "--layer-skip", "auto")
+    fails(done, "makes embeddings, and no text")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

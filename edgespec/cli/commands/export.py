@@ -23,12 +23,14 @@ from edgespec.errors import InputError
 from edgespec.export import (
     ExportOptions,
     attach_model,
+    check_skipped,
     copy_bundle,
     find_onnx,
     replacing,
     resolve_checkpoint,
     write_bundle,
 )
+from edgespec.models import load_checkpoint
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.tuning.adopting import adopt
@@ -118,6 +120,8 @@ def execute(arguments: argparse.Namespace) -> int:
     options = _options(arguments)
     _check_first(arguments)
     target = resolve_checkpoint(arguments.checkpoint)
+    if arguments.layer_skip == _AUTO:
+        check_skipped(load_checkpoint(target))
     head = _checked_head(arguments, head, target)
     draft = _draft(arguments)
     sources = (target,) if draft is None else (target, draft)
