@@ -18,7 +18,7 @@ from edgespec.export.sources.vocabulary import read_tokenizer
 from edgespec.models import load_checkpoint
 from edgespec.models.gguf.header import read_header
 
-FILES, FEWER, SEED = 500, 150, 33
+FILES, FEWER, SEED = 200, 60, 33
 SECONDS, BYTES = 2.0, 16 * 2**20
 _HUGE = (0, 1, 0x7F, 0xFF, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
 
