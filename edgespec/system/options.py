@@ -115,8 +115,9 @@ def check(options: object) -> None:
     Raises:
         InputError: if a value is not allowed.
     """
-    kinds = kinds_of(type(options))
-    for name, each in declared(type(options)).items():
+    kind: Any = type(options)
+    kinds = kinds_of(kind)
+    for name, each in declared(kind).items():
         value = getattr(options, name)
         if isinstance(value, np.generic):
             value = value.item()
@@ -126,7 +127,7 @@ def check(options: object) -> None:
 
 def explained(kind: type[T]) -> type[T]:
     """Decorates an options class: its docstring tells what its options are."""
-    lines, own = [], cast("type[object]", kind)
+    lines, own = list[str](), cast("Any", kind)
     for name, each in declared(own).items():
         text = f"{name}: {each.text}{f'; None: {each.none}' if each.none else ''}."
         lines.append(fill(text, 96, initial_indent="    ", subsequent_indent="        "))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from engines import Given
 from pairs import LONG_PROMPT, SHORT_PROMPT, with_eos
+from toys import Given
 
 from edgespec import LLM
 from edgespec import bundle as bundles
