@@ -24,7 +24,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory):
     path = export(CODER, tmp_path_factory.mktemp("real"), "--precision", "int8")
-    place = {"device": "onnxruntime:cpu", "threads": 2, "context": 1024}
+    place = {"device": "cpu", "threads": 2, "context": 1024}
     with LLM(path, draft="lookup", **place) as llm:
         yield llm
 

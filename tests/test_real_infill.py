@@ -20,7 +20,7 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 
 FOLDER = Path(os.environ.get("EDGESPEC_REAL_MODELS", ""))
 CODER, CHAT = "qwen-coder-0.5b", "smollm2-135m"
-PLACE = {"device": "onnxruntime:cpu", "threads": 2, "context": 1024}
+PLACE = {"device": "cpu", "threads": 2, "context": 1024}
 BEFORE = (
     "def test_add():\n    assert add(2, 3) == 5\n\n\n"
     'def add(first, second):\n    """Return the sum of both."""\n    return '
