@@ -9,15 +9,14 @@ at each row's likeliest tokens, which the draft's graph has picked.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
-from edgespec.runtime.sampling.truncation import likeliest_tokens
 
 _RIVALS = 8  # best tokens in the softmax that gives a sampled child its value
 _OUTSIDE = 1e6  # subtracted from scores of truncated tokens; larger than any noise
@@ -40,32 +39,10 @@ class Candidates:
     logits: npt.NDArray[np.float32]
     normalizers: npt.NDArray[np.float32]
 
-    @classmethod
-    def from_results(cls, results: Mapping[str, npt.NDArray[Any]], n: int) -> Candidates:
-        """Returns the candidates of the first n rows of a draft stage's results."""
-        return cls(results["top_ids"][:n], results["top_logits"][:n], results["logsumexp"][:n])
-
     def row(self, number: int) -> Candidates:
         """Returns the candidates of one row."""
         one = slice(number, number + 1)
         return Candidates(self.tokens[one], self.logits[one], self.normalizers[one])
-
-    @classmethod
-    def from_logits(
-        cls, logits: npt.NDArray[np.float32], vocab_size: int, count: int
-    ) -> Candidates:
-        """Returns the candidates of rows of a target's logits.
-
-        Args:
-            logits: [n, V] float32.
-            vocab_size: number of real tokens; later ids are padding.
-            count: K, cut to `vocab_size`.
-        """
-        tokens = likeliest_tokens(logits, vocab_size, min(count, vocab_size))
-        best = np.take_along_axis(logits, tokens, axis=1)
-        peak = best[:, :1]
-        total = np.exp(logits[:, :vocab_size] - peak).sum(axis=1)
-        return cls(tokens, best, np.log(total) + peak[:, 0])
 
 
 class Ranking(NamedTuple):

@@ -74,7 +74,7 @@ class Successors:
         """Store what the target expects after n tokens; a later row replaces an earlier one.
 
         Args:
-            previous: [n] the token before each token, -1 at the beginning of a text.
+            previous: [n] the token before each token, -1 at the beginning of a sequence.
             tokens: [n] the tokens.
             top_ids: [n, 8] int64, the likeliest tokens after each, best first (see
                 `likeliest_tokens`). A smaller vocabulary gives fewer columns; the last is then
@@ -94,7 +94,7 @@ class Successors:
         """Returns what the target may expect after two tokens.
 
         Args:
-            previous: The token before `token`, -1 at the beginning of a text.
+            previous: The token before `token`, -1 at the beginning of a sequence.
             token: The last token.
 
         Returns:
@@ -207,9 +207,9 @@ class RecyclingDrafter:
 
     def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`."""
-        rows, text = reading.rows, generation.tokens
-        last = len(text) - len(reading.tokens) - 1  # place of the last token that was read
-        previous = text[last - 1] if last else -1
+        rows, known = reading.rows, generation.tokens
+        last = len(known) - len(reading.tokens) - 1  # place of the last token that was read
+        previous = known[last - 1] if last else -1
         self._count(generation, previous, reading)
         tokens = [rows.tokens[row] for row in rows.wanted]
         parents = [rows.parents[row] for row in rows.wanted]

@@ -52,7 +52,7 @@ class Rows:
             its `branch`.
         wanted: numbers of the rows whose logits are wanted.
         branch: slots of rows that follow the sequence and are not part of it (yet).
-        slots: after the pass, the slot of each row, which the caller owns.
+        slots: after the pass, the slot of each row, which the caller owns until it accepts rows.
         features: after the pass, [n, F] float32 of each row; None if the graph gives none.
         reads: further inputs of the graph, [n, ...] each, the same ones for all rows of a pass.
         certain: how many of the first rows, a chain that the others follow, are accepted whatever
@@ -71,7 +71,7 @@ class Rows:
 
     def accept(self, rows: Sequence[int]) -> None:
         """Appends these rows to the sequence, a path from its end; frees the others."""
-        slots = self.slots
+        slots, self.slots = self.slots, []
         if len(rows) == len(slots):
             self.sequence.append(slots)
             return

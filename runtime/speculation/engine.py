@@ -241,19 +241,24 @@ class Engine:
         batch, logits = self._verify(parts)
         verified = time.perf_counter()
         rounds = {}
-        for part, rows, found in zip(parts, batch, logits, strict=True):
-            tokens, accepted = self._commit(part, rows, found)
-            source = PROMPT if part.is_prompt else part.proposal.source
-            rounds[part.generation] = made = Round(
-                tokens, len(part.proposal), accepted, source, time.perf_counter() - begin,
-                drafted - begin, verified - drafted, None if part.is_prompt else forecast,
-                part.generation.take_logprobs(),
-            )  # fmt: skip
-            part.generation.add(made)
-            if part.is_prompt:  # others that begin alike need not read it
-                self.target.prefixes.add(part.generation.sequence)
-            if self._store is not None:
-                self._store.look(part.generation.sequence)
+        try:
+            for part, rows, found in zip(parts, batch, logits, strict=True):
+                tokens, accepted = self._commit(part, rows, found)
+                source = PROMPT if part.is_prompt else part.proposal.source
+                rounds[part.generation] = made = Round(
+                    tokens, len(part.proposal), accepted, source, time.perf_counter() - begin,
+                    drafted - begin, verified - drafted, None if part.is_prompt else forecast,
+                    part.generation.take_logprobs(),
+                )  # fmt: skip
+                part.generation.add(made)
+                if part.is_prompt:  # others that begin alike need not read it
+                    self.target.prefixes.add(part.generation.sequence)
+                if self._store is not None:
+                    self._store.look(part.generation.sequence)
+        finally:
+            for rows in batch:  # which an interrupt may have left
+                if rows.slots:
+                    rows.accept([])
         return rounds
 
     def _draft(self, parts: Sequence[Scheduled]) -> Forecast | None:

@@ -10,7 +10,7 @@ from candidates import candidates_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.drafters.ranking import Candidates, rank
+from edgespec.runtime.drafters.ranking import rank
 from edgespec.runtime.sampling.noise import gumbel
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
@@ -214,19 +214,3 @@ def test_an_unlikely_choice_is_ranked_first():
     for position in unlikely:
         chosen = sampler.choose(row, position, [])
         assert rank_row(sampler, row, position, k=2).tokens == [chosen, 0]
-
-
-@pytest.mark.parametrize("vocab_size", [200, 256])  # 256: no padding
-def test_candidates_of_a_targets_logits(vocab_size):
-    """Padding beyond the vocabulary is never a candidate and has no probability."""
-    logits = np.random.default_rng(3).normal(0, 4, (5, 256)).astype(np.float32)
-    logits[:, 200:] = 50.0
-    found = Candidates.from_logits(logits, vocab_size, 300)
-    assert found.tokens.shape == found.logits.shape == (5, vocab_size)
-    shares = np.exp(found.logits.astype(np.float64) - found.normalizers[:, None])
-    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
-    few = Candidates.from_logits(logits, vocab_size, 7)
-    order = np.argsort(-logits[:, :vocab_size], axis=1, kind="stable")[:, :7]
-    np.testing.assert_array_equal(few.tokens, order)
-    np.testing.assert_array_equal(few.logits, np.take_along_axis(logits, order, axis=1))
-    np.testing.assert_array_equal(few.normalizers, found.normalizers)

@@ -373,6 +373,23 @@ def test_an_interrupted_pass_ends_those_of_other_threads():
     assert nothing_is_left(engine)
 
 
+class Interrupted(Slow):
+    """Is interrupted while it observes."""
+
+    def observe(self, generation, reading):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_between_commits_leaves_no_slot():
+    engine = engine_of(Interrupted())
+    made = [engine.add(request((n, 2))) for n in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert {each.finish for each in made} == {"error"}
+    engine.forget()
+    assert engine.target.pool.used == 0
+
+
 def test_a_draft_without_room_drafts_nothing():
     engine = toy_engine(0.05)
     engine.drafters[1].model.pool.limit = 30
