@@ -9,7 +9,7 @@ from native_llms import with_library
 from pairs import LONG_PROMPT
 from toys import toy_model
 
-from edgespec.measuring.native import compare_bits
+from edgespec.measuring.bits import compare_bits
 
 
 @with_library
