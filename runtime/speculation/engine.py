@@ -6,6 +6,7 @@ for a round makes the next pass, if nobody else does, and all sequences of that 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -27,6 +28,8 @@ from edgespec.runtime.speculation.plan import Plan
 from edgespec.runtime.speculation.schedule import Schedule, Scheduled
 from edgespec.system.shutdown import ENGINE_CALLS
 
+_log = logging.getLogger(__name__)
+
 
 class Engine:
     """Continues any number of sequences with one model; each step is one pass.
@@ -41,7 +44,7 @@ class Engine:
 
     Attributes:
         target: see above.
-        drafters: see above.
+        drafters: those whose device has not failed.
     """
 
     def __init__(
@@ -269,8 +272,27 @@ class Engine:
         plan = Plan(self.target.cost, parts, drafting)
         for drafter in self.drafters:
             if any(drafter in part.generation.drafters for part in drafting):
-                drafter.draft(plan)
+                proposals = [part.proposal for part in drafting]
+                try:
+                    drafter.draft(plan)
+                except DeviceError as error:
+                    for part, proposal in zip(drafting, proposals, strict=True):
+                        part.proposal = proposal
+                    self._give_up(drafter, error)
         return plan.choose()
+
+    def _give_up(self, failed: Drafter, why: DeviceError) -> None:
+        """Drafts no more with a drafter whose device has failed, and with others of its model."""
+        model = getattr(failed, "model", failed)
+        lost = [each for each in self.drafters if getattr(each, "model", each) is model]
+        names = ", ".join(each.name for each in lost)
+        _log.warning("nothing is drafted by %s any more: %s", names, why)
+        self.drafters = [each for each in self.drafters if each not in lost]
+        for generation in self._schedule.running:
+            for each in lost:
+                if each in generation.drafters:
+                    generation.drafters.remove(each)
+                    each.end(generation)
 
     def _verify(self, parts: Sequence[Scheduled]) -> tuple[list[Rows], list[Floats]]:
         """Makes the pass."""
