@@ -79,7 +79,7 @@ class LLM:
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.draft = self.options.draft
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
-        files = PromptFiles.asked_for(self.options)
+        files = PromptFiles.asked_for(self.options, self.bundle)
         self.plan = planned(self.bundle, self.options)
         self.context_length = self.plan.context
         self._sources = Sources(self.bundle, self.options, self.tokenizer, self.plan)

@@ -17,7 +17,7 @@ from edgespec.bundle.sublayers import rope_inputs
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.sequences import pool as pools
 from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.prefixes import PrefixTree
+from edgespec.runtime.sequences.prefixes import Checkpoints, PrefixTree
 
 if TYPE_CHECKING:
     from edgespec.bundle import RopeTable
@@ -203,12 +203,14 @@ class Model:
         graph: Graph,
         pool: KVPool,
         ropes: Sequence[Rope],
-        prefixes: PrefixTree | None = None,
+        prefixes: PrefixTree | Checkpoints | None = None,
         device: str = NATIVE,
     ) -> None:
         self.pool = pool
         self.device = device
-        self.prefixes = PrefixTree(pool, pool.recurrent is None) if prefixes is None else prefixes
+        if prefixes is None:
+            prefixes = PrefixTree(pool) if pool.recurrent is None else Checkpoints(pool)
+        self.prefixes = prefixes
         self.graph = graph
         self.cost = PassCost({1: _GUESS})
         self.seconds = 0.0

@@ -208,7 +208,7 @@ class Engine:
             while generation.drafters:
                 generation.drafters.pop().end(generation)
             if generation.error is None:
-                self.target.prefixes.add(sequence)
+                self.target.prefixes.add(sequence, sequence.length)
                 if generation.request.kept is not None:
                     self.target.prefixes.keep(generation.request.kept, sequence)
             if self._store is not None:
@@ -254,8 +254,9 @@ class Engine:
                     part.generation.take_logprobs(),
                 )  # fmt: skip
                 part.generation.add(made)
-                if part.is_prompt:  # others that begin alike need not read it
-                    self.target.prefixes.add(part.generation.sequence)
+                if part.is_prompt:  # others that begin alike need not read it, but for its end
+                    end = len(part.generation.request.prompt) - 1 if part.complete else 0
+                    self.target.prefixes.add(part.generation.sequence, end)
                 if self._store is not None:
                     self._store.look(part.generation.sequence)
         finally:
@@ -333,7 +334,9 @@ def _rows(part: Scheduled) -> Rows:
     tree = part.proposal
     tokens = tokens + tree.tokens
     parents += [read + parent for parent in tree.parents]  # ROOT is -1: the last token read
-    return Rows(part.generation.sequence, tokens, parents, list(range(read - 1, len(tokens))))
+    wanted = list(range(read - 1, len(tokens)))
+    # A prompt's last token is not certain: whoever begins with the same prompt reads it again.
+    return Rows(part.generation.sequence, tokens, parents, wanted, certain=read - 1)
 
 
 def _accept(generation: Generation, rows: Rows, accepted: Sequence[int]) -> None:

@@ -165,6 +165,8 @@ def _unread(generation: Generation) -> int:
 def _reads_alike(part: Scheduled, generation: Generation) -> bool:
     """Whether a part reads what another generation will share when it waits for that."""
     mine, other = generation.sequence, part.generation.sequence
+    if mine.recurrence is not None:  # it can share the whole prompt alone
+        return mine.length <= other.length and mine.tokens == other.tokens
     begin, reading = mine.length, part.reading[:_WORTH_WAITING]
     return (
         begin == other.length
