@@ -196,6 +196,7 @@ class Model:
         graph: see above.
         cost: what its passes take, which each pass corrects; `measure` finds it out.
         seconds: time inside the graph so far.
+        gives_features: whether its passes so far gave what a draft head reads.
     """
 
     def __init__(
@@ -214,6 +215,7 @@ class Model:
         self.graph = graph
         self.cost = PassCost({1: _GUESS})
         self.seconds = 0.0
+        self.gives_features = False
         self._ropes = ropes
 
     def measure(self, most_seconds: float) -> None:
@@ -264,6 +266,7 @@ class Model:
         self.cost.observe(len(positions), end - begin)
         logits = outputs[LOGITS if LOGITS in outputs else LAST_HIDDEN]
         features = outputs.get(FEATURES)
+        self.gives_features = features is not None
         parts, row, wanted = [], 0, 0
         for each in batch:
             own = slice(row, row + len(each.tokens))

@@ -182,7 +182,8 @@ def test_a_saved_session_goes_on_elsewhere(natives, pairs, tmp_path, name):
         with loaded(pairs, name, draft) as other, other.load_session(file) as session:
             assert session.tokens == held
             result = session.generate([*held, 4, 5], **OPTIONS)
-            assert result.reused == len(held)
+            again = 16 if (name, draft) == ("head", "auto") else 0  # for their features
+            assert result.reused == len(held) - again
             assert result.tokens == alone(natives, [*held, 4, 5], name)
 
 
