@@ -228,7 +228,7 @@ def _planned(
         for each in role.native.pools:
             memory = placed.of(each.layer).memory
             parts[memory][1] += slots[name] * KVPool.slot_bytes([each], formats)
-        states = wish.sequences * RecurrentPool.sequence_bytes(role.native.recurrent)
+        states = RecurrentPool.planned_bytes(role.native.recurrent, wish.sequences)
         parts[placed.memory][1] += states
         stored = bundle.manifest.files[role.native.data].size
         for where, share in _shares(role, placed):

@@ -30,8 +30,9 @@ from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.arrays import Floats
+from edgespec.runtime.drafters.growth import TreeDrafter
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.sequences.model import AFTER, Rows
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.pool import Sequence as Kept
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
@@ -78,7 +79,7 @@ class LLM:
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.draft = self.options.draft
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
-        files = PromptFiles.asked_for(self.options)
+        files = PromptFiles.asked_for(self.options, self.bundle)
         self.plan = planned(self.bundle, self.options)
         self.context_length = self.plan.context
         self._sources = Sources(self.bundle, self.options, self.tokenizer, self.plan)
@@ -159,8 +160,14 @@ class LLM:
         tensors = session_files.load(Path(path), self.bundle.digest)
         kept, most = self.engine.target.sequence([]), self.context_length
         with self.engine.exclusive():
-            session_files.restore(Path(path), tensors, self.models, kept, most)
+            session_files.restore(Path(path), tensors, self.working_models, kept, most)
         return Session(self, kept)
+
+    @property
+    def working_models(self) -> dict[str, Model]:
+        """The target, and the draft model unless its device has failed."""
+        drafting = [each.model for each in self.engine.drafters if isinstance(each, TreeDrafter)]
+        return {n: each for n, each in self.models.items() if n == TARGET or each in drafting}
 
     def drop(self, kept: Kept) -> None:
         """Gives up what a session keeps."""

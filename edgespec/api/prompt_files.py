@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from edgespec.api.loading import LoadOptions
+from edgespec.bundle import Bundle
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array
 
@@ -59,12 +60,17 @@ class PromptFiles:
             ) from error
 
     @classmethod
-    def asked_for(cls, options: LoadOptions) -> PromptFiles | None:
+    def asked_for(cls, options: LoadOptions, bundle: Bundle) -> PromptFiles | None:
         """Returns the files of a user's options; None if they want no prompt cache.
 
         Raises:
-            InputError: if the folder cannot be created.
+            InputError: if the folder cannot be created, or the target has recurrent layers.
         """
+        if options.prompt_cache is not None and bundle.target.recurrent:
+            raise InputError(
+                f"{bundle.path}: its target has recurrent layers, whose states a prompt cache does "
+                "not hold: leave out prompt_cache (Session.save holds them)"
+            )
         size = options.prompt_cache_size
         assert isinstance(size, int), "parsed by the options"
         return None if options.prompt_cache is None else cls(Path(options.prompt_cache), size)

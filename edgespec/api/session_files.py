@@ -26,7 +26,9 @@ Models = Mapping[str, Model]
 
 
 def tensors_of(models: Models, tokens: list[int]) -> Tensors:
-    """Returns what the models know of tokens: `ROLE.tokens` [n] int64, and `KVPool.read`'s arrays.
+    """Returns what the models know of tokens.
+
+    It is `ROLE.tokens` [n] int64, and the arrays of `Sequence.read` below `ROLE.`.
 
     Args:
         models: the models, of which no pass is made meanwhile.
@@ -36,8 +38,8 @@ def tensors_of(models: Models, tokens: list[int]) -> Tensors:
     for role, model in models.items():
         sequence = model.sequence(tokens)
         model.prefixes.extend(sequence, len(tokens))
-        rows = model.pool.read(sequence.slots.tolist())
-        tensors |= {f"{role}.{name}": np.ascontiguousarray(array) for name, array in rows.items()}
+        held = sequence.read()
+        tensors |= {f"{role}.{name}": np.ascontiguousarray(array) for name, array in held.items()}
         tensors[f"{role}.{_TOKENS}"] = np.array(tokens[: sequence.length], np.int64)
         sequence.free()
     return tensors
@@ -99,7 +101,7 @@ def restore(path: Path, tensors: Tensors, models: Models, kept: Sequence, most: 
             elif role == TARGET:
                 raise ValueError("it has no target")
         for role, sequence in restored.items():
-            models[role].prefixes.add(sequence)
+            models[role].prefixes.add(sequence, sequence.length)
         models[TARGET].prefixes.keep(kept, restored[TARGET])
     except (KeyError, ValueError) as error:
         raise InputError(f"{path} is damaged (the cache of its {role}): save it again") from error
@@ -113,17 +115,13 @@ def _sequence(model: Model, tensors: Tensors, most: int) -> Sequence:
     ids = tensors[_TOKENS]
     if ids.dtype != np.int64 or ids.ndim != 1:
         raise ValueError(_TOKENS)
-    rows = {name: array for name, array in tensors.items() if name != _TOKENS}
+    rows = {name: tensors[name] for name in model.pool.arrays}
     if any(array.ndim < 3 or array.shape[2] != ids.size for array in rows.values()):
         raise ValueError("rows")
+    if model.pool.recurrent is not None and ids.size > most:
+        return model.sequence([])  # a state cannot be cut
     sequence = model.sequence(ids[:most].tolist())
-    slots = model.pool.take(len(sequence.tokens))
-    sequence.append(slots)
-    try:
-        model.pool.write(slots, {name: array[:, :, :most] for name, array in rows.items()})
-    except ValueError:
-        sequence.free()
-        raise
+    sequence.write({**tensors, **{name: array[:, :, :most] for name, array in rows.items()}})
     return sequence
 
 

@@ -67,7 +67,7 @@ class Session:
                     "the session's caches were dropped for other texts: generate a text in it "
                     "before you save it"
                 )
-            tensors = session_files.tensors_of(self._llm.models, kept.tokens[: kept.length])
+            tensors = session_files.tensors_of(self._llm.working_models, kept.tokens[: kept.length])
         session_files.save(Path(path), self._llm.bundle.digest, tensors)
 
     def close(self) -> None:

@@ -177,8 +177,8 @@ class TreeDrafter(ABC):
     def _share(self, state: State) -> None:  # noqa: B027 - not all can
         """Takes over what other sequences left that begin alike; nothing if nothing can be."""
 
-    def _leave(self, state: State) -> None:  # noqa: B027 - not all can
-        """Leaves what was read to other sequences that begin alike."""
+    def _leave(self, state: State, ended: bool) -> None:  # noqa: B027 - not all can
+        """Leaves what was read to other sequences that begin alike; the prompt or all has ended."""
 
     def begin(self, generation: Generation) -> bool:
         """See `Drafter`. The prompt is read at the first draft that promises to pay for it."""
@@ -239,7 +239,7 @@ class TreeDrafter(ABC):
         """See `Drafter`."""
         state = self._states.pop(generation)
         self.model.pool.free(state.run)
-        self._leave(state)
+        self._leave(state, ended=True)
         state.sequence.free()
 
     def forget(self) -> None:
@@ -315,8 +315,8 @@ class TreeDrafter(ABC):
             chunk = self._chain(state, tokens[:_CHUNK], [])
             self.model.forward([chunk])
             chunk.accept(range(_CHUNK))
-            self._leave(state)
             tokens = tokens[_CHUNK:]
+            self._leave(state, ended=len(tokens) <= _CHUNK)
         return tokens
 
     def _run(self, chosen: ListLike[tuple[Node, Scheduled]], plan: Plan) -> None:

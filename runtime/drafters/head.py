@@ -71,7 +71,7 @@ class HeadDrafter(TreeDrafter):
             state.sequence.tokens = state.generation.tokens[1:]
             self.model.prefixes.extend(state.sequence, len(state.sequence.tokens) - 1)
 
-    def _leave(self, state: State) -> None:
+    def _leave(self, state: State, ended: bool) -> None:
         if not state.first:  # else its rows lack what is before them
             state.sequence.tokens = state.generation.tokens[1:]
             self.model.prefixes.add(state.sequence)

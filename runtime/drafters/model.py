@@ -31,8 +31,8 @@ class ModelDrafter(TreeDrafter):
             most = len(state.sequence.tokens) - 1  # the last token's logits are wanted
             self.model.prefixes.extend(state.sequence, most)
 
-    def _leave(self, state: State) -> None:
-        self.model.prefixes.add(state.sequence)
+    def _leave(self, state: State, ended: bool) -> None:
+        self.model.prefixes.add(state.sequence, state.sequence.length if ended else 0)
 
     def _unread(self, state: State) -> list[int]:
         return state.sequence.unread

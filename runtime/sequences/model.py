@@ -17,7 +17,7 @@ from edgespec.bundle.sublayers import rope_inputs
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.sequences import pool as pools
 from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.prefixes import PrefixTree
+from edgespec.runtime.sequences.prefixes import Checkpoints, PrefixTree
 
 if TYPE_CHECKING:
     from edgespec.bundle import RopeTable
@@ -196,6 +196,7 @@ class Model:
         graph: see above.
         cost: what its passes take, which each pass corrects; `measure` finds it out.
         seconds: time inside the graph so far.
+        gives_features: whether its passes so far gave what a draft head reads.
     """
 
     def __init__(
@@ -203,15 +204,18 @@ class Model:
         graph: Graph,
         pool: KVPool,
         ropes: Sequence[Rope],
-        prefixes: PrefixTree | None = None,
+        prefixes: PrefixTree | Checkpoints | None = None,
         device: str = NATIVE,
     ) -> None:
         self.pool = pool
         self.device = device
-        self.prefixes = PrefixTree(pool, pool.recurrent is None) if prefixes is None else prefixes
+        if prefixes is None:
+            prefixes = PrefixTree(pool) if pool.recurrent is None else Checkpoints(pool)
+        self.prefixes = prefixes
         self.graph = graph
         self.cost = PassCost({1: _GUESS})
         self.seconds = 0.0
+        self.gives_features = False
         self._ropes = ropes
 
     def measure(self, most_seconds: float) -> None:
@@ -262,6 +266,7 @@ class Model:
         self.cost.observe(len(positions), end - begin)
         logits = outputs[LOGITS if LOGITS in outputs else LAST_HIDDEN]
         features = outputs.get(FEATURES)
+        self.gives_features = features is not None
         parts, row, wanted = [], 0, 0
         for each in batch:
             own = slice(row, row + len(each.tokens))

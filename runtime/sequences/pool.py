@@ -135,8 +135,8 @@ class Pool:
         return self._counts[slot]
 
     def read(self, slots: ListLike[int]) -> dict[str, Array]:
-        """Returns copies of what n slots hold: the arrays, with the n slots as their third axis."""
-        return {name: _host(array)[:, :, slots] for name, array in self.arrays.items()}
+        """Returns copies of what these slots hold: the arrays, of these slots alone."""
+        return {name: _host(array)[self._at(name, slots)] for name, array in self.arrays.items()}
 
     def write(self, slots: ListLike[int], rows: Mapping[str, Array]) -> None:
         """Lets slots hold what `read` returned.
@@ -151,9 +151,14 @@ class Pool:
                 raise ValueError(f"{name} does not fit")
         for name, array in self.arrays.items():
             whole = _host(array)
-            whole[:, :, slots] = rows[name]
+            whole[self._at(name, slots)] = rows[name]
             if whole is not array:
                 array.update_inplace(whole)
+
+    def _at(self, name: str, slots: ListLike[int]) -> tuple[Any, ...]:
+        """Returns the index of slots in an array."""
+        heads = self._parts[name][0]
+        return (*[slice(None)] * len(heads), np.array(slots, np.int64))
 
     def _grow(self, more: int) -> None:
         before = self.capacity
@@ -315,13 +320,40 @@ class Sequence:
         """
         length = self.length if length is None else min(length, self.length)
         other = Sequence(self.pool, self.tokens[:length])
-        if self.recurrence is not None:
-            other.recurrence = self.recurrence.fork(length)
-            length = other.recurrence.length
-        shared = self._slots[:length].tolist()
-        self.pool.share(shared)
-        other._extend(shared)
+        other.become(self, length)
         return other
+
+    def become(self, other: Sequence, length: int) -> None:
+        """Drops its slots, and shares those of another one that begins with the same tokens."""
+        self.free()
+        if other.recurrence is not None:
+            self.recurrence = other.recurrence.fork(length)
+            length = self.recurrence.length
+        shared = other.slots[:length].tolist()
+        self.pool.share(shared)
+        self._extend(shared)
+
+    def read(self) -> dict[str, Array]:
+        """Returns copies of all that the model keeps of the tokens that it has read, by name."""
+        held = self.pool.read(self.slots.tolist())
+        return held if self.recurrence is None else {**held, **self.recurrence.read()}
+
+    def write(self, held: Mapping[str, Array]) -> None:
+        """Lets the model, which has read nothing, know of all tokens what `read` returned.
+
+        Raises:
+            KeyError: if an array is missing.
+            MemoryLimitError: if the pool has no room.
+            ValueError: if one does not fit.
+        """
+        self._extend(self.pool.take(len(self.tokens)))
+        try:
+            self.pool.write(self.slots.tolist(), held)
+            if self.pool.recurrent is not None:
+                self.recurrence = self.pool.recurrent.restored(held, self.length)
+        except (KeyError, ValueError):
+            self.free()
+            raise
 
     def free(self) -> None:
         """Drops all slots."""

@@ -1,4 +1,9 @@
-"""What sequences leave for others that begin alike: a radix tree (Zheng et al., SGLang, 2024)."""
+"""What sequences leave for others that begin alike.
+
+Slots of keys and values are shared token by token, by a radix tree (Zheng et al., SGLang, 2024).
+A state of recurrent layers is that of one length, so of their sequences forks are kept, as
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from edgespec.runtime.sequences.pool import KVPool, Sequence
+from edgespec.runtime.sequences.recurrent import CHECKPOINTS
 
 
 @dataclass(eq=False, slots=True)
@@ -36,13 +42,11 @@ class PrefixTree:
     recently used sequence first. Slots of a beginning are never free before those behind it.
 
     Args:
-        pool: the pool.
-        sharing: whether sequences can begin with slots alone; else the tree stays empty.
+        pool: the pool, of a model without recurrent layers.
     """
 
-    def __init__(self, pool: KVPool, sharing: bool = True) -> None:
+    def __init__(self, pool: KVPool) -> None:
         self._pool = pool
-        self._sharing = sharing
         self._root = _Node([], [], None)
         self._uses = count(1)
         self._kept: dict[Sequence, None] = {}  # the least recently used first
@@ -64,13 +68,16 @@ class PrefixTree:
         sequence.append(shared)
         return len(shared)
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: Sequence, checkpoint: int = 0) -> None:
         """Makes known what a sequence has read; it may go on.
 
         What was known already it shares from now on: its own rows have the same bits.
+
+        Args:
+            sequence: a sequence of the pool.
+            checkpoint: number of its first tokens that recurrent layers are to know; see
+                `Checkpoints`. Of no use here.
         """
-        if not self._sharing:
-            return
         tokens, slots = sequence.tokens[: sequence.length], sequence.slots.tolist()
         node, known = self._find(tokens)
         if known != slots[: len(known)]:
@@ -164,6 +171,85 @@ class PrefixTree:
             node = waiting.pop()
             waiting += node.children.values()
             yield node
+
+
+class Checkpoints:
+    """Forks of one pool's sequences, from which others go on; with the methods of `PrefixTree`.
+
+    Others begin with a fork as a whole or not at all. Where there are more than memory was planned
+    for, or the pool is short of slots, the least recently used ones are dropped, and last of all
+    those that `keep` has.
+
+    Args:
+        pool: the pool, of a model with recurrent layers.
+    """
+
+    def __init__(self, pool: KVPool) -> None:
+        self._pool = pool
+        self._forks: dict[Sequence, bool] = {}  # whether `keep` has it; the last used one last
+        pool.evict = self.evict
+
+    def extend(self, sequence: Sequence, most: int) -> int:
+        """See `PrefixTree`: lets a sequence become the longest fork that it begins like."""
+        before, tokens = sequence.length, sequence.tokens
+        for fork in sorted(self._forks, key=lambda fork: -fork.length):
+            if before < fork.length <= most and fork.tokens == tokens[: fork.length]:
+                self._use(fork)
+                sequence.become(fork, fork.length)
+                break
+        return sequence.length - before
+
+    def add(self, sequence: Sequence, checkpoint: int = 0) -> None:
+        """See `PrefixTree`: keeps a fork of so many tokens, if any."""
+        if not checkpoint:
+            return
+        tokens = sequence.tokens[:checkpoint]
+        same = next((fork for fork in self._forks if fork.tokens == tokens), None)
+        if same is None:
+            self._hold(sequence.fork(checkpoint), False)
+        else:
+            self._use(same)
+
+    def keep(self, kept: Sequence, sequence: Sequence) -> None:
+        """See `PrefixTree`."""
+        self.drop(kept)
+        kept.tokens = sequence.tokens[: sequence.length]
+        kept.become(sequence, sequence.length)
+        for fork in [fork for fork, of_session in self._forks.items() if not of_session]:
+            if fork.tokens == kept.tokens:  # this one replaces it
+                self.drop(fork)
+        self._hold(kept, True)
+
+    def drop(self, kept: Sequence) -> None:
+        """See `PrefixTree`."""
+        self._forks.pop(kept, None)
+        kept.free()
+
+    def evict(self, wanted: int) -> None:
+        """See `PrefixTree`."""
+        most = self._pool.used - wanted
+        for fork in self._by_use():
+            if self._pool.used <= most:
+                break
+            self.drop(fork)
+
+    def clear(self) -> None:
+        """Drops all that is not kept."""
+        for fork in [fork for fork, kept in self._forks.items() if not kept]:
+            self.drop(fork)
+
+    def _use(self, fork: Sequence) -> None:
+        self._forks[fork] = self._forks.pop(fork)
+
+    def _hold(self, fork: Sequence, kept: bool) -> None:
+        if fork.length:
+            self._forks[fork] = kept
+        if len(self._forks) > CHECKPOINTS:
+            self.drop(self._by_use()[0])
+
+    def _by_use(self) -> list[Sequence]:
+        """Returns the forks in the order in which they may be dropped."""
+        return sorted(self._forks, key=self._forks.__getitem__)  # those that are kept last
 
 
 def _common(one: list[int], other: list[int]) -> int:

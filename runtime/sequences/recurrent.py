@@ -8,7 +8,7 @@ and the next pass adds it; rejecting frees it (Wu et al., STree, 2025). The inpu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from edgespec.bundle import StateShape
     from edgespec.runtime.sequences.model import Rows
 
+CHECKPOINTS = 8
+"""Largest number of a model's checkpoints, for which memory is planned; see `Checkpoints`."""
+
+_PLACE = "recurrence"
 _ROWS, _STATES = 192, 4  # slots that the pools grow by, at least; a row of a model may be 1 MB
 
 
@@ -52,11 +56,39 @@ class RecurrentPool:
         """Returns what layers hold of a sequence that nothing was read of."""
         return Recurrence(self)
 
+    def restored(self, held: Mapping[str, Array], length: int) -> Recurrence:
+        """Returns what `Recurrence.read` read of a sequence of this length.
+
+        Raises:
+            KeyError: if an array is missing.
+            ValueError: if one does not fit.
+        """
+        made, place = self.begin(), held[_PLACE]
+        if place.dtype != np.int64 or place.shape != (2,):
+            raise ValueError(f"{_PLACE} does not fit")
+        covered, first = place.tolist()
+        if not max(covered - self.before, 0) >= first >= 0 or covered > length:
+            raise ValueError(f"{_PLACE} is {covered}, {first}")
+        if any(held[name].shape[:1] != (length - first,) for name in self.rows.arrays):
+            raise ValueError("rows do not fit")
+        made.rows = self.rows.take(length - first)
+        made.covered, made.first = covered, first
+        try:
+            self.rows.write(made.rows, held)
+            if covered:
+                made.state = self.states.take(1)[0]
+                self.states.write([made.state], held)
+        except ValueError:
+            made.cut(0)
+            raise
+        return made
+
     @staticmethod
-    def sequence_bytes(shapes: Sequence[StateShape]) -> int:
-        """Returns the bytes of a sequence: a state, and the rows of a chunk of its prompt."""
+    def planned_bytes(shapes: Sequence[StateShape], sequences: int) -> int:
+        """Returns the bytes of so many sequences' states and chunks, and of all checkpoints."""
         states = sum(prod(each.state) for each in shapes if each.state)
-        return 4 * (states + _ROWS * sum(each.width for each in shapes))
+        rows = sequences * _ROWS * sum(each.width for each in shapes)
+        return 4 * ((sequences + CHECKPOINTS) * states + rows)
 
     def inputs(self, batch: Iterable[Rows], slots: Sequence[int]) -> dict[str, Array]:
         """Returns a graph's inputs for a pass, which takes the sequences' states further.
@@ -163,6 +195,12 @@ class Recurrence:
             self._pool.states.free([self.state])
         self.state, self.covered, self.first, self.rows = -1, 0, 0, []
         return 0
+
+    def read(self) -> dict[str, Array]:
+        """Returns copies of its state and rows: arrays by name."""
+        state = [self.state] if self.state >= 0 else []
+        place = np.array([self.covered, self.first], np.int64)
+        return {**self._pool.rows.read(self.rows), **self._pool.states.read(state), _PLACE: place}
 
     def fork(self, length: int) -> Recurrence:
         """Returns the same of the first `length` rows, shared; of none if it has no such state."""

@@ -6,6 +6,7 @@ for a round makes the next pass, if nobody else does, and all sequences of that 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -27,6 +28,8 @@ from edgespec.runtime.speculation.plan import Plan
 from edgespec.runtime.speculation.schedule import Schedule, Scheduled
 from edgespec.system.shutdown import ENGINE_CALLS
 
+_log = logging.getLogger(__name__)
+
 
 class Engine:
     """Continues any number of sequences with one model; each step is one pass.
@@ -41,7 +44,7 @@ class Engine:
 
     Attributes:
         target: see above.
-        drafters: see above.
+        drafters: those whose device has not failed.
     """
 
     def __init__(
@@ -205,7 +208,7 @@ class Engine:
             while generation.drafters:
                 generation.drafters.pop().end(generation)
             if generation.error is None:
-                self.target.prefixes.add(sequence)
+                self.target.prefixes.add(sequence, sequence.length)
                 if generation.request.kept is not None:
                     self.target.prefixes.keep(generation.request.kept, sequence)
             if self._store is not None:
@@ -251,8 +254,9 @@ class Engine:
                     part.generation.take_logprobs(),
                 )  # fmt: skip
                 part.generation.add(made)
-                if part.is_prompt:  # others that begin alike need not read it
-                    self.target.prefixes.add(part.generation.sequence)
+                if part.is_prompt:  # others that begin alike need not read it, but for its end
+                    end = len(part.generation.request.prompt) - 1 if part.complete else 0
+                    self.target.prefixes.add(part.generation.sequence, end)
                 if self._store is not None:
                     self._store.look(part.generation.sequence)
         finally:
@@ -269,8 +273,27 @@ class Engine:
         plan = Plan(self.target.cost, parts, drafting)
         for drafter in self.drafters:
             if any(drafter in part.generation.drafters for part in drafting):
-                drafter.draft(plan)
+                proposals = [part.proposal for part in drafting]
+                try:
+                    drafter.draft(plan)
+                except DeviceError as error:
+                    for part, proposal in zip(drafting, proposals, strict=True):
+                        part.proposal = proposal
+                    self._give_up(drafter, error)
         return plan.choose()
+
+    def _give_up(self, failed: Drafter, why: DeviceError) -> None:
+        """Drafts no more with a drafter whose device has failed, and with others of its model."""
+        model = getattr(failed, "model", failed)
+        lost = [each for each in self.drafters if getattr(each, "model", each) is model]
+        names = ", ".join(each.name for each in lost)
+        _log.warning("nothing is drafted by %s any more: %s", names, why)
+        self.drafters = [each for each in self.drafters if each not in lost]
+        for generation in self._schedule.running:
+            for each in lost:
+                if each in generation.drafters:
+                    generation.drafters.remove(each)
+                    each.end(generation)
 
     def _verify(self, parts: Sequence[Scheduled]) -> tuple[list[Rows], list[Floats]]:
         """Makes the pass."""
@@ -311,7 +334,9 @@ def _rows(part: Scheduled) -> Rows:
     tree = part.proposal
     tokens = tokens + tree.tokens
     parents += [read + parent for parent in tree.parents]  # ROOT is -1: the last token read
-    return Rows(part.generation.sequence, tokens, parents, list(range(read - 1, len(tokens))))
+    wanted = list(range(read - 1, len(tokens)))
+    # A prompt's last token is not certain: whoever begins with the same prompt reads it again.
+    return Rows(part.generation.sequence, tokens, parents, wanted, certain=read - 1)
 
 
 def _accept(generation: Generation, rows: Rows, accepted: Sequence[int]) -> None:

@@ -21,6 +21,7 @@ _CHUNK = 64  # rows of prompts in a pass that other sequences wait for
 _LONG_CHUNK = 128  # and in one of prompts alone; twice as many are read little faster
 _OLDEST_EVERY = 4  # passes: in one of so many the oldest prompt comes first
 _WORTH_WAITING = 16  # equal tokens that one sequence reads and another then shares
+_AGAIN = 16  # tokens that a head may not have read at the end of a text
 _MOST_UNREAD = 16  # rounds by which a generation may be ahead of its reader
 
 
@@ -116,6 +117,7 @@ class Schedule:
             self._share(generation)
             if any(_reads_alike(part, generation) for part in parts if part.is_prompt):
                 continue
+            self._read_again(generation)
             unread = generation.sequence.unread
             reading = unread[:room]
             room -= len(reading)
@@ -136,6 +138,17 @@ class Schedule:
     def _share(self, generation: Generation) -> None:
         most = len(generation.request.prompt) - 1  # the last token's logits are wanted
         generation.reused += self._target.prefixes.extend(generation.sequence, most)
+
+    def _read_again(self, generation: Generation) -> None:
+        """Lets the last shared tokens be read again if a head is to draft, for their features.
+
+        A head shares its own rows, too, but for those that it had not read of the earlier text.
+        """
+        sequence, target = generation.sequence, self._target
+        again = min(sequence.length - generation.features.stop, _AGAIN)
+        if target.gives_features and generation.drafts and sequence.recurrence is None and again:
+            sequence.cut(sequence.length - again)
+            generation.reused -= again
 
     def _has_slots(self, generation: Generation) -> bool:
         """Whether there are slots for a generation; evicts what is in its way."""
@@ -165,6 +178,8 @@ def _unread(generation: Generation) -> int:
 def _reads_alike(part: Scheduled, generation: Generation) -> bool:
     """Whether a part reads what another generation will share when it waits for that."""
     mine, other = generation.sequence, part.generation.sequence
+    if mine.recurrence is not None:  # it can share the whole prompt alone
+        return mine.length <= other.length and mine.tokens == other.tokens
     begin, reading = mine.length, part.reading[:_WORTH_WAITING]
     return (
         begin == other.length

@@ -10,7 +10,7 @@ from sessions import OPTIONS, turns
 from toys import Given
 
 from edgespec import LLM, bundle
-from edgespec.errors import BundleError, InputError
+from edgespec.errors import BundleError, DeviceError, InputError
 
 pytestmark = with_library
 
@@ -164,21 +164,30 @@ def test_skip_sets_that_do_not_fit_are_refused(pairs, tmp_path):
         LLM(path, draft="layer-skip")
 
 
-def test_a_draft_that_fails_is_told(natives, pairs):
-    """What is to happen then is in `docs/`: the text ends with the error of the device."""
-    from edgespec.errors import DeviceError
+@pytest.mark.parametrize("source", ["model", "parallel", "layer-skip"])
+def test_a_draft_that_fails_is_told_and_drafts_no_more(natives, pairs, tmp_path, caplog, source):
+    calls, expected = [], natives("llama", "none").generate(LONG_PROMPT, **OPTIONS).tokens
 
     def fail(_):
+        calls.append(1)
         raise DeviceError("the device is gone")
 
-    with cheapen(loaded(pairs, "llama", "model")) as llm:
-        whole = llm.models["draft"].graph
-        llm.models["draft"].graph = fail
-        with pytest.raises(DeviceError, match="gone"):
-            llm.generate(LONG_PROMPT, **OPTIONS)
-        llm.models["draft"].graph = whole
-        expected = natives("llama", "none").generate(LONG_PROMPT, **OPTIONS).tokens
-        assert llm.generate(LONG_PROMPT, **OPTIONS).tokens == expected
+    path = with_skips(pairs.pair("llama").path, tmp_path / "bundle", (2, 3))
+    with cheapen(LLM(path, threads=1, context=512)) as llm, llm.session() as session:
+        [failing] = [each for each in llm.engine.drafters if each.name == source]
+        whole, failing.model.graph = failing.model.graph, fail
+        for draft in (source, source, "auto"):
+            made = session.generate(LONG_PROMPT, draft_source=draft, **OPTIONS)
+            assert made.tokens == expected
+        assert len(calls) == 1
+        assert len(caplog.messages) == 1
+        assert source in caplog.text
+        assert "any more: the device is gone" in caplog.text
+        assert made.drafted  # by others
+        if source != "layer-skip":  # whose slots are the target's
+            failing.model.pool.arrays.clear()
+        session.save(tmp_path / "session")
+        failing.model.graph = whole
 
 
 # What is learned

@@ -300,6 +300,12 @@ def test_closing_waits_for_the_disk(pairs, folder):
     assert not list(folder.glob("*.partial"))
 
 
+def test_states_of_recurrent_layers_are_not_stored(pairs, folder):
+    with pytest.raises(InputError, match="leave out prompt_cache"):
+        loaded(pairs, "lfm2", prompt_cache=folder)
+    assert not folder.exists()
+
+
 def test_a_folder_that_cannot_be_used_is_refused(pairs, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match=r"prompt_cache .* cannot be used"):

@@ -19,6 +19,7 @@ from edgespec.runtime.plan import (
     portable_bytes,
 )
 from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.recurrent import CHECKPOINTS
 
 BOTH = {TARGET: Placement("cpu"), DRAFT: Placement("cpu")}
 
@@ -61,8 +62,9 @@ def test_caches_grow_with_context_and_sequences(pair):
 def test_states_of_recurrent_layers_are_part_of_caches(pairs):
     bundle = bundles.load(pairs.pair("qwen3_5_text").path)
     made, _ = needed(bundle, Wish({TARGET: Placement("cpu")}, context=100, sequences=3))
-    held = 2 * 4 * (4 * 16 * 16 + 192 * 196)  # a state and a chunk's rows, of two layers
-    assert made.demands[0].kv == 3 * held + made.slots[TARGET] * slot_bytes(bundle.target)
+    states, rows = 4 * 4 * 16 * 16, 4 * 192 * 196
+    held = 2 * ((3 + CHECKPOINTS) * states + 3 * rows)  # of two layers
+    assert made.demands[0].kv == held + made.slots[TARGET] * slot_bytes(bundle.target)
 
 
 def test_a_usual_context_stays_longer_than_the_draft_model(pair):

@@ -115,8 +115,24 @@ def test_a_head_begins_behind_what_a_sequence_shares():
     while engine.running:
         rounds += engine.step().values()
     assert drafted(rounds) > 10
-    assert min(head.graph.graph.positions.values()) == 41
+    assert min(head.graph.graph.positions.values()) == 41 - 16  # the last ones are read again
     assert second.tokens[42:] == tokens_of(plain_engine(), request((*LONG[:40], 7, 7), n=50))
+    engine.forget()
+    assert engine.target.pool.used == head.pool.used == 0
+
+
+def test_a_head_shares_its_rows_of_what_begins_like_an_earlier_text():
+    engine, head = head_engine()
+    text = (*LONG[:60], *tokens_of(engine, request(LONG[:60], n=50)))
+    for prompt in (LONG[:60], (*text, 7, 8), (*LONG[:40], 7, 7)):
+        head.graph.graph.calls.clear()
+        made = engine.add(request(prompt, n=50))
+        rounds = 0
+        while engine.running and made.finish is None:
+            rounds += bool(engine.step())
+        engine.remove(made)
+        assert made.tokens[len(prompt) :] == tokens_of(plain_engine(), request(prompt, n=50))
+        assert rounds < 20  # which a head without the rows before would need 48 for
     engine.forget()
     assert engine.target.pool.used == head.pool.used == 0
 

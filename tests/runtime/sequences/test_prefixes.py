@@ -10,9 +10,9 @@ from edgespec.runtime.sequences.pool import KVPool, Sequence
 from edgespec.runtime.sequences.prefixes import PrefixTree
 
 
-def tree_of(limit=None, **options):
+def tree_of(limit=None):
     pool = KVPool([toy_shape()], "fp32", limit)
-    return pool, PrefixTree(pool, **options)
+    return pool, PrefixTree(pool)
 
 
 def read(pool, tree, tokens):
@@ -101,12 +101,6 @@ def test_what_is_kept_is_evicted_last():
     tree.drop(two)
     tree.clear()
     assert pool.used == 0
-
-
-def test_a_tree_may_share_nothing():
-    pool, tree = tree_of(sharing=False)
-    leave(tree, read(pool, tree, [1, 2, 3]))
-    assert pool.used == shared(pool, tree, [1, 2, 3]) == 0
 
 
 class Leftovers(RuleBasedStateMachine):
