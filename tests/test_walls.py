@@ -137,7 +137,12 @@ def test_only_engines_import_engines():
                 assert not [i for i in own_imports(name) if within(i, "edgespec.runtime.engines")]
 
 
-FOREIGN = {"engines": None, "sampling.grammar": {"llguidance"}, "text": {"tokenizers", "jinja2"}}
+FOREIGN = {
+    "engines": None,
+    "sampling.grammar": {"llguidance"},
+    "sampling.trials": {"llguidance"},
+    "text": {"tokenizers", "jinja2"},
+}
 
 
 def test_the_arithmetic_of_speculation_needs_numpy_alone():

@@ -218,7 +218,8 @@ def _grammar(
             (token, id_) for token, id_ in tokenizer.added_tokens.items() if token in answer.marks
         )
         lark = replace(answer, special=special).lark()
-        grammar = grammars().compile_answer(lark, options.structure)
+        schemas = [function.parameters for function in answer.functions]
+        grammar = grammars().compile_answer(lark, options.structure, schemas)
     elif options.structure:
         grammar = grammars().compile(*options.structure)
     if options.thinking_budget is None or answer.thinking is None:

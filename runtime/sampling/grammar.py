@@ -7,7 +7,8 @@ nor transformers. It also tells which tokens a grammar forces, so these are draf
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,19 @@ from llguidance import LLMatcher, LLTokenizer
 
 from edgespec.errors import BundleError, InputError, reason
 from edgespec.runtime.sampling.constraint import Allowed
+from edgespec.runtime.sampling.trials import LIMITS, Trials, is_small
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 # Where any amount of white space is allowed, some models write it for ever.
 _COMPACT: JsonCompileOptions = {"whitespace_flexible": False}
+
+_LONGEST = 300_000  # characters of a grammar of small parts that is compiled without a trial
+
+
+class GrammarSizeError(InputError):
+    """A grammar that would take too much time, memory or stack."""
 
 
 class GrammarCompiler:
@@ -51,6 +59,7 @@ class GrammarCompiler:
         except ValueError as error:
             raise BundleError(f"{path}: grammars do not work with it ({error})") from error
         self._vocab_size = vocab_size
+        self._trials = Trials(path, vocab_size, stops)
 
     def compile(self, kind: str, source: str) -> GrammarMatcher:
         """Returns a matcher at the beginning of a text.
@@ -60,32 +69,45 @@ class GrammarCompiler:
             source: text of the grammar; JSON for a schema.
 
         Raises:
-            InputError: if the grammar is not valid, or too complex.
+            InputError: if the grammar is not valid.
+            GrammarSizeError: if it is too large.
         """
-        return self._matcher(kind, _compiled(kind, source))
+        return self._matcher(kind, _compiled(kind, source), is_small(kind, source))
 
-    def compile_answer(self, lark: str, content: tuple[str, str] | None = None) -> GrammarMatcher:
+    def compile_answer(
+        self,
+        lark: str,
+        content: tuple[str, str] | None = None,
+        schemas: Iterable[Mapping[str, Any]] = (),
+    ) -> GrammarMatcher:
         """Returns a matcher at the beginning of an answer.
 
         Args:
             lark: grammar in llguidance's notation, which calls that of the content `content`.
             content: kind and source of the content's grammar, as for `compile`.
+            schemas: the JSON schemas from which `lark` was made.
 
         Raises:
-            InputError: if a grammar is not valid, or too complex.
+            InputError: if a grammar is not valid.
+            GrammarSizeError: if one is too large.
         """
         grammars: list[dict[str, Any]] = [{"name": "answer", "lark_grammar": lark}]
         if content is not None:
             self.compile(*content)  # for an error that is about this grammar alone
             grammars.append(_content(*content))
-        return self._matcher("tools", json.dumps({"grammars": grammars}))
+        small = len(lark) <= _LONGEST and (content is None or is_small(*content))
+        small = small and all(is_small("json_schema", json.dumps(schema)) for schema in schemas)
+        return self._matcher("tools", json.dumps({"grammars": grammars}), small)
 
     def special(self, tokens: Iterable[tuple[str, int]]) -> dict[str, int]:
         """Returns those of some named tokens that grammars must name, since nothing spells them."""
         return {name: id_ for name, id_ in tokens if self._tokenizer.is_special_token(id_)}
 
-    def _matcher(self, name: str, grammar: str) -> GrammarMatcher:
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+    def _matcher(self, name: str, grammar: str, small: bool) -> GrammarMatcher:
+        objection = "" if small else self._trials.objection(grammar)
+        if objection:
+            raise GrammarSizeError(f"{name} is too large ({objection}): make it smaller")
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise InputError(f"{name} cannot be used ({_reason(matcher)}): correct it")
         return GrammarMatcher(matcher, self._vocab_size)
@@ -138,8 +160,8 @@ class GrammarMatcher:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """Returns the error message of a matcher, without the parser's state that follows it."""
-    return reason(matcher.get_error().partition("<state>")[0])
+    """Returns the error message of a matcher, without the parser's state and the grammar."""
+    return reason(re.split(r"<state>|<non-verbose/>", matcher.get_error())[0])
 
 
 def _content(kind: str, source: str) -> dict[str, Any]:
@@ -158,4 +180,6 @@ def _compiled(kind: str, source: str) -> str:
     try:
         return LLMatcher.grammar_from_json_schema(source, defaults=_COMPACT)
     except ValueError as error:
+        if "recursion limit" in str(error):
+            raise GrammarSizeError("json_schema nests too deep: make it flatter") from error
         raise InputError(f"json_schema is no JSON object ({reason(error)}): correct it") from error

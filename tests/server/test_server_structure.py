@@ -74,3 +74,24 @@ def test_what_is_beyond_openai(speaking):
 )
 def test_what_cannot_be_used_is_refused(ending, fields, reason):
     refused(ending.post({"messages": MESSAGES, **fields}, "/v1/chat/completions"), 400, reason)
+
+
+DEEP = "start: r0\n" + "".join(f'r{n}: "a" r{n + 1}\n' for n in range(2750)) + 'r2750: "b"'
+MULTIPLE = {"type": "integer", "multipleOf": 9999999}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": PROMPT, "grammar": DEEP}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "response_format": {
+            "type": "json_schema", "json_schema": {"name": "x", "schema": MULTIPLE}}}),
+        ("/v1/responses", {"input": "x", "text": {
+            "format": {"type": "json_schema", "name": "x", "schema": MULTIPLE}}}),
+        ("/api/chat", {"model": MODEL, "messages": MESSAGES, "format": MULTIPLE}),
+    ],
+)  # fmt: skip
+def test_what_would_exhaust_the_server_is_refused(ending, path, body):
+    answer = ending.post(body, path)
+    assert answer.status_code == 400
+    assert "too large" in answer.text

@@ -1,0 +1,276 @@
+"""Grammars that may exhaust the process, tried first in another one with limits.
+
+llguidance recurses without bounds along rules and references, and lets repetitions of repetitions
+and multiples take any time and memory. Whatever is not obviously small is therefore compiled in a
+child first. What is compiled cannot be handed back, but what the child could do within its limits
+is as cheap here, and llguidance lets go of the interpreter's lock while it compiles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
+"""Bounds of every grammar, also while a text is made."""
+
+_LARGEST = 1_000_000  # characters of a grammar that is tried at all
+_SECONDS, _MEGABYTES, _STACK = 2, 512, 1 << 20  # of a trial
+_MASK_SECONDS, _MASKS = 0.2, 32  # how long a mask may take, since others wait; how many are tried
+_WAITED, _LOADED, _IDLE = 10, 120, 60  # seconds: for a trial, for a child, of a child without work
+_KEPT = 1000  # results
+
+_TIME = f"it takes longer than {_SECONDS} s to compile"
+_MEMORY = f"it takes more than {_MEGABYTES} MB to compile"
+_DEPTH = "its parts nest too deep"
+_ENDED = {"SIGXCPU": _TIME, "SIGKILL": _TIME, "SIGALRM": _TIME, "SIGABRT": _MEMORY}
+
+_COUNTED = re.compile(r"(?:\{|~|\.\.|,)\s*(\d+)")  # {2,3} and ~2..3
+_MOST = {
+    "minItems": 100, "maxItems": 100, "minProperties": 100, "maxProperties": 100,
+    "minLength": 10_000, "maxLength": 10_000,
+}  # fmt: skip
+
+
+def is_small(kind: str, source: str) -> bool:
+    """Whether a grammar is certain to cost next to nothing, so that it need not be tried.
+
+    Args:
+        kind: json_schema, regex or grammar; see `GrammarCompiler.compile`.
+        source: its text.
+    """
+    if kind != "json_schema":
+        return _is_small_text(source)
+    if len(source) > 64_000 or "x-guidance" in source:  # which has regular expressions
+        return False
+    try:
+        parts = list(_parts(json.loads(source)))
+    except (ValueError, RecursionError):
+        return False
+    keys = Counter(key for _, key, _ in parts)
+    multiples = 1.0
+    for depth, key, value in parts:
+        if key == "multipleOf" and isinstance(value, int | float) and value > 0:
+            multiples *= min(max(value, 1 / value), 1e9)
+        if depth > 32 or not _is_small_value(key, value):
+            return False
+    merged = keys["allOf"] and keys["anyOf"] + keys["oneOf"] > 2
+    return len(parts) <= 4000 and keys["$ref"] <= 64 and not merged and multiples <= 1000
+
+
+def _is_small_value(key: str, value: Any) -> bool:
+    if isinstance(value, int | float):
+        return value <= _MOST.get(key, math.inf)
+    if key == "pattern" and isinstance(value, str):
+        return _is_small_text(value)
+    if key == "patternProperties" and isinstance(value, dict):
+        return all(map(_is_small_text, value))
+    return True
+
+
+def _parts(schema: Any) -> Iterator[tuple[int, str, Any]]:
+    """Yields all values within a schema with their depth and name."""
+    left = [(0, "", schema)]
+    while left:
+        depth, key, value = left.pop()
+        yield depth, key, value
+        if isinstance(value, dict):
+            left += [(depth + 1, name, each) for name, each in value.items()]
+        elif isinstance(value, list):
+            left += [(depth + 1, "", each) for each in value]
+
+
+def _is_small_text(source: str) -> bool:
+    """Whether a regular expression or a grammar in Lark's notation is small."""
+    repeated = 1
+    for count in _COUNTED.findall(source):
+        repeated *= max(int(count[:9]), 1)
+    return (
+        len(source) <= 8000
+        and source.count("\n") <= 100
+        and repeated <= 2000
+        and not any(sign in source for sign in ("%", "&", "~/", "~ /"))
+    )
+
+
+class Trials:
+    """Tries grammars for one tokenizer.
+
+    Args:
+        tokenizer: the `tokenizer.json`.
+        vocab_size: number of its token ids.
+        stop_ids: tokens that end a text.
+    """
+
+    def __init__(self, tokenizer: Path, vocab_size: int, stop_ids: Sequence[int]) -> None:
+        self._arguments = [str(tokenizer), str(vocab_size), *map(str, stop_ids)]
+        self._child: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._known: dict[bytes, str] = {}
+
+    def objection(self, grammar: str) -> str:
+        """Returns what is too large about a grammar in llguidance's format; empty if nothing is.
+
+        It waits for the child, at most some seconds once that has started.
+        """
+        if len(grammar) > _LARGEST:
+            return f"it has {len(grammar)} characters, more than {_LARGEST}"
+        key = hashlib.sha256(grammar.encode()).digest()
+        found = self._known.get(key)
+        if found is None:
+            with self._lock:
+                found = self._known.get(key)
+                if found is None:
+                    found = self._tried(grammar)
+                    if len(self._known) >= _KEPT:
+                        self._known.clear()
+                    self._known[key] = found
+        return found
+
+    def _tried(self, grammar: str) -> str:
+        child = self._child
+        if child is None or child.poll() is not None:
+            child = self._child = self._started()
+        try:
+            assert child.stdin is not None
+            child.stdin.write(json.dumps(grammar) + "\n")
+            child.stdin.flush()
+            told = _line(child, _WAITED)
+        except OSError:
+            told = ""
+        if told:
+            return str(json.loads(told))
+        child.kill()
+        child.wait()
+        return f"{_TIME}, or takes too much memory"
+
+    def _started(self) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, *self._arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        weakref.finalize(self, _ended, child)
+        _line(child, _LOADED)  # that it is ready
+        return child
+
+
+def _line(child: subprocess.Popen[str], seconds: float) -> str:
+    """Returns a line of a child; empty if it ended, or took too long, by which it is ended."""
+    timer = threading.Timer(seconds, child.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        assert child.stdout is not None
+        return child.stdout.readline()
+    finally:
+        timer.cancel()
+
+
+def _ended(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.wait()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+# What follows runs in the child.
+
+
+def _compiled(tokenizer: LLTokenizer, grammar: str) -> str:
+    """Compiles a grammar and follows it at random; returns what takes too long."""
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
+    rng = random.Random(0)
+    for _ in range(_MASKS):
+        begun = time.process_time()
+        allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+        if time.process_time() - begun > _MASK_SECONDS:
+            return f"what may follow takes longer than {_MASK_SECONDS} s to find"
+        if matcher.is_error() or matcher.is_stopped() or not allowed:
+            break
+        later = allowed >> rng.randrange(allowed.bit_length())
+        low = (later & -later).bit_length() - 1
+        matcher.consume_token(allowed.bit_length() - later.bit_length() + low)
+    return ""
+
+
+def _on_small_stack(tokenizer: LLTokenizer, grammar: str) -> str:
+    """As `_compiled`, on less stack than any thread has that compiles it later."""
+    found: list[str] = []
+    threading.stack_size(_STACK)
+    thread = threading.Thread(target=lambda: found.append(_compiled(tokenizer, grammar)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def _limited(tokenizer: LLTokenizer, grammar: str) -> str | None:
+    """Tries a grammar in a process of its own, where these are cheap.
+
+    Returns:
+        What is too large; None if that process has told it.
+    """
+    if sys.platform == "win32":
+        return _on_small_stack(tokenizer, grammar)
+    import resource
+
+    if child := os.fork():
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status > 0:
+            return _MEMORY
+        return _ENDED.get(signal.Signals(-status).name, _DEPTH) if status else None
+    try:
+        signal.alarm(_WAITED - 2)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS + 1))
+        if Path("/proc/self/statm").exists():
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = pages * resource.getpagesize() + (_MEGABYTES << 20)
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        _tell(_on_small_stack(tokenizer, grammar))
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _tell(text: str) -> None:
+    print(json.dumps(text), flush=True)
+
+
+def main(path: str, vocab_size: str, *stop_ids: str) -> None:
+    """Answers each line of standard input, a grammar, with what is too large about it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which is for the parent
+    stops = [int(each) for each in stop_ids]
+    tokenizer = LLTokenizer(path, n_vocab=int(vocab_size), eos_token=stops)
+    _tell("ready")
+    while True:
+        if sys.platform != "win32":
+            signal.alarm(_IDLE)  # ends a child that nobody needs
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if sys.platform != "win32":
+            signal.alarm(0)
+        objection = _limited(tokenizer, json.loads(line))
+        if objection is not None:
+            _tell(objection)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

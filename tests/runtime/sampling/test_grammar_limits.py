@@ -1,0 +1,164 @@
+"""Grammars that would crash or exhaust the process are refused; others cost as much as before."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+from batches import FEW, answers, completion, write
+from checkpoints import write_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgespec.models.embedded import BUNDLE
+from edgespec.runtime.sampling.grammar import GrammarCompiler, GrammarSizeError
+from edgespec.runtime.sampling.trials import is_small
+
+
+def chain(count, link):
+    """A chain of schemas, each with a reference to the next."""
+    parts = {f"d{n}": link({"$ref": f"#/$defs/d{n + 1}"}) for n in range(count)}
+    return {"$defs": {**parts, f"d{count}": {"type": "string"}}, "$ref": "#/$defs/d0"}
+
+
+def objects(count):
+    return chain(count, lambda part: {
+        "type": "object", "properties": {"next": part, "x": {"type": "integer"}},
+        "required": ["next"], "additionalProperties": False,
+    })  # fmt: skip
+
+
+def nested(count):
+    return '{"type":"object","additionalProperties":' * count + "{}" + "}" * count
+
+
+def rules(count):
+    links = [f'r{n}: "a" r{n + 1}' for n in range(count)]
+    return "\n".join(["start: r0", *links, f'r{count}: "b"'])
+
+
+def wide(count):
+    member = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}
+    return {"type": "object", "properties": {f"k{n}": member for n in range(count)}}
+
+
+DEEP, MEMORY = "nest", "MB|longer than"
+HOSTILE = {
+    "objects by reference": ("json_schema", json.dumps(objects(876)), DEEP),
+    "maps by reference": (
+        "json_schema",
+        json.dumps(chain(1102, lambda part: {"type": "object", "additionalProperties": part})),
+        DEEP,
+    ),
+    "lists by reference": (
+        "json_schema", json.dumps(chain(2000, lambda part: {"items": part})), DEEP,
+    ),
+    "nested maps": ("json_schema", nested(1102), DEEP),
+    "rules": ("grammar", rules(2750), DEEP),
+    "repeated repetitions": ("grammar", "start: /a{99999}/{99999}", MEMORY),
+    "fewer repetitions": ("grammar", 'start: "x" /a{2000}/{2000}', MEMORY),
+    "a multiple": ("json_schema", '{"type":"integer","multipleOf":9999999}', MEMORY),
+    "characters": ("grammar", 'start: "a"' + " " * 1_000_000, "1000010 characters"),
+}  # fmt: skip
+FINE = {
+    "objects by reference": ("json_schema", json.dumps(objects(90))),
+    "rules": ("grammar", rules(150)),
+    "members": ("json_schema", json.dumps(wide(1500))),
+    "names": ("json_schema", json.dumps({"enum": [f"name {n}" for n in range(5000)]})),
+    "multiple": ("json_schema", '{"type":"integer","multipleOf":5000}'),
+    "list": ("json_schema", '{"type":"array","items":{"type":"string"},"maxItems":5000}'),
+}
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(folder, 331)
+    return GrammarCompiler(folder, 331, [0])
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_too_large_is_refused(compiler, name):
+    kind, source, part = HOSTILE[name]
+    begun = time.monotonic()
+    for _ in range(2):  # the second time without another trial
+        with pytest.raises(GrammarSizeError, match=rf"^{kind} .*({part})") as caught:
+            compiler.compile(kind, source)
+        assert len(str(caught.value)) < 200
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_what_is_large_but_bounded_is_compiled(compiler, name):
+    kind, source = FINE[name]
+    assert not is_small(kind, source)
+    assert compiler.compile(kind, source).allowed().any()
+
+
+def test_others_go_on_meanwhile(compiler):
+    """The interpreter's lock is free while a child tries a grammar."""
+    gaps, ended = [], threading.Event()
+
+    def watch():
+        last = time.monotonic()
+        while not ended.wait(0.001):
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        with pytest.raises(GrammarSizeError):
+            compiler.compile("json_schema", '{"type":"integer","multipleOf":8999999}')
+    finally:
+        ended.set()
+        watching.join()
+    assert len(gaps) > 100
+
+
+def test_ordinary_grammars_need_no_trial():
+    for kind, source in (
+        ("json_schema", json.dumps(objects(20))),
+        ("json_schema", json.dumps(wide(100))),
+        ("json_schema", '{"type":"number","multipleOf":0.01,"minimum":0,"maximum":1e9}'),
+        ("json_schema", '{"type":"string","pattern":"^[a-z]{2,40}$","maxLength":4000}'),
+        ("regex", r"[12][0-9]{3}-[01][0-9]-[0-3][0-9]"),
+        ("grammar", 'start: call (";" call){0,2}\ncall: NAME "(" NAME~0..2 ")"\nNAME: /[a-z]{5}/'),
+    ):
+        assert is_small(kind, source)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda each: st.lists(each) | st.dictionaries(
+        st.sampled_from(["multipleOf", "pattern", "patternProperties", "maxItems", "$ref"]), each
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=50)
+@given(JSON)
+def test_any_json_can_be_looked_at(value):
+    assert is_small("json_schema", json.dumps(value)) in (True, False)
+
+
+def test_a_line_of_a_batch_is_refused_alone(cli, tmp_path):
+    kind, source, _ = HOSTILE["rules"]
+    lines = [completion("bad", "x", **{kind: source}), completion("good", "x", max_tokens=2)]
+    given = write(tmp_path / "in.jsonl", lines)
+    assert cli("batch", given, "-o", tmp_path / "out.jsonl", *FEW).code == 4
+    codes = {
+        line["custom_id"]: line["response"]["status_code"]
+        for line in answers(tmp_path / "out.jsonl")
+    }
+    assert codes == {"bad": 400, "good": 200}
+
+
+def test_the_command_line_refuses_in_one_line(cli, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text(HOSTILE["objects by reference"][1])
+    result = cli("run", BUNDLE, "x", *FEW, "--json-schema", schema)
+    assert (result.code, len(result.err.strip().splitlines())) == (2, 1)
+    assert "too large" in result.err
