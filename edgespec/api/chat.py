@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -103,9 +104,15 @@ class Conversation:
     reader: AnswerReader | None = None
     shown: Mapping[int, str] = field(default_factory=dict)
 
+    def again(self, tokenizer: Tokenizer) -> Conversation:
+        """Returns the same for another answer, if none was begun; both have the tokenizer."""
+        shared = {id(each): each for each in (tokenizer, self.prompt, self.shown)}
+        return copy.deepcopy(self, shared)
+
 
 def conversation(
     tokenizer: Tokenizer,
+    encode: Callable[[str], list[int]],
     grammars: Callable[[], GrammarCompiler],
     messages: Sequence[Mapping[str, Any]],
     options: ChatOptions,
@@ -114,6 +121,7 @@ def conversation(
 
     Args:
         tokenizer: tokenizer of the model.
+        encode: converts the text of the conversation to tokens.
         grammars: returns the compiler of grammars, which takes a while to make.
         messages: messages of the conversation.
         options: options of the answer.
@@ -130,6 +138,7 @@ def conversation(
     text = _rendered(
         tokenizer, with_calls_as_text(converted, tokenizer.chat_source), options, calls
     )
+    prompt = encode(text)
     thinking, inside = _thinking(tokenizer, text)
     answer = AnswerGrammar(
         thinking=thinking, inside=inside, calls=calls, functions=functions,
@@ -137,7 +146,6 @@ def conversation(
         content=CONTENT if options.structure else None,
     )  # fmt: skip
     grammar = _grammar(tokenizer, grammars, options, answer)
-    prompt = tokenizer.encode(text, add_special=False)
     if thinking is None and calls is None:
         return Conversation(prompt, grammar)
     shown = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,6 +36,11 @@ class GenerationStream:
         text: turns its tokens into pieces.
         models: the target, and the draft model if there is one.
         draft_memory: see `GenerationResult`.
+        again: see below.
+
+    Attributes:
+        again: returns a stream of the same request with another seed, if this one has not begun;
+            what was prepared for this one is not prepared anew.
     """
 
     def __init__(
@@ -44,8 +49,10 @@ class GenerationStream:
         request: Request,
         text: AnswerText,
         models: Sequence[Model],
-        draft_memory: str | None = None,
+        draft_memory: str | None,
+        again: Callable[[int | None], GenerationStream],
     ) -> None:
+        self.again = again
         self._text = _Generated(engine, request, text, models, draft_memory)
         self._pieces = self._text.pieces()
         self._texts = (piece.text for piece in self._pieces if piece.text)

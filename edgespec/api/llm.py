@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast, overload
@@ -233,7 +234,7 @@ class LLM:
         Raises:
             InputError: if the model has no chat template, or the template refuses the messages.
         """
-        return self.tokenizer.encode(self.tokenizer.chat(messages), add_special=False)
+        return self._prompts.encoded(self.tokenizer.chat(messages))
 
     @shown(GenerationOptions)
     def infill(
@@ -394,7 +395,10 @@ class LLM:
                 f"draft_source is {source!r}: a model loaded with draft {self.options.draft!r} "
                 f"offers {', '.join(self.draft_sources)}"
             )
-        predicted = predicted_tokens(made.prediction, self.tokenizer, self.tokenizer.vocab_size)
+        prediction = made.prediction
+        if isinstance(prediction, str):  # the context holds no more of it
+            prediction = prediction[: self.context_length * self.tokenizer.longest]
+        predicted = predicted_tokens(prediction, self.tokenizer, self.tokenizer.vocab_size)
         if source == NO_DRAFT:  # which makes no use of it
             predicted = []
         nodes = MAX_DRAFT_TOKENS if predicted else PLANNED_DRAFT_TOKENS
@@ -418,4 +422,10 @@ class LLM:
         if source in RECYCLING_DRAFTS:
             memory = "hot" if len(self._sources.recycling.successors) else "cold"
         text = AnswerText(asked, self.tokenizer, end, limits.stop_ids)
-        return GenerationStream(self.engine, request, text, models, memory)
+
+        def again(seed: int | None) -> GenerationStream:
+            known = {"prediction": predicted} if predicted else {}
+            options = replace(made, seed=seed, **known)
+            return self._begin(asked.again(self.tokenizer), options, kept)
+
+        return GenerationStream(self.engine, request, text, models, memory, again)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarCompiler
 
 
+_USUAL = 16  # characters a token that no usual text has
+_LEAST_LONGEST = 64  # bytes a token, where normalizing may shorten a text, or tokens are short
+
+
 class Prompts:
     """Converts what users give to prompts for a model; needs no loaded model.
 
@@ -51,7 +55,9 @@ class Prompts:
             InputError: see `conversation`.
             ContextLengthError: if the conversation leaves no room for a token.
         """
-        asked = conversation(self._tokenizer, lambda: self._grammars, messages, options)
+        asked = conversation(
+            self._tokenizer, self.encoded, lambda: self._grammars, messages, options
+        )
         return replace(asked, prompt=self.tokens(asked.prompt))
 
     def of_infill(
@@ -96,6 +102,28 @@ class Prompts:
             )
         return tokens
 
+    def encoded(self, text: str, add_special: bool = False) -> list[int]:
+        """Converts a text to token ids, unless it is so long that it cannot fit the context.
+
+        That is known without converting all of it: from its bytes, since no token stands for more
+        than the longest one of the vocabulary, or from the tokens of its beginning.
+
+        Raises:
+            InputError: if the text holds lone surrogates.
+            ContextLengthError: if it cannot fit the context.
+        """
+        most, size = self._context_length, len(text)
+        if size > most * _USUAL:
+            bytes_ = max(_LEAST_LONGEST, self._tokenizer.longest)
+            size = len(text.encode(errors="replace"))
+            begun = [] if size > most * bytes_ else self._tokenizer.encode(text[: most * _USUAL])
+            if size > most * bytes_ or len(begun) > 2 * most:
+                raise ContextLengthError(
+                    f"the text is too long: its {size} bytes are more tokens than the model's "
+                    f"context length of {most}: shorten the prompt or raise --context"
+                )
+        return self._tokenizer.encode(text, add_special)
+
     def valid_ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Converts a prompt of any length, or a text to embed, to token ids.
 
@@ -104,7 +132,7 @@ class Prompts:
         """
         if isinstance(prompt, str):
             # An empty text would become a begin-of-text token alone, which is not a prompt.
-            tokens = self._tokenizer.encode(prompt) if prompt else []
+            tokens = self.encoded(prompt, True) if prompt else []
         elif isinstance(prompt, bytes | bytearray | memoryview):  # its items would look like ids
             raise InputError(f"the prompt is {bytes(prompt)!r:.40}, which is not text: decode it")
         else:

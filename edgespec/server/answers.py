@@ -70,6 +70,8 @@ class Writer(ABC):
     media_type: ClassVar[str] = "text/event-stream; charset=utf-8"
     last: ClassVar[tuple[str, ...]] = ("[DONE]",)
     """What follows the events of a stream that did not fail."""
+    waiting: ClassVar[str] = ": waiting\n\n"
+    """What tells that a stream still waits; readers of events pass over it."""
 
     @abstractmethod
     def whole(self, results: Sequence[GenerationResult]) -> Json:

@@ -74,23 +74,21 @@ def unset(value: int | None) -> int | None:
 
 Unset = AfterValidator(unset)
 
-Body = TypeVar("Body", bound=Fields)
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
-async def read(request: Request, kind: type[Body], limit: int, any_type: bool = False) -> Body:
-    """Reads and checks the body of a request.
+async def read(request: Request, limit: int, any_type: bool = False) -> bytes:
+    """Reads the body of a request, for `parsed`.
 
     Args:
         request: request to read.
-        kind: class of the body.
         limit: maximum number of bytes.
         any_type: whether programs may leave the content type as it is, as curl does with `-d`. Web
             pages, whose requests have an origin, may not.
 
     Raises:
         ClientDisconnect: if the client disconnects meanwhile.
-        RequestError: if the body is too large or invalid.
+        RequestError: if the body is too large, or no JSON by its type.
     """
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Browsers let pages of other sites post some content types without asking, but not JSON.
@@ -105,7 +103,7 @@ async def read(request: Request, kind: type[Body], limit: int, any_type: bool = 
             raise RequestError(
                 413, f"the body has more than {limit} bytes: shorten it", "too_large"
             )
-    return parsed(kind, bytes(body))
+    return bytes(body)
 
 
 def parsed(kind: type[Checked], data: bytes, what: str = "the body") -> Checked:

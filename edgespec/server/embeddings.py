@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -96,5 +96,4 @@ class EmbeddingsEndpoint(Endpoint[Any]):
         found = await service.in_turn(begin, make)
         service.metrics.embedded(len(found.vectors), found.tokens)
         spent = time.perf_counter_ns() - began
-        # Many vectors take a while to write, in which other requests go on.
-        await send_json(await asyncio.to_thread(body.answer, found, self.served.model, spent))
+        await send_json(partial(body.answer, found, self.served.model, spent))

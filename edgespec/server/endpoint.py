@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -11,16 +12,21 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
+from edgespec.errors import InputError
 from edgespec.server.answers import Origin, Writer
-from edgespec.server.bodies import Fields, Json, read
+from edgespec.server.bodies import Fields, Json, parsed, read
 from edgespec.server.metrics import Metrics
-from edgespec.server.refusals import RequestError, fault, require_model
-from edgespec.server.service import Part, TextService
+from edgespec.server.refusals import RequestError, fault, refused_input, require_model
+from edgespec.server.service import Part, Show, TextService
+
+_SMALL = 1 << 16  # bytes of a body that are parsed in less than a few milliseconds
+_PIECE = 1 << 16  # characters of an answer that are written at a time
+
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +62,8 @@ class TextBody(Protocol):
 
 
 Body = TypeVar("Body", bound=Fields)
-SendJson = Callable[[Json], Awaitable[None]]
+SendJson = Callable[[Callable[[], Json]], Awaitable[None]]
+"""Sends what a function returns, which is called and written on another thread."""
 
 
 class Endpoint(ABC, Generic[Body]):
@@ -81,19 +88,28 @@ class Endpoint(ABC, Generic[Body]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        limit = self.served.body_limit
+        served = self.served
         try:
-            body = await read(Request(scope, receive), self._bodies, limit, self._any_type)
+            data = await read(Request(scope, receive), served.body_limit, self._any_type)
         except ClientDisconnect:
             return
-        self._require(getattr(body, "model", None), self.served.model)
 
-        async def send_json(answer: Json) -> None:
-            # A long one takes a while to write, in which other requests go on.
-            response = await asyncio.to_thread(JSONResponse, answer)
-            await response(scope, receive, send)
+        async def send_json(make: Callable[[], Json]) -> None:
+            pieces = await served.service.aside(lambda: _pieces(make()))
+            length = str(sum(map(len, pieces))).encode()
+            headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
-        await _until_disconnect(receive, self.answer(body, send_json, send))
+        async def work() -> None:
+            make = partial(parsed, self._bodies, data)
+            body = make() if len(data) < _SMALL else await served.service.in_place(make)
+            self._require(getattr(body, "model", None), served.model)
+            await self.answer(body, send_json, send)
+
+        await _until_disconnect(receive, work())
 
     @abstractmethod
     async def answer(self, body: Body, send_json: SendJson, send: Send) -> None:
@@ -115,7 +131,8 @@ class JsonEndpoint(Endpoint[Any]):
 
     async def answer(self, body: Any, send_json: SendJson, _send: Send) -> None:
         """See `Endpoint`."""
-        await send_json(await asyncio.to_thread(self._make, body))
+        answer = await self.served.service.in_place(partial(self._make, body))
+        await send_json(lambda: answer)
 
 
 class TextEndpoint(Endpoint[Any]):
@@ -150,35 +167,39 @@ class TextEndpoint(Endpoint[Any]):
             await self._stream(body, writer, send)
             return
 
-        async def drop(_part: Part) -> None:
+        async def drop(_part: Part | None) -> None:
             pass
 
-        await send_json(writer.whole(await self._texts(body, drop)))
+        results = await self._texts(body, drop)
+        await send_json(partial(writer.whole, results))
 
-    async def _texts(self, body: TextBody, show: Callable[[Part], Awaitable[None]]) -> list[Any]:
+    async def _texts(self, body: TextBody, show: Show) -> list[Any]:
         service = self.served.service
         return await service.texts(partial(body.texts, service.llm), show)
 
     async def _stream(self, body: TextBody, writer: Writer, send: Send) -> None:
         begun = False
 
-        async def put(events: Iterable[Json | str], more: bool = True) -> None:
-            data = "".join(map(writer.written, events)).encode()
-            await send({"type": "http.response.body", "body": data, "more_body": more})
+        def events(all_: Iterable[Json | str]) -> str:
+            return "".join(map(writer.written, all_))
 
-        async def begin() -> None:
+        async def put(text: str, more: bool = True) -> None:
+            if text or not more:
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
+
+        async def show(part: Part | None) -> None:
             nonlocal begun
-            if not begun:
+            if part is not None:
+                await put(events(writer.part(part)))
+            elif begun:
+                await put(writer.waiting)
+            else:
                 begun = True
                 headers = [
                     (b"content-type", writer.media_type.encode()), (b"cache-control", b"no-cache"),
                 ]  # fmt: skip
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await put(writer.opening())
-
-        async def show(part: Part) -> None:
-            await begin()
-            await put(writer.part(part))
+                await put(events(writer.opening()))
 
         try:
             results = await self._texts(body, show)
@@ -186,17 +207,32 @@ class TextEndpoint(Endpoint[Any]):
             if not begun:
                 raise
             refusal = _as_refusal(error, self.served.service.metrics)
-            await put([writer.failure(refusal)], more=False)
+            await put(writer.written(writer.failure(refusal)), more=False)
             return
-        await begin()
-        await put([*writer.closing(results), *writer.last], more=False)
+        await put(events([*writer.closing(results), *writer.last]), more=False)
+
+
+def _pieces(answer: Json) -> list[bytes]:
+    """Returns JSON in pieces, between which other threads go on."""
+    pieces, text, size = list[bytes](), list[str](), 0
+    for part in _JSON.iterencode(answer):
+        text.append(part)
+        size += len(part)
+        if size > _PIECE:
+            pieces.append("".join(text).encode())
+            text, size = [], 0
+    return [*pieces, "".join(text).encode()]
 
 
 def _as_refusal(error: Exception, metrics: Metrics) -> RequestError:
     """Logs and counts an error that ends a stream, and returns it as the client may see it."""
-    if not isinstance(error, RequestError):
+    if isinstance(error, RequestError):
+        refusal = error
+    elif isinstance(error, InputError):
+        refusal = refused_input(error)
+    else:
         _log.error("a text has failed", exc_info=error)
-    refusal = error if isinstance(error, RequestError) else fault()
+        refusal = fault()
     metrics.refused(refusal.status)
     return refusal
 

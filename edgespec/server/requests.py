@@ -146,12 +146,12 @@ class TextRequest(Asked):
         return self.prompts * (self.n or 1)
 
     def texts(self, llm: LLM) -> list[GenerationStream]:  # noqa: D102 - of the base class
-        count = self.n or 1
-        if count == 1 or self.seed is None:
-            return [self.begin(llm) for _ in range(count)]
+        first, seed = self.begin(llm), self.seed
         # Choices of the same seed would be the same text.
-        seeds = ((self.seed + choice) % SEEDS for choice in range(count))
-        return [self.model_copy(update={"seed": seed}).begin(llm) for seed in seeds]
+        further = (
+            None if seed is None else (seed + choice) % SEEDS for choice in range(1, self.n or 1)
+        )
+        return [first, *map(first.again, further)]
 
     def begin(self, llm: LLM) -> GenerationStream:
         """Creates the stream of the text, without starting it.

@@ -1,4 +1,8 @@
-"""The texts and vectors of all requests: who asks first is served first, each on a thread."""
+"""The texts and vectors of all requests: who asks first is served first, each on a thread.
+
+What is done for a request besides, before its turn or behind it, is done on a few other threads, so
+that the event loop never waits for it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,12 @@ class Part:
     calls: tuple[CallPiece, ...] = ()
 
 
-Show = Callable[[Part], Awaitable[None]]
+Show = Callable[[Part | None], Awaitable[None]]
+"""Shows a client a part; None shows that its request was accepted, and that it still waits."""
+
+_ASIDE = 2  # threads for what is done besides texts
+_FIRST_SIGN = 2.0  # seconds until a client hears that its request is still being looked at
+_SIGNS = 5.0  # seconds between further signs
 
 Begun = TypeVar("Begun")
 Made = TypeVar("Made")
@@ -68,6 +77,9 @@ class TextService:
         self.metrics = Metrics(lambda: self.running, lambda: self.waiting)
         self._parallel, self._limit = parallel, limit
         self._threads = ThreadPoolExecutor(parallel, "edgespec-text")
+        self._asides = ThreadPoolExecutor(_ASIDE, "edgespec-aside")
+        self._awaited: set[asyncio.Future[Any]] = set()  # what is done aside
+        self._started: set[Future[Any]] = set()
         self._requests = 0
         self._jobs: dict[Future[Any], Callable[[], None]] = {}  # and what ends them early
         self._closed = False
@@ -82,13 +94,62 @@ class TextService:
         """The number of requests that wait for their turn."""
         return self._requests - self.running
 
+    @property
+    def busy(self) -> bool:
+        """Whether threads still work, perhaps for requests that nobody waits for any more."""
+        return bool(self._started)
+
     def close(self) -> None:
         """Ends texts after their current round, and refuses waiting and further requests."""
         self._closed = True
+        for waiting in self._awaited:
+            waiting.cancel()
+        self._asides.shutdown(wait=False, cancel_futures=True)
         for job, cancel in tuple(self._jobs.items()):
             if not job.cancel():
                 cancel()
         self._threads.shutdown(wait=False)
+
+    async def aside(self, work: Callable[[], Made]) -> Made:
+        """Does work that is no text on another thread; nobody waits for it if the client leaves.
+
+        Raises:
+            Exception: what the work raises.
+            RequestError: if the server shuts down, also meanwhile.
+        """
+        return await self._made(self._begun_aside(work))
+
+    async def in_place(self, work: Callable[[], Made]) -> Made:
+        """Does work as `aside`, for a request that counts as one of those that may wait.
+
+        Raises:
+            Exception: as `aside`.
+            RequestError: also if too many requests wait.
+        """
+        with self._place():
+            return await self.aside(work)
+
+    def _begun_aside(self, work: Callable[[], Made]) -> asyncio.Future[Made]:
+        if self._closed:
+            raise shutting_down()
+        job = self._asides.submit(work)
+        self._note(job)
+        waiting = asyncio.wrap_future(job)
+        self._awaited.add(waiting)
+        waiting.add_done_callback(self._awaited.discard)
+        return waiting
+
+    async def _made(self, waiting: asyncio.Future[Made]) -> Made:
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if self._closed:
+                raise shutting_down() from None
+            raise
+
+    def _note(self, job: Future[Any]) -> None:
+        self._started.add(job)
+        job.add_done_callback(self._started.discard)
 
     async def texts(
         self, begin: Callable[[], Sequence[GenerationStream]], show: Show
@@ -100,7 +161,8 @@ class TextService:
 
         Args:
             begin: function that checks the request and creates the streams; called on a thread.
-            show: called with the parts as they come.
+            show: called when the request was accepted, with the parts as they come, and now and
+                then while there are none.
 
         Raises:
             EdgespecError: if `begin` or a text fails.
@@ -124,11 +186,7 @@ class TextService:
             return stream.result
 
         with self._place() as leave:
-            try:
-                streams = await asyncio.to_thread(begin)
-            except asyncio.CancelledError:  # the client has disconnected
-                self.metrics.unbegun()
-                raise
+            streams = await self._begin(begin, show)
 
             def rounds_made() -> int:
                 return sum(len(stream.rounds) for stream in streams)
@@ -146,7 +204,8 @@ class TextService:
             )
             job.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
             try:
-                while (part := await parts.get()) is not None:
+                await show(None)
+                while (part := await _next(parts, show)) is not None:
                     await show(part)
             except BaseException:  # the client has disconnected
                 rounds = rounds_made()
@@ -162,6 +221,21 @@ class TextService:
         if any(result.finish_reason == "cancelled" for result in results):
             raise shutting_down()
         return results
+
+    async def _begin(
+        self, begin: Callable[[], Sequence[GenerationStream]], show: Show
+    ) -> Sequence[GenerationStream]:
+        """Creates the streams of a request."""
+        beginning, patience = self._begun_aside(begin), _FIRST_SIGN
+        try:
+            while not (await asyncio.wait([beginning], timeout=patience))[0]:
+                await show(None)
+                patience = _SIGNS
+            return await self._made(beginning)
+        except asyncio.CancelledError:  # the client has disconnected
+            beginning.cancel()
+            self.metrics.unbegun()
+            raise
 
     async def in_turn(
         self, begin: Callable[[], Begun], make: Callable[[Begun, Callable[[], None]], Made]
@@ -184,7 +258,7 @@ class TextService:
                 raise shutting_down()
 
         with self._place():
-            begun = await asyncio.to_thread(begin)
+            begun = await self.aside(begin)
             job = self._submit(lambda: make(begun, check), gone.set)
             try:
                 await asyncio.wait([asyncio.wrap_future(job)])
@@ -224,6 +298,7 @@ class TextService:
             raise shutting_down()
         job = self._threads.submit(work)
         self._jobs[job] = cancel
+        self._note(job)
         job.add_done_callback(lambda job: self._jobs.pop(job, None))
         return job
 
@@ -233,3 +308,13 @@ class TextService:
         if not job.cancel() and cancel is not None:
             cancel()
             await asyncio.wait([asyncio.wrap_future(job)])
+
+
+async def _next(parts: asyncio.Queue[Part | None], show: Show) -> Part | None:
+    """Returns the next part; shows now and then that there is none."""
+    while True:
+        try:
+            async with asyncio.timeout(_SIGNS):
+                return await parts.get()
+        except TimeoutError:
+            await show(None)

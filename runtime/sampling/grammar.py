@@ -120,6 +120,9 @@ class GrammarMatcher:
         self._matcher = matcher
         self._vocab_size = vocab_size
 
+    def __deepcopy__(self, _: object) -> GrammarMatcher:
+        return GrammarMatcher(self._matcher.deep_copy(), self._vocab_size)
+
     def allowed(self) -> Allowed:
         """Returns which tokens may come next; at least one.
 

@@ -150,8 +150,14 @@ class Tokenizer:
             raise InputError(
                 f"the text is not valid Unicode at character {error.start}: give UTF-8"
             ) from error
-        ids = self._backend.encode(text, add_special_tokens=add_special).ids
+        # Other than `encode`, it lets other threads go on meanwhile.
+        ids = self._backend.encode_batch([text], add_special_tokens=add_special)[0].ids
         return [*self._prepended, *ids] if add_special else ids
+
+    @cached_property
+    def longest(self) -> int:
+        """The number of bytes of the longest token, as the vocabulary writes it."""
+        return max(len(token.encode()) for token in self._backend.get_vocab())
 
     def ended(self, ids: list[int]) -> list[int]:
         """Returns the ids of a text with its end-of-text token, if the config asks for one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from checkpoints import write_tokenizer
@@ -203,7 +204,10 @@ class Chat:
 
     def ask(self, **options):
         made = ChatOptions(**options)
-        return conversation(self.tokenizer, lambda: self._compiler, QUESTION, made)
+        return conversation(
+            self.tokenizer, partial(self.tokenizer.encode, add_special=False),
+            lambda: self._compiler, QUESTION, made,
+        )  # fmt: skip
 
     def accepted(self, text, **options):
         """Returns how much of a text the grammar allows, and whether it may end there."""

@@ -99,10 +99,12 @@ def execute(arguments: argparse.Namespace) -> int:
             def ready() -> None:
                 print(f"{name} is served on {url}: Ctrl-C stops it", file=sys.stderr, flush=True)
 
+            server = Server(served, arguments.api_key, sock, ready, arguments.allow_origin)
             with ignoring_termination():
-                Server(served, arguments.api_key, sock, ready, arguments.allow_origin).serve_here()
+                server.serve_here()
             if llm.options.draft_memory is not None:
                 llm.save_draft_memory(llm.options.draft_memory)
+        server.settle()
     return 0
 
 

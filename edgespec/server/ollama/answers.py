@@ -27,6 +27,7 @@ class OllamaAnswer(Writer):
 
     media_type = "application/x-ndjson"
     last = ()
+    waiting = ""
 
     def __init__(self, body: OllamaTextRequest, origin: Origin) -> None:
         self._body = body

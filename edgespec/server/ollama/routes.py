@@ -13,7 +13,7 @@ from starlette.types import Send
 import edgespec
 from edgespec.bundle import MANIFEST
 from edgespec.runtime.plan import HOST
-from edgespec.server.bodies import Json, read
+from edgespec.server.bodies import Json, parsed, read
 from edgespec.server.embeddings import EmbeddingsEndpoint
 from edgespec.server.endpoint import SendJson, Served, TextEndpoint
 from edgespec.server.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer, written
@@ -58,7 +58,7 @@ def routes(served: Served) -> list[Route]:
 
     async def show(request: Request) -> Response:
         try:
-            body = await read(request, OllamaShowRequest, served.body_limit, any_type=True)
+            body = parsed(OllamaShowRequest, await read(request, served.body_limit, any_type=True))
         except ClientDisconnect:
             return Response()
         _require(body.model or body.name, served.model)
@@ -85,7 +85,7 @@ def routes(served: Served) -> list[Route]:
 class _Texts(TextEndpoint):
     async def answer(self, body: Any, send_json: SendJson, send: Send) -> None:
         if body.silent:
-            await send_json(self.writer(body).loaded())
+            await send_json(self.writer(body).loaded)
         else:
             await super().answer(body, send_json, send)
 

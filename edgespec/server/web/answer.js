@@ -6,7 +6,7 @@ async function* events(response) {
   for await (const piece of response.body.pipeThrough(new TextDecoderStream())) {
     const lines = (rest + piece).split("\n\n");
     rest = lines.pop();
-    for (const line of lines) if (line !== "data: [DONE]") yield JSON.parse(line.slice(6));
+    for (const line of lines) if (line.startsWith("data: {")) yield JSON.parse(line.slice(6));
   }
 }
 

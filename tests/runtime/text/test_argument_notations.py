@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 import pytest
 from chats import FORMS, QUESTION, chat_tokenizer, template
@@ -132,7 +133,10 @@ class Notation:
     def ask(self, schema):
         tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
         options = ChatOptions(tools=[tool], tool_choice="f")
-        return conversation(self.tokenizer, lambda: self._compiler, QUESTION, options)
+        return conversation(
+            self.tokenizer, partial(self.tokenizer.encode, add_special=False),
+            lambda: self._compiler, QUESTION, options,
+        )  # fmt: skip
 
     def call(self, arguments):
         return f"{self.begin}{self.write(arguments)}{self.end}"
