@@ -412,7 +412,10 @@ class LLM:
             # Of a graph that another program exported, each branch is a call of its own.
             1 if self.bundle.target.native.adopted else made.tree_width,
         )
-        sampler = Sampler(made, self.tokenizer.vocab_size)
+        size = self.tokenizer.vocab_size
+        if unknown := [token for token, _ in made.logit_bias if token >= size]:
+            raise InputError(f"logit_bias names token {unknown[0]}: give ids below {size}")
+        sampler = Sampler(made, size)
         request = Request(
             asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
             predicted[: self.context_length] if limits.max_nodes else (), kept,

@@ -36,7 +36,9 @@ Stop = Text | Annotated[list[Text], Field(max_length=16)]
 Tokens = Annotated[list[int], SOME]
 
 # How pydantic names members of unions.
-_UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[|Chosen|FunctionChoice|AllowedTools")
+_UNION_MEMBER = re.compile(
+    r"str$|float$|constrained-|(dict|list|literal)\[|Chosen|FunctionChoice|AllowedTools"
+)
 
 
 def option(name: str) -> Any:

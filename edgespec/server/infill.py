@@ -14,7 +14,7 @@ from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.answers import Origin, Writer, speculation
-from edgespec.server.bodies import LONG, Empty, Json, Noted, Nothing, Off, One
+from edgespec.server.bodies import LONG, Json, Noted, Nothing, Off, One
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part
 
@@ -52,7 +52,6 @@ class InfillRequest(TextRequest):
     n_cmpl: One | None = None
     n_probs: Nothing | None = None
     ignore_eos: Off | None = None
-    logit_bias: Empty | Annotated[dict[str, float], Field(max_length=0)] | None = None  # type: ignore[assignment]
 
     # Known once the prompt was made.
     _left_out: int = PrivateAttr(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from math import inf
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag
@@ -12,6 +13,7 @@ from edgespec.api.llm import LLM
 from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.bodies import (
+    LONG,
     SOME,
     Count,
     Empty,
@@ -40,11 +42,20 @@ from edgespec.server.messages import (
 from edgespec.server.refusals import RequestError
 
 SEEDS = 1 << 64
+LAST_TOKENS = 64
+"""Default of `repeat_last_n` in llama.cpp and Ollama."""
+
 _COMPLETION_TOKENS = 16  # default of a completion's max_tokens in OpenAI's API
 _MAX_CHOICES = 128  # as in OpenAI's API
-_GIVEN = ("seed", "top_p", "top_k", "min_p", "repetition_penalty", "regex", "grammar")
+_GIVEN = (
+    "seed", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "repeat_last_n", "regex", "grammar",
+)  # fmt: skip
 
 _Neutral = Annotated[float, Field(ge=1, le=1)]
+_Bias = Annotated[float, Field(ge=-100, le=100)]
+# As llama.cpp has it; false is never.
+_Biases = Annotated[list[tuple[int, float | Literal[False]]], LONG]
 
 
 class StreamOptions(Fields):
@@ -107,13 +118,15 @@ class TextRequest(Asked):
 
     max_tokens: Count | Unlimited | None = None
     n: Annotated[int, Field(ge=1, le=_MAX_CHOICES)] | None = None
-    frequency_penalty: Nothing | None = None
-    presence_penalty: Nothing | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    frequency_penalty: Annotated[float, option("frequency_penalty")] | None = None
+    presence_penalty: Annotated[float, option("presence_penalty")] | None = None
+    logit_bias: dict[str, _Bias] | _Biases | None = None
     response_format: ResponseFormat | None = None
     prediction: PredictedOutput | None = None
+    # llama.cpp's name and window: all penalties then count the last tokens of prompt and text.
+    repeat_penalty: Annotated[float, option("repetition_penalty")] | None = None
+    repeat_last_n: Annotated[int, option("repeat_last_n")] | None = None
     # Samplers of llama.cpp's server that are not implemented, which must be off.
-    repeat_penalty: _Neutral | None = None
     typical_p: _Neutral | None = None
     dynatemp_range: Nothing | None = None
     xtc_probability: Nothing | None = None
@@ -121,7 +134,6 @@ class TextRequest(Asked):
     mirostat: Nothing | None = None
     lora: Empty | None = None
     # What only matters to these samplers.
-    repeat_last_n: int | None = None
     dynatemp_exponent: float | None = None
     xtc_threshold: float | None = None
     dry_base: float | None = None
@@ -176,6 +188,7 @@ class TextRequest(Asked):
             num_assistant_tokens=drafts.num_draft_tokens,
             prediction=None if predicted is None else joined(predicted.content),
             **given,
+            **self._bias_and_window,
             **structure,
             **self.further,
         )
@@ -186,6 +199,19 @@ class TextRequest(Asked):
         if isinstance(prompt, InfillPrompt):
             return llm.stream(prompt.tokens, stop_token_ids=prompt.stop_ids, **options)
         return llm.stream(prompt, **options)
+
+    @property
+    def _bias_and_window(self) -> Json:
+        given: Json = {}
+        if self.logit_bias:
+            bias = self.logit_bias
+            pairs = bias.items() if isinstance(bias, dict) else bias
+            given["logit_bias"] = [(id_, -inf if by is False else by) for id_, by in pairs]
+        if self.repeat_penalty is not None and self.repetition_penalty is None:
+            given["repetition_penalty"] = self.repeat_penalty
+            if self.repeat_last_n is None:
+                given["repeat_last_n"] = LAST_TOKENS
+        return given
 
     @property
     def _temperature(self) -> float:

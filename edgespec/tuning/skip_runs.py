@@ -158,7 +158,7 @@ def _trial(target: Model, tokenizer: Tokenizer, text: str) -> _Trial:
 def _choices(rows: Sequence[Rows], logits: Sequence[Floats], sampler: Sampler) -> list[int]:
     places = [each.sequence.length + 1 for each in rows]
     found = [row.reshape(-1) for row in logits]
-    return [sampler.choose(row, place, ()) for row, place in zip(found, places, strict=True)]
+    return [sampler.choose(row, place) for row, place in zip(found, places, strict=True)]
 
 
 def _score(agreed: Sequence[float], passes: PassCost, call: float) -> SkipScore:

@@ -8,6 +8,7 @@ from collections.abc import Sequence as ListLike
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nlargest
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -118,7 +119,7 @@ class TreeDrafter(ABC):
 
     def __init__(self, model: Model, ids: Ids | None = None) -> None:
         self.model = model
-        self._ids = ids
+        self._ids = self._columns = ids
         self._states = dict[Generation, State]()
         self.forget()
 
@@ -147,6 +148,19 @@ class TreeDrafter(ABC):
     def _sampler(self, generation: Generation) -> Sampler:
         """Returns what chooses the tokens that the model is to guess."""
         return generation.request.sampler
+
+    def _penalized(
+        self, generation: Generation, logits: Floats, nodes: ListLike[Node] = ()
+    ) -> Floats:
+        """Returns the logits of nodes' rows, [n, V], or of further ones, as the target's become."""
+        penalties = generation.penalties
+        if penalties is None:
+            return logits
+        penalized = []
+        for row, node in zip_longest(logits, nodes):
+            with penalties.behind([] if node is None else _branch(node)):
+                penalized.append(penalties.penalized(row, self._columns))
+        return np.stack(penalized)
 
     def _candidates(self, logits: Floats, sampler: Sampler) -> Candidates:
         """Returns the likeliest tokens of rows, [n, V], whose probabilities leave out all others.
@@ -343,10 +357,9 @@ class TreeDrafter(ABC):
         """Adds the likeliest children of nodes at one depth."""
         state, depth = self._states[part.generation], parents[0].depth
         sampler, width = self._sampler(part.generation), part.generation.request.limits.width
+        logits = self._penalized(part.generation, logits, parents)
         candidates = self._candidates(logits, sampler)
-        tokens = part.generation.tokens
-        contexts = [[*tokens, *_branch(node)] for node in parents] if sampler.reads_context else ()
-        rankings = rank(sampler, candidates, len(tokens) + depth, contexts, width)
+        rankings = rank(sampler, candidates, len(part.generation.tokens) + depth, width)
         calibration = self._of(part.generation)
         for parent, (ids, edges) in zip(parents, rankings, strict=True):
             for place, (token, edge) in enumerate(zip(ids, edges, strict=True)):

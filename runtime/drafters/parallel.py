@@ -175,11 +175,11 @@ class ParallelDrafter(ModelDrafter):
         """Returns the candidates of each position, the most valuable first."""
         sampler, tokens = generation.request.sampler, generation.tokens
         width, calibration = generation.request.limits.width, self._of(generation)
-        candidates = self._candidates(logits, sampler)
+        candidates = self._candidates(self._penalized(generation, logits), sampler)
         ranked = []
         for position in range(len(logits)):
             row = candidates.row(position)
-            [ranking] = rank(sampler, row, len(tokens) + position, [tokens], width)
+            [ranking] = rank(sampler, row, len(tokens) + position, width)
             edges = []
             for place, (token, value) in enumerate(zip(*ranking, strict=True)):
                 cell = edge_cell(value, place, position)

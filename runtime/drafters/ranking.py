@@ -9,7 +9,6 @@ at each row's likeliest tokens, which the draft's graph has picked.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,7 +63,6 @@ def rank(
     sampler: Sampler,
     candidates: Candidates,
     position: int,
-    contexts: Sequence[Sequence[int]],
     k: int,
 ) -> list[Ranking]:
     """Ranks the best `k` tokens of rows that stand at the same position of the text.
@@ -72,18 +70,14 @@ def rank(
     Where fewer than k survive the truncation, the others follow in the order of their own scores.
 
     Args:
-        sampler: the target's sampler, so that penalty, temperature, truncation and noise are the
-            same.
+        sampler: the target's sampler, so that temperature, truncation and noise are the same.
         candidates: candidates of the n rows.
         position: as for `Sampler.choose`; the same for all rows.
-        contexts: context of each row as for `Sampler.choose`; not read unless the sampler reads it.
         k: at least 1; the result has fewer where there are fewer candidates.
 
     Returns:
         [n] rankings.
     """
-    if sampler.reads_context:
-        candidates = _penalized(sampler, candidates, contexts)
     if sampler.options.temperature == 0:
         return _greedy(candidates, k)
     scores = candidates.logits - candidates.logits[:, :1]
@@ -99,8 +93,7 @@ def rank(
 
 
 def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
-    # Plain Python is faster than numpy on a few small lists. A penalty below 1 raises logits, but
-    # not the normalizer, so their difference may be positive.
+    # Plain Python is faster than numpy on a few small lists.
     ids, logits = candidates.tokens[:, :k].tolist(), candidates.logits[:, :k].tolist()
     return [
         Ranking(tokens, [max(_LEAST_VALUE, math.exp(min(x - total, 0.0))) for x in row])
@@ -153,19 +146,3 @@ def _outside_truncation(
         beyond = scores[:, 1:] < math.log(options.min_p)
         outside = beyond if outside is None else outside | beyond
     return outside
-
-
-def _penalized(
-    sampler: Sampler, candidates: Candidates, contexts: Sequence[Sequence[int]]
-) -> Candidates:
-    """Returns the candidates after the repetition penalty of each row's branch, sorted again."""
-    logits = candidates.logits.copy()
-    for row, tokens, context in zip(logits, candidates.tokens, contexts, strict=True):
-        seen = np.isin(tokens, np.asarray(context))
-        row[seen] = sampler.penalized_values(row[seen])
-    order = np.argsort(-logits, axis=1, kind="stable")
-    return Candidates(
-        np.take_along_axis(candidates.tokens, order, axis=1),
-        np.take_along_axis(logits, order, axis=1),
-        candidates.normalizers,
-    )

@@ -45,6 +45,7 @@ class SharedDrafter(ModelDrafter):
         super().__init__(model, context_length)
         self._map = vocabularies
         self._greedy = Sampler(SamplingOptions(), len(vocabularies.draft.pieces))
+        self._columns = vocabularies.to_target
         self._filler = int(vocabularies.to_target.max())  # any shared token
         self._texts = dict[Sequence, SharedText]()
 
@@ -173,6 +174,11 @@ class RecodedDrafter(ModelDrafter):
 
     def _sampler(self, generation: Generation) -> Sampler:
         return self._greedy
+
+    def _penalized(
+        self, generation: Generation, logits: Floats, nodes: ListLike[Node] = ()
+    ) -> Floats:
+        return logits  # penalties are for the target's tokens
 
     def _retell(self, state: State, depth: int) -> Proposal:
         """Returns the branches of the model's tree in the target's tokens, so many deep at most."""

@@ -1,23 +1,25 @@
 """The target's choice of the next token.
 
 Greedy choice (temperature 0) is the arg-max. Sampling is the arg-max of log p + g, where p is the
-distribution after repetition penalty, temperature, top-k, top-p and min-p (in transformers' order
-and meaning) and g is the position-keyed Gumbel noise of `noise`. A draft that ranks its tokens
-under the noise of the same seed and position tends to put the target's choice first (`ranking`).
-Ties go to the lowest id at every stage.
+distribution after penalties (`penalties`), temperature, top-k, top-p and min-p (in transformers'
+order and meaning) and g is the position-keyed Gumbel noise of `noise`. A draft that ranks its
+tokens under the noise of the same seed and position tends to put the target's choice first
+(`ranking`). Ties go to the lowest id at every stage.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.errors import DeviceError
+from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.sampling.noise import Noise
 from edgespec.runtime.sampling.truncation import Indices, Nucleus, largest_indices
 from edgespec.system.options import check, explained, option
@@ -63,10 +65,25 @@ class SamplingOptions:
     )  # fmt: skip
     # A penalty near 0 would make logits infinite.
     repetition_penalty: float = option(
-        1.0, "logits of tokens seen before are divided by it where positive and multiplied where "
-        "negative (Keskar et al., 2019), in greedy decoding, too; 1 is off",
+        1.0, "logits of tokens of prompt and text are divided by it where positive and multiplied "
+        "where negative (Keskar et al., 2019), in greedy decoding, too; 1 is off",
         least=0.01, most=100, give="a number from 0.01 to 100 (1.1 is usual)",
     )  # fmt: skip
+    presence_penalty: float = option(
+        0.0, "subtracted from logits of tokens that the text has; 0 is off",
+        least=-2, most=2, give="a number from -2 to 2 (0 is off)",
+    )  # fmt: skip
+    frequency_penalty: float = option(
+        0.0, "subtracted from logits of tokens as often as the text has them; 0 is off",
+        least=-2, most=2, give="a number from -2 to 2 (0 is off)",
+    )  # fmt: skip
+    repeat_last_n: int | None = option(
+        None, "number of last tokens of prompt and text that all three penalties count; -1 for all",
+        none="each counts what it says", least=-1,
+    )  # fmt: skip
+    logit_bias: tuple[tuple[int, float], ...] = option(
+        (), "numbers that are added to logits, by token ids, as in {42: -1.5}; -inf for never"
+    )
     seed: int | None = option(
         None, "the same seed gives the same text", none="one is drawn, and reported",
         least=0, most=(1 << 64) - 1,
@@ -75,16 +92,24 @@ class SamplingOptions:
 
     def __post_init__(self) -> None:
         check(self)
+        object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether logits are changed by a penalty or a bias."""
+        neutral = self.repetition_penalty == 1 and not (
+            self.presence_penalty or self.frequency_penalty
+        )
+        return bool(self.logit_bias) or not neutral
 
 
 class Sampler:
     """Chooses tokens from logits by `options`.
 
-    Target and draft share one sampler, so both see the same noise, penalty, temperature and
-    truncation.
+    Target and draft share one sampler, so both see the same noise, temperature and truncation.
 
     Args:
-        options: Temperature, truncation, penalty and seed.
+        options: Temperature, truncation and seed; penalties are for `Penalties`.
         vocab_size: Number of token ids of the tokenizer. Higher ids are padding of the logits,
             which is neither chosen nor ranked.
 
@@ -104,22 +129,19 @@ class Sampler:
         self,
         logits: Logits,
         position: int,
-        context: Sequence[int],
         allowed: npt.NDArray[np.bool_] | None = None,
     ) -> int:
         """Returns the token at `position`.
 
         Args:
-            logits: [V] float32, the row after the last token of `context`.
+            logits: [V] float32, the row after the token before it, penalized.
             position: Absolute index in the text of the token to be chosen.
-            context: All tokens before it, those of its branch included. Read only for the
-                repetition penalty.
             allowed: [V or fewer] bool, the tokens that may be chosen, at least one; None for all.
 
         Raises:
             DeviceError: If the logits hold a NaN or an infinity, or no allowed token is finite.
         """
-        kept, options = self._penalized(logits, context), self.options
+        options, kept = self.options, np.asarray(logits, np.float32)[: self.vocab_size]
         tokens = self._all_ids[: kept.size]
         if allowed is not None:
             # Not masked by minus infinity: numpy partitions a row of equal values ten times slower.
@@ -150,30 +172,6 @@ class Sampler:
         return int(
             tokens[self._scores(kept, peak, self.noise.for_tokens(position, tokens)).argmax()]
         )
-
-    @property
-    def reads_context(self) -> bool:
-        """Whether choices depend on the earlier tokens other than through the logits."""
-        return self.options.repetition_penalty != 1
-
-    def _penalized(self, logits: Logits, context: Sequence[int]) -> Logits:
-        """Returns the logits of real tokens after the repetition penalty, [V] float32."""
-        adjusted = np.asarray(logits, dtype=np.float32)[: self.vocab_size]
-        if not self.reads_context:
-            return adjusted
-        seen = np.asarray(context, dtype=np.int64)
-        seen = seen[seen < adjusted.size]
-        # A token that was seen twice is written twice, each time from its original logit.
-        before = adjusted[seen]
-        adjusted = adjusted.copy()
-        adjusted[seen] = self.penalized_values(before)
-        return adjusted
-
-    def penalized_values(self, logits: Logits) -> Logits:
-        """Returns logits of already seen tokens after the repetition penalty (Keskar, 2019)."""
-        penalty = self.options.repetition_penalty
-        penalized: Logits = np.where(logits < 0, logits * penalty, logits / penalty)
-        return penalized
 
     def _choose_of_few(self, logits: Logits, tokens: Indices, top: int, position: int) -> int:
         """Returns the choice where noise for all tokens is available: few passes over all tokens.
@@ -267,3 +265,20 @@ def _require_finite(value: np.float32) -> float:
             f"the model's best logit is {peak}: run it on another device or at a higher precision"
         )
     return peak
+
+
+def _bias(given: object) -> tuple[tuple[int, float], ...]:
+    pairs: Any = given.items() if isinstance(given, Mapping) else given
+    try:
+        # Keys of JSON and TOML are strings.
+        found = {
+            int(token) if isinstance(token, str) else operator.index(token): float(value)
+            for token, value in pairs
+        }
+    except (TypeError, ValueError):
+        found = {-1: 0.0}
+    if any(token < 0 or math.isnan(value) for token, value in found.items()):
+        raise InputError(
+            f"logit_bias is {given!r:.80}: give numbers by token ids, as in {{42: -1.5}}"
+        )
+    return tuple(found.items())

@@ -12,6 +12,7 @@ import numpy as np
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
+from edgespec.runtime.sampling.penalties import Penalties
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.pool import Sequence
 from edgespec.runtime.speculation.tree import Proposal, Verdict, walk
@@ -172,6 +173,7 @@ class Generation:
         request: what was asked for.
         sequence: prompt and new tokens, with the target's slots.
         features: what draft heads read of the last tokens that the target has read.
+        penalties: what changes logits before tokens are chosen; None if nothing does.
         drafters: what drafts for it, once it runs.
         rounds: those that nobody has read yet.
         reused: number of tokens of the prompt that were read before it.
@@ -185,6 +187,10 @@ class Generation:
         self.request = request
         self.sequence = sequence
         self.features = Features()
+        self.penalties: Penalties | None = None
+        if request.sampler.options.penalizes:
+            sampler = request.sampler
+            self.penalties = Penalties(sampler.options, sampler.vocab_size, request.prompt)
         self.drafters: list[Drafter] = []
         self.rounds = deque[Round]()
         self.reused = 0
@@ -253,11 +259,10 @@ class Generation:
             DeviceError: if logits are not finite.
             InputError: if the grammar allows no further token.
         """
-        sampler, tokens = self.request.sampler, self.tokens
+        position = len(self.tokens)
 
         def choose(row: int, branch: list[int]) -> int:
-            context = [*tokens, *branch] if sampler.reads_context else ()
-            return self._choose(logits[row], len(tokens) + len(branch), context)
+            return self._choose(logits[row], position + len(branch))
 
         return walk(tree, choose, self.request.limits.stop_ids)
 
@@ -296,10 +301,13 @@ class Generation:
         taken, self._logprobs = tuple(self._logprobs), []
         return taken
 
-    def _choose(self, logits: Floats, position: int, context: ListLike[int]) -> int:
-        request = self.request
+    def _choose(self, logits: Floats, position: int) -> int:
+        request, penalties = self.request, self.penalties
         allowed = None if request.grammar is None else request.grammar.allowed()
-        token = request.sampler.choose(logits, position, context, allowed)
+        penalized = logits if penalties is None else penalties.penalized(logits)
+        token = request.sampler.choose(penalized, position, allowed)
+        if penalties is not None:
+            penalties.append(token)
         if request.grammar is not None:
             request.grammar.advance(token)
         if request.logprobs is not None:

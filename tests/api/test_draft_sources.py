@@ -14,8 +14,13 @@ from edgespec.errors import BundleError, DeviceError, InputError
 
 pytestmark = with_library
 
-MODES = [{}, {"temperature": 0.8, "top_p": 0.95, "seed": 4}, {"repetition_penalty": 1.3}]
-modes = pytest.mark.parametrize("how", MODES, ids=["greedy", "sampled", "penalty"])
+SAMPLED = {"temperature": 0.8, "top_p": 0.95, "seed": 4}
+PENALIZED = {
+    "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2,
+    "repeat_last_n": 40, "logit_bias": {7: 1.0, 40: -2.0},
+}  # fmt: skip
+MODES = [{}, SAMPLED, PENALIZED, {**SAMPLED, **PENALIZED}]
+modes = pytest.mark.parametrize("how", MODES, ids=["greedy", "sampled", "penalty", "all"])
 FOREIGN = {"permuted": 20, "poorer": None, "greek": None, "letters": 0}
 """Pairs whose models have different vocabularies, and how many drafts are accepted at least."""
 

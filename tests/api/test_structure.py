@@ -131,9 +131,9 @@ def test_only_what_is_allowed_is_chosen():
             few = np.full(size, -np.inf, np.float32)
             few[allowed] = logits[allowed]
             for position in range(40):
-                chosen = sampler.choose(logits, position, (), allowed)
+                chosen = sampler.choose(logits, position, allowed)
                 assert allowed[chosen]
-                assert chosen == sampler.choose(few, position, ())
+                assert chosen == sampler.choose(few, position)
 
 
 def test_a_grammar_may_allow_fewer_than_are_tried_under_noise():
@@ -144,7 +144,7 @@ def test_a_grammar_may_allow_fewer_than_are_tried_under_noise():
     for position in range(200):  # only the likeliest is left, and mostly not among the first tried
         logits = rng.standard_normal(size).astype(np.float32)
         likeliest = np.where(allowed, logits, -np.inf).argmax()
-        assert Sampler(options, size).choose(logits, position, (), allowed) == likeliest
+        assert Sampler(options, size).choose(logits, position, allowed) == likeliest
 
 
 def test_a_text_cut_short_is_a_beginning(load):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import httpx
 import pytest
 from openai.types.chat import ChatCompletionMessage
@@ -128,15 +130,33 @@ def test_an_answer_goes_into_the_next_request_as_it_came(client, plain, written)
     assert given.choices[0].message.content == expected
 
 
+LLAMA_CPP = {"repeat_penalty": 1.5, "presence_penalty": 1.0, "logit_bias": [[5, 9], [7, False]]}
+SAMPLINGS = [
+    *[{name: each} for name, each in {
+        "top_p": 0.4, "top_k": 2, "min_p": 0.5, "repetition_penalty": 0.05,
+        "presence_penalty": -2.0, "frequency_penalty": -2.0, "logit_bias": {"5": 20.0},
+    }.items()],
+    {"repetition_penalty": 0.05, "repeat_last_n": 2},
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "fields", [{"top_p": 0.4}, {"top_k": 2}, {"min_p": 0.5}, {"repetition_penalty": 0.05}], ids=str
-)
-def test_each_option_of_sampling_reaches_the_text(client, plain, fields):
+    ("fields", "options"),
+    [
+        *[(each, each) for each in SAMPLINGS],
+        (LLAMA_CPP, {
+            "repetition_penalty": 1.5, "presence_penalty": 1.0, "repeat_last_n": 64,
+            "logit_bias": {5: 9, 7: -math.inf},
+        }),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_each_option_of_sampling_reaches_the_text(client, plain, fields, options):
     asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 24, "temperature": 2.0, "seed": 7}
     given, without = (
         client.completions.create(extra_body=said, **asked).choices[0].text for said in (fields, {})
     )
-    expected = plain.generate(PROMPT, max_new_tokens=24, temperature=2.0, seed=7, **fields)
+    expected = plain.generate(PROMPT, max_new_tokens=24, temperature=2.0, seed=7, **options)
     assert given == expected.text != without
 
 

@@ -135,11 +135,15 @@ def test_options_choose_the_text(running, plain):
     given = chat(running, stream=False, options=options).json()
     expected = plain.chat(
         MESSAGES, temperature=1.3, seed=7, max_new_tokens=24, top_k=50, top_p=0.95, min_p=0.01,
-        repetition_penalty=1.2,
+        repetition_penalty=1.2, repeat_last_n=64,
     )  # fmt: skip
     assert given["message"]["content"] == expected.text
     unpenalized = chat(running, stream=False, options={**options, "repeat_last_n": 0}).json()
     assert unpenalized["message"]["content"] != expected.text
+    penalties = {"presence_penalty": 1.5, "frequency_penalty": -0.5, "repeat_last_n": 9}
+    given = chat(running, stream=False, options={**GREEDY, **penalties}).json()
+    expected = plain.chat(MESSAGES, max_new_tokens=24, **penalties)
+    assert given["message"]["content"] == expected.text
 
 
 def test_options_that_are_left_out_are_ollamas(running, plain):
@@ -264,7 +268,7 @@ def test_another_model_is_not_found(running, path, name):
         ({"format": "xml"}, "format is 'xml'"),
         ({"options": {"temperature": -1}}, "options.temperature is -1"),
         ({"options": {"temperature": "warm"}}, "options.temperature is 'warm'"),
-        ({"options": {"frequency_penalty": 0.5}}, "options.frequency_penalty is 0.5"),
+        ({"options": {"frequency_penalty": 2.5}}, "options.frequency_penalty is 2.5"),
         ({"options": {"seed": 1 << 64}}, "options.seed is"),
         ({"options": [1]}, "options is [1]"),
         ({"stream": "yes"}, "stream is 'yes'"),

@@ -41,7 +41,11 @@ BAD_BODIES = {
     "no tokens": ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0"),
     "too many texts": ({"prompt": "a", "n": 129}, "n is 129: Input should be less"),
     "no whole number": ({"prompt": "a", "n": True}, "n is True"),
-    "penalty": ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is 0.5"),
+    "penalty": ({"prompt": "a", "presence_penalty": 2.5}, "presence_penalty is 2.5"),
+    "window": ({"prompt": "a", "repeat_last_n": -2}, "repeat_last_n is -2"),
+    "huge bias": ({"prompt": "a", "logit_bias": {"1": 101}}, "logit_bias.1 is 101: Input should"),
+    "bias of a word": ({"prompt": "a", "logit_bias": {"hi": 1}}, "give numbers by token ids"),
+    "bias of no token": ({"prompt": "a", "logit_bias": [[331, 1]]}, "names token 331: give ids"),
     "empty stop": ({"prompt": "a", "stop": ["b", ""]}, "stop.1 is ''"),
     "minus two tokens": ({"prompt": "a", "max_tokens": -2}, "max_tokens is -2"),
     "minus two seeds": ({"prompt": "a", "seed": -2}, "seed is -2"),
@@ -85,8 +89,6 @@ UNMADE = {
     "top_logprobs": (2, "top_logprobs is 2 without logprobs: give logprobs true"),
     "thinking": ({"type": "enabled"}, "thinking is not supported"),
     "web_search_options": ({}, "web_search_options is {}"),
-    "frequency_penalty": (0.5, "frequency_penalty is 0.5"),
-    "logit_bias": ({"1": 5}, "logit_bias is {'1': 5"),
 }
 
 

@@ -22,7 +22,6 @@ from edgespec.server.bodies import (
     Empty,
     Json,
     Noted,
-    Nothing,
     Stop,
     Text,
     option,
@@ -30,7 +29,7 @@ from edgespec.server.bodies import (
 )
 from edgespec.server.embeddings import Embedded
 from edgespec.server.refusals import RequestError
-from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
+from edgespec.server.requests import LAST_TOKENS, ChatRequest, CompletionRequest, TextRequest
 
 _UNLIMITED = -1
 _TEMPERATURE, _TOP_K, _TOP_P = 0.8, 40, 0.9  # Ollama's defaults
@@ -118,10 +117,7 @@ def _is_result(message: OllamaMessage, call: Json) -> bool:
 
 
 class OllamaOptions(Noted):
-    """The `options` of a text.
-
-    `repeat_penalty` is 1 by default and covers the whole text, not only its last tokens.
-    """
+    """The `options` of a text; `repeat_penalty` is 1 by default."""
 
     num_predict: int | None = None
     temperature: Annotated[float, option("temperature")] | None = None
@@ -131,9 +127,9 @@ class OllamaOptions(Noted):
     seed: Annotated[int, Field(ge=-1, lt=1 << 64)] | None = None
     stop: Stop | None = None
     repeat_penalty: Annotated[float, option("repetition_penalty")] | None = None
-    repeat_last_n: int | None = None
-    presence_penalty: Nothing | None = None
-    frequency_penalty: Nothing | None = None
+    repeat_last_n: Annotated[int, option("repeat_last_n")] | None = None
+    presence_penalty: Annotated[float, option("presence_penalty")] | None = None
+    frequency_penalty: Annotated[float, option("frequency_penalty")] | None = None
 
     def as_openai(self) -> Json:
         """Returns the fields of OpenAI's API, with Ollama's defaults."""
@@ -146,7 +142,10 @@ class OllamaOptions(Noted):
             "min_p": self.min_p,
             "seed": self.seed,
             "stop": self.stop,
-            "repetition_penalty": None if self.repeat_last_n == 0 else self.repeat_penalty,
+            "repeat_penalty": self.repeat_penalty,
+            "repeat_last_n": LAST_TOKENS if self.repeat_last_n is None else self.repeat_last_n,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
         }
 
 

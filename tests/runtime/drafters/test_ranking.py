@@ -16,20 +16,18 @@ from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
 COMBINATIONS = [
     {},
-    {"repetition_penalty": 1.4},
     {"temperature": 1.0},
     {"temperature": 1e-6},
     {"temperature": 1.5, "top_k": 5},
     {"temperature": 1.0, "top_k": 2},
     {"temperature": 0.8, "top_p": 0.8},
     {"temperature": 1.2, "min_p": 0.1},
-    {"temperature": 1.0, "repetition_penalty": 1.8},
-    {"temperature": 1.3, "top_k": 9, "top_p": 0.85, "min_p": 0.08, "repetition_penalty": 0.7},
+    {"temperature": 1.3, "top_k": 9, "top_p": 0.85, "min_p": 0.08},
 ]
 
 
-def rank_row(sampler, row, position=0, context=(), k=4, count=None):
-    [ranking] = rank(sampler, candidates_of(row, count), position, [context], k)
+def rank_row(sampler, row, position=0, k=4, count=None):
+    [ranking] = rank(sampler, candidates_of(row, count), position, k)
     return ranking
 
 
@@ -43,26 +41,19 @@ def test_a_ranking_begins_with_the_choice_and_is_distinct_and_ordered(fields, si
     rng = np.random.default_rng(seed)
     row = (rng.standard_normal(size) * rng.choice([0.3, 1.0, 5.0, 50.0])).astype(np.float32)
     sampler = Sampler(SamplingOptions(**fields, seed=seed), size)
-    context = [0, 1, 1, 2]
-    ranking = rank_row(sampler, row, 4, context, k)
-    assert ranking.tokens[0] == sampler.choose(row, 4, context)
+    ranking = rank_row(sampler, row, 4, k)
+    assert ranking.tokens[0] == sampler.choose(row, 4)
     assert len(set(ranking.tokens)) == len(ranking.tokens) == len(ranking.values) == min(k, size)
     assert all(0 < value <= 1 for value in ranking.values)
-    if not sampler.reads_context:  # a penalty moves logits that their normalizer still counts
-        assert sum(ranking.values) < 1 + 1e-5
+    assert sum(ranking.values) < 1 + 1e-5
     assert ranking.values == sorted(ranking.values, reverse=True)
-    assert rank_row(sampler, row, 4, context, 1).tokens == ranking.tokens[:1]
+    assert rank_row(sampler, row, 4, 1).tokens == ranking.tokens[:1]
 
 
 def test_equal_scores_go_to_the_lowest_id():
     row = np.zeros(9, dtype=np.float32)
     row[[4, 7]] = 1
     assert rank_row(Sampler(SamplingOptions(), 9), row).tokens == [4, 7, 0, 1]
-    penalized = Sampler(SamplingOptions(repetition_penalty=2.0), 99)
-    assert rank_row(penalized, row, context=[8]).tokens == [4, 7, 0, 1]
-    # Of many equal ones numpy keeps the order only if it is asked to.
-    ranking = rank_row(penalized, np.ones(99, np.float32), context=range(0, 99, 2), k=99)
-    assert ranking.tokens == [*range(1, 99, 2), *range(0, 99, 2)]
     half = Sampler(SamplingOptions(temperature=1.0, top_p=0.5, seed=1), 4)
     for position in range(50):
         ranking = rank_row(half, np.zeros(4, np.float32), position)
@@ -141,14 +132,9 @@ def test_sampled_values_are_the_lead_over_the_rivals_and_do_not_depend_on_the_wi
 @pytest.mark.parametrize("fields", COMBINATIONS, ids=str)
 def test_rows_do_not_touch_each_other(fields):
     logits = np.random.default_rng(4).standard_normal((5, 40)).astype(np.float32)
-    contexts = [[row, row + 1] for row in range(5)]
     sampler = Sampler(SamplingOptions(**fields, seed=1), 40)
-    together = rank(sampler, candidates_of(logits, 16), 7, contexts, 3)
-    apart = [
-        rank_row(sampler, row, 7, context, 3, 16)
-        for row, context in zip(logits, contexts, strict=True)
-    ]
-    assert together == apart
+    together = rank(sampler, candidates_of(logits, 16), 7, 3)
+    assert together == [rank_row(sampler, row, 7, 3, 16) for row in logits]
 
 
 @pytest.mark.parametrize("fields", COMBINATIONS, ids=str)
@@ -156,7 +142,7 @@ def test_the_candidates_given_are_never_changed(fields):
     candidates = candidates_of(np.random.default_rng(0).standard_normal((2, 30)))
     for array in (candidates.tokens, candidates.logits, candidates.normalizers):
         array.setflags(write=False)
-    rank(Sampler(SamplingOptions(**fields, seed=1), 30), candidates, 6, [[0, 3], [5]], 4)
+    rank(Sampler(SamplingOptions(**fields, seed=1), 30), candidates, 6, 4)
 
 
 @pytest.mark.parametrize("fields", COMBINATIONS, ids=str)
@@ -164,26 +150,8 @@ def test_the_candidates_given_are_never_changed(fields):
 def test_fewer_candidates_than_children_are_all_ranked(fields, count):
     row = np.random.default_rng(1).standard_normal(30).astype(np.float32)
     sampler = Sampler(SamplingOptions(**fields, seed=1), 30)
-    ranking = rank_row(sampler, row, 3, [4], 10, count)
+    ranking = rank_row(sampler, row, 3, 10, count)
     assert sorted(ranking.tokens) == sorted(candidates_of(row, count).tokens[0].tolist())
-
-
-def test_a_penalty_sees_each_rows_own_branch():
-    logits = np.array([[3.0, 2.9, 0.0], [3.0, 2.9, 0.0], [-1.0, -1.1, -9.0]], dtype=np.float32)
-    contexts = [[1], [0], [0, 0]]
-    for fields in ({}, {"temperature": 1e-6}):
-        sampler = Sampler(SamplingOptions(repetition_penalty=1.5, seed=0, **fields), 3)
-        first, second, third = rank(sampler, candidates_of(logits), 0, contexts, 2)
-        assert first.tokens == [0, 1]
-        assert second.tokens == [1, 0]
-        assert third.tokens == [1, 0]
-
-
-def test_a_penalty_that_lifts_tokens_leaves_values_at_most_one():
-    sampler = Sampler(SamplingOptions(repetition_penalty=0.01), 3)
-    ranking = rank_row(sampler, np.array([9.0, 10.0, 8.0], np.float32), context=[0])
-    assert ranking.tokens == [0, 1, 2]
-    assert ranking.values[0] == 1.0
 
 
 # Traps seen in other engines
@@ -200,7 +168,7 @@ def test_the_draft_ranks_after_the_temperature():
     first_before_temperature = 0
     for position in range(300):
         row = (rng.standard_normal(40) * 2).astype(np.float32)
-        chosen = hot.choose(row, position, [])
+        chosen = hot.choose(row, position)
         assert rank_row(hot, row, position, k=1).tokens == [chosen]
         first_before_temperature += rank_row(untempered, row, position, k=1).tokens == [chosen]
     assert first_before_temperature < 250
@@ -209,8 +177,8 @@ def test_the_draft_ranks_after_the_temperature():
 def test_an_unlikely_choice_is_ranked_first():
     row = np.array([12.0] + [0.0] * 999, dtype=np.float32)
     sampler = Sampler(SamplingOptions(temperature=1.0, seed=1), 1000)
-    unlikely = [t for t in range(2000) if sampler.choose(row, t, []) != 0]
+    unlikely = [t for t in range(2000) if sampler.choose(row, t) != 0]
     assert unlikely  # each with probability exp(-12)
     for position in unlikely:
-        chosen = sampler.choose(row, position, [])
+        chosen = sampler.choose(row, position)
         assert rank_row(sampler, row, position, k=2).tokens == [chosen, 0]

@@ -170,11 +170,13 @@ class Digits:
         return len(tokens)
 
 
+@pytest.mark.parametrize("how", [{}, {"presence_penalty": 1.0, "logit_bias": {11: 99.0, 5: 9.0}}])
 @pytest.mark.parametrize("draft", SOURCES)
-def test_grammars_hold_with_drafts(draft):
-    expected = tokens_of(plain_engine(), request(grammar=Digits()))
-    assert tokens_of(toy_engine(), request(grammar=Digits(), draft=draft)) == expected
+def test_grammars_hold_with_drafts(draft, how):
+    expected = tokens_of(plain_engine(), request(grammar=Digits(), **how))
+    assert tokens_of(toy_engine(), request(grammar=Digits(), draft=draft, **how)) == expected
     assert all(token < 10 for token in expected)
+    assert (expected.count(5) > 15) == bool(how)  # it may not be said twice in a row
 
 
 def test_logprobs_are_those_of_the_tokens():
@@ -182,6 +184,10 @@ def test_logprobs_are_those_of_the_tokens():
     drafted = [made.logprobs for made in toy_engine(0.05).generate(request(logprobs=2))]
     assert sum(drafted, ()) == sum(plain, ())
     assert len(sum(plain, ())) == 40
+    forced = request(logprobs=0, n=9, logit_bias={7: 99.0})  # which they are before, as llama.cpp's
+    found = sum([made.logprobs for made in toy_engine().generate(forced)], ())
+    assert {each.token for each in found} == {7}
+    assert max(each.logprob for each in found) < -0.1
 
 
 class Stuck(Digits):
