@@ -406,7 +406,10 @@ class LLM:
             asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
             predicted[: self.context_length] if limits.max_nodes else (), kept,
         )  # fmt: skip
-        end = TextEnd(made.stop, made.min_indent, made.max_time)
+        hidden = self.tokenizer.special_ids - asked.shown.keys()
+        added = self.tokenizer.added_tokens.items() if made.stop else ()
+        special = {token: id_ for token, id_ in added if id_ in hidden}
+        end = TextEnd(made.stop, made.min_indent, made.max_time, special)
         models, memory = list(self.models.values()), None
         if source in RECYCLING_DRAFTS:
             memory = "hot" if len(self._sources.recycling.successors) else "cold"
