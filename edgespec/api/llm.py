@@ -18,6 +18,7 @@ from edgespec.api.loading import (
     RECYCLING_DRAFTS,
     LoadOptions,
 )
+from edgespec.api.messages import for_template
 from edgespec.api.models import planned
 from edgespec.api.options import GenerationOptions
 from edgespec.api.predictions import predicted_tokens
@@ -78,6 +79,8 @@ class LLM:
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.draft = self.options.draft
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
+        if self.bundle.target.embedding is None:
+            self.tokenizer.require_messages_shown(self.bundle.path)
         files = PromptFiles.asked_for(self.options)
         self.plan = planned(self.bundle, self.options)
         self.context_length = self.plan.context
@@ -186,8 +189,8 @@ class LLM:
         """Generates an answer in a conversation.
 
         Args:
-            messages: dicts with `role` and `content`, as the model's chat template expects them,
-                and `tool_calls` and `tool_call_id` as in OpenAI's API.
+            messages: dicts with `role` and `content`, a text or parts of type text, and
+                `tool_calls` and `tool_call_id`, as in OpenAI's API.
             options: fields of `edgespec.api.chat.ChatOptions`: `tools`, `thinking_budget`, and
                 those of `generate`.
 
@@ -226,7 +229,8 @@ class LLM:
         Raises:
             InputError: if the model has no chat template, or the template refuses the messages.
         """
-        return self.tokenizer.encode(self.tokenizer.chat(messages), add_special=False)
+        text = self.tokenizer.chat(for_template(messages))
+        return self.tokenizer.encode(text, add_special=False)
 
     @shown(GenerationOptions)
     def infill(
