@@ -277,10 +277,11 @@ class AnswerText:
     def __init__(
         self, asked: Conversation, tokenizer: Tokenizer, end: TextEnd, stop_ids: frozenset[int]
     ) -> None:
-        self._decoder = StreamDecoder(tokenizer, asked.prompt, asked.shown)
+        shown = {**end.marks, **asked.shown}
+        self._decoder = StreamDecoder(tokenizer, asked.prompt, shown)
         self._end, self._reader = end, asked.reader
-        # An end token may be a mark that the reader needs, such as one behind a call.
-        self._left_out = stop_ids - asked.shown.keys()
+        # An end token may be a mark that the reader or a stop string needs.
+        self._left_out = stop_ids - shown.keys()
         self.tokens: list[int] = []
         self.pieces: list[Piece] = []
         self.stopped = False

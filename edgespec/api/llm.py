@@ -19,6 +19,7 @@ from edgespec.api.loading import (
     RECYCLING_DRAFTS,
     LoadOptions,
 )
+from edgespec.api.messages import for_template
 from edgespec.api.models import planned
 from edgespec.api.options import GenerationOptions
 from edgespec.api.predictions import predicted_tokens
@@ -80,6 +81,8 @@ class LLM:
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.draft = self.options.draft
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
+        if self.bundle.target.embedding is None:
+            self.tokenizer.require_messages_shown(self.bundle.path)
         files = PromptFiles.asked_for(self.options, self.bundle)
         self.plan = planned(self.bundle, self.options)
         self.context_length = self.plan.context
@@ -194,8 +197,8 @@ class LLM:
         """Generates an answer in a conversation.
 
         Args:
-            messages: dicts with `role` and `content`, as the model's chat template expects them,
-                and `tool_calls` and `tool_call_id` as in OpenAI's API.
+            messages: dicts with `role` and `content`, a text or parts of type text, and
+                `tool_calls` and `tool_call_id`, as in OpenAI's API.
             options: fields of `edgespec.api.chat.ChatOptions`: `tools`, `thinking_budget`, and
                 those of `generate`.
 
@@ -234,7 +237,7 @@ class LLM:
         Raises:
             InputError: if the model has no chat template, or the template refuses the messages.
         """
-        return self._prompts.encoded(self.tokenizer.chat(messages))
+        return self._prompts.encoded(self.tokenizer.chat(for_template(messages)))
 
     @shown(GenerationOptions)
     def infill(
@@ -420,7 +423,10 @@ class LLM:
             asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
             predicted[: self.context_length] if limits.max_nodes else (), kept,
         )  # fmt: skip
-        end = TextEnd(made.stop, made.min_indent, made.max_time)
+        hidden = self.tokenizer.special_ids - asked.shown.keys()
+        added = self.tokenizer.added_tokens.items() if made.stop else ()
+        special = {token: id_ for token, id_ in added if id_ in hidden}
+        end = TextEnd(made.stop, made.min_indent, made.max_time, special)
         models, memory = list(self.models.values()), None
         if source in RECYCLING_DRAFTS:
             memory = "hot" if len(self._sources.recycling.successors) else "cold"

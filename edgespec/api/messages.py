@@ -10,18 +10,37 @@ from edgespec.errors import InputError, reason
 
 
 def for_template(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Returns messages as chat templates expect them; those without tools stay as they are.
+    """Returns messages as chat templates expect them.
 
+    Contents are texts: parts are joined, and given to templates that want them (`ChatTemplate`).
     Templates read the arguments of calls as values, while OpenAI's API has them as JSON text. Some
     want to know a tool by its name, where the API gives the id of a call.
 
     Raises:
-        InputError: if the arguments of a call are no JSON object.
+        InputError: if a part of a content is no text, or the arguments of a call are no JSON
+            object.
     """
     if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
         return messages  # the template tells what is wrong with them
     names: dict[Any, Any] = {}
-    return [_converted(message, names) for message in messages]
+    return [_converted(_joined(message), names) for message in messages]
+
+
+def _joined(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Joins the parts of a content to one text."""
+    content = message.get("content")
+    if not isinstance(content, list | tuple):
+        return message
+    texts = []
+    for part in content:
+        text = part.get("text") if isinstance(part, Mapping) else None
+        if not isinstance(text, str) or part.get("type") != "text":
+            raise InputError(
+                f"a content has the part {reason(repr(part), 60)}: give parts of the type text, "
+                'as {"type": "text", "text": ...}'
+            )
+        texts.append(text)
+    return {**message, "content": "".join(texts)}
 
 
 def about_tools(messages: Sequence[Mapping[str, Any]]) -> bool:

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from pydantic_core import from_json
 
 from edgespec.errors import InputError
-from edgespec.server.bodies import Json
+from edgespec.server.bodies import Json, one_line
 from edgespec.system import records
 from edgespec.system.files import replaced, sync_folder
 
@@ -265,4 +265,4 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def _line(value: object) -> bytes:
-    return f"{json.dumps(value, ensure_ascii=False)}\n".encode()
+    return f"{one_line(value)}\n".encode()

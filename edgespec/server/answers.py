@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -15,7 +14,7 @@ from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.streaming import CallPiece
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.server.bodies import Json
+from edgespec.server.bodies import Json, one_line
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part
@@ -95,7 +94,7 @@ class Writer(ABC):
 
     def written(self, event: Json | str) -> str:
         """Returns an event as it is sent."""
-        data = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
+        data = event if isinstance(event, str) else one_line(event)
         return f"data: {data}\n\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -77,6 +78,14 @@ def unset(value: int | None) -> int | None:
 Unset = AfterValidator(unset)
 
 Checked = TypeVar("Checked", bound=BaseModel)
+
+
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+
+
+def one_line(value: Any) -> str:
+    """Returns a value as JSON without what some clients take for the end of a line."""
+    return json.dumps(value, ensure_ascii=False).translate(_LINE_ENDS)
 
 
 async def read(request: Request, limit: int, any_type: bool = False) -> bytes:

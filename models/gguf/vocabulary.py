@@ -21,10 +21,13 @@ SPACE = "\u2581"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 _PLACE = "tokenizer.ggml"
-# Ends of a turn or text in models whose files name only one of their ends.
+# Ends of a turn or text in models whose files name only one of their ends. As in llama.cpp they are
+# control tokens whatever the file says, since converters may take them for text.
 _ENDS = (
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>",
-    "<end_of_turn>", "<turn|>", "<|return|>", "<|call|>",
+    "<end_of_turn>", "<turn|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>",
+    "<end_of_utterance>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
 )  # fmt: skip
 # Where both of these are ends, as in gpt-oss, the other only ends a part of an answer.
 _ENDS_OF_ALL, _END_OF_PART = ("<|return|>", "<|call|>"), "<|end|>"
@@ -72,6 +75,7 @@ class Vocabulary:
                 f"{metadata.source}: {_PLACE}.token_type has {len(uses)} values for {len(tokens)} "
                 "tokens: download the file again"
             )
+        uses = [CONTROL if token in _ENDS else use for token, use in zip(tokens, uses, strict=True)]
         if kind == SENTENCEPIECE:  # found before spaces are replaced, so they have spaces
             spaced = (token.replace(SPACE, " ") for token in tokens)
             tokens = [
@@ -101,8 +105,7 @@ class Vocabulary:
         """Returns the ids that end a text: those that the file names, and those known by name."""
         named = [self.special(name) for name in ("eos", "eot", "eom")]
         found = [id_ for id_ in named if id_ is not None]
-        controls = (n for n, use in enumerate(self.uses) if use == CONTROL)
-        found += [id_ for id_ in controls if self.tokens[id_] in _ENDS]
+        found += [id_ for id_, token in enumerate(self.tokens) if token in _ENDS]
         names = {self.tokens[id_] for id_ in found}
         if names.issuperset(_ENDS_OF_ALL):
             found = [id_ for id_ in found if self.tokens[id_] != _END_OF_PART]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -15,7 +16,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.errors import InputError, reason
 
-_USER_MESSAGE = "hello"
+LEFT_OUT = "it leaves out what the user says"
+"""The fault of a template that shows no trace of a plain message."""
+
+_HELLO: Mapping[str, Any] = {"role": "user", "content": "hello"}
+_CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}
+_CALLING: Mapping[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_PROBE = "probe"
 
 
 def template_fault(source: str, special_tokens: Mapping[str, str]) -> str | None:
@@ -29,16 +36,20 @@ def template_fault(source: str, special_tokens: Mapping[str, str]) -> str | None
     """
     try:
         template = ChatTemplate(source, special_tokens)
-        text = template.render([{"role": "user", "content": _USER_MESSAGE}])
+        text = template.render([_HELLO])
     except InputError as error:
         return f"it fails on a plain message: {reason(error.__cause__)}"
+    if _HELLO["content"] not in text:
+        return LEFT_OUT
     if template.unset:
         return f"it writes {', '.join(sorted(template.unset))}, which nothing sets"
-    return None if _USER_MESSAGE in text else "it leaves out what the user says"
+    return None
 
 
 class ChatTemplate:
     """A model's own format for a conversation as one text.
+
+    Some templates read what a role says only as a list of typed parts. They are given such lists.
 
     Args:
         source: The jinja2 template.
@@ -61,6 +72,7 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         self._special_tokens = dict(special_tokens)
+        self._in_parts: dict[object, bool] = {}  # by role
         try:
             self._template = environment.from_string(source)
         except MemoryError:
@@ -89,6 +101,17 @@ class ChatTemplate:
         Raises:
             InputError: If the template refuses the conversation.
         """
+        if isinstance(messages, Sequence) and all(isinstance(each, Mapping) for each in messages):
+            messages = [self._as_read(message) for message in messages]
+        return self._render(messages, add_generation_prompt, tools, variables)
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         try:
             return self._template.render(
                 {
@@ -107,6 +130,47 @@ class ChatTemplate:
                 f"the model's chat template refuses these messages: {reason(error)}. "
                 "Give a list of messages with role and content as the model expects them"
             ) from error
+
+    def _as_read(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a message with its content as the template reads it."""
+        content = message.get("content")
+        if isinstance(content, str) and self._reads_parts(message.get("role")):
+            return {**message, "content": _part(content)}
+        return dict(message)
+
+    def _reads_parts(self, role: object) -> bool:
+        """Whether the template shows what a role says as parts, and not as a text."""
+        if role not in self._in_parts:
+            unset = set(self.unset)
+            self._in_parts[role] = not self._shows(role, _PROBE) and self._shows(
+                role, _part(_PROBE)
+            )
+            self.unset.clear()
+            self.unset.update(unset)
+        return self._in_parts[role]
+
+    def _shows(self, role: object, content: object) -> bool:
+        said = {"role": role, "content": content, "tool_call_id": _CALL["id"], "name": "f"}
+        before: list[Mapping[str, Any]] = []
+        after = before
+        if role != "user":
+            user = self._as_read(_HELLO)
+            before = [user] if role in ("tool", "assistant") else []
+            before += [self._as_read(_CALLING)] if role == "tool" else []
+            after = [user]
+        # Some templates want a system message, and some a last one of the user.
+        systems = [{"role": "system", "content": each} for each in ("hello", _part("hello"))]
+        begun = [before, *([system, *before] for system in systems)]
+        tried = [[*each, said, *end] for each in begun for end in ([], after)]
+        for messages in tried:
+            with suppress(InputError):
+                if _PROBE in self._render(messages):
+                    return True
+        return False
+
+
+def _part(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
 
 
 class _GenerationBlock(Extension):

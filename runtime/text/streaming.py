@@ -13,6 +13,7 @@ from edgespec.errors import InputError
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"
+_SURROGATES, _MOST_MARKS = 0xD800, 0x800
 
 
 class StreamDecoder:
@@ -277,15 +278,32 @@ class TextEnd:
     """Ends a streamed text at a stop string or with a line, whichever comes first.
 
     Args:
-        stop: see `StopMatcher`.
+        stop: see `StopMatcher`. They may name special tokens, which are no part of the text.
         min_indent: see `LineMatcher`.
         max_time: see `LineMatcher`.
+        special: special tokens that no text shows, by their names.
+
+    Attributes:
+        marks: what to push for the special tokens that a stop string names, by their ids.
     """
 
     def __init__(
-        self, stop: Sequence[str] = (), min_indent: int = 0, max_time: float | None = None
+        self,
+        stop: Sequence[str] = (),
+        min_indent: int = 0,
+        max_time: float | None = None,
+        special: Mapping[str, int] | None = None,
     ) -> None:
-        self._stops = StopMatcher(stop)
+        named = [name for name in special or {} if name and any(name in each for each in stop)]
+        # Lone surrogates, which no text has, stand for the tokens.
+        marks = {name: chr(_SURROGATES + n) for n, name in enumerate(named[:_MOST_MARKS])}
+        self.marks = {special[name]: mark for name, mark in marks.items()} if special else {}
+        if marks:
+            names = "|".join(map(re.escape, sorted(marks, key=len, reverse=True)))
+            marked = [re.sub(names, lambda name: marks[name[0]], each) for each in stop]
+            stop = dict.fromkeys((*stop, *marked))
+        self._unmarked = str.maketrans("", "", "".join(marks.values()))
+        self._stops = StopMatcher(tuple(stop))
         self._lines = LineMatcher(min_indent, max_time)
         self._any = bool(stop or min_indent or max_time is not None)
 
@@ -294,10 +312,10 @@ class TextEnd:
         if not self._any:
             return text, False
         text, stopped = self._stops.push(text)
-        text, ended = self._lines.push(text)
+        text, ended = self._lines.push(text.translate(self._unmarked))
         return text, stopped or ended
 
     def flush(self) -> str:
         """See `StopMatcher.flush`."""
-        held, _ = self._lines.push(self._stops.flush())
+        held, _ = self._lines.push(self._stops.flush().translate(self._unmarked))
         return held + self._lines.flush()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
-from edgespec.errors import InputError
+from edgespec.errors import BundleError, InputError
 from edgespec.runtime.text.tokenizer_files import (
     CHAT_TEMPLATE,
     backend_of,
@@ -204,6 +204,24 @@ class Tokenizer:
         from edgespec.runtime.text.chat import template_fault
 
         return template_fault(self._chat_source, self._special_tokens)
+
+    def require_messages_shown(self, source: Path) -> None:
+        """Checks that no chat template leaves out what the user says.
+
+        Args:
+            source: where the templates come from, for messages.
+
+        Raises:
+            BundleError: if one does.
+        """
+        from edgespec.runtime.text.chat import LEFT_OUT, template_fault
+
+        for template in (self._chat_source, self._tool_source):
+            if template is not None and template_fault(template, self._special_tokens) == LEFT_OUT:
+                raise BundleError(
+                    f"{source}: the chat template shows nothing of what the user says: repair or "
+                    "remove it where the model came from, and export again"
+                )
 
     @cached_property
     def _chat_template(self) -> ChatTemplate:

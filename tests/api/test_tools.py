@@ -272,3 +272,14 @@ def test_a_budget_of_reasoning_holds_with_and_without_drafts(tmp_path):
 def test_options_that_contradict_each_other_are_refused(llm, options, reason):
     with pytest.raises(InputError, match=reason):
         llm.chat(QUESTION, **options)
+
+
+def test_contents_may_be_parts_as_in_openais_api(llm):
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    asked = [{"role": "user", "content": parts}]
+    assert llm.chat_tokens(asked) == llm.chat_tokens(QUESTION)
+    expected = llm.chat(QUESTION, max_new_tokens=4)
+    assert llm.chat(asked, max_new_tokens=4).tokens == expected.tokens
+    for part in ({"type": "image_url", "image_url": {}}, {"type": "text"}, "text", None):
+        with pytest.raises(InputError, match="a content has the part"):
+            llm.chat([{"role": "user", "content": [part]}])

@@ -259,7 +259,8 @@ def test_a_template_that_takes_no_message_ends_it_at_once(cli, templated, templa
 
 
 def test_a_message_that_a_template_refuses_does_not_end_the_conversation(cli, templated, tmp_path):
-    picky = "{% for m in messages %}{% if m.content == 'no' %}{{ 1/0 }}{% endif %}{% endfor %}x"
+    said_no = "{% if m.content == 'no' %}{{ 1/0 }}{% endif %}"
+    picky = f"{{% for m in messages %}}{said_no}{{{{ m.content }}}}{{% endfor %}}"
     lines = said("no", f"/save {tmp_path / 'talk.json'}")
     result = cli("chat", templated(picky), *SHORT, stdin=lines)
     assert (result.code, result.out) == (0, "")

@@ -14,7 +14,7 @@ from tokenizers import processors
 
 from edgespec import LLM
 from edgespec import bundle as bundles
-from edgespec.errors import CheckpointError
+from edgespec.errors import BundleError, CheckpointError
 from edgespec.export import export_bundle
 
 
@@ -74,6 +74,16 @@ def test_a_broken_chat_template_is_exported_with_a_warning(cli, source, output):
     assert f"repair it in {source} and export again" in line
     assert cli("run", output, "x", "-n", 1, *FAST).code == 0
     fails(cli("run", output, "x", "--chat", "-n", 1, *FAST), "the model's chat template is not")
+
+
+def test_a_chat_template_that_shows_no_message_is_refused(cli, source, output):
+    (source / "chat_template.jinja").write_text("{{ messages[0].role }}")
+    refusal = f"{source}: the chat template shows nothing of what the user says"
+    fails(cli("export", source, "-o", output, "--precision", "fp32"), refusal)
+    assert not output.exists()
+    export_bundle(source, output)
+    with pytest.raises(BundleError, match="shows nothing of what the user says"):
+        LLM(output)
 
 
 @pytest.mark.parametrize("place", ["eos_token", "chat_template"])

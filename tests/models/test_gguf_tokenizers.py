@@ -149,6 +149,24 @@ def test_ends_are_those_that_the_file_names_and_those_known_by_name():
     assert ends == (eos, original.token_to_id("<|endoftext|>"))
 
 
+@pytest.mark.parametrize("use", [NORMAL, USER_DEFINED, UNUSED, CONTROL])
+@pytest.mark.parametrize(
+    "name", ["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<\uff5cend\u2581of\u2581sentence\uff5c>"]
+)
+def test_well_known_ends_are_control_tokens_whatever_the_file_says(use, name, tmp_path):
+    original = trained("qwen2")
+    original.add_special_tokens([name])
+    end, eos = original.token_to_id(name), original.token_to_id("<|endoftext|>")
+    metadata = as_metadata(original, "gpt2", pre="qwen2", eos_token_id=eos)
+    metadata["tokenizer.ggml.token_type"][end] = use
+    assert end in Read.read(Fields(metadata, "file.gguf")).ends()
+    for file, text in rebuilt(metadata).items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    tokenizer = Runtime.from_folder(tmp_path)
+    assert tokenizer.encode(f"a{name}b") == original.encode(f"a{name}b").ids
+    assert tokenizer.decode([end]) == ""
+
+
 def test_tokens_for_filling_in_are_those_that_the_file_names(tmp_path):
     original = trained("qwen2")
     names = ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"]

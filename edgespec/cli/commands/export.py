@@ -140,6 +140,8 @@ def execute(arguments: argparse.Namespace) -> int:
             if head is not None:
                 head.attach(folder, show)
             tokenizer = Tokenizer.from_folder(folder)
+            if bundles.load(folder).target.embedding is None:
+                tokenizer.require_messages_shown(Path(arguments.checkpoint))
             fault = tokenizer.chat_fault()
             if draft is not None:
                 vocabularies = VocabularyMap.of(bundles.load(folder), tokenizer)
@@ -237,7 +239,9 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
         report = adopt(graph, arguments.checkpoint, folder)
         if draft is not None:
             attach_model(folder, draft, options, show, _calibration(arguments, show))
-        fault = Tokenizer.from_folder(folder).chat_fault()
+        tokenizer = Tokenizer.from_folder(folder)
+        tokenizer.require_messages_shown(Path(arguments.checkpoint))
+        fault = tokenizer.chat_fault()
     print(f"{arguments.output}: {decimal(report.bundle_bytes)}")
     _warn_of_template(fault, arguments.checkpoint)
     return 0

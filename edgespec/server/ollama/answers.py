@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.streaming import ToolCall
 from edgespec.server.answers import Origin, Writer
-from edgespec.server.bodies import Json
+from edgespec.server.bodies import Json, one_line
 from edgespec.server.ollama.requests import OllamaTextRequest
 from edgespec.server.refusals import RequestError
 from edgespec.server.service import Part
@@ -64,7 +63,7 @@ class OllamaAnswer(Writer):
 
     def written(self, event: Json | str) -> str:
         """See `Writer`."""
-        return f"{json.dumps(event, ensure_ascii=False)}\n"
+        return f"{one_line(event)}\n"
 
     def _last(
         self, said: Json, result: GenerationResult, logprobs: Sequence[TokenLogprobs]

@@ -163,7 +163,7 @@ def test_a_template_comes_from_its_file_or_from_a_named_list(folder):
         ("{{ bos_token if bos_token is defined }}{{ messages[0].content }}", None),
         ("{{ bos_token }}{{ messages[0].content }}", "it writes bos_token, which nothing sets"),
         ("{{ bos_token + messages[0].content }}", "'bos_token' is undefined"),
-        ("{{ messages[0].text }}", "it writes text, which nothing sets"),
+        ("{{ messages[0].text }}", "it leaves out what the user says"),
         ("{% if %}", "it fails on a plain message: Expected an expression"),
         ("{{ raise_exception('no users here') }}", "no users here"),
         ("{{ messages[0].role }}", "it leaves out what the user says"),
@@ -172,6 +172,38 @@ def test_a_template_comes_from_its_file_or_from_a_named_list(folder):
 def test_what_is_wrong_with_a_chat_template_is_known_before_a_chat(folder, template, fault):
     found = configure(folder, eos_token="<|end|>", chat_template=template).chat_fault()
     assert found == fault or (fault is not None and fault in found)
+
+
+_PARTS = "{% for part in m.content if part.type == 'text' %}{{ part.text }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _PARTS,
+        "{{ m.content[0].text }}",
+        "{{ m.content | map(attribute='text') | join('') }}",
+        f"{{% if m.role == 'user' %}}{_PARTS}{{% else %}}{{{{ m.content + '' }}}}{{% endif %}}",
+        f"{{% if m.role == 'user' %}}{{{{ m.content + '' }}}}{{% else %}}{_PARTS}{{% endif %}}",
+        f"{{% if m.content is string %}}{{{{ m.content }}}}{{% else %}}{_PARTS}{{% endif %}}",
+        f"{{% if messages[0].role != 'system' %}}{{{{ 1/0 }}}}{{% endif %}}{_PARTS}",
+    ],
+)
+def test_a_template_that_reads_typed_parts_gets_them(folder, content):
+    template = f"{{% for m in messages %}}<{{{{ m.role }}}}>{content}{{% endfor %}}"
+    tokenizer = configure(folder, chat_template=template)
+    roles = ("system", "user", "assistant", "user", "tool")
+    messages = [{"role": role, "content": f" {role}!"} for role in roles]
+    assert tokenizer.chat(messages) == "".join(f"<{role}> {role}!" for role in roles)
+    tokenizer.require_messages_shown(folder)
+
+
+@pytest.mark.parametrize("shown", ["{{ messages[0].role }}", "{{ messages[0].text }}", "hi"])
+def test_a_template_that_shows_nothing_of_a_message_is_refused(folder, shown):
+    both = [{"name": "default", "template": shown}, {"name": "tool_use", "template": "{{ 1 }}"}]
+    for template in (shown, both, [{"name": "default", "template": "{{ messages }}"}, both[1]]):
+        with pytest.raises(BundleError, match="shows nothing of what the user says"):
+            configure(folder, chat_template=template).require_messages_shown(folder)
 
 
 def test_without_a_chat_template_nothing_is_wrong_with_it(folder):
