@@ -414,7 +414,7 @@ class LLM:
             predicted[: self.context_length] if limits.max_nodes else (), kept,
         )  # fmt: skip
         end = TextEnd(made.stop, made.min_indent, made.max_time)
-        models, memory = list(self.models.values()), None
+        models, memory = list(self.working_models.values()), None
         if source in RECYCLING_DRAFTS:
             memory = "hot" if len(self._sources.recycling.successors) else "cold"
         text = AnswerText(asked, self.tokenizer, end, limits.stop_ids)
