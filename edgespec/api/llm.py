@@ -427,7 +427,7 @@ class LLM:
         added = self.tokenizer.added_tokens.items() if made.stop else ()
         special = {token: id_ for token, id_ in added if id_ in hidden}
         end = TextEnd(made.stop, made.min_indent, made.max_time, special)
-        models, memory = list(self.models.values()), None
+        models, memory = list(self.working_models.values()), None
         if source in RECYCLING_DRAFTS:
             memory = "hot" if len(self._sources.recycling.successors) else "cold"
         text = AnswerText(asked, self.tokenizer, end, limits.stop_ids)

@@ -189,6 +189,7 @@ def test_a_draft_that_fails_is_told_and_drafts_no_more(natives, pairs, tmp_path,
         assert source in caplog.text
         assert "any more: the device is gone" in caplog.text
         assert made.drafted  # by others
+        assert (made.draft_engine is None) == (source != "layer-skip")
         if source != "layer-skip":  # whose slots are the target's
             failing.model.pool.arrays.clear()
         session.save(tmp_path / "session")

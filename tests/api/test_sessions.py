@@ -77,6 +77,8 @@ def test_recurrent_models_go_on_from_where_prompts_and_texts_ended(natives, name
         fresh.forget()
         expected = fresh.generate(further, **how)
         assert (found.tokens, found.logprobs) == (expected.tokens, expected.logprobs)
+    answers = llm.generate([prompt[::-1]] * 3, **OPTIONS)
+    assert sorted(each.reused for each in answers) == [0, len(prompt) - 1, len(prompt) - 1]
     llm.forget()
     assert nothing_is_left(llm.engine.target)
 
@@ -201,9 +203,10 @@ def test_a_longer_session_is_cut_to_the_context(natives, pairs, tmp_path):
         assert result.tokens == alone(natives, prompt[:80], max_new_tokens=20)
 
 
-def test_what_was_evicted_is_not_saved(pairs, tmp_path):
+@pytest.mark.parametrize("name", ["llama", "qwen3_5_text"])
+def test_what_was_evicted_is_not_saved(pairs, tmp_path, name):
     file = tmp_path / "session"
-    with loaded(pairs, "llama", "none", context=300) as llm:
+    with loaded(pairs, name, "none", context=300) as llm:
         session = llm.session()
         session.save(file)
         assert llm.load_session(file).tokens == ()
