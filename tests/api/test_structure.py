@@ -207,21 +207,15 @@ def test_a_model_whose_text_never_ends_is_refused(natives):
 
 def test_on_the_command_line(cli, load, tmp_path):
     llm = load("none")
-    path, schema, grammar = llm.bundle.path, tmp_path / "schema.json", tmp_path / "calls.lark"
+    path, schema = llm.bundle.path, tmp_path / "schema.json"
     schema.write_text(json.dumps(SCHEMA))
-    grammar.write_text(CALLS)
     options = ["--threads=1", "--draft=none", "-n", "60"]
-    for flag, value, fields in (
-        ("--regex", DATE, {"regex": DATE}),
-        ("--grammar", grammar, {"grammar": CALLS}),
-        ("--json-schema", schema, {"json_schema": SCHEMA}),
-    ):
-        expected = llm.generate("x", max_new_tokens=60, **fields).text
-        assert cli("run", path, "x", *options, flag, value).out == f"{expected}\n"
+    expected = llm.generate("x", max_new_tokens=60, json_schema=SCHEMA).text
+    assert cli("run", path, "x", *options, "--json-schema", schema).out == f"{expected}\n"
     missing = cli("run", path, "x", "--json-schema", tmp_path / "missing")
     assert missing.code == 2
     assert "missing: No such file" in missing.err
     (tmp_path / "bad").write_bytes(b"\xff")
-    bad = cli("run", path, "x", "--grammar", tmp_path / "bad")
+    bad = cli("run", path, "x", "--json-schema", tmp_path / "bad")
     assert bad.code == 2
     assert "bad: byte 0 is not UTF-8" in bad.err
