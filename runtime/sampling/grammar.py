@@ -18,7 +18,7 @@ from llguidance import LLMatcher, LLTokenizer
 from edgespec.errors import BundleError, GrammarSizeError, InputError, reason
 from edgespec.runtime.sampling.constraint import Allowed
 from edgespec.runtime.sampling.holding import holdable
-from edgespec.runtime.sampling.trials import LIMITS, Trials, is_small
+from edgespec.runtime.sampling.trials import LIMITS, Trials, is_small, too_long
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -185,6 +185,8 @@ def _content(kind: str, source: str) -> dict[str, Any]:
 
 def _compiled(kind: str, source: str) -> str:
     """Returns a grammar in llguidance's format."""
+    if objection := too_long(source):
+        raise GrammarSizeError(f"{kind} is too large ({objection}): make it smaller")
     if kind == "regex":
         return LLMatcher.grammar_from_regex(source)
     if kind == "grammar":

@@ -55,8 +55,9 @@ def holdable(schema: Any, loosely: bool = False) -> Any:
             else:
                 found[key] = converted(value) if key in _SINGLE else value
         alternatives = found.get("oneOf")
-        known = isinstance(alternatives, list) and "anyOf" not in found
-        if known and (loosely or _all_apart(alternatives, lambda each: _resolved(each, schema))):
+        if not isinstance(alternatives, list) or "anyOf" in found:
+            return found
+        if loosely or _all_apart(alternatives, lambda each: _resolved(each, schema)):
             return {"anyOf" if key == "oneOf" else key: each for key, each in found.items()}
         return found
 
@@ -182,4 +183,5 @@ def _kinds(schema: Mapping[str, Any]) -> set[str]:
         return {_TYPES[type(json.loads(each))] for each in values}
     kind = schema.get("type")
     kinds = kind if isinstance(kind, list) else [kind]
-    return set(kinds) if all(isinstance(each, str) for each in kinds) else set()
+    named = {each for each in kinds if isinstance(each, str)}
+    return named if len(named) == len(kinds) else set()

@@ -63,6 +63,7 @@ HOSTILE = {
     "fewer repetitions": ("grammar", 'start: "x" /a{2000}/{2000}', MEMORY),
     "a multiple": ("json_schema", '{"type":"integer","multipleOf":9999999}', MEMORY),
     "characters": ("grammar", 'start: "a"' + " " * 1_000_000, "1000010 characters"),
+    "members": ("json_schema", json.dumps(wide(20_000)), "characters"),
 }  # fmt: skip
 FINE = {
     "objects by reference": ("json_schema", json.dumps(objects(90))),
