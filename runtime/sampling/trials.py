@@ -150,20 +150,22 @@ class Trials:
         return found
 
     def _tried(self, grammar: str) -> str:
-        child = self._child
-        if child is None or child.poll() is not None:
-            child = self._child = self._started()
-        try:
-            assert child.stdin is not None
-            child.stdin.write(json.dumps(grammar) + "\n")
-            child.stdin.flush()
-            told = _line(child, _WAITED)
-        except OSError:
-            told = ""
-        if told:
-            return str(json.loads(told))
-        child.kill()
-        child.wait()
+        child, fresh = self._child, False
+        while not fresh:  # a child that was there may just have ended, since it had no work
+            if child is None or child.poll() is not None:
+                child, fresh = self._started(), True
+                self._child = child
+            try:
+                assert child.stdin is not None
+                child.stdin.write(json.dumps(grammar) + "\n")
+                child.stdin.flush()
+                told = _line(child, _WAITED)
+            except OSError:
+                told = ""
+            if told:
+                return str(json.loads(told))
+            child.kill()
+            child.wait()
         return f"{_TIME}, or takes too much memory"
 
     def _started(self) -> subprocess.Popen[str]:
