@@ -18,6 +18,10 @@ class InputError(EdgespecError):
     """A prompt, option or file from the user that cannot be used."""
 
 
+class GrammarSizeError(InputError):
+    """A grammar or schema that would take too much time, memory or stack."""
+
+
 class ContextLengthError(InputError):
     """A prompt that does not fit the context."""
 

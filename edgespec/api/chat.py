@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from edgespec.api.messages import about_tools, for_template
 from edgespec.api.options import GenerationOptions
 from edgespec.api.tools import Tool, described
 from edgespec.api.written_calls import with_calls_as_text
-from edgespec.errors import InputError
+from edgespec.errors import GrammarSizeError, InputError
 from edgespec.runtime.sampling.constraint import Constraint
+from edgespec.runtime.sampling.holding import holdable, outline
 from edgespec.runtime.sampling.thinking_budget import Reasoning, ThinkingBudget
 from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm, call_form, thinking_form
 from edgespec.runtime.text.answer_grammar import CONTENT, AnswerGrammar, Function
@@ -24,6 +26,8 @@ from edgespec.system.options import explained, option
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarCompiler
+
+_log = logging.getLogger(__name__)
 
 _SMOL_TOOLS = "xml_tools"  # how SmolLM3's template calls tools
 
@@ -130,7 +134,7 @@ def conversation(
         InputError: if the chat template refuses the messages, it knows no tools while some are
             given, or a schema cannot be used.
     """
-    functions = options.functions
+    functions = [replace(each, parameters=holdable(each.parameters)) for each in options.functions]
     calls = _call_form(tokenizer) if functions else None
     converted = for_template(messages)
     if "tool" not in tokenizer.chat_source and about_tools(converted):
@@ -145,16 +149,68 @@ def conversation(
         required=options.tool_choice != "auto", several=options.parallel_tool_calls,
         content=CONTENT if options.structure else None,
     )  # fmt: skip
-    grammar = _grammar(tokenizer, grammars, options, answer)
+    compiled = partial(_grammar, tokenizer, grammars, options)
+    try:
+        grammar = compiled(answer)
+    except InputError:
+        if options.structure:
+            grammars().compile(*options.structure)  # for an error that is about this alone
+        answer = replace(answer, functions=[_held(each, answer, compiled) for each in functions])
+        grammar = compiled(answer)
     if thinking is None and calls is None:
         return Conversation(prompt, grammar)
     shown = {
         id_: token for token, id_ in tokenizer.added_tokens.items()
         if id_ in tokenizer.special_ids and token in answer.marks
     }  # fmt: skip
-    schemas = {function.name: function.parameters for function in functions}
+    schemas = {function.name: function.parameters for function in answer.functions}
     reader = AnswerReader(thinking, calls, inside, schemas, answer.bare)
     return Conversation(prompt, grammar, reader, shown)
+
+
+def _held(
+    function: Function,
+    answer: AnswerGrammar,
+    compiled: Callable[[AnswerGrammar], Constraint | None],
+) -> Function:
+    """Returns a function with a schema that its arguments can be held to.
+
+    Where the model decides what it calls, as much of the schema is held as can be.
+
+    Args:
+        function: the function.
+        answer: grammar of the answer.
+        compiled: compiles a grammar of an answer.
+
+    Raises:
+        InputError: if it cannot be held and has to be, or is too large.
+    """
+    alone = replace(answer, content=None)
+    schemas = [function.parameters]
+    if not answer.required:
+        schemas += [holdable(function.parameters, loosely=True), outline(function.parameters)]
+    for number, schema in enumerate(schemas):
+        found = replace(function, parameters=schema)
+        try:
+            compiled(replace(alone, functions=[found]))
+        except InputError as error:
+            why = (
+                str(error)
+                .removeprefix("the grammar of the tools ")
+                .removeprefix(f"tool {function.name}: ")
+            )
+            if number == len(schemas) - 1 or isinstance(error, GrammarSizeError):
+                raise InputError(f"tool {function.name}: its schema {why}") from error
+            if not number:
+                _warn(f"tool {function.name} is not held to its whole schema, which {why}")
+            continue
+        break
+    return found
+
+
+@lru_cache(1000)
+def _warn(message: str) -> None:
+    _log.warning(message)
 
 
 def _call_form(tokenizer: Tokenizer) -> CallForm:
@@ -227,7 +283,8 @@ def _grammar(
         )
         lark = replace(answer, special=special).lark()
         schemas = [function.parameters for function in answer.functions]
-        grammar = grammars().compile_answer(lark, options.structure, schemas)
+        content = options.structure if answer.content else None
+        grammar = grammars().compile_answer(lark, content, schemas)
     elif options.structure:
         grammar = grammars().compile(*options.structure)
     if options.thinking_budget is None or answer.thinking is None:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-from edgespec.errors import BundleError, InputError, reason
+from edgespec.errors import BundleError, GrammarSizeError, InputError, reason
 from edgespec.runtime.sampling.constraint import Allowed
-from edgespec.runtime.sampling.trials import LIMITS, Trials, is_small
+from edgespec.runtime.sampling.holding import holdable
+from edgespec.runtime.sampling.trials import LIMITS, Trials, is_small, too_long
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -28,8 +29,7 @@ _COMPACT: JsonCompileOptions = {"whitespace_flexible": False}
 _LONGEST = 300_000  # characters of a grammar of small parts that is compiled without a trial
 
 
-class GrammarSizeError(InputError):
-    """A grammar that would take too much time, memory or stack."""
+_PLACE = re.compile(r"^(at \d+\(\d+\): )?(failed to compile JSON schema: )?")
 
 
 class GrammarCompiler:
@@ -97,7 +97,7 @@ class GrammarCompiler:
             grammars.append(_content(*content))
         small = len(lark) <= _LONGEST and (content is None or is_small(*content))
         small = small and all(is_small("json_schema", json.dumps(schema)) for schema in schemas)
-        return self._matcher("tools", json.dumps({"grammars": grammars}), small)
+        return self._matcher("the grammar of the tools", json.dumps({"grammars": grammars}), small)
 
     def special(self, tokens: Iterable[tuple[str, int]]) -> dict[str, int]:
         """Returns those of some named tokens that grammars must name, since nothing spells them."""
@@ -109,7 +109,8 @@ class GrammarCompiler:
             raise GrammarSizeError(f"{name} is too large ({objection}): make it smaller")
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            raise InputError(f"{name} cannot be used ({_reason(matcher)}): correct it")
+            why = _reason(matcher, whole=name == "grammar")
+            raise InputError(f"{name} cannot be used ({why}): correct it")
         return GrammarMatcher(matcher, self._vocab_size)
 
 
@@ -162,9 +163,20 @@ class GrammarMatcher:
         )
 
 
-def _reason(matcher: LLMatcher) -> str:
-    """Returns the error message of a matcher, without the parser's state and the grammar."""
-    return reason(re.split(r"<state>|<non-verbose/>", matcher.get_error())[0])
+def _reason(matcher: LLMatcher, whole: bool = True) -> str:
+    """Returns the error message of a matcher, without its state and the grammar.
+
+    Args:
+        matcher: the matcher.
+        whole: whether the message may show places of the grammar, since users wrote it.
+    """
+    message = re.split(r"<state>|<non-verbose/>", matcher.get_error())[0]
+    if not whole:
+        message = _PLACE.sub("", re.split(r"\n\s*\d+ \| ", message)[0])
+        message = message.replace("Unimplemented keys: ", "a text cannot be held to ")
+        if "coerce_one_of" in message:
+            message = "the alternatives of a oneOf cannot be told apart"
+    return reason(message)
 
 
 def _content(kind: str, source: str) -> dict[str, Any]:
@@ -176,13 +188,17 @@ def _content(kind: str, source: str) -> dict[str, Any]:
 
 def _compiled(kind: str, source: str) -> str:
     """Returns a grammar in llguidance's format."""
+    if objection := too_long(source):
+        raise GrammarSizeError(f"{kind} is too large ({objection}): make it smaller")
     if kind == "regex":
         return LLMatcher.grammar_from_regex(source)
     if kind == "grammar":
         return LLMatcher.grammar_from_lark(source)
     try:
-        return LLMatcher.grammar_from_json_schema(source, defaults=_COMPACT)
-    except ValueError as error:
-        if "recursion limit" in str(error):
+        LLMatcher.grammar_from_json_schema(source, defaults=_COMPACT)  # for errors of its own
+        converted = json.dumps(holdable(json.loads(source)))
+        return LLMatcher.grammar_from_json_schema(converted, defaults=_COMPACT)
+    except (ValueError, RecursionError) as error:
+        if "recursion" in str(error):
             raise GrammarSizeError("json_schema nests too deep: make it flatter") from error
         raise InputError(f"json_schema is no JSON object ({reason(error)}): correct it") from error

@@ -30,7 +30,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
 """Bounds of every grammar, also while a text is made."""
 
-_LARGEST = 1_000_000  # characters of a grammar that is tried at all
+_LARGEST = 1_000_000  # characters of a grammar that is read at all
 _SECONDS, _MEGABYTES, _STACK = 2, 512, 1 << 20  # of a trial
 _MASK_SECONDS, _MASKS = 0.2, 32  # how long a mask may take, since others wait; how many are tried
 _WAITED, _LOADED, _IDLE = 10, 120, 60  # seconds: for a trial, for a child, of a child without work
@@ -109,6 +109,12 @@ def _is_small_text(source: str) -> bool:
     )
 
 
+def too_long(source: str) -> str:
+    """Returns what is too large about a text that is not even read; empty if nothing is."""
+    size = len(source)
+    return f"it has {size} characters, more than {_LARGEST}" if size > _LARGEST else ""
+
+
 class Trials:
     """Tries grammars for one tokenizer.
 
@@ -129,8 +135,8 @@ class Trials:
 
         It waits for the child, at most some seconds once that has started.
         """
-        if len(grammar) > _LARGEST:
-            return f"it has {len(grammar)} characters, more than {_LARGEST}"
+        if long := too_long(grammar):
+            return long
         key = hashlib.sha256(grammar.encode()).digest()
         found = self._known.get(key)
         if found is None:
@@ -144,20 +150,22 @@ class Trials:
         return found
 
     def _tried(self, grammar: str) -> str:
-        child = self._child
-        if child is None or child.poll() is not None:
-            child = self._child = self._started()
-        try:
-            assert child.stdin is not None
-            child.stdin.write(json.dumps(grammar) + "\n")
-            child.stdin.flush()
-            told = _line(child, _WAITED)
-        except OSError:
-            told = ""
-        if told:
-            return str(json.loads(told))
-        child.kill()
-        child.wait()
+        child, fresh = self._child, False
+        while not fresh:  # a child that was there may just have ended, since it had no work
+            if child is None or child.poll() is not None:
+                child, fresh = self._started(), True
+                self._child = child
+            try:
+                assert child.stdin is not None
+                child.stdin.write(json.dumps(grammar) + "\n")
+                child.stdin.flush()
+                told = _line(child, _WAITED)
+            except OSError:
+                told = ""
+            if told:
+                return str(json.loads(told))
+            child.kill()
+            child.wait()
         return f"{_TIME}, or takes too much memory"
 
     def _started(self) -> subprocess.Popen[str]:

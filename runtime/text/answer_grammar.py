@@ -160,6 +160,5 @@ class AnswerGrammar:
             return NOTATIONS[notation].rules(rule, function.parameters, self._spelling)
         except (TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
             raise InputError(
-                f"tool {function.name}: its parameters are no valid JSON schema "
-                f"({reason(error)}): correct them"
+                f"tool {function.name}: its schema is not valid ({reason(error)}): correct it"
             ) from error

@@ -19,8 +19,12 @@ QUOTE = '<|"|>'
 
 _SCALARS = ("integer", "number", "boolean", "null")
 _KEPT = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_NOTES = ("title", "description", "default", "examples", "format", "nullable", "$schema", "$defs",
-          "definitions", "deprecated", "readOnly", "writeOnly", "$id", "$comment")  # fmt: skip
+_UNHELD = {
+    "allOf", "not", "if", "pattern", "patternProperties", "propertyNames", "minProperties",
+    "maxProperties", "prefixItems", "uniqueItems", "contains", "dependentRequired",
+    "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef",
+    "$recursiveRef",
+}  # fmt: skip
 _KNOWN = {
     "object": ("properties", "required", "additionalProperties"),
     "array": ("items", "minItems", "maxItems"),
@@ -75,7 +79,7 @@ class GemmaRules:
             values = schema["enum"] if "enum" in schema else [schema["const"]]
             found = " | ".join([self._value(value) for value in values])
         elif isinstance(kind, list):
-            found = self._any_of([_narrowed(schema, each) for each in kind])
+            found = self._any_of([{**schema, "type": each} for each in kind])
         else:
             found = self._typed(kind, schema)
         return found
@@ -83,7 +87,7 @@ class GemmaRules:
     def _typed(self, kind: Any, schema: Mapping[str, Any]) -> str:
         known = _KNOWN.get(kind) if isinstance(kind, str) else None
         for key in schema:
-            if known is None or key not in ("type", *known, *_NOTES):
+            if known is None or key in _UNHELD:
                 raise _unknown({key: schema[key]})
         if kind == "object":
             return self._object(schema)
@@ -197,14 +201,8 @@ def _items(text: str, end: str, read: Callable[[str], tuple[Any, str]]) -> tuple
     return items, text[1:]
 
 
-def _narrowed(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Returns a schema for one of its types alone."""
-    kept = ("type", *_KNOWN.get(kind, ()), *_NOTES)
-    return {**{key: value for key, value in schema.items() if key in kept}, "type": kind}
-
-
 def _unknown(schema: Any) -> InputError:
     return InputError(
-        f"the schema of a tool has {json.dumps(schema)[:60]}, which calls of this model cannot be "
-        "held to: describe the parameter without it"
+        f"has {json.dumps(schema)[:60]}, which calls of this model cannot be held to: describe the "
+        "parameter without it"
     )

@@ -8,12 +8,14 @@ import time
 
 import pytest
 from batches import FEW, answers, completion, write
+from chats import Chat, template
 from checkpoints import write_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgespec.errors import GrammarSizeError, InputError
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.sampling.grammar import GrammarCompiler, GrammarSizeError
+from edgespec.runtime.sampling.grammar import GrammarCompiler
 from edgespec.runtime.sampling.trials import is_small
 
 
@@ -61,6 +63,7 @@ HOSTILE = {
     "fewer repetitions": ("grammar", 'start: "x" /a{2000}/{2000}', MEMORY),
     "a multiple": ("json_schema", '{"type":"integer","multipleOf":9999999}', MEMORY),
     "characters": ("grammar", 'start: "a"' + " " * 1_000_000, "1000010 characters"),
+    "members": ("json_schema", json.dumps(wide(20_000)), "characters"),
 }  # fmt: skip
 FINE = {
     "objects by reference": ("json_schema", json.dumps(objects(90))),
@@ -142,6 +145,18 @@ JSON = st.recursive(
 @given(JSON)
 def test_any_json_can_be_looked_at(value):
     assert is_small("json_schema", json.dumps(value)) in (True, False)
+
+
+@pytest.mark.parametrize("name", ["objects by reference", "a multiple"])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_tool_that_is_too_large_is_named(tmp_path, name, choice):
+    schema = json.loads(HOSTILE[name][1])
+    function = {"name": "huge", "parameters": {"type": "object", "properties": {"a": {}}}}
+    function["parameters"] |= {"$defs": schema.pop("$defs", {}), "properties": {"a": schema}}
+    chat = Chat(tmp_path, template("hermes"), ("<tool_call>", "</tool_call>"))
+    tools = [{"type": "function", "function": each} for each in ({"name": "clock"}, function)]
+    with pytest.raises(InputError, match=r"^tool huge: .*too large"):
+        chat.ask(tools=tools, tool_choice=choice)
 
 
 def test_a_line_of_a_batch_is_refused_alone(cli, tmp_path):

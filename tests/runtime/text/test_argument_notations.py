@@ -229,7 +229,7 @@ def test_between_tags_a_pattern_is_enforced_as_json(tmp_path):
     schema = {"type": "object", "properties": {"tags": {"type": "string", "pattern": "^ab+$"}}}
     assert notation.allows(notation.call({"tags": "abb"}), schema)
     assert not notation.allows(notation.call({"tags": "ac"}), schema)
-    with pytest.raises(InputError, match="tools cannot be used"):
+    with pytest.raises(InputError, match="tool f: its schema cannot be used"):
         notation.ask({"type": "object", "properties": {"tags": {"type": "thing"}}})
 
 
