@@ -66,8 +66,7 @@ class Proposal:
         Returns:
             The number of the child.
         """
-        left = self.room(parent)
-        place = self._places.get((parent, token))
+        left, place = self.room(parent), self._places.get((parent, token))
         if place is not None:
             more = min(value - self.values[place], left)
             if more > 0:
