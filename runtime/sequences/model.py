@@ -35,7 +35,7 @@ AFTER = -1
 _GUESS = 0.01  # seconds of a pass of which nothing is known
 _POSITIONS = 1024  # whose rotations are computed at first
 _KNOTS = (1, 2, 4, 8, 16, 32, 64)  # rows between which the curve is linear
-_ALL_ROWS = range(_KNOTS[-1] + 1)
+_ALL_ROWS, _ENDS = np.arange(_KNOTS[-1] + 1.0), np.array([0.0, *_KNOTS])
 _MEASURED, _REPEATS = (4, 8, 2, 16, 1), 2
 _SLOPE = 0.25  # of the cost of one row, for a further row where only one was measured
 _CLIP = 0.3  # largest error, in log seconds, that one pass corrects: it may be an outlier
@@ -181,7 +181,7 @@ class PassCost:
         """Computes the curve again: seconds by number of rows up to the last knot."""
         knots = list(accumulate(map(exp, self._logs), _possible))
         self._slope = (knots[-1] - knots[-2]) / (_KNOTS[-1] - _KNOTS[-2])
-        self._by_rows = np.interp(_ALL_ROWS, (0, *_KNOTS), (0.0, *knots)).tolist()
+        self._by_rows = np.interp(_ALL_ROWS, _ENDS, np.array([0.0, *knots])).tolist()
         return self._by_rows
 
 
