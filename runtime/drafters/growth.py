@@ -34,6 +34,7 @@ Ids = npt.NDArray[np.int64]
 
 _CHUNK = 64  # rows of a call that reads the prompt
 _CANDIDATES = 32  # likeliest tokens of a row, those that compete under the target's noise
+_SMALL = 8192  # tokens of a vocabulary whose probabilities are summed as a whole
 _HOPE, _HOPE_WEIGHT = 0.7, 0.1  # first estimate of an acceptance, and weight of a new one in it
 _FIRST_WAIT, _LONGEST_WAIT = 8, 256  # rounds until a draft that did not pay is tried again
 
@@ -162,16 +163,20 @@ class TreeDrafter(ABC):
                 penalized.append(penalties.penalized(row, self._columns))
         return np.stack(penalized)
 
-    def _candidates(self, logits: Floats, sampler: Sampler) -> Candidates:
-        """Returns the likeliest tokens of rows, [n, V], whose probabilities leave out all others.
+    def _candidates(self, logits: Floats, sampler: Sampler, width: int) -> Candidates:
+        """Returns the likeliest tokens of rows, [n, V], at least `width` if there are so many.
 
-        What that is off, acceptances correct; the whole sum would cost twice as much as the rest.
+        The probabilities of large vocabularies leave out all others. What that is off, acceptances
+        correct; the whole sum would cost twice as much as the rest.
         """
         ids, columns = self._ids, min(sampler.vocab_size, logits.shape[1])
-        best = likeliest_tokens(logits, columns, min(_CANDIDATES, columns))
+        small = columns <= _SMALL
+        # Under noise the others compete, and their sum stands for that of a large vocabulary.
+        count = width if small and sampler.options.temperature == 0 else max(_CANDIDATES, width)
+        best = likeliest_tokens(logits, columns, min(count, columns))
         found = logits[np.arange(len(logits))[:, None], best]
-        peak = found[:, 0]
-        total = np.log(np.exp(found - peak[:, None]).sum(axis=1)) + peak
+        summed = logits[:, :columns] if small else found
+        total = np.log(np.exp(summed - found[:, :1]).sum(axis=1)) + found[:, 0]
         return Candidates(best if ids is None else ids[best], found, total)
 
     def _take(self, state: State, root: Node, rows: Rows) -> None:
@@ -358,7 +363,7 @@ class TreeDrafter(ABC):
         state, depth = self._states[part.generation], parents[0].depth
         sampler, width = self._sampler(part.generation), part.generation.request.limits.width
         logits = self._penalized(part.generation, logits, parents)
-        candidates = self._candidates(logits, sampler)
+        candidates = self._candidates(logits, sampler, width)
         rankings = rank(sampler, candidates, len(part.generation.tokens) + depth, width)
         calibration = self._of(part.generation)
         for parent, (ids, edges) in zip(parents, rankings, strict=True):

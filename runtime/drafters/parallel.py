@@ -175,7 +175,7 @@ class ParallelDrafter(ModelDrafter):
         """Returns the candidates of each position, the most valuable first."""
         sampler, tokens = generation.request.sampler, generation.tokens
         width, calibration = generation.request.limits.width, self._of(generation)
-        candidates = self._candidates(self._penalized(generation, logits), sampler)
+        candidates = self._candidates(self._penalized(generation, logits), sampler, width)
         ranked = []
         for position in range(len(logits)):
             row = candidates.row(position)

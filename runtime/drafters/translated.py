@@ -23,6 +23,7 @@ from edgespec.runtime.speculation.tree import ROOT, Proposal
 from edgespec.runtime.text.translation import RecodedText, SharedText, continuation
 from edgespec.runtime.text.vocabulary_map import MISSING, VocabularyMap
 
+_CANDIDATES = 32  # of the draft's own tokens, of which the shared ones are left
 _UNLIKELY = 30.0  # how far below the whole a candidate stands that is only there to fill a row
 _LEAST_SHARE = 1e-3  # of the probability that is left to the shared tokens
 
@@ -69,9 +70,9 @@ class SharedDrafter(ModelDrafter):
         rows = super()._level(state, nodes)
         return replace(rows, tokens=self._map.to_draft[rows.tokens].tolist())
 
-    def _candidates(self, logits: Floats, sampler: Sampler) -> Candidates:
+    def _candidates(self, logits: Floats, sampler: Sampler, width: int) -> Candidates:
         """Returns the shared candidates, as many for all rows, in the target's tokens."""
-        found = super()._candidates(logits, self._greedy)
+        found = super()._candidates(logits, self._greedy, _CANDIDATES)
         tokens = self._map.to_target[found.tokens]
         lacking = tokens == MISSING
         share = np.exp(found.logits - found.normalizers[:, None])

@@ -119,6 +119,7 @@ class Nucleus:
 
 _LONGEST_BLOCK = 64  # tokens in one block of the block-maximum pass
 _BLOCKS_EACH = 16  # number of blocks for each wanted token
+_FEW = 1 << 18  # logits that the arg-max of one token after the other may look at
 
 
 def likeliest_tokens(
@@ -126,7 +127,8 @@ def likeliest_tokens(
 ) -> npt.NDArray[np.int64]:
     """Returns the likeliest next tokens of every row.
 
-    It takes few calls and one pass over the logits. The maxima of disjoint blocks give each row a
+    A few tokens of small rows are found one after the other, by their arg-max. Otherwise it takes
+    few calls and one pass over the logits. The maxima of disjoint blocks give each row a
     floor that at least `count` of its values reach. Only blocks that reach it are searched.
 
     Args:
@@ -137,6 +139,10 @@ def likeliest_tokens(
     Returns:
         [n, count] int64 ids, best first, equal ones by the lowest id.
     """
+    if len(logits) * count * vocab_size <= _FEW:
+        few = _one_by_one(logits[:, :vocab_size].copy(), count)
+        if few is not None:
+            return few
     length = max(1, min(vocab_size // (_BLOCKS_EACH * count), _LONGEST_BLOCK))
     blocks = vocab_size // length
     inside = blocks * length
@@ -157,3 +163,15 @@ def likeliest_tokens(
     first = np.searchsorted(rows[order], np.arange(len(logits)))
     best: npt.NDArray[np.int64] = ids[order[first[:, None] + np.arange(count)]]
     return best
+
+
+def _one_by_one(left: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.int64] | None:
+    """Returns the likeliest tokens of rows, which it changes; None if not so many are finite."""
+    best = []
+    for row in left:
+        for _ in range(count):
+            best.append(token := int(row.argmax()))
+            if not row[token] > -np.inf:  # nor is a NaN
+                return None
+            row[token] = -np.inf
+    return np.array(best, np.int64).reshape(-1, count)

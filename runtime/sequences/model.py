@@ -6,7 +6,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import copysign, exp, inf, log
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ AFTER = -1
 _GUESS = 0.01  # seconds of a pass of which nothing is known
 _POSITIONS = 1024  # whose rotations are computed at first
 _KNOTS = (1, 2, 4, 8, 16, 32, 64)  # rows between which the curve is linear
+_ALL_ROWS, _ENDS = np.arange(_KNOTS[-1] + 1.0), np.array([0.0, *_KNOTS])
 _MEASURED, _REPEATS = (4, 8, 2, 16, 1), 2
 _SLOPE = 0.25  # of the cost of one row, for a further row where only one was measured
 _CLIP = 0.3  # largest error, in log seconds, that one pass corrects: it may be an outlier
@@ -99,11 +100,11 @@ class Rope:
         self._scale = np.where(self._inv_freq == 0, 1.0, table.attention_factor)
         self._cos = self._sin = np.empty((0, self._inv_freq.size), np.float32)
 
-    def at(self, positions: list[int], last: int) -> tuple[Floats, Floats]:
+    def at(self, positions: Array, last: int) -> tuple[Floats, Floats]:
         """Returns cosines and sines of n rows, each [n, head_dim / 2] float32.
 
         Args:
-            positions: of the rows.
+            positions: [n] int64, of the rows.
             last: the largest of them.
         """
         if last >= len(self._cos):
@@ -111,7 +112,7 @@ class Rope:
             angles = np.arange(count, dtype=np.float64)[:, None] * self._inv_freq
             self._cos = (self._scale * np.cos(angles)).astype(np.float32)
             self._sin = (self._scale * np.sin(angles)).astype(np.float32)
-        return self._cos[positions], self._sin[positions]
+        return self._cos.take(positions, 0), self._sin.take(positions, 0)
 
 
 class PassCost:
@@ -132,7 +133,7 @@ class PassCost:
             log(max(_interpolated(rows, [points[n] for n in rows], slope, knot), 1e-9))
             for knot in _KNOTS
         ]
-        self._refresh()
+        self._by_rows: list[float] = []  # computed when it is asked for
 
     @classmethod
     def measure(cls, model: Model, most_seconds: float) -> PassCost:
@@ -154,9 +155,17 @@ class PassCost:
 
     def seconds(self, rows: int) -> float:
         """Returns the expected seconds of a pass; of none for 0 rows."""
-        if rows < len(self._by_rows):
-            return self._by_rows[rows]
-        return self._by_rows[-1] + self._slope * (rows + 1 - len(self._by_rows))
+        by_rows = self._by_rows or self._refreshed()
+        if rows < len(by_rows):
+            return by_rows[rows]
+        return by_rows[-1] + self._slope * (rows + 1 - len(by_rows))
+
+    def further(self, rows: int, count: int) -> list[float]:
+        """Returns the seconds of passes of `rows` rows and 1 to `count` further ones."""
+        by_rows = self._by_rows or self._refreshed()
+        if rows + count < len(by_rows):
+            return by_rows[rows + 1 : rows + count + 1]
+        return [self.seconds(rows + n) for n in range(1, count + 1)]
 
     def observe(self, rows: int, seconds: float) -> None:
         """Corrects the curve by the duration of one pass."""
@@ -166,15 +175,14 @@ class PassCost:
         near = {right, max(right - 1, 0)} if _KNOTS[right] > rows else {right}
         for knot in range(len(_KNOTS)):
             self._logs[knot] += (_DRIFT + _OWN * (knot in near)) * error
-        self._refresh()
+        self._by_rows = []
 
-    def _refresh(self) -> None:
-        knots = list(accumulate((exp(value) for value in self._logs), _possible))
-        by_rows = [0.0, knots[0]]
-        for (left, right), (less, more) in zip(pairwise(_KNOTS), pairwise(knots), strict=True):
-            self._slope = (more - less) / (right - left)
-            by_rows += [less + self._slope * n for n in range(1, right - left + 1)]
-        self._by_rows = by_rows
+    def _refreshed(self) -> list[float]:
+        """Computes the curve again: seconds by number of rows up to the last knot."""
+        knots = list(accumulate(map(exp, self._logs), _possible))
+        self._slope = (knots[-1] - knots[-2]) / (_KNOTS[-1] - _KNOTS[-2])
+        self._by_rows = np.interp(_ALL_ROWS, _ENDS, np.array([0.0, *knots])).tolist()
+        return self._by_rows
 
 
 class Model:
@@ -244,10 +252,10 @@ class Model:
         feeds, positions = _inputs(batch)
         slots = self.pool.take(len(positions))
         feeds["write"] = np.array(slots, np.int32)
-        last = max(positions)
+        last, places = max(positions), np.array(positions, np.int64)
         for rope in self._ropes:
             cos, sin = rope.inputs
-            feeds[cos], feeds[sin] = rope.at(positions, last)
+            feeds[cos], feeds[sin] = rope.at(places, last)
         feeds.update(self.pool.arrays)
         recurrent = self.pool.recurrent
         if recurrent is not None:

@@ -50,11 +50,12 @@ class Plan:
         values = sorted([v for part in self.drafting for v in _best_values(part)], reverse=True)
         total, nodes, most = float(tokens), 0, Forecast(tokens, spent + seconds(rows))
         rate = most.tokens / most.seconds
-        for count, value in enumerate(values, 1):
+        times = self._cost.further(rows, len(values))
+        for count, (value, alone) in enumerate(zip(values, times, strict=True), 1):
             if value < _HOPELESS * rate * self._further:  # nor are those behind it worth a row
                 break
             total += value
-            time = spent + seconds(rows + count)
+            time = spent + alone
             if total / time > rate:
                 nodes, rate, most = count, total / time, Forecast(total, time)
         return nodes, most
@@ -83,8 +84,11 @@ class Plan:
         nodes, forecast = self.best()
         rate, rows = forecast.tokens / forecast.seconds, self._rows + nodes
         now, most, count = self._cost.seconds(rows), 0.0, 0
-        for number, gain in enumerate(accumulate(gains), 1):
-            seconds = cost.seconds(number) + self._cost.seconds(rows + number) - now
+        times = zip(cost.further(0, len(gains)), self._cost.further(rows, len(gains)), strict=True)
+        for number, (gain, (draft, verify)) in enumerate(
+            zip(accumulate(gains), times, strict=True), 1
+        ):
+            seconds = draft + verify - now
             if gain - rate * seconds > most:
                 most, count = gain - rate * seconds, number
         return count

@@ -58,7 +58,8 @@ class Proposal:
     def room(self, parent: int) -> float:
         """Returns the largest value that a further child of a node can have."""
         # Rounding must not lift a node above its parent, or the best nodes would form no tree.
-        return max(0.0, min(self._left[parent + 1], self.value(parent)))
+        left, most = self._left[parent + 1], 1.0 if parent == ROOT else self.values[parent]
+        return 0.0 if left < 0 else min(left, most)
 
     def add(self, parent: int, token: int, value: float, source: str) -> int:
         """Adds a child of `parent`. If there is one already, it keeps the larger value.
@@ -66,8 +67,7 @@ class Proposal:
         Returns:
             The number of the child.
         """
-        left = self.room(parent)
-        place = self._places.get((parent, token))
+        left, place = self.room(parent), self._places.get((parent, token))
         if place is not None:
             more = min(value - self.values[place], left)
             if more > 0:

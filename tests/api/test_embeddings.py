@@ -11,6 +11,7 @@ from checkpoints import edit_json
 from embeddings import END, PROMPTS, embedding_of, ids_of, make_embedding, write_modules
 from ggufs import write_gguf
 from native_llms import with_library
+from parity import SAME
 from transformers import AutoModelForCausalLM
 
 from edgespec import LLM
@@ -35,17 +36,11 @@ MADE = {
     "gemma3_text-last": {"pooling": "lasttoken"},
 }  # fmt: skip
 PLAIN = {"threads": 1}
-NEAR = 0.999  # cosine to what floats give: native graphs round activations to 8 bits
-
 pytestmark = with_library
 
 
 def near(found, expected):
-    """Whether vectors have nearly the same direction, and nearly the same length."""
-    lengths = np.linalg.norm(found, axis=-1) * np.linalg.norm(expected, axis=-1)
-    cosine = (found * expected).sum(axis=-1) / lengths
-    ratio = np.linalg.norm(found, axis=-1) / np.linalg.norm(expected, axis=-1)
-    return bool((cosine > NEAR).all() and (abs(ratio - 1) < 0.05).all())
+    return bool(np.allclose(found, expected, rtol=0, atol=SAME * np.abs(expected).max()))
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ def test_a_failed_pass_frees_its_slots():
 def test_rotations_of_a_position_are_always_the_same_bits():
     table = RopeTable("default", (1.0, 0.3), 1.0)
     early, late = Rope(table), Rope(table)
-    late.at([5000], 5000)
+    late.at(np.array([5000]), 5000)
     for one, other in zip(early.at([7, 900], 900), late.at([7, 900], 900), strict=True):
         np.testing.assert_array_equal(one, other)
 
