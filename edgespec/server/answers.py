@@ -235,14 +235,15 @@ class ChatAnswer(Answer):
         message: Json = {"role": "assistant", "content": result.text, "refusal": None}
         if result.reasoning:
             message["reasoning_content"] = result.reasoning
-        if result.tool_calls:
+        cut = () if result.cut_call is None else (result.cut_call,)  # as a stream shows it
+        if calls := (*result.tool_calls, *cut):
             message["content"] = result.text or None
             message["tool_calls"] = [
                 {
                     "id": call.id, "type": "function",
                     "function": {"name": call.name, "arguments": call.text},
                 }
-                for call in result.tool_calls
+                for call in calls
             ]  # fmt: skip
         return {"index": index, "message": message, "logprobs": self._logprobs(result.logprobs)}
 

@@ -102,6 +102,16 @@ class ToolCall:
         return arguments
 
 
+class AsWritten(str):
+    """Arguments of a call that are no JSON object, which templates show as they are."""
+
+    __slots__ = ()
+
+    def items(self) -> list[tuple[str, str]]:
+        """Returns them as the only argument, for templates that go through arguments."""
+        return [("arguments", str(self))]
+
+
 @dataclass(frozen=True)
 class CallPiece:
     """A piece of a tool call.
