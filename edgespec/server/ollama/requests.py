@@ -20,11 +20,13 @@ from edgespec.server.bodies import (
     LONG,
     Count,
     Empty,
+    Int,
     Json,
     Noted,
     Nothing,
     Stop,
     Text,
+    Whole,
     option,
     refusal,
 )
@@ -123,15 +125,15 @@ class OllamaOptions(Noted):
     `repeat_penalty` is 1 by default and covers the whole text, not only its last tokens.
     """
 
-    num_predict: int | None = None
+    num_predict: Int | None = None
     temperature: Annotated[float, option("temperature")] | None = None
-    top_k: int | None = None
+    top_k: Int | None = None
     top_p: Annotated[float, option("top_p")] | None = None
     min_p: Annotated[float, option("min_p")] | None = None
-    seed: Annotated[int, Field(ge=-1, lt=1 << 64)] | None = None
+    seed: Annotated[Int, Field(ge=-1, lt=1 << 64)] | None = None
     stop: Stop | None = None
     repeat_penalty: Annotated[float, option("repetition_penalty")] | None = None
-    repeat_last_n: int | None = None
+    repeat_last_n: Int | None = None
     presence_penalty: Nothing | None = None
     frequency_penalty: Nothing | None = None
 
@@ -215,7 +217,7 @@ class OllamaChatRequest(OllamaTextRequest):
 
     messages: Annotated[list[OllamaMessage], LONG] | None = None
     tools: Annotated[list[OllamaTool], LONG] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
 
     @property
     def silent(self) -> bool:  # noqa: D102 - of the base class
@@ -244,9 +246,9 @@ class OllamaGenerateRequest(OllamaTextRequest):
     system: str | None = None
     template: str | None = None
     raw: bool | None = None
-    context: Annotated[list[int], LONG] | None = None
+    context: Annotated[list[int], LONG, Whole] | None = None
     images: Empty | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=5)] | None = None
 
     @property
     def silent(self) -> bool:  # noqa: D102
