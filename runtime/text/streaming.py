@@ -311,7 +311,7 @@ class TextEnd:
         if marks:
             names = "|".join(map(re.escape, sorted(marks, key=len, reverse=True)))
             marked = [re.sub(names, lambda name: marks[name[0]], each) for each in stop]
-            stop = dict.fromkeys((*stop, *marked))
+            stop = (*stop, *marked)
         self._unmarked = str.maketrans("", "", "".join(marks.values()))
         self._stops = StopMatcher(tuple(stop))
         self._lines = LineMatcher(min_indent, max_time)
