@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SMOL_TOOLS = "xml_tools"  # how SmolLM3's template calls tools
+
+_MARK = "\ue000"  # where an answer goes on: a character that nobody uses
 
 _MODES = ("auto", "none", "required")
 
@@ -59,6 +62,10 @@ class ChatOptions(GenerationOptions):
     thinking_budget: int | None = option(
         None, "maximum number of tokens of reasoning; then the text that ends it is forced",
         none="no limit", least=0,
+    )  # fmt: skip
+    continue_final_message: bool = option(
+        True, "whether the answer goes on from a last message of the assistant, instead of being "
+        "another one",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -139,11 +146,10 @@ def conversation(
     converted = for_template(messages)
     if "tool" not in tokenizer.chat_source and about_tools(converted):
         raise _no_tools()  # or the template would leave them out
-    text = _rendered(
-        tokenizer, with_calls_as_text(converted, tokenizer.chat_source), options, calls
-    )
+    messages = with_calls_as_text(converted, tokenizer.chat_source)
+    render = partial(_rendered, tokenizer, options, calls)
+    text, thinking, inside = _begun(tokenizer, messages, render, options.continue_final_message)
     prompt = encode(text)
-    thinking, inside = _thinking(tokenizer, text)
     answer = AnswerGrammar(
         thinking=thinking, inside=inside, calls=calls, functions=functions,
         required=options.tool_choice != "auto", several=options.parallel_tool_calls,
@@ -227,27 +233,59 @@ def _no_tools() -> InputError:
     )
 
 
-def _rendered(
+def _begun(
     tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, Any]],
+    render: Callable[..., str],
+    goes_on: bool,
+) -> tuple[str, ThinkingForm | None, bool]:
+    """Returns the prompt's text, how the answer may reason, and whether it is doing so already.
+
+    A last message of the assistant is written as the template writes it, up to the end of what it
+    says. If it has only reasoned yet, it goes on with that.
+    """
+    # What is no list of messages is left to the template, which tells what is wrong.
+    last = messages[-1] if isinstance(messages, Sequence) and messages else {}
+    said = isinstance(last, Mapping) and last.get("role") == "assistant"
+    if not (goes_on and said) or "tool_calls" in last:
+        text = render(messages)
+        return text, *_thinking(tokenizer, text)
+    before = messages[:-1]
+    if content := last.get("content"):
+        with suppress(InputError):
+            shown, found, _ = render([*before, {**last, "content": _MARK}], False).partition(_MARK)
+            if found:
+                return shown + content, None, False
+        return render(before) + content, None, False
+    text = render(before)
+    thinking, inside = _thinking(tokenizer, text)
+    if thinking is None or not (reasoning := last.get("reasoning_content")):
+        return text, thinking, inside
+    return f"{text}{'' if inside else thinking.begin}{reasoning}", thinking, True
+
+
+def _rendered(
+    tokenizer: Tokenizer,
     options: ChatOptions,
     calls: CallForm | None,
+    messages: Sequence[Mapping[str, Any]],
+    opened: bool = True,
 ) -> str:
-    """Returns the prompt's text.
+    """Returns the text of messages, with the opening of an answer if it is to be `opened`.
 
     Raises:
         InputError: if the template refuses the messages, or does not show the tools.
     """
     variables = options.template_options
     if calls is None:
-        return tokenizer.chat(messages, variables=variables)
+        return tokenizer.chat(messages, opened, variables=variables)
     tools = options.tools_described
     names = [tool["function"]["name"] for tool in tools]
     variables = {_SMOL_TOOLS: tools, **(variables or {})}
-    text = tokenizer.chat(messages, tools=tools, variables=variables)
+    text = tokenizer.chat(messages, opened, tools, variables)
     if calls.in_system and not all(name in text for name in names):
         functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
-        text = tokenizer.chat(_with_system(messages, functions), variables=variables)
+        text = tokenizer.chat(_with_system(messages, functions), opened, variables=variables)
     if not all(name in text for name in names):
         raise _no_tools()
     return text

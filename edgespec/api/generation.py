@@ -251,6 +251,7 @@ class _Generated:
             reasoning="".join(piece.reasoning for piece in text.pieces),
             reasoning_tokens=text.reasoning_tokens,
             tool_calls=text.tool_calls,
+            cut_call=text.cut_call,
             **self._prediction_facts(),
         )
 
@@ -290,6 +291,11 @@ class AnswerText:
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The complete tool calls so far."""
         return () if self._reader is None else tuple(self._reader.calls)
+
+    @property
+    def cut_call(self) -> ToolCall | None:
+        """The call that is not complete yet."""
+        return None if self._reader is None else self._reader.cut
 
     @property
     def reasoning_tokens(self) -> int:

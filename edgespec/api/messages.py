@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgespec.errors import InputError, reason
+from edgespec.runtime.text.streaming import AsWritten
 
 
 def for_template(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Returns messages as chat templates expect them.
 
     Contents are texts: parts are joined, and given to templates that want them (`ChatTemplate`).
-    Templates read the arguments of calls as values, while OpenAI's API has them as JSON text. Some
+    Templates read the arguments of calls as values, while OpenAI's API has them as JSON text. Those
+    that are no JSON object, as of a call that was cut short, stay as they were written. Some
     want to know a tool by its name, where the API gives the id of a call.
 
     Raises:
-        InputError: if a part of a content is no text, or the arguments of a call are no JSON
-            object.
+        InputError: if a part of a content is no text, or a call has no function.
     """
     if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
         return messages  # the template tells what is wrong with them
@@ -73,14 +74,20 @@ def _converted(message: Mapping[str, Any], names: dict[Any, Any]) -> Mapping[str
 def _call(call: Any) -> dict[str, Any]:
     try:
         function = dict(call["function"])
-        arguments = function.get("arguments") or {}
-        if isinstance(arguments, str):
-            arguments = json.loads(arguments)
-        if not isinstance(arguments, Mapping):
-            raise TypeError("not an object")
-        return {**call, "function": {"name": function["name"], "arguments": dict(arguments)}}
-    except (TypeError, KeyError, ValueError, RecursionError) as error:
+        given = _arguments(function.get("arguments") or {})
+        return {**call, "function": {"name": function["name"], "arguments": given}}
+    except (TypeError, KeyError, ValueError) as error:
         raise InputError(
             f"a message has the tool call {reason(repr(call), 60)}: give a function with its name, "
             "and arguments that are a JSON object"
         ) from error
+
+
+def _arguments(given: Any) -> dict[str, Any] | AsWritten:
+    if not isinstance(given, str):
+        return dict(given)
+    try:
+        arguments = json.loads(given)
+    except (ValueError, RecursionError):
+        return AsWritten(given)
+    return arguments if isinstance(arguments, dict) else AsWritten(given)

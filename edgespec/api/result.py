@@ -53,6 +53,7 @@ class GenerationResult:
         reasoning: reasoning of an answer in a conversation, which is not part of its text.
         reasoning_tokens: number of tokens of reasoning, without the marks around it.
         tool_calls: tool calls of an answer, complete ones only; nobody has executed them.
+        cut_call: a last call whose arguments, `text`, were cut short; None if there is none.
     """
 
     text: str
@@ -86,6 +87,7 @@ class GenerationResult:
     reasoning: str = ""
     reasoning_tokens: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
+    cut_call: ToolCall | None = None
 
 
 def rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:

@@ -42,5 +42,6 @@ def _written(message: Message, form: CallForm) -> Iterator[Message]:
     if others.get("content") or not calls:
         yield others
     for name, arguments in calls:
-        text = json.dumps(arguments, ensure_ascii=False)
+        written = isinstance(arguments, str)
+        text = arguments if written else json.dumps(arguments, ensure_ascii=False)
         yield {"role": message["role"], "metadata": name, "content": text}

@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
+from edgespec.errors import BundleError
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.streaming import CallPiece
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.text.vocabulary import kind_of, spelled
 from edgespec.server.bodies import Json, one_line
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import TextRequest
@@ -25,21 +29,48 @@ _TOLD = ("seed", "draft", "rounds", "drafted", "accepted", "ttft_ms", "tokens_pe
 
 
 class TokenTexts:
-    """Text of single tokens of a tokenizer, as it appears inside a longer text."""
+    r"""Text of single tokens of a tokenizer, as it appears inside a longer text.
+
+    Bytes of a part of a character are written as `\xf0\x9f`, as OpenAI does.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         # Some decoders drop a space at the beginning of a text, so another token comes first.
         self._before = tokenizer.encode("a", add_special=False)[-1:]
         self._skipped = len(tokenizer.decode(self._before))
+        self._kind: str | None = None
+        with suppress(BundleError):
+            self._kind = kind_of(tokenizer)
 
     def __getitem__(self, token: int) -> str:
-        whole = self._tokenizer.decode([*self._before, token], skip_special=False)
-        return whole[self._skipped :]
+        return self._bytes(token).decode(errors="backslashreplace")
+
+    def key(self, token: int) -> str:
+        """Returns the text of a token as completions name it."""
+        text = self[token]
+        return text if text.encode() == self._bytes(token) else f"bytes:{text}"
+
+    def data(self, token: int) -> bytes:
+        """Returns the bytes that a token adds to a text; special tokens add none."""
+        return b"" if token in self._tokenizer.special_ids else self._bytes(token)
+
+    def told(self, token: int, logprob: float) -> Json:
+        """Returns the log-probability of a token as chats tell it."""
+        return {"token": self[token], "logprob": logprob, "bytes": list(self.data(token))}
 
     def shown(self, token: int) -> str:
         """Returns the text of a token as readers see it; special tokens are empty."""
         return self._tokenizer.decode([*self._before, token])[self._skipped :]
+
+    def _bytes(self, token: int) -> bytes:
+        whole = self._tokenizer.decode([*self._before, token], skip_special=False)
+        text = whole[self._skipped :]
+        if _REPLACEMENT in text and self._kind is not None:
+            spelling = self._tokenizer.backend.id_to_token(token)
+            if spelling is not None and spelling not in self._tokenizer.added_tokens:
+                return spelled(spelling, self._kind)
+        return text.encode()
 
 
 @dataclass(frozen=True)
@@ -191,30 +222,56 @@ class CompletionAnswer(Answer):
 
     def __init__(self, body: TextRequest, origin: Origin) -> None:
         super().__init__(body, origin)
-        self._offsets = [0] * body.choices
+        self._offsets = [_Offset() for _ in range(body.choices)]
 
     def _whole_choice(self, index: int, result: GenerationResult) -> Json:
-        return self._part_choice(Part(result.text, result.logprobs, (), index))
+        choice = self._part_choice(Part(result.text, result.logprobs, (), index))
+        if choice["logprobs"] is not None:  # tokens of a stop string are no part of the text
+            offsets = choice["logprobs"]["text_offset"]
+            choice["logprobs"]["text_offset"] = [min(each, len(result.text)) for each in offsets]
+        return choice
 
     def _part_choice(self, part: Part) -> Json:
         shown = self._logprobs(part.choice, part.logprobs) if part.logprobs else None
         return {"index": part.choice, "text": part.text, "logprobs": shown, "finish_reason": None}
 
     def _logprobs(self, choice: int, logprobs: Sequence[TokenLogprobs]) -> Json:
-        tokens, offsets = [self._texts[each.token] for each in logprobs], []
-        for token in tokens:
-            offsets.append(self._offsets[choice])
-            self._offsets[choice] += len(token)
-        tops = [
-            {self._texts[token]: value for token, value in [*each.top, (each.token, each.logprob)]}
-            for each in logprobs
-        ]
+        add = self._offsets[choice].add
         return {
-            "tokens": tokens,
+            "tokens": [self._texts.key(each.token) for each in logprobs],
             "token_logprobs": [each.logprob for each in logprobs],
-            "top_logprobs": tops,
-            "text_offset": offsets,
+            "top_logprobs": list(map(self._likeliest, logprobs)),
+            "text_offset": [add(self._texts.data(each.token)) for each in logprobs],
         }
+
+    def _likeliest(self, told: TokenLogprobs) -> Json:
+        """Returns the log-probabilities of the likeliest tokens and of the chosen one."""
+        found: Json = {}
+        for token, value in {told.token: told.logprob, **dict(told.top)}.items():
+            name = self._texts.key(token)
+            if name in found:  # as of a byte and the character that it is
+                name = f"token_id:{token}"
+            found[name] = value
+        return dict(sorted(found.items(), key=lambda entry: -entry[1]))
+
+
+class _Offset:
+    """Where in a text each token begins; a part of a character, where its character does."""
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")(errors="replace")
+        self._characters = 0
+
+    def add(self, data: bytes) -> int:
+        """Adds the bytes of the next token and returns its place."""
+        place = self._characters
+        begun = self._decoder.getstate()[0]
+        try:
+            getincrementaldecoder("utf-8")().decode(begun + data[:1])
+        except UnicodeDecodeError:  # what was begun is a broken character of its own
+            place += bool(begun)
+        self._characters += len(self._decoder.decode(data))
+        return place
 
 
 class ChatAnswer(Answer):
@@ -237,14 +294,15 @@ class ChatAnswer(Answer):
         message: Json = {"role": "assistant", "content": result.text, "refusal": None}
         if result.reasoning:
             message["reasoning_content"] = result.reasoning
-        if result.tool_calls:
+        cut = () if result.cut_call is None else (result.cut_call,)  # as a stream shows it
+        if calls := (*result.tool_calls, *cut):
             message["content"] = result.text or None
             message["tool_calls"] = [
                 {
                     "id": call.id, "type": "function",
                     "function": {"name": call.name, "arguments": call.text},
                 }
-                for call in result.tool_calls
+                for call in calls
             ]  # fmt: skip
         return {"index": index, "message": message, "logprobs": self._logprobs(result.logprobs)}
 
@@ -262,17 +320,11 @@ class ChatAnswer(Answer):
         if not logprobs:
             return None
         content = [
-            self._token(each.token, each.logprob)
-            | {"top_logprobs": [self._token(token, value) for token, value in each.top]}
+            self._texts.told(each.token, each.logprob)
+            | {"top_logprobs": [self._texts.told(token, value) for token, value in each.top]}
             for each in logprobs
         ]
         return {"content": content, "refusal": None}
-
-    def _token(self, token: int, logprob: float) -> Json:
-        text = self._texts[token]
-        # The bytes of an incomplete character cannot be found from the text.
-        data = None if _REPLACEMENT in text else list(text.encode())
-        return {"token": text, "logprob": logprob, "bytes": data}
 
 
 def _call_delta(piece: CallPiece) -> Json:

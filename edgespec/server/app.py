@@ -106,7 +106,7 @@ class _Gate:
         if self._hosts is not None and _without_port(host) not in self._hosts:
             return RequestError(
                 403, "the server only accepts requests to localhost: use that name, or start it "
-                "with --host",
+                "with --allow-host or --host",
                 "unknown_host",
             )  # fmt: skip
         # The path that routing uses. A URL would also depend on the untrusted Host header.

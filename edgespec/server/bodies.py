@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -27,18 +28,28 @@ Json = dict[str, Any]
 LONG = Field(fail_fast=True)
 SOME = Field(min_length=1, fail_fast=True)
 
-Count = Annotated[int, Field(ge=1)]
-Unlimited = Literal[-1]  # as in llama.cpp: as many tokens as fit
-One = Annotated[int, Field(ge=1, le=1)]  # a literal would also accept true
+
+def whole(value: Any) -> Any:
+    """Makes a whole number, or those in a list, of a float: some clients know no others."""
+    if isinstance(value, list) and float in set(map(type, value)):
+        return list(map(whole, value))
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = BeforeValidator(whole)
+Int = Annotated[int, Whole]
+Count = Annotated[Int, Field(ge=1)]
+Unlimited = Annotated[Literal[-1], Whole]  # as in llama.cpp: as many tokens as fit
+One = Annotated[Int, Field(ge=1, le=1)]  # a literal would also accept true
 Nothing = Annotated[float, Field(ge=0, le=0)]
 Empty = Annotated[list[Any], Field(max_length=0)]
 Text = Annotated[str, Field(min_length=1)]
 Stop = Text | Annotated[list[Text], Field(max_length=16)]
-Tokens = Annotated[list[int], SOME]
+Tokens = Annotated[list[int], SOME, Whole]
 
 # How pydantic names members of unions.
 _UNION_MEMBER = re.compile(
-    r"str$|float$|constrained-|(dict|list|literal)\[|Chosen|FunctionChoice|AllowedTools"
+    r"str$|float$|function-|constrained-|(dict|list|literal)\[|Chosen|FunctionChoice|AllowedTools"
 )
 
 

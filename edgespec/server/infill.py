@@ -14,7 +14,7 @@ from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.answers import Origin, Writer, speculation
-from edgespec.server.bodies import LONG, Json, Noted, Nothing, Off, One
+from edgespec.server.bodies import LONG, Int, Json, Noted, Nothing, Off, One
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part
 
@@ -41,8 +41,8 @@ class InfillRequest(TextRequest):
     input_suffix: str
     input_extra: Annotated[list[ExtraFile], LONG] | None = None
     prompt: str | None = None
-    n_predict: Annotated[int, Field(ge=-1)] | None = None
-    n_indent: Annotated[int, Field(ge=0)] | None = None
+    n_predict: Annotated[Int, Field(ge=-1)] | None = None
+    n_indent: Annotated[Int, Field(ge=0)] | None = None
     t_max_predict_ms: _Milliseconds | None = None
     json_schema: Json | None = None
     return_tokens: bool | None = None

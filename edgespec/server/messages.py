@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from edgespec.server.bodies import LONG, SOME, Empty, Fields, Json, Noted, Off
+from edgespec.server.bodies import LONG, SOME, Empty, Fields, Json, Noted
 from edgespec.server.refusals import RequestError, shown
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -139,7 +139,7 @@ class Message(Noted):
     audio: None = None
     images: Empty | None = None
     function_call: None = None
-    prefix: Off | None = None
+    prefix: bool | None = None  # a last message of the assistant is continued anyway
 
     @field_validator("content")
     @classmethod

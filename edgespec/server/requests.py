@@ -18,6 +18,7 @@ from edgespec.server.bodies import (
     Count,
     Empty,
     Fields,
+    Int,
     Json,
     Nothing,
     Off,
@@ -69,7 +70,7 @@ class Speculative(Fields):
     """Draft options of a text, which never change it."""
 
     draft: str | None = None
-    num_draft_tokens: Annotated[int, option("num_assistant_tokens")] | None = None
+    num_draft_tokens: Annotated[Int, option("num_assistant_tokens")] | None = None
 
 
 class Asked(Fields, ABC):
@@ -79,10 +80,10 @@ class Asked(Fields, ABC):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Stop | None = None
-    seed: Annotated[int, Field(ge=-1, lt=SEEDS), Unset] | None = None
+    seed: Annotated[Int, Field(ge=-1, lt=SEEDS), Unset] | None = None
     temperature: Annotated[float, option("temperature")] | None = None
     top_p: Annotated[float, option("top_p")] | None = None
-    top_k: Annotated[int, Field(ge=-1), Unset] | None = None
+    top_k: Annotated[Int, Field(ge=-1), Unset] | None = None
     min_p: Annotated[float, option("min_p")] | None = None
     repetition_penalty: Annotated[float, option("repetition_penalty")] | None = None
     speculative: Speculative | None = None
@@ -117,7 +118,7 @@ class TextRequest(Asked):
     """
 
     max_tokens: Count | Unlimited | None = None
-    n: Annotated[int, Field(ge=1, le=_MAX_CHOICES)] | None = None
+    n: Annotated[Int, Field(ge=1, le=_MAX_CHOICES)] | None = None
     frequency_penalty: Annotated[float, option("frequency_penalty")] | None = None
     presence_penalty: Annotated[float, option("presence_penalty")] | None = None
     logit_bias: dict[str, _Bias] | _Biases | None = None
@@ -125,7 +126,7 @@ class TextRequest(Asked):
     prediction: PredictedOutput | None = None
     # llama.cpp's name and window: all penalties then count the last tokens of prompt and text.
     repeat_penalty: Annotated[float, option("repetition_penalty")] | None = None
-    repeat_last_n: Annotated[int, option("repeat_last_n")] | None = None
+    repeat_last_n: Annotated[Int, option("repeat_last_n")] | None = None
     # Samplers of llama.cpp's server that are not implemented, which must be off.
     typical_p: _Neutral | None = None
     dynatemp_range: Nothing | None = None
@@ -137,14 +138,14 @@ class TextRequest(Asked):
     dynatemp_exponent: float | None = None
     xtc_threshold: float | None = None
     dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
+    dry_allowed_length: Int | None = None
+    dry_penalty_last_n: Int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
-    min_keep: int | None = None
+    min_keep: Int | None = None
     # Samplers have a fixed order here, and slots are chosen by what they hold.
     samplers: list[str] | str | None = None
-    id_slot: int | None = None
+    id_slot: Int | None = None
     timings_per_token: bool | None = None
 
     @property
@@ -262,7 +263,7 @@ class CompletionRequest(TextRequest):
     """`POST /v1/completions`."""
 
     prompt: Prompts
-    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    logprobs: Annotated[Int, Field(ge=0, le=5)] | None = None
     best_of: One | None = None
     echo: Off | None = None
     suffix: str | None = None  # what follows the text; an empty one is none
@@ -308,7 +309,7 @@ class ChatRequest(TextRequest):
     messages: Annotated[list[Message], SOME]
     max_completion_tokens: Count | Unlimited | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
     modalities: list[Literal["text"]] | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
@@ -318,12 +319,15 @@ class ChatRequest(TextRequest):
     enable_thinking: bool | None = None
     chat_template_kwargs: Json | None = None
     # The name in Qwen's API, then those in vLLM and in llama.cpp's server; -1 is no limit.
-    thinking_budget: Annotated[int, Field(ge=-1), Unset] | None = Field(
+    thinking_budget: Annotated[Int, Field(ge=-1), Unset] | None = Field(
         None,
         validation_alias=AliasChoices(
             "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"
         ),
     )
+    # As in vLLM; without them, a last message of the assistant is continued.
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     # An older way to call tools, which is not supported.
     functions: Empty | None = None
     function_call: Literal["none", "auto"] | None = None
@@ -353,11 +357,19 @@ class ChatRequest(TextRequest):
         return llm.chat_tokens([message.plain for message in self.messages])
 
     def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
+        goes_on = self.messages[-1].role == "assistant" and self.continue_final_message is not False
+        if not goes_on and (self.continue_final_message or self.add_generation_prompt is False):
+            raise RequestError(
+                400, "there is nothing to continue: end messages with one of the assistant, or "
+                "leave out continue_final_message and add_generation_prompt", "invalid_value",
+                "messages",
+            )  # fmt: skip
         tools = tool_options(self.tools, self.tool_choice, self.parallel_tool_calls)
         return llm.chat_stream(
             [message.plain for message in self.messages],
             template_options=self.template_options,
             thinking_budget=self.thinking_budget,
+            continue_final_message=goes_on,
             **tools,
             **options,
         )

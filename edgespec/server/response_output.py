@@ -284,15 +284,7 @@ def _settings(body: ResponsesRequest) -> Json:
 
 def _logprobs(choice: Json) -> list[Json]:
     found = choice["logprobs"]
-    return [] if found is None else [_with_bytes(token) for token in found["content"]]
-
-
-def _with_bytes(token: Json) -> Json:
-    """Returns a token as this API has it, where `bytes` may be empty and in a chat null."""
-    found = {**token, "bytes": token["bytes"] or []}
-    if "top_logprobs" in token:
-        found["top_logprobs"] = [_with_bytes(each) for each in token["top_logprobs"]]
-    return found
+    return [] if found is None else list(found["content"])
 
 
 def _usage(usage: Json) -> Json:

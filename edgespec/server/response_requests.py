@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
-from edgespec.server.bodies import LONG, SOME, Count, Fields, Json, Noted, Off, refusal
+from edgespec.server.bodies import LONG, SOME, Count, Fields, Int, Json, Noted, Off, refusal
 from edgespec.server.messages import joined
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import Asked, ChatRequest
@@ -294,7 +294,7 @@ class ResponsesRequest(Asked):
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     include: Annotated[list[Included], LONG] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
     previous_response_id: Unstored | None = None
     conversation: Unstored | None = None
     prompt: Unstored | None = None

@@ -21,7 +21,7 @@ from edgespec.runtime.text.infill import InfillFormat
 from edgespec.runtime.text.plain import PlainEncoder
 from edgespec.runtime.text.vocabulary import Vocabulary
 from edgespec.server.answers import ChatAnswer, CompletionAnswer, Origin, Writer
-from edgespec.server.bodies import LONG, Fields, Json
+from edgespec.server.bodies import LONG, Fields, Json, Whole
 from edgespec.server.embeddings import EmbeddingsEndpoint, EmbeddingsRequest
 from edgespec.server.endpoint import JsonEndpoint, Served, TextEndpoint
 from edgespec.server.infill import InfillRequest, InfillWriter
@@ -148,7 +148,7 @@ class DetokenizeRequest(Fields):
     """`POST /detokenize`."""
 
     model: str | None = None
-    tokens: Annotated[list[Annotated[int, Field(ge=0)]], LONG]
+    tokens: Annotated[list[Annotated[int, Field(ge=0)]], LONG, Whole]
 
 
 class _Tokens:

@@ -20,7 +20,8 @@ from edgespec.errors import InputError
 from edgespec.server.app import application
 from edgespec.server.endpoint import Served
 
-_LOCAL = ("localhost", "127.0.0.1", "[::1]")
+# The last one is what containers call the machine that they run on.
+_LOCAL = ("localhost", "127.0.0.1", "[::1]", "host.docker.internal")
 _GRACE_SECONDS = 1  # time at shutdown for clients that do not read their responses
 _END_SECONDS = 1.6  # from a signal to the end of the process, even if native code does not end
 _HEAD_BYTES = 1 << 16  # of a request, without its body
@@ -140,20 +141,23 @@ class Server(uvicorn.Server):
         sock: socket from `listen`.
         ready: function to call when the server accepts requests.
         origins: see `application`.
+        hosts: further names by which a server that only this machine can reach may be asked.
     """
 
     def __init__(
         self, served: Served, api_key: str | None, sock: socket.socket,
         ready: Callable[[], None] = lambda: None, origins: Sequence[str] = (),
+        hosts: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        hosts = (*_LOCAL, sock.getsockname()[0]) if is_local(sock) else None
+        named = (*_LOCAL, sock.getsockname()[0], *(host.lower() for host in hosts))
+        app = application(served, api_key, named if is_local(sock) else None, origins)
         self._service = served.service
         self._sock = sock
         self._ready = ready
         self._end: threading.Timer | None = None
         super().__init__(
             uvicorn.Config(
-                application(served, api_key, hosts, origins), lifespan="off", ws="none",
+                app, lifespan="off", ws="none",
                 log_config=None, access_log=False, proxy_headers=False, server_header=False,
                 timeout_graceful_shutdown=_GRACE_SECONDS, http=_Connection, loop="asyncio",
                 h11_max_incomplete_event_size=_HEAD_BYTES,

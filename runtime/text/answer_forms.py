@@ -59,17 +59,20 @@ class CallForm:
             mark in template for mark in self.unless
         )
 
-    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str | None:
+    def written(self, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> str | None:
         """Returns how a model writes calls; None if only its chat template knows.
 
         Args:
-            calls: names of functions, and their arguments by name.
+            calls: names of functions, and their arguments by name, or as they were written.
         """
         write = NOTATIONS[self.arguments].write
         if write is None:
             return None
         between = f"{self.closing}{self.separator or ''}{self.opening}"
-        written = [f"{name}{self.middle}{write(arguments)}" for name, arguments in calls]
+        written = [
+            f"{name}{self.middle}{given if isinstance(given, str) else write(given)}"
+            for name, given in calls
+        ]
         return f"{self.begin}{self.opening}{between.join(written)}{self.closing}{self.end}"
 
 

@@ -72,6 +72,11 @@ class AnswerReader:
         self.calls: list[ToolCall] = []
 
     @property
+    def cut(self) -> ToolCall | None:
+        """The call whose arguments have begun but not ended; None if there is none."""
+        return self._opened if self._state == self._argue else None
+
+    @property
     def reasoning_tokens(self) -> int:
         """Number of tokens of reasoning so far, if the text came token by token."""
         return self._thoughts.count

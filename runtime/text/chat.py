@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
@@ -11,10 +11,12 @@ from typing import Any, NoReturn
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import do_items
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.errors import InputError, reason
+from edgespec.runtime.text.streaming import AsWritten
 
 LEFT_OUT = "it leaves out what the user says"
 """The fault of a template that shows no trace of a plain message."""
@@ -69,6 +71,7 @@ class ChatTemplate:
             undefined=_noted_in(self.unset),
         )  # fmt: skip
         environment.filters["tojson"] = _to_json
+        environment.filters["items"] = _items
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         self._special_tokens = dict(special_tokens)
@@ -201,6 +204,8 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    if isinstance(value, AsWritten):
+        return value
     # jinja2's own filter escapes HTML, but models were not trained on escaped text.
     return json.dumps(
         value,
@@ -209,6 +214,10 @@ def _to_json(
         separators=separators,
         sort_keys=sort_keys,
     )
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    return value.items() if isinstance(value, AsWritten) else do_items(value)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -102,6 +102,16 @@ class ToolCall:
         return arguments
 
 
+class AsWritten(str):
+    """Arguments of a call that are no JSON object, which templates show as they are."""
+
+    __slots__ = ()
+
+    def items(self) -> list[tuple[str, str]]:
+        """Returns them as the only argument, for templates that go through arguments."""
+        return [("arguments", str(self))]
+
+
 @dataclass(frozen=True)
 class CallPiece:
     """A piece of a tool call.
@@ -301,7 +311,7 @@ class TextEnd:
         if marks:
             names = "|".join(map(re.escape, sorted(marks, key=len, reverse=True)))
             marked = [re.sub(names, lambda name: marks[name[0]], each) for each in stop]
-            stop = dict.fromkeys((*stop, *marked))
+            stop = (*stop, *marked)
         self._unmarked = str.maketrans("", "", "".join(marks.values()))
         self._stops = StopMatcher(tuple(stop))
         self._lines = LineMatcher(min_indent, max_time)

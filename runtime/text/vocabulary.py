@@ -42,37 +42,27 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer, name: str = "the tokenizer") -> None:
         self._backend = tokenizer.backend
-        decoder = self._backend.decoder
-        decoders = set(_types(json.loads(decoder.__getstate__()))) if decoder else set[str]()
-        if "ByteLevel" in decoders:
-            self.kind = BYTE_LEVEL
-        elif decoders & {"ByteFallback", "Metaspace"}:
-            self.kind = SENTENCE_PIECE
-        else:
-            raise BundleError(
-                f"{name} decodes by {', '.join(sorted(decoders)) or 'nothing'}, so its tokens are "
-                "not known as bytes: choose a draft with the target's own tokenizer"
-            )
+        self.kind = kind_of(tokenizer, name)
         self.special = tokenizer.special_ids
         self.beginning = tuple(tokenizer.encode(""))
         self.pieces = [b""] * tokenizer.vocab_size
         self.words: dict[bytes, int] = {}
         self.names: dict[bytes, int] = {}
         added = self._backend.get_added_tokens_decoder()
-        spelled: dict[bytes, int] = {}  # as <0x0A>: used where no other token fits
+        rare: dict[bytes, int] = {}  # as <0x0A>: used where no other token fits
         for spelling, id_ in self._backend.get_vocab().items():
             if id_ in added:
                 piece = added[id_].content.encode(errors="replace")
             else:
-                piece = self._bytes(spelling)
+                piece = spelled(spelling, self.kind)
             self.pieces[id_] = piece
             if id_ in self.special:
                 self.names[piece] = id_
             elif self.kind == SENTENCE_PIECE and _SPELLED_BYTE.fullmatch(spelling):
-                spelled[piece] = id_
+                rare[piece] = id_
             else:
                 self.words[piece] = id_
-        self.words = spelled | self.words
+        self.words = rare | self.words
         alone = self._backend.encode("a", add_special_tokens=False).ids
         self._adds_space = self.bytes_of(alone) != b"a"
         self._boundary = self._backend.encode(_BOUNDARY, add_special_tokens=False).ids
@@ -102,13 +92,33 @@ class Vocabulary:
         ids = self._backend.encode(_BOUNDARY + text, add_special_tokens=False).ids
         return ids[len(self._boundary) :]
 
-    def _bytes(self, spelling: str) -> bytes:
-        if self.kind == BYTE_LEVEL:
-            letters = _letters()
-            return b"".join([letters.get(letter) or letter.encode() for letter in spelling])
-        if _SPELLED_BYTE.fullmatch(spelling):
-            return bytes([int(spelling[3:5], 16)])
-        return spelling.replace(_SPACE, " ").encode(errors="replace")
+
+def kind_of(tokenizer: Tokenizer, name: str = "the tokenizer") -> str:
+    """Returns how a tokenizer writes bytes: `BYTE_LEVEL` or `SENTENCE_PIECE`.
+
+    Raises:
+        BundleError: if the tokenizer, which an error calls `name`, is of another kind.
+    """
+    decoder = tokenizer.backend.decoder
+    decoders = set(_types(json.loads(decoder.__getstate__()))) if decoder else set[str]()
+    if "ByteLevel" in decoders:
+        return BYTE_LEVEL
+    if decoders & {"ByteFallback", "Metaspace"}:
+        return SENTENCE_PIECE
+    raise BundleError(
+        f"{name} decodes by {', '.join(sorted(decoders)) or 'nothing'}, so its tokens are "
+        "not known as bytes: choose a draft with the target's own tokenizer"
+    )
+
+
+def spelled(spelling: str, kind: str) -> bytes:
+    """Returns the bytes of a token that was not added, by its spelling in the vocabulary."""
+    if kind == BYTE_LEVEL:
+        letters = _letters()
+        return b"".join([letters.get(letter) or letter.encode() for letter in spelling])
+    if _SPELLED_BYTE.fullmatch(spelling):
+        return bytes([int(spelling[3:5], 16)])
+    return spelling.replace(_SPACE, " ").encode(errors="replace")
 
 
 def whole_characters(data: bytes) -> int:

@@ -215,9 +215,17 @@ def test_a_chat_gives_calls(llm):
         assert plain.rounds > result.rounds
 
 
-def test_a_call_that_is_cut_short_is_left_out(llm):
-    result = llm.chat(QUESTION, tools=[switch], tool_choice="switch", max_new_tokens=30)
-    assert (result.text, result.finish_reason, result.tool_calls) == ("", "length", ())
+def test_a_call_that_is_cut_short_is_told_apart(llm):
+    options = {"tools": [switch], "tool_choice": "switch", "seed": 1}
+    begun = None
+    for most in (48, 52):
+        result = llm.chat(QUESTION, max_new_tokens=most, **options)
+        assert (result.text, result.finish_reason, result.tool_calls) == ("", "length", ())
+        assert result.cut_call.name == "switch"
+        assert begun is None or result.cut_call.text.startswith(begun)
+        begun = result.cut_call.text
+    assert begun
+    assert llm.chat(QUESTION, parallel_tool_calls=False, **options).cut_call is None
 
 
 def test_a_stream_and_a_session_give_calls_too(llm):

@@ -43,6 +43,7 @@ def call(id_, name, arguments):
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+CUT = ['{"city": "Ro', "not json", "[1]", '"text"', "NaN"]
 CALLS = [call("a", "get_weather", '{"city": "Rome", "now": true}'), call("b", "clock", "{}")]
 MESSAGES = [
     {"role": "user", "content": "hello"},
@@ -99,3 +100,24 @@ def test_templates_that_know_calls_get_them():
     converted = for_template(MESSAGES)
     for source in (LFM + "{{ message.tool_calls }}", "{{ tools }}{{ messages }}"):
         assert with_calls_as_text(converted, source) is converted
+
+
+_LOOP = "{% for call in messages[1].tool_calls %}{% set f = call.function %}"
+_SHOWN = [
+    ("{{ f.arguments }}", "{}"),
+    ("{{ f.arguments | tojson }}", "{}"),
+    ("{{ f.arguments if f.arguments is string else f.arguments | tojson }}", "{}"),
+    ("{% for k, v in f.arguments | items %}{{ k }}={{ v }}{% endfor %}", "arguments={}"),
+    ("{% for k, v in f.arguments.items() %}{{ k }}={{ v }}{% endfor %}", "arguments={}"),
+    ("{% for k, v in f.arguments | dictsort %}{{ k }}={{ v }}{% endfor %}", "arguments={}"),
+]
+
+
+@pytest.mark.parametrize("cut", CUT)
+@pytest.mark.parametrize(("shown", "expected"), _SHOWN)
+def test_arguments_that_are_no_object_are_shown_as_they_are(cut, shown, expected):
+    messages = [MESSAGES[0], {**MESSAGES[1], "tool_calls": [call("a", "clock", cut)]}]
+    source = f"{_LOOP}{shown}{{% endfor %}}"
+    assert ChatTemplate(source, {}).render(for_template(messages)) == expected.format(cut)
+    for template in (LFM, GLM):
+        assert cut in rendered(template, messages)

@@ -97,13 +97,48 @@ def test_a_tokens_text_is_what_it_is_within_a_text(backend):
     assert [texts.shown(token) for token in tokens] == [texts[token] for token in tokens]
 
 
-def test_bytes_are_told_of_whole_characters_alone():
-    tokens = [*encoded("é"), *encoded("🎉")]
-    [written] = answer(ChatAnswer).part(Part("é🎉", likely(tokens), ()))
-    told = written["choices"][0]["logprobs"]["content"]
-    assert told[0]["bytes"] == list("é".encode())
-    assert [each["bytes"] for each in told[1:]] == [None] * (len(tokens) - 1)
-    assert len(tokens) > 2
+HARD = ["é🎉", "🎉🎉", "a🏳️b", "ab\u2028c", "한글 x"]
+
+
+def of_tokenizer(kind, backend):
+    tokenizer = Tokenizer(backend(), {})
+    return tokenizer, kind(BODIES[kind], Origin("tiny", "fp_1", TokenTexts(tokenizer)))
+
+
+@pytest.mark.parametrize("text", HARD)
+@pytest.mark.parametrize("backend", [byte_level, byte_fallback])
+def test_bytes_of_tokens_join_to_the_answer(text, backend):
+    tokenizer, written = of_tokenizer(ChatAnswer, backend)
+    tokens = tokenizer.encode(f"a{text}", add_special=False)
+    tokens = [*tokens, *tokenizer.special_ids]
+    [part] = written.part(Part(text, likely(tokens), ()))
+    told = part["choices"][0]["logprobs"]["content"]
+    found = b"".join(bytes(each["bytes"]) for each in told)
+    assert found.decode().lstrip() == f"a{text}"
+    for each in told:
+        if each["bytes"]:
+            assert each["token"] == bytes(each["bytes"]).decode(errors="backslashreplace")
+
+
+@pytest.mark.parametrize("text", HARD)
+@pytest.mark.parametrize("backend", [byte_level, byte_fallback])
+def test_completions_name_as_many_tokens_as_asked_and_places_in_the_text(text, backend):
+    tokenizer, written = of_tokenizer(CompletionAnswer, backend)
+    tokens = tokenizer.encode(text, add_special=False)
+    parts = [id_ for id_ in range(tokenizer.vocab_size) if "\ufffd" in tokenizer.decode([id_])]
+    top = tuple((token, -1.0 - n) for n, token in enumerate(parts[:5]))
+    assert len(top) == 5
+    logprobs = tuple(TokenLogprobs(token, -9.0, top) for token in tokens)
+    for length in (len(text), 1):
+        result = replace(made(text), text=text[:length], tokens=tokens, logprobs=logprobs)
+        told = written.whole([result])["choices"][0]["logprobs"]
+        for name, likeliest in zip(told["tokens"], told["top_logprobs"], strict=True):
+            assert len(likeliest) == 5 + (name not in list(likeliest)[:5])
+            assert name in likeliest
+        assert all(0 <= each <= length for each in told["text_offset"])
+        assert told["text_offset"] == sorted(told["text_offset"])
+        _, written = of_tokenizer(CompletionAnswer, backend)
+    assert {name[:8] for name in told["top_logprobs"][0] if "\\x" in name} == {"bytes:\\x"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

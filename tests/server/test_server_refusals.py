@@ -78,7 +78,6 @@ BAD_MESSAGES = {
     "a call": ([{"role": "assistant", "tool_calls": [CALL]}], "knows no tools"),
     "a tool": ([{"role": "tool", "content": "a", "tool_call_id": "1"}], "knows no tools"),
     "images": ([{"role": "user", "content": "a", "images": ["aGk="]}], "messages.0.images is ["),
-    "to go on": ([{"role": "assistant", "content": "a", "prefix": True}], "prefix is True"),
     "an image": ([{"role": "user", "content": [{"type": "image_url"}]}], "type is 'image_url'"),
 }
 
@@ -139,7 +138,16 @@ def test_other_refusals(running):
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost:1", "localhost", "LocalHost:80", "127.0.0.1", "[::1]", "[::1]:8080"]
+    "host",
+    [
+        "localhost:1",
+        "localhost",
+        "LocalHost:80",
+        "127.0.0.1",
+        "[::1]",
+        "[::1]:8080",
+        "host.docker.internal:8080",
+    ],
 )
 def test_a_server_of_this_machine_is_asked_by_any_of_its_names(running, host):
     assert running.post({"prompt": "a", "max_tokens": 1}, host=host).status_code == 200
@@ -151,6 +159,41 @@ def test_a_server_of_this_machine_is_asked_by_any_of_its_names(running, host):
 )
 def test_who_can_reach_an_address(address, local):
     assert is_local(SimpleNamespace(getsockname=lambda: (address, 8080))) == local
+
+
+HELLO = [{"role": "user", "content": "hello"}]
+WHOLE = {
+    "/v1/completions": {"prompt": [65.0, 66], "max_tokens": 3.0, "seed": 1.0, "n": 1.0,
+                        "top_k": 5.0, "logprobs": 2.0, "best_of": 1.0},
+    "/v1/chat/completions": {"messages": HELLO, "max_completion_tokens": 3.0, "seed": -1.0,
+                             "logprobs": True, "top_logprobs": 2.0},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 3.0, "top_logprobs": 1.0},
+    "/api/generate": {"prompt": "a", "stream": False,
+                      "options": {"num_predict": 3.0, "top_k": 5.0, "seed": 1.0}},
+    "/detokenize": {"tokens": [65.0, 66]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", WHOLE)
+def test_whole_numbers_may_be_written_as_floats(running, path):
+    body = {"model": MODEL, **WHOLE[path]}
+    assert running.post(body, path).status_code == 200
+    assert running.post({"prompt": "a", "max_tokens": -1.0, "stop": "e"}).status_code == 200
+    refused(running.post({"prompt": "a", "max_tokens": 1.5}), 400, "max_tokens is 1.5")
+    refused(running.post({"prompt": "a", "max_tokens": 0.0}), 400, "max_tokens is 0")
+
+
+def test_a_server_may_be_asked_by_names_that_are_given(llm):
+    with serving(llm, hosts=["Box.example"]) as running:
+        for host, status in (("box.example", 200), ("BOX.EXAMPLE:80", 200), ("x.example", 403)):
+            answer = running.post({"prompt": "a", "max_tokens": 1}, host=host)
+            assert answer.status_code == status
+
+
+@pytest.mark.parametrize("field", ["continue_final_message", "add_generation_prompt"])
+def test_what_cannot_be_continued_is_refused(running, field):
+    body = {"messages": [{"role": "user", "content": "a"}], field: field[0] == "c"}
+    refused(running.post(body, "/v1/chat/completions"), 400, "nothing to continue")
 
 
 @pytest.mark.parametrize("host", ["", "localhost:x", ":80", "[::2]:80", "localhost.evil.example"])

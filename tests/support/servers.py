@@ -73,13 +73,13 @@ class Running:
 @contextmanager
 def serving(
     llm: LLM, *, parallel: int = 1, limit: int = 8, api_key: str | None = None,
-    host: str = "127.0.0.1", origins: Sequence[str] = (),
+    host: str = "127.0.0.1", origins: Sequence[str] = (), hosts: Sequence[str] = (),
 ) -> Iterator[Running]:  # fmt: skip
     """Run a server for a model."""
     ready = threading.Event()
     with listen(host, 0) as sock:
         service = TextService(llm, parallel, limit)
-        server = Server(Served(service, MODEL, 100_000), api_key, sock, ready.set, origins)
+        server = Server(Served(service, MODEL, 100_000), api_key, sock, ready.set, origins, hosts)
         thread = threading.Thread(target=server.serve_here)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         thread.start()

@@ -18,6 +18,7 @@ from edgespec.errors import InputError
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 _LONGEST_AT_ONCE = 4  # texts as long as the context that memory is planned for, if it has room
 _PORTS = range(1 << 16)
+_HOST = re.compile(r"[\w.-]+|\[[0-9a-fA-F:]+\]")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+")
 
 _log = logging.getLogger(__name__)
@@ -42,6 +43,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--allow-origin", action="append", default=[], metavar="ORIGIN",
         help="let web pages of this origin use the server, such as http://localhost:3000; *: all; "
         "may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME",
+        help="answer requests that call this machine by this name, such as that of a proxy; may be "
+        "repeated",
     )  # fmt: skip
     add_model_name(parser)
     texts = parser.add_argument_group("texts")
@@ -99,7 +105,8 @@ def execute(arguments: argparse.Namespace) -> int:
             def ready() -> None:
                 print(f"{name} is served on {url}: Ctrl-C stops it", file=sys.stderr, flush=True)
 
-            server = Server(served, arguments.api_key, sock, ready, arguments.allow_origin)
+            key, origins, hosts = arguments.api_key, arguments.allow_origin, arguments.allow_host
+            server = Server(served, key, sock, ready, origins, hosts)
             with ignoring_termination():
                 server.serve_here()
             if llm.options.draft_memory is not None:
@@ -118,6 +125,11 @@ def _check(arguments: argparse.Namespace) -> None:
             raise InputError(
                 f"--allow-origin is {origin!r}: give an origin such as http://localhost:3000, "
                 "without a path, or * for all"
+            )
+    for host in arguments.allow_host:
+        if not _HOST.fullmatch(host):
+            raise InputError(
+                f"--allow-host is {host!r}: give a name such as box.example, without a port"
             )
     key = arguments.api_key
     if key == "":

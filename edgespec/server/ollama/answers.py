@@ -95,15 +95,12 @@ class OllamaAnswer(Writer):
             return {}
         told = [
             {
-                **self._token(each.token, each.logprob),
-                "top_logprobs": [self._token(token, value) for token, value in each.top],
+                **self._texts.told(each.token, each.logprob),
+                "top_logprobs": [self._texts.told(token, value) for token, value in each.top],
             }
             for each in logprobs
         ]
         return {"logprobs": told}
-
-    def _token(self, token: int, logprob: float) -> Json:
-        return {"token": self._texts[token], "logprob": logprob}
 
     def _memory(self, result: GenerationResult) -> Json:
         """Returns what a client may send back to go on from here."""

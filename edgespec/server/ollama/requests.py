@@ -20,10 +20,12 @@ from edgespec.server.bodies import (
     LONG,
     Count,
     Empty,
+    Int,
     Json,
     Noted,
     Stop,
     Text,
+    Whole,
     option,
     refusal,
 )
@@ -119,15 +121,15 @@ def _is_result(message: OllamaMessage, call: Json) -> bool:
 class OllamaOptions(Noted):
     """The `options` of a text; `repeat_penalty` is 1 by default."""
 
-    num_predict: int | None = None
+    num_predict: Int | None = None
     temperature: Annotated[float, option("temperature")] | None = None
-    top_k: int | None = None
+    top_k: Int | None = None
     top_p: Annotated[float, option("top_p")] | None = None
     min_p: Annotated[float, option("min_p")] | None = None
-    seed: Annotated[int, Field(ge=-1, lt=1 << 64)] | None = None
+    seed: Annotated[Int, Field(ge=-1, lt=1 << 64)] | None = None
     stop: Stop | None = None
     repeat_penalty: Annotated[float, option("repetition_penalty")] | None = None
-    repeat_last_n: Annotated[int, option("repeat_last_n")] | None = None
+    repeat_last_n: Annotated[Int, option("repeat_last_n")] | None = None
     presence_penalty: Annotated[float, option("presence_penalty")] | None = None
     frequency_penalty: Annotated[float, option("frequency_penalty")] | None = None
 
@@ -214,7 +216,7 @@ class OllamaChatRequest(OllamaTextRequest):
 
     messages: Annotated[list[OllamaMessage], LONG] | None = None
     tools: Annotated[list[OllamaTool], LONG] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
 
     @property
     def silent(self) -> bool:  # noqa: D102 - of the base class
@@ -243,9 +245,9 @@ class OllamaGenerateRequest(OllamaTextRequest):
     system: str | None = None
     template: str | None = None
     raw: bool | None = None
-    context: Annotated[list[int], LONG] | None = None
+    context: Annotated[list[int], LONG, Whole] | None = None
     images: Empty | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=5)] | None = None
 
     @property
     def silent(self) -> bool:  # noqa: D102
