@@ -44,7 +44,7 @@ class Room(NamedTuple):
 
 # Whoever adds a capability raises its room's number here, with the reason beside it.
 ROOMS = {
-    "edgespec": Room(("edgespec/**/*.py",), 9000, 14600, "not yet rebuilt"),
+    "edgespec": Room(("edgespec/**/*.py",), 9000, 14850, "not yet rebuilt"),
     "models": Room(("models/**/*.py",), 7000, 7600, "not yet rebuilt"),
     "export": Room(("export/**/*.py",), 5000, 5800, "not yet rebuilt"),
     "runtime": Room(("runtime/**/*.py",), 9000, 11500, "not yet rebuilt"),

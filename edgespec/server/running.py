@@ -68,11 +68,12 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.heard = self.since = time.monotonic()
-        if len(self.connections) > _most_connections():
-            others = [each for each in self.connections if isinstance(each, _Connection)]
-            stalled = [each for each in others if each.is_stalled]  # with this one
+        others = [each for each in self.connections if isinstance(each, _Connection)]
+        stalled = [each for each in others if each.is_stalled]  # with this one
+        closing = sum(each.transport.is_closing() for each in others)
+        if len(others) - closing > _most_connections():
             min(stalled, key=lambda each: each.heard).transport.abort()
-            _log.warning("%d connections are open: the idlest are closed", len(others) - 1)
+            _log.warning("%d connections are open: the idlest are closed", _most_connections())
 
     def data_received(self, data: bytes) -> None:
         self.heard = time.monotonic()
@@ -90,7 +91,8 @@ class _Connection(H11Protocol):
     @property
     def is_stalled(self) -> bool:
         """Whether it waits for its client."""
-        return self.is_asking or self.flow.write_paused
+        waits = self.is_asking or self.flow.write_paused
+        return waits and not self.transport.is_closing()
 
     def end_late(self, now: float) -> None:
         """Closes it if its request does not come in time."""
@@ -120,7 +122,7 @@ class _Seldom(logging.Filter):
         text = record.getMessage()
         if "graceful shutdown exceeded" in text:  # as it is meant to be
             return False
-        if record.levelno > logging.WARNING and "accept" not in text:
+        if record.levelno != logging.WARNING and "accept" not in text:
             return True
         passes = time.monotonic() - self._last >= _LOG_SECONDS
         if passes:

@@ -15,9 +15,9 @@ class _Node:
     """Tokens that follow those of the node above, and the slots of their rows.
 
     Attributes:
-        tokens: at least one, but for the root.
+        tokens: at least one, but for roots.
         slots: of these tokens; the tree has a reference to each.
-        parent: the node above; None for the root.
+        parent: the node above; None for a root.
         used: when it was last used, as a count of uses.
         children: by their first tokens.
     """
@@ -43,7 +43,7 @@ class PrefixTree:
     def __init__(self, pool: KVPool, sharing: bool = True) -> None:
         self._pool = pool
         self._sharing = sharing
-        self._root = _Node([], [], None)
+        self._roots: dict[str, _Node] = {}  # by the salts of sequences
         self._uses = count(1)
         self._kept: dict[Sequence, None] = {}  # the least recently used first
         pool.evict = self.evict
@@ -59,7 +59,8 @@ class PrefixTree:
             The number of tokens that it shares now in addition.
         """
         before = sequence.length
-        shared = self._find(sequence.tokens[:most])[1][before:]
+        root = self._roots.get(sequence.salt)
+        shared = [] if root is None else self._find(root, sequence.tokens[:most])[1][before:]
         self._pool.share(shared)
         sequence.append(shared)
         return len(shared)
@@ -72,7 +73,8 @@ class PrefixTree:
         if not self._sharing:
             return
         tokens, slots = sequence.tokens[: sequence.length], sequence.slots.tolist()
-        node, known = self._find(tokens)
+        root = self._roots.setdefault(sequence.salt, _Node([], [], None))
+        node, known = self._find(root, tokens)
         if known != slots[: len(known)]:
             self._pool.share(known)
             sequence.exchange(known)
@@ -80,7 +82,7 @@ class PrefixTree:
         if not tokens:
             return
         self._pool.share(slots)
-        if node.children or node is self._root:
+        if node.children or node is root:
             node.children[tokens[0]] = _Node(tokens, slots, node, next(self._uses))
         else:
             node.tokens += tokens
@@ -94,7 +96,7 @@ class PrefixTree:
             sequence: the other, which was added.
         """
         self.drop(kept)
-        kept.tokens = sequence.tokens[: sequence.length]
+        kept.tokens, kept.salt = sequence.tokens[: sequence.length], sequence.salt
         self.extend(kept, sequence.length)
         self._kept[kept] = None
 
@@ -114,9 +116,9 @@ class PrefixTree:
         """Frees all slots that no sequence has."""
         self._trim(self._pool.capacity)
 
-    def _find(self, tokens: list[int]) -> tuple[_Node, list[int]]:
-        """Returns the node where the longest known beginning of tokens ends, and its slots."""
-        node, slots = self._root, list[int]()
+    def _find(self, node: _Node, tokens: list[int]) -> tuple[_Node, list[int]]:
+        """Returns the node below a root where the longest known beginning ends, and its slots."""
+        slots = list[int]()
         while (begin := len(slots)) < len(tokens) and tokens[begin] in node.children:
             child = node.children[tokens[begin]]
             same = _common(child.tokens, tokens[begin : begin + len(child.tokens)])
@@ -153,13 +155,14 @@ class PrefixTree:
             parent = node.parent
             assert parent is not None, "the root is no leaf"
             del parent.children[node.tokens[0]]
-            if not parent.children and parent is not self._root:
+            if not parent.children and parent.parent is not None:
                 heappush(leaves, (parent.used, parent))
+        self._roots = {salt: root for salt, root in self._roots.items() if root.children}
         return freed
 
     def _nodes(self) -> Iterator[_Node]:
-        """Yields all nodes but the root."""
-        waiting = list(self._root.children.values())
+        """Yields all nodes but the roots."""
+        waiting = [node for root in self._roots.values() for node in root.children.values()]
         while waiting:
             node = waiting.pop()
             waiting += node.children.values()
