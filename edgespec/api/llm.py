@@ -417,8 +417,7 @@ class LLM:
         text = AnswerText(asked, self.tokenizer, end, limits.stop_ids)
 
         def again(seed: int | None) -> GenerationStream:
-            known = {"prediction": predicted} if predicted else {}
-            options = replace(made, seed=seed, **known)
-            return self._begin(asked.again(self.tokenizer), options, kept)
+            known = replace(made, seed=seed, prediction=predicted or None)
+            return self._begin(asked.again(self.tokenizer), known, kept)
 
         return GenerationStream(self.engine, request, text, models, memory, again)

@@ -22,7 +22,7 @@ from edgespec.server.endpoint import Served
 
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 _GRACE_SECONDS = 1  # time at shutdown for clients that do not read their responses
-_END_SECONDS = 1.6  # from a signal to the end of the process, even if native code does not end
+_END_SECONDS = 1.4  # from a signal to the end of the process, even if native code does not end
 _HEAD_BYTES = 1 << 16  # of a request, without its body
 _LOG_SECONDS = 60.0  # between two lines about connections
 _LOGS = ("asyncio", "uvicorn.error")
@@ -68,12 +68,15 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.heard = self.since = time.monotonic()
-        others = [each for each in self.connections if isinstance(each, _Connection)]
-        stalled = [each for each in others if each.is_stalled]  # with this one
-        closing = sum(each.transport.is_closing() for each in others)
-        if len(others) - closing > _most_connections():
-            min(stalled, key=lambda each: each.heard).transport.abort()
-            _log.warning("%d connections are open: the idlest are closed", _most_connections())
+        if len(self.connections) > (most := _most_connections()):
+            _log.warning("%d connections are open: the idlest are closed", most)
+            others = (each for each in self.connections if isinstance(each, _Connection))
+            stalled = sorted(  # with this one; several at once, since all are looked at
+                (each for each in others if each.is_stalled), key=lambda each: each.heard
+            )
+            for each in stalled[: max(1, most // 8)]:
+                each.transport.abort()
+                self.connections.discard(each)
 
     def data_received(self, data: bytes) -> None:
         self.heard = time.monotonic()
@@ -91,8 +94,7 @@ class _Connection(H11Protocol):
     @property
     def is_stalled(self) -> bool:
         """Whether it waits for its client."""
-        waits = self.is_asking or self.flow.write_paused
-        return waits and not self.transport.is_closing()
+        return self.is_asking or self.flow.write_paused
 
     def end_late(self, now: float) -> None:
         """Closes it if its request does not come in time."""
