@@ -23,7 +23,7 @@ from edgespec.api.models import planned
 from edgespec.api.options import GenerationOptions
 from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompt_files import PromptFiles
-from edgespec.api.prompts import Prompts
+from edgespec.api.prompts import USUAL, Prompts
 from edgespec.api.result import GenerationResult
 from edgespec.api.sessions import Session
 from edgespec.api.sources import Sources, stored_prompts
@@ -390,7 +390,7 @@ class LLM:
             )
         prediction = made.prediction
         if isinstance(prediction, str):  # the context holds no more of it
-            prediction = prediction[: self.context_length * self.tokenizer.longest]
+            prediction = prediction[: self.context_length * USUAL]
         predicted = predicted_tokens(prediction, self.tokenizer, self.tokenizer.vocab_size)
         if source == NO_DRAFT:  # which makes no use of it
             predicted = []

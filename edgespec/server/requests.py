@@ -279,7 +279,7 @@ class CompletionRequest(TextRequest):
 class ChatRequest(TextRequest):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], SOME]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000, fail_fast=True)]
     max_completion_tokens: Count | Unlimited | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
