@@ -39,8 +39,7 @@ _MOST_GROWTH = 100  # MiB
 _MOST_END = 2.0  # seconds
 _HALF_OPEN = 1100
 
-Attack = Callable[[str], None]
-"""Attacks the server at an address, and returns when that is over."""
+Attack = Callable[[str], None]  # of the server at an address
 
 
 def _posts(path: str, body: object, leaves: float = 60) -> Attack:
@@ -90,7 +89,7 @@ ATTACKS: dict[str, Attack] = {
     "ids": _posts("/v1/completions", {"prompt": [5] * 1_000_000}),
     "prediction": _posts("/v1/completions", {"prompt": "a", "n": 128, **_PREDICTED}, 2),
     "messages": _posts("/v1/chat/completions", {"messages": [_SAID] * 60_000}),
-    "infill": _posts("/infill", {"input_prefix": _MB, "input_suffix": _MB, "n_predict": 1}),
+    "infill": _posts("/infill", {"input_prefix": _MB, "input_suffix": _MB}),
     "tokenize": _posts("/tokenize", {"content": _TEXT}),
     "tokenize, left": _posts("/tokenize", {"content": _TEXT, "with_pieces": True}, 0.3),
     "detokenize": _posts("/detokenize", {"tokens": [70] * 900_000}),
@@ -186,9 +185,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.only not in (None, *ATTACKS):
         raise InputError(f"--only is {arguments.only!r}: give one of {', '.join(ATTACKS)}")
-    chosen = [arguments.only] if arguments.only else list(ATTACKS)
+    chosen = [arguments.only] if arguments.only else ATTACKS
     found = {name: _tried(arguments.bundle, ATTACKS[name]) for name in chosen}
-    print_table(["attack", *found[chosen[0]]], [[n, *f.values()] for n, f in found.items()])
+    print_table(
+        ["attack", *next(iter(found.values()))], [[n, *f.values()] for n, f in found.items()]
+    )
     sound = all(
         each["up"] and each["gap"] <= each["usual gap"] + _MOST_FURTHER
         and each["MiB more"] <= _MOST_GROWTH and each["end"] <= _MOST_END

@@ -12,7 +12,6 @@ from edgespec.api.llm import LLM
 from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.bodies import (
-    SOME,
     Count,
     Empty,
     Fields,
