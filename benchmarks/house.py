@@ -44,14 +44,14 @@ class Room(NamedTuple):
 
 # Whoever adds a capability raises its room's number here, with the reason beside it.
 ROOMS = {
-    "edgespec": Room(("edgespec/**/*.py",), 9000, 14600, "not yet rebuilt"),
+    "edgespec": Room(("edgespec/**/*.py",), 9000, 14800, "not yet rebuilt"),
     "models": Room(("models/**/*.py",), 7000, 7600, "not yet rebuilt"),
     "export": Room(("export/**/*.py",), 5000, 5800, "not yet rebuilt"),
     "runtime": Room(("runtime/**/*.py",), 9000, 11750, "not yet rebuilt"),
     "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4000),
     "training": Room(("edgespec/training/**/*.py", "models/training/**/*.py"), 3000, 3000),
     "tests": Room(("tests/**/*.py",), 25000, 36200, "not yet rebuilt"),
-    "benchmarks": Room(("benchmarks/**/*.py",), 5000, 5000),
+    "benchmarks": Room(("benchmarks/**/*.py",), 5000, 5100, "attacks on the server"),
     "results": Room(("benchmarks/RESULTS.md",), 700, 700),
     "docs": Room(("README.md", "docs/*.md"), 1300, 1300),
 }

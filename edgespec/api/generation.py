@@ -58,6 +58,18 @@ class GenerationStream:
         self._texts = (piece.text for piece in self._pieces if piece.text)
 
     @property
+    def prompt(self) -> Sequence[int]:
+        """The tokens of the prompt."""
+        return self._text.request.prompt
+
+    def share_by(self, salt: str) -> None:
+        """Has the text share what was computed with texts of the same salt alone.
+
+        Call it before the text begins.
+        """
+        self._text.request = replace(self._text.request, salt=salt)
+
+    @property
     def rounds(self) -> Sequence[Round]:
         """The rounds so far, without the prompt's."""
         return self._text.rounds
@@ -155,7 +167,7 @@ class _Generated:
         models: Sequence[Model],
         draft_memory: str | None,
     ) -> None:
-        self._engine, self._request, self._text, self._models = engine, request, text, models
+        self._engine, self.request, self._text, self._models = engine, request, text, models
         self._draft_memory = draft_memory
         self._generation: Generation | None = None
         self._cancelled = False
@@ -175,7 +187,7 @@ class _Generated:
     def pieces(self) -> Generator[Piece]:
         begin = first = end = time.perf_counter()
         text, computing = self._text, self._seconds()
-        generation = self._generation = self._engine.add(self._request)
+        generation = self._generation = self._engine.add(self.request)
         generation.cancelled |= self._cancelled
         try:
             while not text.stopped and (made := self._engine.next_round(generation)) is not None:
@@ -207,12 +219,12 @@ class _Generated:
         return piece
 
     def _finish_reason(self) -> str:
-        limits, made = self._request.limits, self._text.tokens
+        limits, made = self.request.limits, self._text.tokens
         if self._text.stopped or (made and made[-1] in limits.stop_ids):
             return "tool_calls" if self._text.tool_calls else "stop"
         if len(made) >= limits.max_new_tokens:
             return "length"
-        if len(self._request.prompt) + len(made) >= limits.context_length:
+        if len(self.request.prompt) + len(made) >= limits.context_length:
             return "context"
         return "cancelled"
 
@@ -224,10 +236,10 @@ class _Generated:
         return GenerationResult(
             text="".join(piece.text for piece in text.pieces),
             tokens=text.tokens,
-            prompt_tokens=len(self._request.prompt),
+            prompt_tokens=len(self.request.prompt),
             new_tokens=self.count,
             finish_reason=self._finish_reason(),
-            seed=self._request.sampler.seed,
+            seed=self.request.sampler.seed,
             ttft_ms=round(first * 1e3, 2),
             tpot_ms=round(further * 1e3 / count, 3) if count else 0.0,
             tokens_per_second=round(count / further, 1) if count else 0.0,
@@ -236,7 +248,7 @@ class _Generated:
             accepted=sum(made.accepted for made in rounds),
             mean_accepted_length=round(count / len(rounds), 3) if rounds else 0.0,
             begun=0,
-            draft=self._request.draft,
+            draft=self.request.draft,
             sources=dict(Counter(made.source for made in rounds).most_common()),
             draft_memory=self._draft_memory,
             predicted_tokens_per_second=predicted,
@@ -256,7 +268,7 @@ class _Generated:
         )
 
     def _prediction_facts(self) -> dict[str, Any]:
-        expected = self._request.prediction
+        expected = self.request.prediction
         return prediction_facts(Prediction(expected) if expected else None, self._text.tokens)
 
 

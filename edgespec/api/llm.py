@@ -24,7 +24,7 @@ from edgespec.api.models import planned
 from edgespec.api.options import GenerationOptions
 from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompt_files import PromptFiles
-from edgespec.api.prompts import Prompts
+from edgespec.api.prompts import USUAL, Prompts
 from edgespec.api.result import GenerationResult
 from edgespec.api.sessions import Session
 from edgespec.api.sources import Sources, stored_prompts
@@ -400,7 +400,7 @@ class LLM:
             )
         prediction = made.prediction
         if isinstance(prediction, str):  # the context holds no more of it
-            prediction = prediction[: self.context_length * self.tokenizer.longest]
+            prediction = prediction[: self.context_length * USUAL]
         predicted = predicted_tokens(prediction, self.tokenizer, self.tokenizer.vocab_size)
         if source == NO_DRAFT:  # which makes no use of it
             predicted = []
@@ -433,8 +433,7 @@ class LLM:
         text = AnswerText(asked, self.tokenizer, end, limits.stop_ids)
 
         def again(seed: int | None) -> GenerationStream:
-            known = {"prediction": predicted} if predicted else {}
-            options = replace(made, seed=seed, **known)
-            return self._begin(asked.again(self.tokenizer), options, kept)
+            known = replace(made, seed=seed, prediction=predicted or None)
+            return self._begin(asked.again(self.tokenizer), known, kept)
 
         return GenerationStream(self.engine, request, text, models, memory, again)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarCompiler
 
 
-_USUAL = 16  # characters a token that no usual text has
+USUAL = 16
+"""More characters a token than usual texts have."""
+
 _LEAST_LONGEST = 64  # bytes a token, where normalizing may shorten a text, or tokens are short
 
 
@@ -113,10 +115,10 @@ class Prompts:
             ContextLengthError: if it cannot fit the context.
         """
         most, size = self._context_length, len(text)
-        if size > most * _USUAL:
+        if size > most * USUAL:
             bytes_ = max(_LEAST_LONGEST, self._tokenizer.longest)
             size = len(text.encode(errors="replace"))
-            begun = [] if size > most * bytes_ else self._tokenizer.encode(text[: most * _USUAL])
+            begun = [] if size > most * bytes_ else self._tokenizer.encode(text[: most * USUAL])
             if size > most * bytes_ or len(begun) > 2 * most:
                 raise ContextLengthError(
                     f"the text is too long: its {size} bytes are more tokens than the model's "

@@ -59,7 +59,7 @@ class StoredPrompts:
     def begin(self, sequence: Tokens) -> int:
         """See `Store`. Blocks are read if they hold more than the sequence has already."""
         before = sequence.length
-        keys = list(takewhile(self._files.has, self._keys(sequence.tokens[:-1])))
+        keys = list(takewhile(self._files.has, self._keys(sequence)))
         if len(keys) * BLOCK >= before + BLOCK:
             while sequence.length < len(keys) * BLOCK:
                 if not self._read(sequence, keys[sequence.length // BLOCK]):
@@ -73,11 +73,10 @@ class StoredPrompts:
         """See `Store`. One block at a time is stored, so that no pass waits long."""
         stored = self._sequences[sequence]
         while not stored.ended and (stop := (len(stored.keys) + 1) * BLOCK) <= sequence.length:
-            start = stop - BLOCK
-            stored.keys.append(self._key(stored.keys, sequence.tokens[start:stop]))
+            stored.keys.append(self._key(stored.keys, sequence, stop))
             if self._files.has(stored.keys[-1]):
                 continue
-            rows = sequence.pool.read(sequence.slots[start:stop].tolist())
+            rows = sequence.pool.read(sequence.slots[stop - BLOCK : stop].tolist())
             self._put(stored, {name: np.ascontiguousarray(each) for name, each in rows.items()})
             return
 
@@ -144,13 +143,14 @@ class StoredPrompts:
             self._files.folder, why, option,
         )  # fmt: skip
 
-    def _keys(self, tokens: Sequence[int]) -> Iterator[str]:
-        """Yields the keys of whole blocks."""
+    def _keys(self, sequence: Tokens) -> Iterator[str]:
+        """Yields the keys of whole blocks before the last token."""
         keys: list[str] = []
-        for stop in range(BLOCK, len(tokens) + 1, BLOCK):
-            keys.append(self._key(keys, tokens[stop - BLOCK : stop]))
+        for stop in range(BLOCK, len(sequence.tokens), BLOCK):
+            keys.append(self._key(keys, sequence, stop))
             yield keys[-1]
 
-    def _key(self, before: Sequence[str], tokens: Sequence[int]) -> str:
-        start = before[-1] if before else self._root
-        return hashlib.sha256(start.encode() + np.array(tokens, "<i8").tobytes()).hexdigest()
+    def _key(self, before: Sequence[str], sequence: Tokens, stop: int) -> str:
+        start = before[-1] if before else self._root + sequence.salt
+        tokens = np.array(sequence.tokens[stop - BLOCK : stop], "<i8")
+        return hashlib.sha256(start.encode() + tokens.tobytes()).hexdigest()

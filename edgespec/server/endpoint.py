@@ -175,7 +175,8 @@ class TextEndpoint(Endpoint[Any]):
 
     async def _texts(self, body: TextBody, show: Show) -> list[Any]:
         service = self.served.service
-        return await service.texts(partial(body.texts, service.llm), show)
+        key = getattr(body, "prompt_cache_key", None) or None
+        return await service.texts(partial(body.texts, service.llm), show, key)
 
     async def _stream(self, body: TextBody, writer: Writer, send: Send) -> None:
         begun = False

@@ -23,7 +23,7 @@ from edgespec.server.endpoint import Served
 # The last one is what containers call the machine that they run on.
 _LOCAL = ("localhost", "127.0.0.1", "[::1]", "host.docker.internal")
 _GRACE_SECONDS = 1  # time at shutdown for clients that do not read their responses
-_END_SECONDS = 1.6  # from a signal to the end of the process, even if native code does not end
+_END_SECONDS = 1.4  # from a signal to the end of the process, even if native code does not end
 _HEAD_BYTES = 1 << 16  # of a request, without its body
 _LOG_SECONDS = 60.0  # between two lines about connections
 _LOGS = ("asyncio", "uvicorn.error")
@@ -69,11 +69,15 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.heard = self.since = time.monotonic()
-        if len(self.connections) > _most_connections():
-            others = [each for each in self.connections if isinstance(each, _Connection)]
-            stalled = [each for each in others if each.is_stalled]  # with this one
-            min(stalled, key=lambda each: each.heard).transport.abort()
-            _log.warning("%d connections are open: the idlest are closed", len(others) - 1)
+        if len(self.connections) > (most := _most_connections()):
+            _log.warning("%d connections are open: the idlest are closed", most)
+            others = (each for each in self.connections if isinstance(each, _Connection))
+            stalled = sorted(  # with this one; several at once, since all are looked at
+                (each for each in others if each.is_stalled), key=lambda each: each.heard
+            )
+            for each in stalled[: max(1, most // 8)]:
+                each.transport.abort()
+                self.connections.discard(each)
 
     def data_received(self, data: bytes) -> None:
         self.heard = time.monotonic()
@@ -121,7 +125,7 @@ class _Seldom(logging.Filter):
         text = record.getMessage()
         if "graceful shutdown exceeded" in text:  # as it is meant to be
             return False
-        if record.levelno > logging.WARNING and "accept" not in text:
+        if record.levelno != logging.WARNING and "accept" not in text:
             return True
         passes = time.monotonic() - self._last >= _LOG_SECONDS
         if passes:

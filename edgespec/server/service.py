@@ -12,7 +12,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from edgespec.api.generation import GenerationStream
@@ -46,9 +48,37 @@ class Part:
     calls: tuple[CallPiece, ...] = ()
 
 
+class _Conversations:
+    """How much of a prompt its client may know to be cached, where nobody gave a key.
+
+    What other clients have sent must not be found out token by token. So only whole earlier prompts
+    count, with their texts or without: who sends them again has been in that conversation.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, None] = {}  # hashes of tokens, the latest last
+        self._noting = threading.Lock()
+
+    def own(self, tokens: Sequence[int]) -> int:
+        """Returns how many of the first tokens are such a prompt."""
+        hashes = accumulate(tokens, lambda value, token: hash((value, token)), initial=0)
+        return max((n for n, value in enumerate(hashes) if value in self._known), default=0)
+
+    def note(self, *texts: Sequence[int]) -> None:
+        """Makes prompts known."""
+        with self._noting:
+            for tokens in texts:
+                value = reduce(lambda value, token: hash((value, token)), tokens, 0)
+                self._known.pop(value, None)
+                self._known[value] = None
+            while len(self._known) > _CONVERSATIONS:
+                del self._known[next(iter(self._known))]
+
+
 Show = Callable[[Part | None], Awaitable[None]]
 """Shows a client a part; None shows that its request was accepted, and that it still waits."""
 
+_CONVERSATIONS = 4096  # earlier prompts and texts that are known
 _ASIDE = 2  # threads for what is done besides texts
 _FIRST_SIGN = 2.0  # seconds until a client hears that its request is still being looked at
 _SIGNS = 5.0  # seconds between further signs
@@ -82,6 +112,7 @@ class TextService:
         self._started: set[Future[Any]] = set()
         self._requests = 0
         self._jobs: dict[Future[Any], Callable[[], None]] = {}  # and what ends them early
+        self._conversations = _Conversations()
         self._closed = False
 
     @property
@@ -152,7 +183,7 @@ class TextService:
         job.add_done_callback(self._started.discard)
 
     async def texts(
-        self, begin: Callable[[], Sequence[GenerationStream]], show: Show
+        self, begin: Callable[[], Sequence[GenerationStream]], show: Show, key: str | None = None
     ) -> list[GenerationResult]:
         """Generates the texts of one request, one after the other, when it is its turn.
 
@@ -163,6 +194,8 @@ class TextService:
             begin: function that checks the request and creates the streams; called on a thread.
             show: called when the request was accepted, with the parts as they come, and now and
                 then while there are none.
+            key: texts share what was computed with those of the same key; None: with all others
+                without one, and `reused` counts only what belongs to the conversation.
 
         Raises:
             EdgespecError: if `begin` or a text fails.
@@ -174,6 +207,7 @@ class TextService:
         def read(choice: int, stream: GenerationStream) -> GenerationResult:
             waited = time.perf_counter() - asked
             tokens_sent = rounds_sent = 0
+            own = self._conversations.own(stream.prompt)
             with closing(stream):
                 for piece in stream.pieces():
                     logprobs = tuple(stream.logprobs[tokens_sent:])
@@ -182,11 +216,17 @@ class TextService:
                     rounds_sent += len(rounds)
                     part = Part(piece.text, logprobs, rounds, choice, piece.reasoning, piece.calls)
                     loop.call_soon_threadsafe(parts.put_nowait, part)
-            self.metrics.finished(stream.result, waited)
-            return stream.result
+            result = stream.result
+            if key is None:
+                result = replace(result, reused=min(result.reused, own))
+                self._conversations.note(stream.prompt, [*stream.prompt, *result.tokens])
+            self.metrics.finished(result, waited)
+            return result
 
         with self._place() as leave:
             streams = await self._begin(begin, show)
+            for stream in streams:
+                stream.share_by(key or "")
 
             def rounds_made() -> int:
                 return sum(len(stream.rounds) for stream in streams)

@@ -255,14 +255,16 @@ class Sequence:
         tokens: see above.
         length: number of tokens that the model has read, the first ones.
         recurrence: what recurrent layers hold of them; None if the model has none.
+        salt: it shares slots with sequences of the same salt alone.
     """
 
-    __slots__ = ("_slots", "length", "pool", "recurrence", "tokens")
+    __slots__ = ("_slots", "length", "pool", "recurrence", "salt", "tokens")
 
     def __init__(self, pool: KVPool, tokens: list[int]) -> None:
         self.pool = pool
         self.tokens = tokens
         self.length = 0
+        self.salt = ""
         self._slots: Slots = np.empty(64, np.int32)
         self.recurrence = None if pool.recurrent is None else pool.recurrent.begin()
 

@@ -21,9 +21,9 @@ class _Node:
     """Tokens that follow those of the node above, and the slots of their rows.
 
     Attributes:
-        tokens: at least one, but for the root.
+        tokens: at least one, but for roots.
         slots: of these tokens; the tree has a reference to each.
-        parent: the node above; None for the root.
+        parent: the node above; None for a root.
         used: when it was last used, as a count of uses.
         children: by their first tokens.
     """
@@ -47,7 +47,7 @@ class PrefixTree:
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
-        self._root = _Node([], [], None)
+        self._roots: dict[str, _Node] = {}  # by the salts of sequences
         self._uses = count(1)
         self._kept: dict[Sequence, None] = {}  # the least recently used first
         pool.evict = self.evict
@@ -63,7 +63,8 @@ class PrefixTree:
             The number of tokens that it shares now in addition.
         """
         before = sequence.length
-        shared = self._find(sequence.tokens[:most])[1][before:]
+        root = self._roots.get(sequence.salt)
+        shared = [] if root is None else self._find(root, sequence.tokens[:most])[1][before:]
         self._pool.share(shared)
         sequence.append(shared)
         return len(shared)
@@ -79,7 +80,8 @@ class PrefixTree:
                 `Checkpoints`. Of no use here.
         """
         tokens, slots = sequence.tokens[: sequence.length], sequence.slots.tolist()
-        node, known = self._find(tokens)
+        root = self._roots.setdefault(sequence.salt, _Node([], [], None))
+        node, known = self._find(root, tokens)
         if known != slots[: len(known)]:
             self._pool.share(known)
             sequence.exchange(known)
@@ -87,7 +89,7 @@ class PrefixTree:
         if not tokens:
             return
         self._pool.share(slots)
-        if node.children or node is self._root:
+        if node.children or node is root:
             node.children[tokens[0]] = _Node(tokens, slots, node, next(self._uses))
         else:
             node.tokens += tokens
@@ -101,7 +103,7 @@ class PrefixTree:
             sequence: the other, which was added.
         """
         self.drop(kept)
-        kept.tokens = sequence.tokens[: sequence.length]
+        kept.tokens, kept.salt = sequence.tokens[: sequence.length], sequence.salt
         self.extend(kept, sequence.length)
         self._kept[kept] = None
 
@@ -121,9 +123,9 @@ class PrefixTree:
         """Frees all slots that no sequence has."""
         self._trim(self._pool.capacity)
 
-    def _find(self, tokens: list[int]) -> tuple[_Node, list[int]]:
-        """Returns the node where the longest known beginning of tokens ends, and its slots."""
-        node, slots = self._root, list[int]()
+    def _find(self, node: _Node, tokens: list[int]) -> tuple[_Node, list[int]]:
+        """Returns the node below a root where the longest known beginning ends, and its slots."""
+        slots = list[int]()
         while (begin := len(slots)) < len(tokens) and tokens[begin] in node.children:
             child = node.children[tokens[begin]]
             same = _common(child.tokens, tokens[begin : begin + len(child.tokens)])
@@ -160,13 +162,14 @@ class PrefixTree:
             parent = node.parent
             assert parent is not None, "the root is no leaf"
             del parent.children[node.tokens[0]]
-            if not parent.children and parent is not self._root:
+            if not parent.children and parent.parent is not None:
                 heappush(leaves, (parent.used, parent))
+        self._roots = {salt: root for salt, root in self._roots.items() if root.children}
         return freed
 
     def _nodes(self) -> Iterator[_Node]:
-        """Yields all nodes but the root."""
-        waiting = list(self._root.children.values())
+        """Yields all nodes but the roots."""
+        waiting = [node for root in self._roots.values() for node in root.children.values()]
         while waiting:
             node = waiting.pop()
             waiting += node.children.values()
@@ -193,7 +196,8 @@ class Checkpoints:
         """See `PrefixTree`: lets a sequence become the longest fork that it begins like."""
         before, tokens = sequence.length, sequence.tokens
         for fork in sorted(self._forks, key=lambda fork: -fork.length):
-            if before < fork.length <= most and fork.tokens == tokens[: fork.length]:
+            alike = fork.salt == sequence.salt and fork.tokens == tokens[: fork.length]
+            if alike and before < fork.length <= most:
                 self._use(fork)
                 sequence.become(fork, fork.length)
                 break
@@ -203,8 +207,8 @@ class Checkpoints:
         """See `PrefixTree`: keeps a fork of so many tokens, if any."""
         if not checkpoint:
             return
-        tokens = sequence.tokens[:checkpoint]
-        same = next((fork for fork in self._forks if fork.tokens == tokens), None)
+        mine = sequence.salt, sequence.tokens[:checkpoint]
+        same = next((fork for fork in self._forks if (fork.salt, fork.tokens) == mine), None)
         if same is None:
             self._hold(sequence.fork(checkpoint), False)
         else:
@@ -213,10 +217,10 @@ class Checkpoints:
     def keep(self, kept: Sequence, sequence: Sequence) -> None:
         """See `PrefixTree`."""
         self.drop(kept)
-        kept.tokens = sequence.tokens[: sequence.length]
+        kept.tokens, kept.salt = sequence.tokens[: sequence.length], sequence.salt
         kept.become(sequence, sequence.length)
         for fork in [fork for fork, of_session in self._forks.items() if not of_session]:
-            if fork.tokens == kept.tokens:  # this one replaces it
+            if (fork.salt, fork.tokens) == (kept.salt, kept.tokens):  # this one replaces it
                 self.drop(fork)
         self._hold(kept, True)
 

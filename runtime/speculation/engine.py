@@ -76,6 +76,7 @@ class Engine:
             MemoryLimitError: if it may need more slots than there are.
         """
         generation = Generation(request, self.target.sequence(list(request.prompt)))
+        generation.sequence.salt = request.salt
         with self._changed:
             self.require_open()
             self._schedule.add(generation)

@@ -66,6 +66,7 @@ class Request:
         logprobs: number of log-probabilities to give with each token besides its own; None: none.
         prediction: tokens that are expected, from which all draft sources but none begin.
         kept: a sequence that shares all slots when the generation has ended; None: none does.
+        salt: it shares slots with generations of the same salt alone.
     """
 
     prompt: ListLike[int]
@@ -76,6 +77,7 @@ class Request:
     logprobs: int | None = None
     prediction: ListLike[int] = ()
     kept: Sequence | None = None
+    salt: str = ""
 
 
 @dataclass(frozen=True)

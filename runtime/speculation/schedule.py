@@ -183,6 +183,7 @@ def _reads_alike(part: Scheduled, generation: Generation) -> bool:
     begin, reading = mine.length, part.reading[:_WORTH_WAITING]
     return (
         begin == other.length
+        and mine.salt == other.salt
         and mine.slots[-1:].tolist() == other.slots[-1:].tolist()  # after the same beginning
         and len(reading) == _WORTH_WAITING
         and mine.tokens[begin : begin + _WORTH_WAITING] == reading

@@ -23,6 +23,7 @@ from edgespec.runtime.text.tokenizer_files import (
 if TYPE_CHECKING:
     from edgespec.runtime.text.chat import ChatTemplate
 
+_LONG = 4096  # ids that take a while to decode
 _AROUND = 1000  # ids checked below and above the number of tokens to see whether ids have gaps
 
 
@@ -168,7 +169,10 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Returns the text of token ids; bytes that are not UTF-8 become U+FFFD."""
-        return self._backend.decode(list(ids), skip_special_tokens=skip_special)
+        if len(ids) < _LONG:
+            return self._backend.decode(list(ids), skip_special_tokens=skip_special)
+        # Other than `decode`, it lets other threads go on meanwhile.
+        return self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special)[0]
 
     @cached_property
     def added_tokens(self) -> dict[str, int]:

@@ -110,7 +110,7 @@ def test_what_llama_vim_asks_for(running, plain):
 
 @pytest.mark.parametrize("warms", [VSCODE_WARMS, VIM_WARMS], ids=["vscode", "vim"])
 def test_a_request_without_tokens_reads_the_files(running, plain, warms):
-    given = running.post(warms, "/infill")
+    given = running.post({**warms, "prompt_cache_key": "mine"}, "/infill")
     assert given.status_code == 200
     if warms is VIM_WARMS:
         assert given.json() == {}
@@ -118,15 +118,16 @@ def test_a_request_without_tokens_reads_the_files(running, plain, warms):
         assert (given.json()["content"], given.json()["tokens_predicted"]) == ("", 0)
     files = [(CHUNK["filename"], CHUNK["text"])]
     read = len(plain.infill_prompt("", "", files).tokens) - 2
-    after = running.post(VSCODE, "/infill").json()
+    after = running.post({**VSCODE, "prompt_cache_key": "mine"}, "/infill").json()
     assert after["tokens_cached"] == after["timings"]["cache_n"] == read
     assert after["content"] == expected(plain).text
 
 
 def test_typing_reads_what_is_new_only(running, plain):
     """The number of rows that are read is what is behind the edit."""
-    before = running.post(VSCODE, "/infill").json()
-    after = running.post({**VSCODE, "prompt": LINE + "a"}, "/infill").json()
+    mine = {**VSCODE, "prompt_cache_key": "typing"}
+    before = running.post(mine, "/infill").json()
+    after = running.post({**mine, "prompt": LINE + "a"}, "/infill").json()
     files = [(CHUNK["filename"], CHUNK["text"])]
     same = len(plain.infill_prompt(BEFORE + LINE, "", files).tokens) - 2
     assert before["tokens_cached"] == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ import httpx
 import openai
 import pytest
 from commandline import FAST, fails
-from servers import MODEL, PROMPT, serving, until
+from servers import MODEL, PROMPT, serving, started, until
 
 from edgespec.server.service import TextService
 
@@ -247,14 +246,6 @@ def test_a_shutdown_does_not_wait_for_a_client_that_reads_nothing(plain):
 
 
 # The command
-
-
-def started(process):
-    """The address that a server says it has, once it does."""
-    for line in process.stderr:
-        if found := re.search(rb"(\S+) is served on (http://\S+):", line):
-            return found[1].decode(), found[2].decode()
-    raise AssertionError("it did not start")
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -122,3 +124,11 @@ def fail_later(monkeypatch: pytest.MonkeyPatch, llm: LLM) -> None:
         return forward(*arguments)
 
     monkeypatch.setattr(target, "forward", failing)
+
+
+def started(process: subprocess.Popen[bytes]) -> tuple[str, str]:
+    """Returns the name and the address that a server says it has, once it does."""
+    for line in process.stderr:
+        if found := re.search(rb"(\S+) is served on (http://\S+):", line):
+            return found[1].decode(), found[2].decode()
+    raise AssertionError("it did not start")

@@ -154,3 +154,20 @@ class Leftovers(RuleBasedStateMachine):
 
 
 TestLeftovers = Leftovers.TestCase
+
+
+def test_sequences_share_with_those_of_their_salt_alone():
+    pool, tree = tree_of()
+    for salt in ("", "one"):
+        sequence = Sequence(pool, [1, 2, 3])
+        sequence.salt = salt
+        sequence.append(pool.take(3))
+        leave(tree, sequence)
+    assert pool.used == 6
+    for salt, known in (("", 3), ("one", 3), ("two", 0)):
+        other = Sequence(pool, [1, 2, 3, 4])
+        other.salt = salt
+        assert tree.extend(other, 3) == known
+        other.free()
+    tree.clear()
+    assert pool.used == 0
