@@ -77,7 +77,7 @@ class LLM:
         self.options = checked(LoadOptions, options)
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.draft = self.options.draft
-        self.tokenizer = Tokenizer.from_folder(self.bundle.path)
+        self.tokenizer = Tokenizer.of(self.bundle)
         files = PromptFiles.asked_for(self.options)
         self.plan = planned(self.bundle, self.options)
         self.context_length = self.plan.context

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import edgespec
-from edgespec.errors import EdgespecError, InputError, MemoryLimitError
+from edgespec.errors import EdgespecError, InputError, MemoryLimitError, printable
 
 COMMANDS = {
     "run": "complete a prompt with a bundle",
@@ -216,7 +216,8 @@ def _fail(message: str, code: int) -> int:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(map(str.strip, text.splitlines()))  # keeps spaces inside file names
+    # Spaces inside file names stay; names from files of strangers may hold escapes for terminals.
+    return printable(" ".join(map(str.strip, text.splitlines())))
 
 
 def _abandon_stdout() -> None:
