@@ -105,7 +105,8 @@ def _unreadable(error: OSError) -> int:
 def _unexpected(error: Exception) -> tuple[str, int]:
     """Returns the message and the exit code for an unexpected error."""
     name, text = type(error).__name__, _one_line(str(error))
-    if isinstance(error, MemoryError):
+    mapped = isinstance(error, ImportError) and "failed to map segment" in text
+    if isinstance(error, MemoryError) or mapped:
         return (
             f"memory ran out ({text or name}): close other programs, or run `edgespec plan` to see "
             "what needs how much memory and what fits",

@@ -78,15 +78,13 @@ Body = TypeVar("Body", bound=Fields)
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
-async def read(request: Request, kind: type[Body], limit: int, any_type: bool = False) -> Body:
+async def read(request: Request, kind: type[Body], limit: int) -> Body:
     """Reads and checks the body of a request.
 
     Args:
         request: request to read.
         kind: class of the body.
         limit: maximum number of bytes.
-        any_type: whether programs may leave the content type as it is, as curl does with `-d`. Web
-            pages, whose requests have an origin, may not.
 
     Raises:
         ClientDisconnect: if the client disconnects meanwhile.
@@ -94,7 +92,7 @@ async def read(request: Request, kind: type[Body], limit: int, any_type: bool = 
     """
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Browsers let pages of other sites post some content types without asking, but not JSON.
-    if content != "application/json" and not (any_type and "origin" not in request.headers):
+    if content != "application/json":
         raise RequestError(
             415, f"the content type is {shown(content)}: send application/json", "not_json"
         )

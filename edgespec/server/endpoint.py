@@ -65,7 +65,6 @@ class Endpoint(ABC, Generic[Body]):
     Args:
         served: model that is served.
         bodies: class of the request bodies.
-        any_type: see `read`.
         require: checks the name of the model that a body has against that of the served one.
     """
 
@@ -73,17 +72,16 @@ class Endpoint(ABC, Generic[Body]):
         self,
         served: Served,
         bodies: type[Body],
-        any_type: bool = False,
         require: Callable[[str | None, str], None] = require_model,
     ) -> None:
         self.served = served
-        self._bodies, self._any_type, self._require = bodies, any_type, require
+        self._bodies, self._require = bodies, require
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         limit = self.served.body_limit
         try:
-            body = await read(Request(scope, receive), self._bodies, limit, self._any_type)
+            body = await read(Request(scope, receive), self._bodies, limit)
         except ClientDisconnect:
             return
         self._require(getattr(body, "model", None), self.served.model)
