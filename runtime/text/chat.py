@@ -192,8 +192,9 @@ class _Counted(NodeTransformer):
         return self._filtered(nodes.List(node.nodes, lineno=node.lineno), _JOINED)
 
     @staticmethod
-    def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
-        return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+    def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
+        expression = cast("nodes.Expr", node)
+        return nodes.Filter(expression, name, [], [], None, None, lineno=node.lineno)
 
 
 class _GenerationBlock(Extension):
