@@ -59,6 +59,20 @@ def machine() -> str:
     return platform.machine().lower() if target == "universal2" else target
 
 
+def without_wheels(system: str, processor: str, libc: tuple[str, str]) -> str | None:
+    """Says why ONNX Runtime cannot be installed here, before pip's resolver does; None: it can."""
+    if processor.lower() not in MACHINES:
+        return f"processors of the kind {processor}"
+    if system == "darwin" and MACHINES[processor.lower()] == "x86":
+        return "Intel Macs"
+    name, version = libc
+    if system == "linux" and name != "glibc":
+        return "Linux without glibc"
+    if system == "linux" and tuple(map(int, version.split(".")[:2])) < (2, 28):
+        return f"Linux with glibc {version}, but from 2.28 on"
+    return None
+
+
 class BuildLibrary(build_ext):
     """Compiles sources side by side, each with its flags, and links them to a plain library."""
 
@@ -146,6 +160,11 @@ class AnyPython(bdist_wheel):
         """The wheel's tag, of the one processor that the library is for."""
         return "py3", "none", super().get_tag()[2].replace("universal2", machine())
 
+
+if __name__ == "__main__" and (
+    unsupported := without_wheels(sys.platform, machine(), platform.libc_ver())
+):
+    sys.exit(f"edgespec: ONNX Runtime has no wheels for {unsupported}: see docs/devices.md")
 
 setup(
     ext_modules=[

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 def reason(error: object, most: int = 200) -> str:
     """Returns the message of a foreign error as one line of at most `most` characters."""
-    return " ".join(str(error).split())[:most]
+    return printable(" ".join(str(error).split())[:most])
+
+
+def printable(text: str) -> str:
+    """Returns text that does nothing to a terminal: control characters are written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+@contextmanager
+def caught_panics() -> Iterator[None]:
+    """Makes panics of libraries in Rust errors: as BaseExceptions they would end a thread.
+
+    Raises:
+        RuntimeError: instead of a PanicException.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise RuntimeError(reason(error)) from error
 
 
 class EdgespecError(Exception):

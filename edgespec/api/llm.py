@@ -80,7 +80,7 @@ class LLM:
         self.options = checked(LoadOptions, options)
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.draft = self.options.draft
-        self.tokenizer = Tokenizer.from_folder(self.bundle.path)
+        self.tokenizer = Tokenizer.of(self.bundle)
         if self.bundle.target.embedding is None:
             self.tokenizer.require_messages_shown(self.bundle.path)
         files = PromptFiles.asked_for(self.options, self.bundle)

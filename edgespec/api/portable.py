@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import shutil
 import time
 from pathlib import Path
 
 from edgespec.bundle import Bundle
 from edgespec.errors import InputError
-from edgespec.system.cachedir import cache_folder
+from edgespec.system.cachedir import cache_folder, intact, seal
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +24,8 @@ def portable_graph(
 ) -> Path:
     """Returns the ONNX file of a role's portable graph, beside its weights.
 
-    It is in the cache folder, by the hashes of the native graph and of its tiles.
+    It is in the cache folder, by the hashes of the native graph and of its tiles, and made anew if
+    it is damaged.
 
     Args:
         bundle: the bundle, whose role has a native graph.
@@ -47,15 +49,19 @@ def portable_graph(
         graph = hashlib.sha256(part).hexdigest()
     facts = repr((VERSION, accuracy, half, graph, data))
     made = folder / hashlib.sha256(facts.encode()).hexdigest()[:24]
-    if not made.is_dir():
+    if not intact(made):
+        if made.exists():
+            _log.warning("%s is damaged or of another version, and is made anew", made)
         begin = time.perf_counter()
         try:
+            shutil.rmtree(made, ignore_errors=True)
             lower(bundle.path / native.graph, made, accuracy, half, part)
         except OSError as error:
             raise InputError(
                 f"{folder}: the graph for this device cannot be written "
                 f"({error.strerror or error}): make room, or set EDGESPEC_CACHE to another folder"
             ) from error
+        seal(made)
         _log.info(
             "made the portable graph of the %s in %.0f s: %.0f MB in %s",
             name, time.perf_counter() - begin, (made / DATA).stat().st_size / 1e6, made,

@@ -93,7 +93,7 @@ class PromptFiles:
                 names = [name for name in file.keys() if wanted(name)]  # noqa: SIM118
                 tensors = {name: file.get_tensor(name) for name in names}
             if seals.get("version") != VERSION or any(
-                seals.get(name) != _seal(key, name, array) for name, array in tensors.items()
+                seals.get(name) != seal(key, name, array) for name, array in tensors.items()
             ):
                 raise DamagedError("its content is not what was written")
         except FileNotFoundError as error:  # removed by another process, or by its user
@@ -119,7 +119,7 @@ class PromptFiles:
             OSError: if it cannot be written.
         """
         path = self._path(chain[-1])
-        seals = {name: _seal(chain[-1], name, array) for name, array in tensors.items()}
+        seals = {name: seal(chain[-1], name, array) for name, array in tensors.items()}
         data = save(dict(tensors), {"kind": _KIND, "version": VERSION, **seals})
         self._create()
         if not self._make_room(len(data), {self._path(key).name for key in chain}):
@@ -168,7 +168,7 @@ class PromptFiles:
         return self.folder / (key + _SUFFIX)
 
 
-def _seal(key: str, name: str, array: Array) -> str:
+def seal(key: str, name: str, array: Array) -> str:
     """Returns a hash of a tensor, and of where it belongs."""
     sealed = hashlib.sha256(f"{key} {name} {array.dtype} {array.shape}".encode())
     sealed.update(array.tobytes())

@@ -9,6 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from edgespec.api.prompt_files import seal
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array
@@ -16,9 +17,10 @@ from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.pool import Sequence
 from edgespec.system.files import replaced
 
-VERSION = "2"
+VERSION = "3"
 _KIND = "edgespec session"
 _TOKENS = "tokens"
+_FACTS = {"kind", "version", "bundle"}
 
 Tensors = Mapping[str, Array]
 Models = Mapping[str, Model]
@@ -56,7 +58,8 @@ def save(path: Path, digest: str, tensors: Tensors) -> None:
     Raises:
         InputError: if the file cannot be written.
     """
-    metadata = {"kind": _KIND, "version": VERSION, "bundle": digest}
+    seals = {name: seal(digest, name, array) for name, array in tensors.items()}
+    metadata = {**seals, "kind": _KIND, "version": VERSION, "bundle": digest}
     try:
         with replaced(path) as partial:
             save_file(dict(tensors), partial, metadata)
@@ -68,14 +71,20 @@ def load(path: Path, digest: str) -> Tensors:
     """Reads a file that `save` has written.
 
     Raises:
-        InputError: if it cannot be read, or belongs to another version or bundle.
+        InputError: if it cannot be read, is damaged, or belongs to another version or bundle.
     """
     try:
         with safe_open(path, "numpy") as file:
-            _check(path, file.metadata() or {}, digest)
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+            _check(path, seals := file.metadata() or {}, digest)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, TypeError) as error:
         raise InputError(f"{path} cannot be read as a session ({error}): save it again") from error
+    # Whoever changed a file must not be able to change a text.
+    if seals.keys() - _FACTS != tensors.keys() or any(
+        seals[name] != seal(digest, name, array) for name, array in tensors.items()
+    ):
+        raise InputError(f"{path} is damaged (its content is not what was saved): save it again")
+    return tensors
 
 
 def restore(path: Path, tensors: Tensors, models: Models, kept: Sequence, most: int) -> None:

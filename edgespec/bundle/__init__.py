@@ -193,6 +193,7 @@ def _read_manifest(path: Path) -> Manifest:
             hint = f"{found}: give a folder that `edgespec export MODEL -o BUNDLE` has written"
         raise BundleError(f"{path} is not a bundle: {hint}")
     try:
+        _check_inside(path, MANIFEST)
         data = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         raise BundleError(f"{file}: not readable as JSON ({error}): export it again") from error
@@ -224,7 +225,8 @@ def used_files(manifest: Manifest) -> list[str]:
 def _check_inside(folder: Path, name: str) -> None:
     """Checks that a file name is valid and stays in the folder.
 
-    Refused are `..`, absolute paths, symbolic links that lead outside, and unprintable characters.
+    Refused are `..`, absolute paths, unprintable characters, and symbolic links that lead outside,
+    except those of the Hub's cache to the blobs of the same repository.
 
     Raises:
         BundleError: if the name is refused.
@@ -232,10 +234,18 @@ def _check_inside(folder: Path, name: str) -> None:
     pure = PurePosixPath(name)
     unsafe = pure.is_absolute() or ".." in pure.parts or any(c in name for c in "\\:")
     unsafe = unsafe or not name.isprintable()
-    if unsafe or not (folder / name).resolve().is_relative_to(folder.resolve()):
+    if unsafe:
         raise BundleError(
             f"{folder / MANIFEST}: file name {name!r} is outside the bundle's folder or invalid: "
             "do not use this bundle"
+        )
+    inside, found = folder.resolve(), (folder / name).resolve()
+    # The Hub's cache: REPOSITORY/snapshots/COMMIT/name links to REPOSITORY/blobs/hash.
+    blobs = [p.parent / "blobs" for p in inside.parents if p.name == "snapshots"]
+    if not any(found.is_relative_to(each) for each in (inside, *blobs)):
+        raise BundleError(
+            f"{folder / name} is a link to {found}, outside the bundle's folder: put the file "
+            "itself there, or do not use this bundle"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from edgespec.bundle.manifest import (
     POOLINGS,
@@ -15,6 +16,7 @@ from edgespec.bundle.manifest import (
     SkipSet,
 )
 from edgespec.bundle.sublayers import ATTENTION, FUSION, KINDS
+from edgespec.system import records
 
 _BLOCKS = ("int4", "int8")
 _FLOATS = ("fp16", "fp32")
@@ -45,7 +47,20 @@ def fault(manifest: Manifest) -> str | None:
     for field, value, valid in _checks(manifest):
         if not valid:
             return f"manifest.{field} is {value!r:.80}, which is not valid"
+    roles = [replace(role, embedding=None) for role in manifest.roles.values()]
+    parts = (*manifest.roles, *manifest.tokenizer, *roles)
+    if (text := _unprintable(records.encode(parts))) is not None:
+        return f"{text!a:.80} in it holds control characters"
     return None
+
+
+def _unprintable(value: object) -> str | None:
+    """Returns a text among JSON values that would do something to a terminal; None if none does."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        return next((found for each in value if (found := _unprintable(each)) is not None), None)
+    return value if isinstance(value, str) and not value.isprintable() else None
 
 
 def _checks(manifest: Manifest) -> Iterator[_Check]:

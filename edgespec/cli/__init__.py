@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import edgespec
-from edgespec.errors import EdgespecError, InputError, MemoryLimitError
+from edgespec.errors import EdgespecError, InputError, MemoryLimitError, printable
 
 COMMANDS = {
     "run": "complete a prompt with a bundle",
@@ -105,7 +105,8 @@ def _unreadable(error: OSError) -> int:
 def _unexpected(error: Exception) -> tuple[str, int]:
     """Returns the message and the exit code for an unexpected error."""
     name, text = type(error).__name__, _one_line(str(error))
-    if isinstance(error, MemoryError):
+    mapped = isinstance(error, ImportError) and "failed to map segment" in text
+    if isinstance(error, MemoryError) or mapped:
         return (
             f"memory ran out ({text or name}): close other programs, or run `edgespec plan` to see "
             "what needs how much memory and what fits",
@@ -216,7 +217,8 @@ def _fail(message: str, code: int) -> int:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(map(str.strip, text.splitlines()))  # keeps spaces inside file names
+    # Spaces inside file names stay; names from files of strangers may hold escapes for terminals.
+    return printable(" ".join(map(str.strip, text.splitlines())))
 
 
 def _abandon_stdout() -> None:

@@ -61,7 +61,7 @@ def application(
     pages = Middleware(
         CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]
     )
-    gate = Middleware(_Gate, api_key=api_key, hosts=hosts, metrics=metrics)
+    gate = Middleware(_Gate, api_key=api_key, hosts=hosts, metrics=metrics, origins=origins)
     return Starlette(
         routes=[
             page_route(),
@@ -87,9 +87,14 @@ class _Gate:
     """
 
     def __init__(
-        self, app: ASGIApp, api_key: str | None, hosts: Iterable[str] | None, metrics: Metrics
+        self,
+        app: ASGIApp,
+        api_key: str | None,
+        hosts: Iterable[str] | None,
+        metrics: Metrics,
+        origins: Sequence[str],
     ) -> None:
-        self._app = app
+        self._app, self._origins = app, origins
         self._key = None if api_key is None else api_key.encode()
         self._hosts = None if hosts is None else frozenset(hosts)
         self._metrics = metrics
@@ -108,6 +113,14 @@ class _Gate:
                 403, "the server only accepts requests to localhost: use that name, or start it "
                 "with --allow-host or --host",
                 "unknown_host",
+            )  # fmt: skip
+        # What a page of another site asks for, which no Origin tells of where nothing is posted.
+        foreign = request.headers.get("sec-fetch-site") == "cross-site"
+        known = {"*", request.headers.get("origin")}.intersection(self._origins)
+        if foreign and not known and request.scope["path"].startswith(ollama.PREFIX):
+            return RequestError(
+                403, "pages of other sites may not use this server: start it with --allow-origin",
+                "cross_site",
             )  # fmt: skip
         # The path that routing uses. A URL would also depend on the untrusted Host header.
         if self._key is None or request.scope["path"] in _OPEN:

@@ -99,14 +99,12 @@ def one_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).translate(_LINE_ENDS)
 
 
-async def read(request: Request, limit: int, any_type: bool = False) -> bytes:
+async def read(request: Request, limit: int) -> bytes:
     """Reads the body of a request, for `parsed`.
 
     Args:
         request: request to read.
         limit: maximum number of bytes.
-        any_type: whether programs may leave the content type as it is, as curl does with `-d`. Web
-            pages, whose requests have an origin, may not.
 
     Raises:
         ClientDisconnect: if the client disconnects meanwhile.
@@ -114,7 +112,7 @@ async def read(request: Request, limit: int, any_type: bool = False) -> bytes:
     """
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Browsers let pages of other sites post some content types without asking, but not JSON.
-    if content != "application/json" and not (any_type and "origin" not in request.headers):
+    if content != "application/json":
         raise RequestError(
             415, f"the content type is {shown(content)}: send application/json", "not_json"
         )

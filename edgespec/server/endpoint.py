@@ -72,7 +72,6 @@ class Endpoint(ABC, Generic[Body]):
     Args:
         served: model that is served.
         bodies: class of the request bodies.
-        any_type: see `read`.
         require: checks the name of the model that a body has against that of the served one.
     """
 
@@ -80,17 +79,16 @@ class Endpoint(ABC, Generic[Body]):
         self,
         served: Served,
         bodies: type[Body],
-        any_type: bool = False,
         require: Callable[[str | None, str], None] = require_model,
     ) -> None:
         self.served = served
-        self._bodies, self._any_type, self._require = bodies, any_type, require
+        self._bodies, self._require = bodies, require
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         served = self.served
         try:
-            data = await read(Request(scope, receive), served.body_limit, self._any_type)
+            data = await read(Request(scope, receive), served.body_limit)
         except ClientDisconnect:
             return
 

@@ -7,15 +7,11 @@ import json
 import logging
 import os
 import sys
-import threading
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
-from edgespec.system import records
-
-_Record = TypeVar("_Record")
+_SEAL = "seal.json"
+_INTACT = set[Path]()  # folders that this process has hashed
 
 _log = logging.getLogger(__name__)
 
@@ -40,49 +36,36 @@ def cache_folder(name: str) -> Path | None:
     return folder
 
 
-def cache_file(name: str, facts: object) -> Path | None:
-    """Returns the path of the record that belongs to these facts; None if there is no cache.
-
-    Args:
-        name: name of the sub-folder.
-        facts: everything that the record depends on; its `repr` is hashed into the file name.
-    """
-    folder = cache_folder(name)
-    if folder is None:
-        return None
-    return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.json"
-
-
-def store(file: Path | None, record: object) -> None:
-    """Writes a dataclass as JSON, replacing the file atomically; only warns if it cannot.
-
-    Args:
-        file: path from `cache_file`; nothing is written if it is None.
-        record: dataclass to write.
-    """
-    if file is None:
-        return
-    partial = file.with_suffix(f".partial-{os.getpid()}-{threading.get_ident()}")
+def seal(folder: Path) -> None:
+    """Notes the hashes of what a folder of the cache holds now; only warns if it cannot."""
     try:
-        partial.write_text(json.dumps(records.encode(record)), encoding="utf-8")
-        partial.replace(file)
+        (folder / _SEAL).write_text(json.dumps(_hashes(folder)), encoding="utf-8")
     except OSError as error:
-        warn_unwritable(file.parent, error)
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        warn_unwritable(folder.parent, error)
 
 
-def stored(file: Path | None, kind: type[_Record]) -> _Record | None:
-    """Reads a dataclass that `store` has written; None if the file is missing or damaged."""
-    if file is None:
-        return None
-    try:
-        return records.decode(kind, json.loads(file.read_text(encoding="utf-8")), file.name)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        _log.info("%s cannot be used (%s) and is replaced", file, error)
-        return None
+def intact(folder: Path) -> bool:
+    """Whether a folder of the cache holds what it held when it was sealed.
+
+    Each is hashed when this process first asks.
+    """
+    if folder not in _INTACT:
+        try:
+            if json.loads((folder / _SEAL).read_text(encoding="utf-8")) != _hashes(folder):
+                return False
+        except (OSError, ValueError, RecursionError):
+            return False
+        _INTACT.add(folder)
+    return True
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    found = {}
+    for file in sorted(folder.iterdir()):
+        if file.name != _SEAL and not file.is_dir():
+            with file.open("rb") as content:
+                found[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
+    return found
 
 
 def warn_unwritable(folder: Path, error: OSError) -> None:

@@ -87,7 +87,7 @@ def scan(
             "one that another program exported, or without edgespec's compiled operators: leave "
             "out --layer-skip"
         )
-    tokenizer = Tokenizer.from_folder(bundle.path)
+    tokenizer = Tokenizer.of(bundle)
     target = load_model(bundle, TARGET, Placement(HOST), threads)
     trial = _trial(target, tokenizer, text)
     passes = PassCost.measure(target, _SECONDS)

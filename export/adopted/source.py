@@ -168,7 +168,17 @@ def export_by_optimum(model: str, folder: Path) -> str:
             "--via optimum needs a Python interpreter, and this program has one built in: run "
             f"optimum-cli yourself, and export the folder that it makes ({_INSTALL})"
         )
-    command = [python, "-m", "optimum.commands.optimum_cli", "export", "onnx", "--model", model]
+    # -P: a file of the current folder, such as types.py, must not hide a module of Python.
+    command = [
+        python,
+        "-P",
+        "-m",
+        "optimum.commands.optimum_cli",
+        "export",
+        "onnx",
+        "--model",
+        model,
+    ]
     done: subprocess.CompletedProcess[str] = subprocess.run(
         [*command, "--task", "text-generation-with-past", str(folder)],
         capture_output=True, encoding="utf-8", errors="replace", check=False,

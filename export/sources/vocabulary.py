@@ -10,7 +10,7 @@ from typing import Protocol
 
 import tokenizers
 
-from edgespec.errors import CheckpointError
+from edgespec.errors import CheckpointError, caught_panics
 from edgespec.models.fields import Fields
 
 
@@ -141,7 +141,8 @@ def _is_written(checkpoint: HasTokenizer, token: str) -> bool:
 def _read_tokens(path: Path, text: str) -> dict[str, int]:
     """Reads the tokens with the library that the runtime uses, so that bundles can be loaded."""
     try:
-        return tokenizers.Tokenizer.from_str(text).get_vocab()
+        with caught_panics():
+            return tokenizers.Tokenizer.from_str(text).get_vocab()
     except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(
             f"{path} is not a tokenizer that can be used ({error}): download it again"

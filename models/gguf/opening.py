@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from gguf import LlamaFileType
+
 from edgespec.bundle.manifest import LAST_TOKEN, MEAN, Embedding
 from edgespec.errors import CheckpointError
 from edgespec.models.fields import Fields
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _READERS = {"lfm2": Lfm2Reader, "qwen35": Qwen35Reader}
+_UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
 _TEMPLATE = "tokenizer.chat_template"
 # llama.cpp's numbers of ways to pool, of which 2 is the first token and 4 a ranking.
 _NONE, _POOLINGS = 0, {1: MEAN, 3: LAST_TOKEN}
@@ -61,7 +64,7 @@ def open_gguf(path: Path) -> Opened:
         config,
         Parts(tensors, reader.rows(tensors)),
         files,
-        _usual(header),
+        _kind(header),
         _pooled(metadata, str(kind)),
     )
 
@@ -77,13 +80,23 @@ def parts(name: str) -> list[str]:
     return [f"{match[1]}-{n:05}-of-{match[3]}{SUFFIX}" for n in range(1, int(match[3]) + 1)]
 
 
-def _usual(header: Header) -> str:
-    """The encoding of most values, empty if they are not rounded to blocks."""
+def _kind(header: Header) -> str:
+    """The type that the file tells, such as Q4_K_M, and the encoding of most values if it differs.
+
+    Empty if most values are not rounded to blocks.
+    """
     values: Counter[Encoding] = Counter()
     for entry in header.entries.values():
         values[entry.encoding] += math.prod(entry.shape)
     encoding = max(values, key=values.__getitem__)
-    return encoding.name if encoding.block > 1 else ""
+    if encoding.block == 1:
+        return ""
+    told = header.metadata.get("general.file_type")
+    names = {int(each): each.name.removeprefix("MOSTLY_") for each in LlamaFileType}
+    name = names.get(told, "") if isinstance(told, int) else ""
+    if not name or told in _UNTOLD:
+        return encoding.name
+    return name if name.startswith(encoding.name) else f"{name} (mostly {encoding.name})"
 
 
 def _whole(path: Path) -> Header:

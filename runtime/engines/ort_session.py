@@ -18,6 +18,9 @@ from edgespec.runtime.arrays import Array
 # These operators may run on the CPU: they only read a tensor's shape, which is known there.
 _SHAPE_ONLY = frozenset({"Shape", "Size"})
 
+# What C++ and the system say where memory or threads' stacks cannot be had, as under `ulimit -v`.
+_NO_MEMORY = ("bad_alloc", "Cannot allocate memory", "Failed to allocate memory")
+
 ort.disable_telemetry_events()  # another package may have imported it before it was switched off
 
 
@@ -45,12 +48,15 @@ def open_session(
 
     Raises:
         DeviceError: if ONNX Runtime refuses the graph.
+        MemoryError: if memory does not suffice.
     """
     try:
         source = graph if isinstance(graph, bytes) else str(graph)
         # ONNX Runtime's own fallback would print to stdout and use another device.
         return ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
     except Exception as error:  # its exceptions have no narrower base class
+        if any(each in str(error) for each in _NO_MEMORY):
+            raise MemoryError(first_line(error)) from error
         raise DeviceError(
             f"{name or name_of(graph)}: ONNX Runtime {ort.__version__} refused it "
             f"({first_line(error)}): try another --device, or export it again"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, NoReturn
+from functools import wraps
+from typing import Any, NoReturn, cast
 
 import jinja2
 from jinja2 import nodes
@@ -14,6 +16,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import do_items
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 from edgespec.errors import InputError, reason
 from edgespec.runtime.text.streaming import AsWritten
@@ -25,6 +28,11 @@ _HELLO: Mapping[str, Any] = {"role": "user", "content": "hello"}
 _CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}
 _CALLING: Mapping[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 _PROBE = "probe"
+_MOST_STEPS = 200_000  # items of loops, calls, filters and operations of one rendering
+_MOST_SIZE = 1 << 24  # characters of a text, items of a list
+_MOST_BITS = 1 << 16
+_AT_ONCE = 64  # characters or items that count as a step where all are read or made at once
+_ITEMS, _JOINED = " items", " joined"  # filters that no template can name
 
 
 def template_fault(source: str, special_tokens: Mapping[str, str]) -> str | None:
@@ -66,10 +74,11 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self.unset: set[str] = set()
-        environment = ImmutableSandboxedEnvironment(
+        environment = _Bounded(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols],
             undefined=_noted_in(self.unset),
         )  # fmt: skip
+        self._environment = environment
         environment.filters["tojson"] = _to_json
         environment.filters["items"] = _items
         environment.globals["raise_exception"] = _raise_exception
@@ -116,6 +125,7 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         try:
+            self._environment.begin()
             return self._template.render(
                 {
                     **self._special_tokens,
@@ -176,6 +186,84 @@ def _part(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}]
 
 
+class _Bounded(ImmutableSandboxedEnvironment):
+    """A sandbox in which a template ends: its steps are counted, and values have a largest size."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._steps = threading.local()
+        for name, function in self.filters.items():
+            self.filters[name] = self._filter(function)
+        self.filters[_ITEMS] = self._items
+        self.filters[_JOINED] = lambda parts: self._sized("".join(map(str, parts)))
+
+    def begin(self) -> None:
+        """Begins to count the steps of this thread's template."""
+        self._steps.left = _MOST_STEPS
+
+    def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """See `SandboxedEnvironment`; macros and recursive loops are called here, too."""
+        self._step()
+        return self._sized(super().call(context, function, *args, **kwargs))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """See `SandboxedEnvironment`."""
+        self._step()
+        bits = _bits(left) * _count(right) if operator == "**" else _bits(left) + _bits(right)
+        size = max(_size(left) * _count(right), _size(right) * _count(left))
+        if bits > _MOST_BITS or (operator == "*" and size > _MOST_SIZE):
+            raise OverflowError("a number or text of the template is too large")
+        return self._sized(super().call_binop(context, operator, left, right))
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        return cast("nodes.Template", _Counted().visit(super()._parse(source, name, filename)))
+
+    def _filter(self, function: Any) -> Any:
+        @wraps(function)  # which keeps the mark of one that reads the context
+        def filtered(*args: Any, **kwargs: Any) -> Any:
+            self._step(1 + sum(map(_size, args)) // _AT_ONCE)
+            return self._sized(function(*args, **kwargs))
+
+        return filtered
+
+    def _items(self, values: Iterable[Any]) -> Iterator[Any]:
+        for each in values:
+            self._step()
+            yield each
+
+    def _step(self, count: int = 1) -> None:
+        self._steps.left = left = getattr(self._steps, "left", _MOST_STEPS) - count
+        if left < 0:
+            raise OverflowError(f"it takes more than {_MOST_STEPS} steps")
+
+    def _sized(self, value: Any) -> Any:
+        size = _size(value)
+        self._step(size // _AT_ONCE)
+        if size > _MOST_SIZE:
+            raise OverflowError("a text of the template is too large")
+        return value
+
+
+class _Counted(NodeTransformer):
+    """Has loops take their values, and joined texts their parts, through filters."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - jinja2's name
+        self.generic_visit(node)
+        node.iter = self._filtered(node.iter, _ITEMS)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:  # noqa: N802
+        self.generic_visit(node)
+        return self._filtered(nodes.List(node.nodes, lineno=node.lineno), _JOINED)
+
+    @staticmethod
+    def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
+        expression = cast("nodes.Expr", node)
+        return nodes.Filter(expression, name, [], [], None, None, lineno=node.lineno)
+
+
 class _GenerationBlock(Extension):
     """The block `{% generation %}`, which marks answers for training; here its content only."""
 
@@ -184,6 +272,18 @@ class _GenerationBlock(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str | list | tuple | range) else 0
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _bits(value: Any) -> int:
+    return value.bit_length() if isinstance(value, int) else 0
 
 
 def _noted_in(names: set[str]) -> type[jinja2.Undefined]:

@@ -67,7 +67,9 @@ class VocabularyMap:
             return None
         path = bundle.path / bundle.draft.tokenizer
         target = Vocabulary(tokenizer, "the target's tokenizer")
-        return cls(target, Vocabulary(Tokenizer.from_file(path), str(path)))
+        draft = Tokenizer.from_file(path)
+        draft.require_below(bundle.draft.vocab_size, path)
+        return cls(target, Vocabulary(draft, str(path)))
 
     @property
     def shares_enough(self) -> bool:

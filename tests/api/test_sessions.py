@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as torch_save
 from sessions import OPTIONS, turns
 
+from edgespec.api.session_files import save
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.sequences.recurrent import CHECKPOINTS
 
@@ -232,13 +234,13 @@ def test_files_that_are_no_session_of_the_bundle_are_refused(natives, tmp_path):
     bad.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(InputError, match="cannot be read"):
         llm.load_session(bad)
-    tensors, metadata = load_file(file), {"kind": "edgespec session", "version": "2"}
+    tensors, metadata = load_file(file), {"kind": "edgespec session", "version": "3"}
     weights = torch.ones(2, dtype=torch.float8_e4m3fn)  # a checkpoint's, which numpy cannot read
     torch_save({"weight": weights}, bad)
-    with pytest.raises(InputError, match="not a session file of version 2"):
+    with pytest.raises(InputError, match="not a session file of version 3"):
         llm.load_session(bad)
     save_file(tensors, bad, {**metadata, "version": "1"})
-    with pytest.raises(InputError, match="not a session file of version 2"):
+    with pytest.raises(InputError, match="not a session file of version 3"):
         llm.load_session(bad)
     metadata["bundle"] = llm.bundle.digest
     pool = next(name for name in tensors if name.startswith("target.pool"))
@@ -253,11 +255,14 @@ def test_files_that_are_no_session_of_the_bundle_are_refused(natives, tmp_path):
         ("target.tokens", tensors["target.tokens"][:, None]),
         ("draft.tokens", tensors["draft.tokens"][1:]),
     ):
-        save_file({**tensors, name: np.array(array, order="C")}, bad, metadata)
+        save(bad, llm.bundle.digest, {**tensors, name: np.array(array, order="C")})
         with pytest.raises(InputError, match=r"is damaged \(the cache of its (target|draft)\)"):
             llm.load_session(bad)
     assert not any(model.pool.used for model in llm.models.values())
     save_file(tensors, bad, metadata)
+    with pytest.raises(InputError, match="its content is not what was saved"):
+        llm.load_session(bad)
+    save(bad, llm.bundle.digest, tensors)
     assert llm.load_session(bad).tokens
 
 
@@ -270,21 +275,40 @@ def test_a_state_is_cut_to_no_context_and_damaged_ones_are_refused(natives, pair
         assert other.load_session(file).tokens == ()
     llm.forget()
     tensors = load_file(file)
-    metadata = {"kind": "edgespec session", "version": "2", "bundle": llm.bundle.digest}
     place = tensors["target.recurrence"]
     for name, array in (
         ("recurrence", place[:1]), ("recurrence", place + 100), ("recurrence", place - [0, 1]),
         ("recurrence", place * 0 - 1), ("recurrence", place.astype(np.int32)),
         *[(name, tensors[f"target.{name}"][1:]) for name in ("rows.0", "states.0")],
     ):  # fmt: skip
-        save_file({**tensors, f"target.{name}": np.array(array, order="C")}, bad, metadata)
+        save(bad, llm.bundle.digest, {**tensors, f"target.{name}": np.array(array, order="C")})
         with pytest.raises(InputError, match="is damaged"):
             llm.load_session(bad)
     del tensors["target.recurrence"]
-    save_file(tensors, bad, metadata)
+    save(bad, llm.bundle.digest, tensors)
     with pytest.raises(InputError, match="is damaged"):
         llm.load_session(bad)
     assert nothing_is_left(llm.engine.target)
+
+
+def test_no_damaged_session_file_does_harm(natives, tmp_path):
+    llm, file, chance = natives("llama", "none"), tmp_path / "session", random.Random(49)
+    llm.forget()
+    with llm.session() as session:
+        session.generate(SHORT_PROMPT, **OPTIONS)
+        session.save(file)
+    intact = file.read_bytes()
+    for number in range(120):
+        content = bytearray(intact)
+        place = chance.randrange(2000 if number % 2 else len(content))
+        if number % 3:
+            content[place] ^= 1 << chance.randrange(8)
+        else:
+            del content[place:]
+        file.write_bytes(content)
+        with pytest.raises(InputError) as caught:
+            llm.load_session(file)
+        assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(natives, tmp_path, monkeypatch):

@@ -7,14 +7,17 @@ import os
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from checkpoints import edit_json
 from links import linked
 from manifests import manifest_of, refused
 
+from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
+from edgespec.cli import main
 from edgespec.errors import BundleError
 from edgespec.runtime.text.tokenizer import Tokenizer
 
@@ -196,7 +199,60 @@ def test_links_that_leave_the_bundle_are_refused(folder):
     outside = folder.parent / "outside"
     (folder / "target.tiles").rename(outside)
     linked(folder / "target.tiles", outside)
-    refused(folder, "is outside the bundle's folder or invalid", "'target.tiles'")
+    refused(folder, f"target.tiles is a link to {outside.resolve()}", "put the file itself there")
+    (folder / "target.tiles").unlink()
+    outside.rename(folder / "target.tiles")
+    linked(folder / MANIFEST, (folder / MANIFEST).rename(outside))
+    refused(folder, f"{MANIFEST} is a link to {outside.resolve()}")
+
+
+@pytest.mark.parametrize("below", [".", "int4"])
+def test_links_of_the_hubs_cache_stay_in_their_repository(folder, below):
+    hub = folder.parent / "hub"
+    blobs, snapshot = hub / "models--a--b/blobs", hub / "models--a--b/snapshots/c0ffee" / below
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for file in folder.iterdir():
+        target = file.rename(blobs / f"{file.name}-hash")
+        linked(snapshot / file.name, Path(os.path.relpath(target, snapshot)))
+    assert LLM(snapshot, threads=1, draft="none").generate("a", max_new_tokens=2).tokens
+    (blobs / "target.tiles-hash").rename(hub / "elsewhere")
+    (snapshot / "target.tiles").unlink()
+    linked(snapshot / "target.tiles", hub / "elsewhere")
+    refused(snapshot, "target.tiles is a link to")
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "special_tokens_map.json"])
+def test_files_that_are_not_listed_are_not_read(folder, name):
+    assert not Tokenizer.of(bundles.load(folder)).has_chat_template
+    (folder / name).write_text("[" if name.endswith("json") else "{{ 'dropped here' }}")
+    assert not Tokenizer.of(bundles.load(folder)).has_chat_template
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "\x9b31m", "a\nb", "\x07", "\u202e", "\u2028"])
+@pytest.mark.parametrize("place", ["architecture", "formats", "file", "role"])
+def test_control_characters_are_refused_and_not_shown(folder, place, text, capsys):
+    manifest = manifest_of(folder)
+    target = manifest["roles"]["target"]
+    if place == "architecture":
+        target[place] = text
+    elif place == "formats":
+        target["native"][place] = {text: 1}
+    elif place == "file":
+        manifest["files"][text] = manifest["files"]["tokenizer.json"]
+    else:
+        manifest["roles"][text] = target
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert main(["inspect", str(folder)]) == 2
+    assert text not in (shown := capsys.readouterr().err)
+    assert "\x1b" not in shown
+
+
+def test_where_a_bundle_is_from_is_shown_without_control_characters(folder, capsys):
+    edit_json(folder / MANIFEST, provenance={"target": "\x1b[2J\x9bname"})
+    assert main(["inspect", str(folder)]) == 0
+    assert r"\x1b[2J\x9bname" in (shown := capsys.readouterr().out)
+    assert "\x1b[2J" not in shown
 
 
 def test_a_linked_folder_is_the_folder(folder):

@@ -330,18 +330,23 @@ def test_no_model_is_deleted(running):
 # Access
 
 
-def test_programs_need_no_content_type_but_pages_do(running, plain):
-    """As `curl -d` posts it; pages of other sites may post that without asking, too."""
+def test_bodies_are_sent_as_json(running):
+    """Pages of other sites may post what `curl -d` posts without asking."""
     body = json.dumps({"model": MODEL, "prompt": "hello", "stream": False, "options": GREEDY})
     form = {"content-type": "application/x-www-form-urlencoded"}
     url = f"{running.url}/api/generate"
-    given = httpx.post(url, content=body, headers=form)
-    assert given.json()["response"] == plain.chat([USER], max_new_tokens=24).text
-    for origin in ("http://evil.example", "null"):
-        given = httpx.post(url, content=body, headers={**form, "origin": origin})
+    for more in ({}, {"origin": "http://evil.example"}, {"origin": "null"}):
+        given = httpx.post(url, content=body, headers={**form, **more})
         refused(given, 415, "send application/json")
     given = httpx.post(f"{running.url}/v1/completions", content=body, headers=form)
     assert given.status_code == 415
+
+
+@pytest.mark.parametrize("path", ["tags", "ps", "version", "chat", "nothing"])
+def test_pages_of_other_sites_are_refused(running, path):
+    for site, status in (("cross-site", 403), ("same-origin", None), ("none", None)):
+        given = httpx.get(f"{running.url}/api/{path}", headers={"sec-fetch-site": site})
+        assert (given.status_code == 403) == (status == 403)
 
 
 def test_the_key_and_the_host_are_asked_for(plain):

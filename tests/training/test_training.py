@@ -185,3 +185,12 @@ def test_prompts_that_cannot_be_read(llm, tmp_path, line):
 def test_options_out_of_range(llm, text, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         trained(llm, text, tmp_path / "head", **changes)
+
+
+def test_the_command_ends_with_its_result_where_nothing_is_drafted(cli, text, tmp_path):
+    """Of a bundle without a draft model, when the target is closed already."""
+    for size in ("300", "600"):  # the second run goes on
+        options = ("--no-generate", "--tokens", size, "--window", "64", "--threads", "1")
+        told = cli("train-draft", BUNDLE, "--text", text, "-o", tmp_path / "head", *options)
+        assert told.code == 0, told.err
+        assert json.loads(told.out)["tokens"] >= int(size)

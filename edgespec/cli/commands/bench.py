@@ -140,7 +140,7 @@ def _requests(
     from edgespec.measuring.bench import Request
     from edgespec.runtime.text.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer.from_folder(bundle.path)
+    tokenizer = Tokenizer.of(bundle)
 
     def tokens(prompt: str) -> tuple[int, ...]:
         if arguments.chat:

@@ -13,6 +13,7 @@ from rich.table import Table
 from edgespec import bundle as bundles
 from edgespec.bundle import Bundle, Role
 from edgespec.cli.arguments import add_bundle
+from edgespec.errors import printable
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.system import records
@@ -42,12 +43,12 @@ def execute(arguments: argparse.Namespace) -> int:
     console = Console(markup=False)  # paths may have brackets
     console.print(_roles(bundle))
     if bundle.draft is not None and bundle.draft.tokenizer:
-        console.print(VocabularyMap.of(bundle, Tokenizer.from_folder(bundle.path)))
+        console.print(VocabularyMap.of(bundle, Tokenizer.of(bundle)))
     if manifest.skip_sets:
         console.print(_skip_sets(bundle))
     console.print(_files(bundle))
     made = ", ".join(f"{key} {value}" for key, value in manifest.provenance.items())
-    console.print(f"format {manifest.format}, made from: {made}")
+    console.print(f"format {manifest.format}, made from: {printable(made)}")
     if arguments.verify:
         console.print(f"the hashes of all {len(manifest.files)} files are correct")
     return 0
@@ -55,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _roles(bundle: Bundle) -> Table:
     """Returns a table with one column per role, so that it fits eighty characters."""
-    table = Table(title=str(bundle.path), title_justify="left")
+    table = Table(title=printable(str(bundle.path)), title_justify="left")
     table.add_column("role")
     columns = []
     for name, role in bundle.manifest.roles.items():
@@ -81,7 +82,7 @@ def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
         "heads": f"{role.heads}, {role.kv_heads} for keys and values, of {role.head_dim}",
         "vocabulary": _vocabulary(role),
         "context": f"{role.context_length:,} tokens",
-        "embeddings": "" if role.embedding is None else str(role.embedding),
+        "embeddings": "" if role.embedding is None else printable(str(role.embedding)),
         "weights": ", ".join(
             name if count == total else f"{count / total:.1%} {name}" for name, count in formats
         ),

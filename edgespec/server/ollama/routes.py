@@ -58,13 +58,13 @@ def routes(served: Served) -> list[Route]:
 
     async def show(request: Request) -> Response:
         try:
-            body = parsed(OllamaShowRequest, await read(request, served.body_limit, any_type=True))
+            body = parsed(OllamaShowRequest, await read(request, served.body_limit))
         except ClientDisconnect:
             return Response()
         _require(body.model or body.name, served.model)
         return JSONResponse(_described(served))
 
-    lenient: Json = {"any_type": True, "require": _require}
+    lenient: Json = {"require": _require}
     generating, chatting = OllamaGenerateRequest, OllamaChatRequest
     made = {
         "chat": _Texts(served, chatting, OllamaChatAnswer, **lenient),

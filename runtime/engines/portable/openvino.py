@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -13,6 +14,7 @@ from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.portable.cpu import HostPools, failed
 from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, Shape
+from edgespec.system.cachedir import intact, seal
 
 _REMEDIES = {
     "GPU": "install its driver (Debian, Ubuntu: apt-get install intel-opencl-icd)",
@@ -52,7 +54,11 @@ class OpenVino:
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> OpenVinoRunner:
         """See `Engine`."""
         config = {"PERFORMANCE_HINT": "LATENCY"} | ({} if self._kind == "NPU" else _EXACT)
-        config["CACHE_DIR"] = str(file.path.parent / "openvino")  # compiling can take minutes
+        cache = file.path.parent / "openvino"  # compiling can take minutes
+        if not intact(cache):
+            shutil.rmtree(cache, ignore_errors=True)
+        known = set(cache.glob("*"))
+        config["CACHE_DIR"] = str(cache)
         if self._kind == "CPU":
             config |= {"NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": str(threads)}
         try:
@@ -66,6 +72,8 @@ class OpenVino:
                     }
                 )
             compiled = core().compile_model(model, self._kind, config)
+            if known != set(cache.glob("*")):
+                seal(cache)
         except RuntimeError as error:
             raise DeviceError(
                 f"{file.path}: device {self.name} refused it ({_last_line(error)}): try another "

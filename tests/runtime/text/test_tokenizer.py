@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import tokenizers
@@ -240,6 +241,48 @@ def test_whatever_fails_in_a_template_is_said_in_a_line(folder, template):
         configure(folder, chat_template=template).chat(MESSAGES)
     assert len(str(caught.value)) < 400
     assert "\n" not in str(caught.value)
+
+
+LOOP, SET = "{% for i in range(99999) %}", "{% set n = namespace(x='aa') %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        f"{LOOP}{LOOP}x{{% endfor %}}{{% endfor %}}",
+        f"{LOOP}{LOOP}{{% endfor %}}{{% endfor %}}",
+        f"{LOOP}{LOOP}{{% if true %}}{{% continue %}}{{% endif %}}{{% endfor %}}{{% endfor %}}",
+        "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(90) }}",
+        "{% for i in [1, 2] recursive %}{% if loop.depth < 90 %}{{ loop([1, 2]) }}{% endif %}"
+        "{% endfor %}",
+        f"{LOOP}{{{{ range(99999) | list | sort | length }}}}{{% endfor %}}",
+        SET + LOOP + "{% set n.x = n.x + n.x %}{% endfor %}",
+        SET + LOOP + "{% set n.x = n.x ~ n.x %}{% endfor %}",
+        SET + LOOP + "{% set n.x = n.x * 9 %}{% endfor %}",
+        "{% set n = namespace(x=['a']) %}" + LOOP + "{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x='aa') %}"
+        + LOOP
+        + "{% set n.x = n.x|replace('a', 'aa') %}{% endfor %}",
+        SET + LOOP + "{% set n.x = [n.x, n.x]|join %}{% endfor %}",
+        "{% set n = namespace(x='aa') %}"
+        + LOOP
+        + "{% set n.x = n.x.replace('a', 'aa') %}{% endfor %}",
+        "{% set n = namespace(x=9) %}" + LOOP + "{% set n.x = n.x * n.x %}{% endfor %}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{{ 'a' * 10 ** 12 }}",
+    ],
+)
+def test_templates_end(folder, template):
+    begin = time.process_time()
+    with pytest.raises(InputError, match=r"refuses these messages: .*(steps|too large|too big)"):
+        configure(folder, chat_template=template).chat(MESSAGES)
+    assert time.process_time() - begin < 30  # on a slow machine; one without bounds takes days
+
+
+def test_a_long_conversation_is_no_endless_loop(folder):
+    tokenizer = configure(folder, bos_token="<|end|>", chat_template=TEMPLATE)
+    for _ in range(2):  # steps are those of one rendering
+        assert tokenizer.chat([{"role": "user", "content": "x" * 100}] * 5_000)
 
 
 @pytest.mark.parametrize("messages", ["hello", {"role": "user"}, [["role", "user"]]])
