@@ -247,7 +247,7 @@ class _Generated:
             drafted=sum(made.drafted for made in rounds),
             accepted=sum(made.accepted for made in rounds),
             mean_accepted_length=round(count / len(rounds), 3) if rounds else 0.0,
-            begun=0,
+            begun=sum(made.begun for made in rounds),
             draft=self.request.draft,
             sources=dict(Counter(made.source for made in rounds).most_common()),
             draft_memory=self._draft_memory,

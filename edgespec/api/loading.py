@@ -11,6 +11,7 @@ from edgespec.errors import InputError
 from edgespec.system.options import Option, check, explained, option
 
 DRAFTS = ("auto", "none", "model", "parallel", "head", "layer-skip", "lookup", "recycling")
+PIPELINES = ("auto", "serial", "overlap")
 MODEL_DRAFTS = ("model", "parallel", "head")  # these load the bundle's draft
 PLANNED_DRAFTS = ("auto", "layer-skip")  # the planner sizes their trees by measured costs
 RECYCLING_DRAFTS = ("auto", "recycling")  # these have a draft memory
@@ -44,6 +45,10 @@ class LoadOptions:
         "auto", "draft source, which never changes the text; auto: in every round those with the "
         "highest expected speed; layer-skip: the target without some layers; model, head or "
         "parallel, which predicts several tokens in a call: the bundle's draft", choices=DRAFTS,
+    )  # fmt: skip
+    pipeline: str = option(
+        "auto", "whether the draft model goes on while the target works: overlap, or serial, in "
+        "turn; auto: overlap where the two run on different devices", choices=PIPELINES,
     )  # fmt: skip
     draft_memory: str | Path | None = option(
         None, "file with what recycling learned of earlier texts, read if it exists; "

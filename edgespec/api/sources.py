@@ -13,6 +13,7 @@ from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import BundleError, InputError
+from edgespec.runtime.drafters.ahead import AheadDrafter
 from edgespec.runtime.drafters.base import Drafter
 from edgespec.runtime.drafters.grammar import GrammarDrafter
 from edgespec.runtime.drafters.growth import Ids, TreeDrafter
@@ -24,13 +25,16 @@ from edgespec.runtime.drafters.prediction import PredictionDrafter
 from edgespec.runtime.drafters.recycling import RecyclingDrafter, Successors
 from edgespec.runtime.drafters.skip import SkipDrafter
 from edgespec.runtime.drafters.translated import RecodedDrafter, SharedDrafter
-from edgespec.runtime.plan import Plan
-from edgespec.runtime.sequences.model import NATIVE
+from edgespec.runtime.plan import HOST, Plan
+from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
 
 _log = logging.getLogger(__name__)
+
+ON_CORES = {NATIVE, "openvino:cpu", "qnn:emulated"}
+"""Engines and devices that use the CPU's cores, as `HOST` does."""
 
 _TARGET_SECONDS, _DRAFT_SECONDS = 0.6, 0.3  # to measure what passes cost
 
@@ -85,6 +89,13 @@ class Sources:
                     f"{bundle.path} has nothing that drafts by {options.draft}: use another "
                     f"--draft, of {', '.join(self.names)}"
                 )
+        ahead = any(isinstance(each, AheadDrafter) for each in self.drafters)
+        if options.pipeline == "overlap" and not ahead:
+            raise InputError(
+                f"pipeline is 'overlap', and {bundle.path} has no draft model in use that can go "
+                "on while the target works: it needs the target's tokenizer and no recurrent "
+                "layers; use another pipeline"
+            )
 
     def _successors(self) -> Successors:
         """Returns what recycling begins with."""
@@ -103,15 +114,22 @@ class Sources:
         vocabularies = VocabularyMap.of(self._bundle, tokenizer)
         if vocabularies is not None:
             _log.info("%s", vocabularies)
-            made = SharedDrafter if vocabularies.shares_enough else RecodedDrafter
-            return [made(model, context, vocabularies)]
+            translated = SharedDrafter if vocabularies.shares_enough else RecodedDrafter
+            return [translated(model, context, vocabularies)]
         ids = _ids(self._bundle, role)
         if role.is_head:
             return [HeadDrafter(model, context, ids)]
-        drafters: list[TreeDrafter] = [ModelDrafter(model, context, ids)]
+        made = AheadDrafter if self._overlaps(model) else ModelDrafter
+        drafters: list[TreeDrafter] = [made(model, context, ids)]
         if role.mask_token is not None:
             drafters.insert(0, ParallelDrafter(model, context, role.mask_token, ids))
         return drafters
+
+    def _overlaps(self, draft: Model) -> bool:
+        """Whether a draft model is to go on drafting while the target works."""
+        apart = not _devices(draft) & _devices(self.models[TARGET])
+        asked = {"auto": apart, "serial": False, "overlap": True}[self._options.pipeline]
+        return asked and draft.pool.recurrent is None  # which wants nodes of one depth in a call
 
     def _by_skips(self) -> list[TreeDrafter]:
         """Returns the drafter by the best skip set, if there is one."""
@@ -127,6 +145,12 @@ class Sources:
             raise BundleError(f"{self._bundle.path}: skip_sets[0]: {error}") from error
         model.measure(_DRAFT_SECONDS)
         return [SkipDrafter(model)]
+
+
+def _devices(model: Model) -> set[str]:
+    """Returns the devices that a model runs on; those that are the CPU's cores are one."""
+    names = {each.partition("#")[0] for each in model.device.split("+")}
+    return {HOST if each in ON_CORES else each for each in names}
 
 
 def _require_no_drafts(options: LoadOptions) -> None:

@@ -78,7 +78,7 @@ class State:
         hope: how likely the target is to choose the model's best token, as a moving average.
         idle: rounds since the model drafted.
         wait: rounds after which it is tried again.
-        leaves: nodes that may be run next, all at one depth.
+        leaves: nodes that may be run next.
         root: top of this round's tree; None before the model has drafted in it.
         run: slots of the nodes that the model has run.
     """
@@ -248,7 +248,17 @@ class TreeDrafter(ABC):
             if chosen is None:
                 break
             node = chosen
-        kept = self._kept(node, len(tokens))
+        self._go_on(state, node, len(tokens))
+
+    def _go_on(self, state: State, node: Node, count: int) -> None:
+        """Keeps what the next draft needs, and frees the slots of all other nodes.
+
+        Args:
+            state: of the sequence, which has new tokens.
+            node: the last node of the tree that they reach.
+            count: number of new tokens.
+        """
+        kept = self._kept(node, count)
         inside = set(kept)
         state.sequence.append(kept)
         self.model.pool.free([slot for slot in state.run if slot not in inside])
@@ -339,8 +349,13 @@ class TreeDrafter(ABC):
         return tokens
 
     def _run(self, chosen: ListLike[tuple[Node, Scheduled]], plan: Plan) -> None:
-        """Runs nodes of one level, each behind the slots of its ancestors; adds their children."""
+        """Runs nodes as a part of the round."""
         begin = time.perf_counter()
+        self._expand(chosen)
+        plan.spent += time.perf_counter() - begin
+
+    def _expand(self, chosen: ListLike[tuple[Node, Scheduled]]) -> None:
+        """Runs nodes, each behind the slots of its ancestors, and adds their children."""
         groups: dict[Node | None, tuple[Scheduled, list[Node]]] = {}
         for node, part in chosen:
             groups.setdefault(node.parent, (part, []))[1].append(node)
@@ -356,7 +371,6 @@ class TreeDrafter(ABC):
                 node.features = None if rows.features is None else rows.features[number]
             self._states[part.generation].run += rows.slots
             self._grow(part, nodes, found)
-        plan.spent += time.perf_counter() - begin
 
     def _grow(self, part: Scheduled, parents: ListLike[Node], logits: Floats) -> None:
         """Adds the likeliest children of nodes at one depth."""

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.arrays import Floats
@@ -18,7 +18,6 @@ from edgespec.runtime.drafters.base import Drafter, Store
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.speculation.generation import (
     PROMPT,
-    Forecast,
     Generation,
     Reading,
     Request,
@@ -240,19 +239,23 @@ class Engine:
 
     def _round(self, parts: Sequence[Scheduled]) -> dict[Generation, Round]:
         begin = time.perf_counter()
-        forecast = self._draft(parts)
+        plan = self._draft(parts)
+        forecast = None if plan is None else plan.choose()
         drafted = time.perf_counter()
-        batch, logits = self._verify(parts)
-        verified = time.perf_counter()
-        rounds = {}
+        batch, rounds = [_rows(part) for part in parts], dict[Generation, Round]()
         try:
+            with ExitStack() as beside:
+                for each in () if plan is None else plan.beside:
+                    beside.enter_context(each)
+                logits = self.target.forward(batch)
+            verified = time.perf_counter()
             for part, rows, found in zip(parts, batch, logits, strict=True):
                 tokens, accepted = self._commit(part, rows, found)
                 source = PROMPT if part.is_prompt else part.proposal.source
                 rounds[part.generation] = made = Round(
                     tokens, len(part.proposal), accepted, source, time.perf_counter() - begin,
                     drafted - begin, verified - drafted, None if part.is_prompt else forecast,
-                    part.generation.take_logprobs(),
+                    part.generation.take_logprobs(), part.begun,
                 )  # fmt: skip
                 part.generation.add(made)
                 if part.is_prompt:  # others that begin alike need not read it, but for its end
@@ -261,13 +264,13 @@ class Engine:
                 if self._store is not None:
                     self._store.look(part.generation.sequence)
         finally:
-            for rows in batch:  # which an interrupt may have left
+            for rows in batch:  # which an error or interrupt may have left
                 if rows.slots:
                     rows.accept([])
         return rounds
 
-    def _draft(self, parts: Sequence[Scheduled]) -> Forecast | None:
-        """Lets all sources propose nodes, and chooses the pass's; returns its expected result."""
+    def _draft(self, parts: Sequence[Scheduled]) -> Plan | None:
+        """Lets all sources propose nodes; returns the pass's plan, None if nothing may draft."""
         drafting = [part for part in parts if part.depth > 0 and part.generation.drafters]
         if not drafting:
             return None
@@ -281,7 +284,7 @@ class Engine:
                     for part, proposal in zip(drafting, proposals, strict=True):
                         part.proposal = proposal
                     self._give_up(drafter, error)
-        return plan.choose()
+        return plan
 
     def _give_up(self, failed: Drafter, why: DeviceError) -> None:
         """Drafts no more with a drafter whose device has failed, and with others of its model."""
@@ -295,11 +298,6 @@ class Engine:
                 if each in generation.drafters:
                     generation.drafters.remove(each)
                     each.end(generation)
-
-    def _verify(self, parts: Sequence[Scheduled]) -> tuple[list[Rows], list[Floats]]:
-        """Makes the pass."""
-        batch = [_rows(part) for part in parts]
-        return batch, self.target.forward(batch)
 
     def _commit(self, part: Scheduled, rows: Rows, logits: Floats) -> tuple[tuple[int, ...], int]:
         """Appends what the target chose, and lets drafters observe it.

@@ -107,6 +107,7 @@ class Round:
         verify_seconds: duration of the pass, part of `seconds`.
         forecast: expected result of the round for all sequences; None where nothing drafts.
         logprobs: log-probabilities of each token, where they were asked for.
+        begun: whether its draft was begun during the pass before.
     """
 
     tokens: tuple[int, ...]
@@ -118,6 +119,7 @@ class Round:
     verify_seconds: float = 0.0
     forecast: Forecast | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
+    begun: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)

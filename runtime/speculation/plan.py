@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import accumulate
 from operator import itemgetter
@@ -33,6 +34,8 @@ class Plan:
     Attributes:
         drafting: see above.
         spent: seconds that drafts have taken so far in this round.
+        beside: what drafters do while the target makes its pass: entered before it, and left behind
+            it.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Plan:
     ) -> None:
         self.drafting = drafting
         self.spent = 0.0
+        self.beside: list[AbstractContextManager[None]] = []
         self._cost = cost
         self._rows = sum([len(part.reading) for part in parts])
         self._tokens = sum([part.complete for part in parts])

@@ -36,6 +36,7 @@ class Scheduled:
         depth: largest depth of a node; 0 if there must be no tree.
         is_prompt: whether these are tokens of the prompt.
         proposal: nodes that drafters propose, and in the end those that are verified.
+        begun: whether its draft was begun during the pass before.
     """
 
     generation: Generation
@@ -44,6 +45,7 @@ class Scheduled:
     depth: int
     is_prompt: bool = False
     proposal: Proposal = field(default_factory=Proposal)
+    begun: bool = False
 
     @property
     def most_nodes(self) -> int:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from foreign import TEXTS, ForeignPairs
+from gpus import usable
 from native_llms import loaded, with_library
 from pairs import LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT, with_eos
 from sessions import OPTIONS, turns
 from toys import Given
 
 from edgespec import LLM, bundle
+from edgespec.api import sources as devices
 from edgespec.errors import BundleError, DeviceError, InputError
 
 pytestmark = with_library
@@ -129,6 +133,40 @@ def test_drafts_in_a_session(load, name, draft):
         for prompt in turns(llm, 6):
             result = session.generate(prompt, **OPTIONS)
             assert result.tokens == llm.generate(prompt, draft_source="none", **OPTIONS).tokens
+
+
+@pytest.mark.parametrize(
+    ("device", "pipeline"),
+    [("cpu", "overlap"), ("openvino:cpu", "overlap"), ("openvino:cpu", "auto")],
+)
+def test_a_draft_goes_on_while_the_target_works(pairs, device, pipeline, monkeypatch):
+    if pipeline == "auto":  # OpenVINO stands for a device of its own
+        monkeypatch.setattr(devices, "ON_CORES", {"cpu:native"})
+    place = {"draft_device": usable(device), "pipeline": pipeline}
+    with cheapen(loaded(pairs, "twin", "model", **place)) as llm:
+        whole = llm.engine.target.graph
+
+        def slow(feeds):  # so that there is time to draft in
+            time.sleep(0.02)
+            return whole(feeds)
+
+        llm.engine.target.graph = slow
+        for how in MODES:
+            options = {"max_new_tokens": 40, **how}
+            prompts = [LONG_PROMPT, SHORT_PROMPT, TEXTS[1]]
+            plain = [llm.generate(each, draft_source="none", **options).tokens for each in prompts]
+            made = llm.generate(prompts, **options)
+            assert [each.tokens for each in made] == plain
+            assert how or sum(each.begun for each in made) > 0
+        llm.forget()
+        assert {model.pool.used for model in llm.models.values()} == {0}
+
+
+def test_two_models_on_the_same_cores_take_turns(natives, pairs):
+    assert natives("llama", "model").generate(LONG_PROMPT, max_new_tokens=40).begun == 0
+    for name, draft in (("llama", "lookup"), ("lfm2-draft", "model"), ("head", "auto")):
+        with pytest.raises(InputError, match="no draft model in use that can go on"):
+            loaded(pairs, name, draft, pipeline="overlap")
 
 
 # Which there are

@@ -12,8 +12,10 @@ from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import Limits, Request
 
 
-def toy_engine(noise=0.3, *, target=(1.0, 0.05), draft=(0.1, 0.01), context=1000):
-    drafter = ModelDrafter(toy_model(noise, cost=draft), context)
+def toy_engine(
+    noise=0.3, *, target=(1.0, 0.05), draft=(0.1, 0.01), context=1000, kind=ModelDrafter
+):
+    drafter = kind(toy_model(noise, cost=draft), context)
     return Engine(toy_model(cost=target), [LookupDrafter(), drafter])
 
 

@@ -1,0 +1,147 @@
+"""Drafts by a model on a device of its own, which goes on while the target works.
+
+After Liu et al., PEARL, 2024. What is drafted meanwhile lies below the tree that is being verified,
+or beside it. If the new tokens go through it, it is the beginning of the next tree.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from collections.abc import Sequence as ListLike
+from contextlib import contextmanager
+from itertools import accumulate
+
+from edgespec.errors import MemoryLimitError
+from edgespec.runtime.drafters.growth import Node, State
+from edgespec.runtime.drafters.model import ModelDrafter
+from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.tree import ROOT, Proposal
+
+_LEAST = 0.02  # probability of being reached that a node must have to be run ahead
+_MOST = 8  # nodes of a call
+
+
+class AheadDrafter(ModelDrafter):
+    """Drafts with a smaller model of the same vocabulary, and goes on during the target's pass.
+
+    A thread, which no pass outlives and which outlives no pass, runs the nodes of all sequences
+    that are most likely reached, by the seconds that they take. It makes no call after the pass has
+    ended, which is held up by what is left of the last one. If it fails, the next draft does.
+    """
+
+    _failure: BaseException | None = None
+
+    def draft(self, plan: Plan) -> None:
+        """See `Drafter`."""
+        if self._failure is not None:
+            raise self._failure
+        super().draft(plan)
+
+    def _draft(self, asked: ListLike[Scheduled], plan: Plan) -> None:
+        super()._draft(asked, plan)
+        plan.beside.append(self._beside(asked))
+
+    @contextmanager
+    def _beside(self, parts: ListLike[Scheduled]) -> Iterator[None]:
+        """Drafts on a thread of its own inside of the context."""
+        ended = threading.Event()
+
+        def run() -> None:
+            try:
+                while not ended.is_set() and (chosen := self._likeliest(parts)):
+                    self._expand(chosen)
+            except MemoryLimitError:
+                pass  # what there is no room to draft is not drafted
+            except BaseException as error:
+                self._failure = error
+
+        for part in parts:  # the proposal itself is being verified
+            state = self._states[part.generation]
+            if state.root is not None:
+                self._number(state.root, state, part.generation.remaining)
+        thread = threading.Thread(target=run, name="edgespec-draft")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            try:
+                thread.join()
+            finally:
+                thread.join()  # an interrupt waits for the call that is being made
+
+    def _likeliest(self, parts: ListLike[Scheduled]) -> list[tuple[Node, Scheduled]]:
+        """Returns the nodes to run next, of which most are reached by second; perhaps none."""
+        found = []
+        for part in parts:
+            state, most = self._states[part.generation], part.most_nodes
+            left = self._context_length - len(state.sequence.tokens)
+            deepest = min(part.generation.remaining, left) - 1
+            if state.root is not None and len(state.run) < 2 * most:
+                found += [
+                    (node, part)
+                    for node in _below(state.root)
+                    if not node.children and node.value >= _LEAST and node.depth <= deepest
+                ]
+        found.sort(key=lambda pair: -pair[0].value)
+        sums = list(accumulate([node.value for node, _ in found[:_MOST]]))
+        rates = [total / self.model.cost.seconds(rows) for rows, total in enumerate(sums, 1)]
+        return found[: rates.index(max(rates)) + 1] if rates else []
+
+    def _go_on(self, state: State, node: Node, count: int) -> None:
+        if node.depth < count or not node.children:  # what may follow the last token is not known
+            super()._go_on(state, node, count)
+            return
+        state.sequence.append(node.slots)
+        share = 1 / node.value if node.value else 0.0
+        for each in _below(node):
+            each.slots, each.depth = each.slots[count:], each.depth - count
+            each.value = min(each.value * share, 1.0)
+        run = [each.slots[-1] for each in _below(node) if each.children]
+        inside = {*node.slots, *run}
+        self.model.pool.free([slot for slot in state.run if slot not in inside])
+        node.parent, node.value, node.depth, node.number, node.slots = None, 1.0, 0, ROOT, []
+        state.root, state.run = node, run
+
+    def _asked(self, plan: Plan) -> list[Scheduled]:
+        asked = super()._asked(plan)
+        for part in plan.drafting:
+            state = self._states.get(part.generation)
+            if state is None or state.root is None or part in asked:
+                continue
+            if self._make_room(state, part.depth):
+                asked.append(part)  # what was begun costs nothing
+        return asked
+
+    def _read(self, asked: ListLike[Scheduled], plan: Plan) -> None:
+        """Takes up the trees that were begun, and reads what is new in the other sequences."""
+        unread = []
+        for part in asked:
+            state = self._states[part.generation]
+            if state.root is None:
+                unread.append(part)
+                continue
+            part.begun = True
+            self._number(state.root, state, part.depth)
+            nodes = (node for node in _below(state.root) if node.depth <= part.depth)
+            state.leaves = [node for node in nodes if not node.children]
+        if unread:
+            super()._read(unread, plan)
+
+    def _number(self, root: Node, state: State, depth: int) -> None:
+        """Makes a proposal of the nodes below a root, so many deep at most."""
+        state.proposal = Proposal()
+        for node in _below(root):
+            if node.depth <= depth and node.parent is not None:
+                above = node.parent.number
+                node.number = state.proposal.add(above, node.token, node.value, self.name)
+
+
+def _below(root: Node) -> Iterator[Node]:
+    """Yields all nodes below one, parents before their children."""
+    waiting = list(root.children)
+    for node in waiting:
+        yield node
+        waiting += node.children
