@@ -41,7 +41,8 @@ def engine_of(kind=AheadDrafter, noise=0.3, target=(0.01, 0.0005), draft=(0.001,
 
 def slots_left(engine):
     engine.forget()
-    return engine.target.pool.used + engine.drafters[-1].model.pool.used
+    models = [engine.target, *(each.model for each in engine.drafters if each.name == "model")]
+    return sum(model.pool.used for model in models)
 
 
 @pytest.mark.parametrize("how", SAMPLINGS)
