@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _OWN: dict[str, Any] = {}
-_LLAMA = {"cache_prompt": False}  # as --no-prefix-reuse
+_LLAMA = {"cache_prompt": False}  # no prompt is asked twice
 _DRAFTS = ("none", "lookup", "model", "head", "auto")
 
 
@@ -111,7 +111,7 @@ def main() -> None:
                 options = (
                     f"--draft={way}", f"--device={arguments.device}",
                     f"--threads={arguments.threads}", f"--parallel={arguments.clients + 1}",
-                    f"--context={arguments.context}", "--no-prefix-reuse",
+                    f"--context={arguments.context}",
                 )  # fmt: skip
                 with served(arguments.bundle, *options) as (_, url):
                     turn = _turn(url, prompts, long, arguments)

@@ -140,6 +140,7 @@ def _ask_all(
                 "n_predict": arguments.new_tokens,
                 "temperature": 0,
                 "cache_prompt": True,
+                "prompt_cache_key": "editor",  # or only whole earlier prompts are counted
                 "stream": True,
                 **fields,
             },

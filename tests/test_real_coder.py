@@ -99,6 +99,7 @@ def test_an_editor_gets_it_and_reads_what_is_new_only(llm):
     llm.forget()
     body = {
         "input_prefix": "", "input_suffix": BEHIND, "n_predict": 32, "n_indent": 4,
+        "prompt_cache_key": "editor",
         "samplers": ["top_k", "top_p", "infill"], "t_max_predict_ms": 60_000,
     }  # fmt: skip
     with serving(llm) as running:

@@ -75,10 +75,6 @@ class LoadOptions:
         1, "number of texts of full length that the caches have memory for; shorter texts share "
         "it, and the least recently used are dropped", least=1,
     )  # fmt: skip
-    prefix_reuse: bool = option(
-        False, "texts outside sessions also reuse cached prefixes of earlier texts; where rows are "
-        "not exact, a near-tie of two tokens may then be decided differently",
-    )  # fmt: skip
     prompt_cache: str | Path | None = option(
         None, "folder for what texts have computed, from which later texts that begin alike go on, "
         "in other processes, too; whoever can read it can find out what was asked",

@@ -23,7 +23,7 @@ TEXT = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "sto
 MACHINE = ("device", "draft_device", "gpu_layers", "threads", "context", "memory")
 """Options of devices and memory."""
 
-CACHES = ("sessions", "prefix_reuse", "prompt_cache", "prompt_cache_size")
+CACHES = ("sessions", "prompt_cache", "prompt_cache_size")
 """Options of what texts leave for others."""
 
 CHAT_HELP = "send the prompt as a user message in the model's chat template"

@@ -28,7 +28,7 @@ _HELLO: Mapping[str, Any] = {"role": "user", "content": "hello"}
 _CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}
 _CALLING: Mapping[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 _PROBE = "probe"
-_MOST_STEPS = 200_000  # items of loops, calls, filters and operations of one rendering
+_MOST_STEPS = 200_000  # items of loops, calls, filters and operations for one conversation
 _MOST_SIZE = 1 << 24  # characters of a text, items of a list
 _MOST_BITS = 1 << 16
 _AT_ONCE = 64  # characters or items that count as a step where all are read or made at once
@@ -115,6 +115,7 @@ class ChatTemplate:
         """
         if isinstance(messages, Sequence) and all(isinstance(each, Mapping) for each in messages):
             messages = [self._as_read(message) for message in messages]
+        self._environment.begin()
         return self._render(messages, add_generation_prompt, tools, variables)
 
     def _render(
@@ -125,7 +126,6 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         try:
-            self._environment.begin()
             return self._template.render(
                 {
                     **self._special_tokens,
@@ -155,6 +155,7 @@ class ChatTemplate:
         """Whether the template shows what a role says as parts, and not as a text."""
         if role not in self._in_parts:
             unset = set(self.unset)
+            self._environment.begin()  # of all that is tried
             self._in_parts[role] = not self._shows(role, _PROBE) and self._shows(
                 role, _part(_PROBE)
             )

@@ -172,7 +172,7 @@ def test_wrong_options_are_errors(natives, pairs):
         llm.stream("x", max_tokens=3)
     with pytest.raises(TypeError, match="unknown option 'gpu': use one of device,"):
         LLM(path, gpu=True)
-    for name, value in (("device", None), ("draft_device", 0), ("prefix_reuse", "no")):
+    for name, value in (("device", None), ("draft_device", 0)):
         with pytest.raises(InputError, match=f"{name} is {value!r}: give "):
             LLM(path, **{name: value})
     with pytest.raises(InputError, match="draft is 'gpt': use one of auto, none, model"):

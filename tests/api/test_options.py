@@ -67,7 +67,6 @@ def test_stop_strings_that_are_none_are_refused(value):
     [
         (LoadOptions, "device", None, "give a device's name"),
         (LoadOptions, "draft_device", 0, "give a device's name"),
-        (LoadOptions, "prefix_reuse", "no", "give True or False"),
         (LoadOptions, "draft", "gpt", "use one of auto, none, model, parallel, head, layer-skip"),
         (GenerationOptions, "max_time", 0, "give seconds above 0"),
         (GenerationOptions, "draft_source", 3, "give a text"),

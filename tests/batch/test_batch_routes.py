@@ -174,7 +174,7 @@ WRONG_TEXTS = [
     (response("none", []), 400, "input"),
     (response("rule", "x", regex="a"), 400, "cannot follow a grammar"),
     (response("chosen", "x", tool_choice="required"), 400, "there is no such tool"),
-    (response("long", "x " * 5000), 400, "longer than the model's context length"),
+    (response("long", "x " * 5000), 400, "more tokens than the model's context length"),
     (vectors("vectors", "x"), 400, "makes texts, and no embeddings"),
     (response("last", "y"), 200, None),
 ]

@@ -32,7 +32,7 @@ def bundle(tmp_path_factory):
 
 @pytest.mark.slow
 def test_all_servers_are_asked_for_the_same_and_what_is_typed_is_all_that_is_read(bundle):
-    with LLM(bundle, draft="none", prefix_reuse=True, threads=1) as llm, serving(llm) as running:
+    with LLM(bundle, draft="none", threads=1) as llm, serving(llm) as running:
         done = run(bundle, f"--against={running.url}")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

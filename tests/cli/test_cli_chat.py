@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, fails
 
-from edgespec import LLM
+from edgespec import LLM, bundle
 from edgespec.cli import main
 from edgespec.export import ExportOptions, export_bundle
 
@@ -244,8 +245,13 @@ def templated(bundles, tmp_path):
     """A bundle with this chat template."""
 
     def make(template):
-        folder = shutil.copytree(bundles / "plain", tmp_path / "bundle")
-        (folder / "chat_template.jinja").write_text(template)
+        folder, name = tmp_path / "bundle", "chat_template.jinja"
+        shutil.copytree(bundles / "plain", folder)
+        (folder / name).write_text(template)
+        manifest = bundle.load(folder).manifest
+        files = {**manifest.files, name: bundle.describe(folder / name)}
+        listed = replace(manifest, files=files, tokenizer=(*manifest.tokenizer, name))
+        bundle.save_manifest(folder, listed)
         return folder
 
     return make

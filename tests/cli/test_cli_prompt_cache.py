@@ -76,10 +76,10 @@ def test_a_server_goes_on_where_the_last_one_ended(tmp_path):
     counted, texts = [], []
     for _ in range(2):
         with (
-            LLM(prompt_cache=tmp_path / "prompts", prefix_reuse=True, draft="none", **PLACE) as llm,
+            LLM(prompt_cache=tmp_path / "prompts", draft="none", **PLACE) as llm,
             serving(llm) as running,
         ):
-            body = {"prompt": PROMPT, "max_tokens": 6, "temperature": 0}
+            body = {"prompt": PROMPT, "max_tokens": 6, "temperature": 0, "prompt_cache_key": "me"}
             texts.append(running.post(body).json()["choices"][0]["text"])
             counted.append(running.metrics()["edgespec_reused_total"])
     assert texts[0] == texts[1]

@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--parallel", type=int, default=TEXTS_AT_ONCE, metavar="N",
         help="number of texts to generate at once (default: %(default)s)",
     )  # fmt: skip
-    add_options(texts, LoadOptions, *CACHES, sessions=None, prefix_reuse=True)
+    add_options(texts, LoadOptions, *CACHES, sessions=None)
     add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
 

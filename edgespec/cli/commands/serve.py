@@ -63,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-body", type=parse_size, default="4MiB", metavar="SIZE",
         help="maximum size of a request's body (default: %(default)s)",
     )  # fmt: skip
-    add_options(texts, LoadOptions, *CACHES, sessions=None, prefix_reuse=True)
+    add_options(texts, LoadOptions, *CACHES, sessions=None)
     add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
 
