@@ -47,22 +47,40 @@ class Plan:
         self._cost = cost
         self._rows = sum([len(part.reading) for part in parts])
         self._tokens = sum([part.complete for part in parts])
+        self._sequences = len(parts)
+        # Chunks of prompts take their time with and without drafts.
+        self._reading = cost.seconds(self._rows) - cost.seconds(self._tokens or self._rows)
+        self._plain = self._sequences / cost.seconds(self._sequences)
 
     def best(self) -> tuple[int, Forecast]:
-        """Returns the number of nodes that gains the most tokens per second, and the result."""
+        """Returns the number of nodes that gains the most tokens per second, and the result.
+
+        Where that is less than plain decoding gives, since drafts have taken long, the number of
+        nodes is the one for which plain decoding would need the longest to catch up.
+        """
         seconds, spent, rows, tokens = self._cost.seconds, self.spent, self._rows, self._tokens
         values = sorted([v for part in self.drafting for v in _best_values(part)], reverse=True)
-        total, nodes, most = float(tokens), 0, Forecast(tokens, spent + seconds(rows))
-        rate = most.tokens / most.seconds
+        most, ahead = (0, Forecast(tokens, spent + seconds(rows))), (0, 0.0)
+        total, rate = float(tokens), self._rate(most[1])
         times = self._cost.further(rows, len(values))
         for count, (value, alone) in enumerate(zip(values, times, strict=True), 1):
             if value < _HOPELESS * rate * self._further:  # nor are those behind it worth a row
                 break
             total += value
-            time = spent + alone
-            if total / time > rate:
-                nodes, rate, most = count, total / time, Forecast(total, time)
-        return nodes, most
+            found = Forecast(total, spent + alone)
+            if self._rate(found) > rate:
+                rate, most = self._rate(found), (count, found)
+            gain = total - tokens - self._plain * (alone - seconds(rows))
+            ahead = max(ahead, (count, gain), key=itemgetter(1))
+        if rate < self._plain:
+            count = ahead[0]
+            time = times[count - 1] if count else seconds(rows)
+            return count, Forecast(tokens + sum(values[:count]), spent + time)
+        return most
+
+    def _rate(self, forecast: Forecast) -> float:
+        """Returns tokens per second without what is read of prompts."""
+        return forecast.tokens / (forecast.seconds - self._reading)
 
     @cached_property
     def _further(self) -> float:
@@ -73,7 +91,7 @@ class Plan:
     @cached_property
     def least_value(self) -> float:
         """The value that a node must have to be worth a row, were it the only one."""
-        return self._tokens * self._further / self._cost.seconds(self._rows)
+        return self._plain * self._further
 
     def worthwhile(self, gains: Sequence[float], cost: PassCost) -> int:
         """Returns how many further nodes a draft model should run, the best ones; perhaps none.
@@ -86,7 +104,7 @@ class Plan:
             cost: of the draft model's calls.
         """
         nodes, forecast = self.best()
-        rate, rows = forecast.tokens / forecast.seconds, self._rows + nodes
+        rate, rows = max(self._rate(forecast), self._plain), self._rows + nodes
         now, most, count = self._cost.seconds(rows), 0.0, 0
         times = zip(cost.further(0, len(gains)), self._cost.further(rows, len(gains)), strict=True)
         for number, (gain, (draft, verify)) in enumerate(
@@ -104,13 +122,14 @@ class Plan:
             acceptance: how likely the target is to choose the model's best token.
             cost: of the model's calls.
         """
-        plain = least = self._cost.seconds(self._rows)
+        count = self._sequences
+        plain = least = 1 / self._plain
         tokens = power = 1.0
         for nodes in range(1, _LONGEST_CHAIN + 1):
             power *= acceptance
             tokens += power
-            seconds = nodes * cost.seconds(1) + self._cost.seconds(self._rows + nodes)
-            least = min(least, seconds / tokens)
+            seconds = nodes * cost.seconds(count) + self._cost.seconds(count * (1 + nodes))
+            least = min(least, seconds / (count * tokens))
         return plain - least
 
     def choose(self) -> Forecast:

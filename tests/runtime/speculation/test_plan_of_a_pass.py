@@ -1,0 +1,35 @@
+"""The number of nodes of a pass that also reads prompts, or whose drafts took long."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from toys import Given
+
+from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.tree import ROOT, Proposal
+
+ROW = 0.3  # seconds of a further row, beside 1 second of a pass
+
+
+def part(reading, values=()):
+    proposal, node = Proposal(), ROOT
+    for token, value in enumerate(values):
+        node = proposal.add(node, token, value, "model")
+    return SimpleNamespace(
+        reading=range(reading), complete=reading == 1, proposal=proposal, most_nodes=9
+    )
+
+
+@pytest.mark.parametrize(("value", "nodes"), [(0.9, 3), (0.2, 0)])
+@pytest.mark.parametrize("prompt", [0, 60])
+@pytest.mark.parametrize("spent", [0.0, 30.0])
+def test_rows_are_judged_by_decoding_alone(value, nodes, prompt, spent):
+    """Neither prompts that are read beside nor drafts that were made make a row worth more."""
+    drafting = part(1, [value] * 3)
+    alone = [drafting] if not prompt else [drafting, part(prompt)]
+    plan = Plan(Given(1.0, ROW), alone, [drafting])
+    plan.spent = spent
+    assert plan.best()[0] == nodes
+    assert plan.worthwhile([value], Given(0.1, 0.1)) == (nodes > 0)
