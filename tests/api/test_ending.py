@@ -83,7 +83,7 @@ time.sleep(0.8)
 def ended(program, *arguments):
     path = os.pathsep.join([str(Path(edgespec.__file__).parents[1]), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, "-P", "-c", program, *arguments],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
