@@ -58,25 +58,24 @@ class Plan:
         Where that is less than plain decoding gives, since drafts have taken long, the number of
         nodes is the one for which plain decoding would need the longest to catch up.
         """
-        seconds, spent, rows, tokens = self._cost.seconds, self.spent, self._rows, self._tokens
+        rows, spent, base = self._rows, self.spent - self._reading, self._cost.seconds(self._rows)
         values = sorted([v for part in self.drafting for v in _best_values(part)], reverse=True)
-        most, ahead = (0, Forecast(tokens, spent + seconds(rows))), (0, 0.0)
-        total, rate = float(tokens), self._rate(most[1])
         times = self._cost.further(rows, len(values))
-        for count, (value, alone) in enumerate(zip(values, times, strict=True), 1):
+        total = tokens = float(self._tokens)
+        rate, nodes, gained, ahead = tokens / (spent + base), 0, 0.0, 0
+        for count, (value, time) in enumerate(zip(values, times, strict=True), 1):
             if value < _HOPELESS * rate * self._further:  # nor are those behind it worth a row
                 break
             total += value
-            found = Forecast(total, spent + alone)
-            if self._rate(found) > rate:
-                rate, most = self._rate(found), (count, found)
-            gain = total - tokens - self._plain * (alone - seconds(rows))
-            ahead = max(ahead, (count, gain), key=itemgetter(1))
+            if total / (spent + time) > rate:
+                rate, nodes = total / (spent + time), count
+            gain = total - tokens - self._plain * (time - base)
+            if gain > gained:
+                gained, ahead = gain, count
         if rate < self._plain:
-            count = ahead[0]
-            time = times[count - 1] if count else seconds(rows)
-            return count, Forecast(tokens + sum(values[:count]), spent + time)
-        return most
+            nodes = ahead
+        time = times[nodes - 1] if nodes else base
+        return nodes, Forecast(sum(values[:nodes], tokens), self.spent + time)
 
     def _rate(self, forecast: Forecast) -> float:
         """Returns tokens per second without what is read of prompts."""
