@@ -13,9 +13,8 @@ from edgespec.system.options import Option, check, explained, option
 DRAFTS = ("auto", "none", "model", "parallel", "head", "layer-skip", "lookup", "recycling")
 PIPELINES = ("auto", "serial", "overlap")
 MODEL_DRAFTS = ("model", "parallel", "head")  # these load the bundle's draft
-PLANNED_DRAFTS = ("auto", "layer-skip")  # the planner sizes their trees by measured costs
+PLANNED_DRAFTS = ("auto", "layer-skip")  # their rounds are of several sources
 RECYCLING_DRAFTS = ("auto", "recycling")  # these have a draft memory
-FIXED_DRAFT_TOKENS = 7
 DEFAULT_TREE_WIDTH = 4
 PLANNED_DRAFT_TOKENS = 31
 MAX_DRAFT_TOKENS = 127  # with the pending token, the rows of the largest pass
@@ -110,11 +109,6 @@ class LoadOptions:
         """Memory limits in bytes by device, as far as the user gave any."""
         assert not isinstance(self.memory, str)
         return {"cpu": self.memory} if isinstance(self.memory, int) else self.memory or {}
-
-
-def default_tree(draft: str) -> int:
-    """Returns the default maximum number of draft tree nodes; the planner may use smaller trees."""
-    return PLANNED_DRAFT_TOKENS if draft in PLANNED_DRAFTS else FIXED_DRAFT_TOKENS
 
 
 def parse_size(text: str) -> int:

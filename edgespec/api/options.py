@@ -10,10 +10,8 @@ from typing import Any
 
 from edgespec.api.loading import (
     DEFAULT_TREE_WIDTH,
-    FIXED_DRAFT_TOKENS,
     MAX_DRAFT_TOKENS,
     PLANNED_DRAFT_TOKENS,
-    PLANNED_DRAFTS,
 )
 from edgespec.errors import InputError, reason
 from edgespec.runtime.sampling.sampler import SamplingOptions
@@ -49,8 +47,8 @@ class GenerationOptions(SamplingOptions):
     )  # fmt: skip
     num_assistant_tokens: int | None = option(
         None, "maximum number of nodes in a draft tree; 0 for plain decoding",
-        none=f"{FIXED_DRAFT_TOKENS}; with {' or '.join(PLANNED_DRAFTS)} {PLANNED_DRAFT_TOKENS}, or "
-        f"{MAX_DRAFT_TOKENS} if there is a prediction", least=0, most=MAX_DRAFT_TOKENS,
+        none=f"{PLANNED_DRAFT_TOKENS}, or {MAX_DRAFT_TOKENS} if there is a prediction", least=0,
+        most=MAX_DRAFT_TOKENS,
     )  # fmt: skip
     tree_width: int = option(
         DEFAULT_TREE_WIDTH, "maximum number of branches per level of a draft tree; 1 drafts chains",

@@ -40,7 +40,6 @@ def portable_graph(
     from edgespec.export.portable import DATA, GRAPH, VERSION, lower  # loads the onnx package
 
     native = bundle.manifest.roles[name].native
-    assert native is not None, "whoever asks has checked it"
     folder = cache_folder("portable")
     if folder is None:
         raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")

@@ -177,7 +177,7 @@ def _ids(bundle: Bundle, draft: Role) -> Ids | None:
     Raises:
         BundleError: if they are not what the manifest says.
     """
-    if draft.native is None or not draft.native.ids:
+    if not draft.native.ids:
         return None
     file, count = bundle.path / draft.native.ids, draft.output_tokens or draft.vocab_size
     ids = np.fromfile(file, "<i4").astype(np.int64)
