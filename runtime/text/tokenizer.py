@@ -195,11 +195,14 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Returns the text of token ids; bytes that are not UTF-8 become U+FFFD."""
-        with caught_panics():
+        try:
             if len(ids) < _LONG:
                 return self._backend.decode(list(ids), skip_special_tokens=skip_special)
             # Other than `decode`, it lets other threads go on meanwhile.
             return self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special)[0]
+        except BaseException:  # every round decodes, so the context is only entered for an error
+            with caught_panics():
+                raise
 
     @cached_property
     def added_tokens(self) -> dict[str, int]:
