@@ -137,10 +137,15 @@ def test_drafts_in_a_session(load, name, draft):
 
 @pytest.mark.parametrize(
     ("device", "pipeline"),
-    [("cpu", "overlap"), ("openvino:cpu", "overlap"), ("openvino:cpu", "auto")],
+    [
+        ("cpu", "overlap"),
+        ("openvino:cpu", "overlap"),
+        ("openvino:cpu", "auto"),
+        ("cuda:0", "auto"),
+    ],
 )
 def test_a_draft_goes_on_while_the_target_works(pairs, device, pipeline, monkeypatch):
-    if pipeline == "auto":  # OpenVINO stands for a device of its own
+    if device == "openvino:cpu" and pipeline == "auto":  # it stands for a device of its own
         monkeypatch.setattr(devices, "ON_CORES", {"cpu:native"})
     place = {"draft_device": usable(device), "pipeline": pipeline}
     with cheapen(loaded(pairs, "twin", "model", **place)) as llm:

@@ -39,7 +39,7 @@ _ENGINES: dict[str, tuple[tuple[str, str, str], tuple[Any, ...]]] = {
     "openvino:cpu": (_OPENVINO, ("cpu",)),
 }
 _SHORT = {"cuda": "cuda:0", "webgpu": "webgpu:0", "qnn": "qnn:npu"}
-_PROVEN = ("cpu", "openvino:cpu", "qnn:emulated")
+_PROVEN = ("cpu", "cuda", "openvino:cpu", "qnn:emulated")
 _GPUS = ("cuda:0", "webgpu:0", "openvino:gpu")  # the best first
 _NAME = re.compile(
     r"(?P<device>[a-z:]+?)(?P<number>:\d{1,4})?(#(?P<rows>\d{1,4})x(?P<slots>\d{1,7}))?"
@@ -118,7 +118,7 @@ def best_gpu() -> str | None:
 
 def examined(name: str) -> Device:
     """Returns a device, with the reason if it cannot be used."""
-    new = name.partition("#")[0] not in _PROVEN
+    new = not name.startswith(_PROVEN)
     try:
         engine, shape = _opened(name)
     except DeviceError as error:

@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import io
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import onnxruntime as ort
 
@@ -18,6 +20,7 @@ from edgespec.runtime.engines.portable.device import Gpu
 _INSTALL = 'pip install "edgespec[cuda]"'
 _NO_DRIVER = "install NVIDIA's driver, or use --device webgpu:0"
 _NAME_BYTES = 256
+_Made = TypeVar("_Made")
 
 
 class Cuda(Gpu):
@@ -33,6 +36,7 @@ class Cuda(Gpu):
     provider = "CUDAExecutionProvider"
     kind = "cuda"
     version: str = ort.__version__
+    captures = True
 
     def __init__(self, number: int) -> None:
         driver = _driver()
@@ -41,14 +45,27 @@ class Cuda(Gpu):
         self.name = f"cuda:{number}"
         self.hardware, self.own_bytes = _described(driver, number)
 
+    def call(self, work: Callable[..., _Made], *arguments: Any) -> _Made:
+        """See `Gpu`: ONNX Runtime records calls, and allocates workspace, for each thread anew.
+
+        While one is recorded, no other thread may use the GPU either.
+        """
+        return _thread().submit(work, *arguments).result()
+
     def select(self, options: Any) -> Any:
         """See `Gpu`."""
         settings = {
             "device_id": str(self.number),
             "use_tf32": "0",  # TF32 would round float32 to 10 bits of mantissa
             "arena_extend_strategy": "kSameAsRequested",  # allocates no more than was planned
+            "enable_cuda_graph": "1",  # a pass has a thousand launches, each dearer than its work
         }
         return [(self.provider, settings)]
+
+
+@cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "edgespec-cuda")
 
 
 @cache

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime as ort
@@ -30,6 +31,8 @@ _INDEX = int(TensorProto.INT64)
 # Older than those of model graphs, so that every build that accepts models accepts these.
 _OPSET, _IR_VERSION = 21, 10
 
+_Made = TypeVar("_Made")
+
 Tensors = dict[str, tuple[int, Sequence[int | str]]]
 """Inputs or outputs by name: number of the ONNX element type, and shape."""
 
@@ -41,6 +44,8 @@ class Gpu(ABC):
         provider: name of the execution provider.
         kind: ONNX Runtime's name for the memory of such devices.
         number: number of the device.
+        captures: whether its sessions record what a call launches, and launch it at once in later
+            calls of the same size.
     """
 
     name: str
@@ -53,6 +58,7 @@ class Gpu(ABC):
     rows = FEW_ROWS
     shape = None
     half: bool | None = None
+    captures = False
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> DeviceRunner:
         """See `Engine`."""
@@ -71,20 +77,29 @@ class Gpu(ABC):
             DeviceError: if ONNX Runtime refuses the graph, or nodes would run elsewhere.
         """
         providers = self.select(options)
-        return open_wholly(graph, options, providers, self.name, self.provider, places)
+        return self.call(open_wholly, graph, options, providers, self.name, self.provider, places)
+
+    def call(self, work: Callable[..., _Made], *arguments: Any) -> _Made:
+        """Calls a function that works with the device, on the thread that such work must be on."""
+        return work(*arguments)
 
     @abstractmethod
     def select(self, options: Any) -> Any:
         """Selects this device in a session's options; returns the session's `providers`."""
 
-    def run(self, session: Any, binding: Any) -> None:
+    def run(self, session: Any, binding: Any, options: Any = None) -> None:
         """Runs a session.
+
+        Args:
+            session: the session.
+            binding: its inputs and outputs.
+            options: options of this run.
 
         Raises:
             DeviceError: if the device fails, for example because its memory is full.
         """
         try:
-            session.run_with_iobinding(binding)
+            session.run_with_iobinding(binding, options)
         except Exception as error:  # its exceptions have no narrower base class
             raise failed(self.name, first_line(error)) from error
 
@@ -135,6 +150,11 @@ class DeviceRunner:
         self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
     ) -> dict[str, Floats]:
         """See `Runner`."""
+        return self.gpu.call(self._run, inputs, pools, slots)
+
+    def _run(
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
+    ) -> dict[str, Floats]:
         if any(pools[name] is not bound for name, bound in self._bound.items()) or not self._bound:
             self._forget()
             self._bound.update(pools)
@@ -149,6 +169,9 @@ class DeviceRunner:
 
     def resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
         """See `Runner`."""
+        return self.gpu.call(self._resized, shape, dtype, old)
+
+    def _resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
         self._forget()  # bindings keep old pools alive
         if old is None:
             return self.gpu.placed(np.zeros(shape, dtype))
@@ -159,7 +182,7 @@ class DeviceRunner:
         pads = np.array([0] * 6 + [shape[2] - old.shape()[2], 0], np.int64)
         bind_host_input(binding, "pads", pads)
         binding.bind_ortvalue_output("grown", made)
-        self.gpu.run(session, binding)
+        self.gpu.run(session, binding, _Recording(self.gpu).next())
         return made
 
     def _forget(self) -> None:
@@ -180,6 +203,7 @@ class _Call:
     ) -> None:
         self._gpu, self._session = runner.gpu, runner.session
         self._handle = runner.session.io_binding()
+        self._options = _Recording(self._gpu)
         self._arrays: dict[str, Array] = {}  # of inputs that are read on the host
         self._values: dict[str, Any] = {}
         for name, array in inputs.items():
@@ -192,11 +216,15 @@ class _Call:
         for name, value in pools.items():
             self._handle.bind_ortvalue_input(name, value)
         known = dict(zip("SR", sizes, strict=True))
-        self._found: dict[str, Floats] = {}
+        self._found: dict[str, Any] = {}
         for name, dimensions in runner.file.outputs.items():
             shape = [each if isinstance(each, int) else known[each] for each in dimensions]
-            self._found[name] = np.empty(shape, np.float32)
-            bind_host_output(self._handle, name, self._found[name])
+            if self._gpu.captures:  # a recorded call copies nothing to the host
+                self._found[name] = self._gpu.empty(shape, np.dtype(np.float32))
+                self._handle.bind_ortvalue_output(name, self._found[name])
+            else:
+                self._found[name] = np.empty(shape, np.float32)
+                bind_host_output(self._handle, name, self._found[name])
         for name, value in new.items():
             self._handle.bind_ortvalue_output(name.replace("pool.", "new."), value)
 
@@ -206,8 +234,28 @@ class _Call:
                 self._arrays[name][:] = array
             else:
                 self._values[name].update_inplace(array)
-        self._gpu.run(self._session, self._handle)
+        self._gpu.run(self._session, self._handle, self._options.next())
+        if self._gpu.captures:
+            return {name: value.numpy() for name, value in self._found.items()}
         return {name: array.copy() for name, array in self._found.items()}
+
+
+class _Recording:
+    """Options of one call's runs: of a GPU that captures, its second run is recorded."""
+
+    _numbers = count(1)
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._captures, self._runs, self._options = gpu.captures, 0, None
+
+    def next(self) -> Any:
+        """Returns the options of the next run."""
+        if self._captures and self._runs < 2:  # many sizes come once only
+            number = next(self._numbers) if self._runs else -1
+            self._options = ort.RunOptions()
+            self._options.add_run_config_entry("gpu_graph_id", str(number))
+            self._runs += 1
+        return self._options
 
 
 class _Write:
@@ -219,7 +267,7 @@ class _Write:
 
     def __init__(self, runner: DeviceRunner, pools: Mapping[str, Any], rows: int) -> None:
         self._gpu, self._session = runner.gpu, runner.writing
-        self._handle = self._session.io_binding()
+        self._handle, self._options = self._session.io_binding(), _Recording(runner.gpu)
         self.new: dict[str, Any] = {}
         self._places: dict[str, tuple[Array, Any]] = {}
         for name, pool in runner.file.pools.items():
@@ -242,7 +290,7 @@ class _Write:
     def run(self, slots: Array) -> None:
         for first, value in self._places.values():
             value.update_inplace((first + slots).reshape(-1, 1))
-        self._gpu.run(self._session, self._handle)
+        self._gpu.run(self._session, self._handle, self._options.next())
 
     def _bind(self, name: str, pool: Pool, value: Any, shape: tuple[int, int]) -> None:
         device = (self._gpu.kind, self._gpu.number, pool.dtype.type)

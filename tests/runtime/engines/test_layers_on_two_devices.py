@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gpus import usable
 from native_llms import loaded, with_library
+from onnx import TensorProto
 from pairs import LONG_PROMPT
 
 from edgespec.api import models
@@ -16,7 +17,7 @@ from edgespec.runtime.engines import portable
 pytestmark = with_library
 
 
-@pytest.fixture(params=["openvino:cpu"])
+@pytest.fixture(params=["openvino:cpu", "cuda:0"])
 def gpu(request, monkeypatch, gpu_in_software):
     """Stands for the best GPU."""
     monkeypatch.setattr(portable, "best_gpu", lambda: request.param)
@@ -24,12 +25,13 @@ def gpu(request, monkeypatch, gpu_in_software):
 
 
 FIXED = "openvino:cpu#8x512"
+ON_DEVICE = ("webgpu:0", "cuda:0")  # pools stay there
 
 
 @pytest.mark.parametrize(
     ("gpu", "name", "layers", "count"),
     [
-        ("openvino:cpu", "llama", 1, 60), ("webgpu:0", "llama", 1, 8),
+        ("openvino:cpu", "llama", 1, 60), ("webgpu:0", "llama", 1, 8), ("cuda:0", "llama", 1, 60),
         (FIXED, "head", 5, 60), (FIXED, "head", 8, 20),
     ],
     indirect=["gpu"],
@@ -39,7 +41,7 @@ def test_texts_are_those_of_one_device(pairs, gpu, name, layers, count):
         target, there = llm.models[TARGET], llm.bundle.target.layers - layers
         assert target.device == (f"cpu:native+{gpu}" if there else gpu)
         here = [type(each) is np.ndarray for each in target.pool.arrays.values()]
-        assert here == [True] * there + [gpu != "webgpu:0"] * layers
+        assert here == [True] * there + [gpu not in ON_DEVICE] * layers
         assert {"head", "model"} & {*llm.draft_sources}
         for source in llm.draft_sources:  # layers before the cut give a head its features, too
             result = llm.generate(LONG_PROMPT, max_new_tokens=count, draft_source=source)
@@ -62,7 +64,9 @@ def test_without_the_operators_both_parts_are_portable(pairs, gpu, monkeypatch):
 
 def test_caches_have_the_format_of_their_device(pairs, gpu, tmp_path):
     with loaded(pairs, "small-caches", "none", gpu_layers=1) as llm:
-        held = {name: each.dtype for name, each in llm.models[TARGET].pool.arrays.items()}
+        pools = llm.models[TARGET].pool.arrays
+        held = {name: getattr(each, "dtype", np.float16) for name, each in pools.items()}
+        assert gpu not in ON_DEVICE or pools["pool.1"].element_type() == TensorProto.FLOAT16
         assert held == {"pool.0": np.int8, "scales.0": np.float32, "pool.1": np.float16}
         session = llm.session()
         text = session.generate(LONG_PROMPT, max_new_tokens=20)
