@@ -19,6 +19,7 @@ from edgespec.errors import GrammarSizeError, InputError
 from edgespec.runtime.sampling.constraint import Constraint
 from edgespec.runtime.sampling.holding import holdable, outline
 from edgespec.runtime.sampling.thinking_budget import Reasoning, ThinkingBudget
+from edgespec.runtime.sequences.prefixes import common_length
 from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm, call_form, thinking_form
 from edgespec.runtime.text.answer_grammar import CONTENT, AnswerGrammar, Function
 from edgespec.runtime.text.answers import AnswerReader
@@ -108,12 +109,14 @@ class Conversation:
         grammar: what restricts the answer, if anything.
         reader: takes the answer apart; None for plain text.
         shown: special tokens that the reader needs, with their texts.
+        turns: numbers of the prompt's first tokens, behind which others may go on differently.
     """
 
     prompt: list[int]
     grammar: Constraint | None = None
     reader: AnswerReader | None = None
     shown: Mapping[int, str] = field(default_factory=dict)
+    turns: Sequence[int] = ()
 
     def again(self, tokenizer: Tokenizer) -> Conversation:
         """Returns the same for another answer, if none was begun; both have the tokenizer."""
@@ -127,6 +130,7 @@ def conversation(
     grammars: Callable[[], GrammarCompiler],
     messages: Sequence[Mapping[str, Any]],
     options: ChatOptions,
+    turns: bool = False,
 ) -> Conversation:
     """Prepares the answer in a conversation.
 
@@ -136,6 +140,7 @@ def conversation(
         grammars: returns the compiler of grammars, which takes a while to make.
         messages: messages of the conversation.
         options: options of the answer.
+        turns: whether `Conversation.turns` are wanted.
 
     Raises:
         InputError: if the chat template refuses the messages, it knows no tools while some are
@@ -163,15 +168,36 @@ def conversation(
             grammars().compile(*options.structure)  # for an error that is about this alone
         answer = replace(answer, functions=[_held(each, answer, compiled) for each in functions])
         grammar = compiled(answer)
+    ends = _turns(messages, text, prompt, render, encode) if turns else ()
     if thinking is None and calls is None:
-        return Conversation(prompt, grammar)
+        return Conversation(prompt, grammar, turns=ends)
     shown = {
         id_: token for token, id_ in tokenizer.added_tokens.items()
         if id_ in tokenizer.special_ids and token in answer.marks
     }  # fmt: skip
     schemas = {function.name: function.parameters for function in answer.functions}
     reader = AnswerReader(thinking, calls, inside, schemas, answer.bare)
-    return Conversation(prompt, grammar, reader, shown)
+    return Conversation(prompt, grammar, reader, shown, ends)
+
+
+def _turns(
+    messages: Sequence[Mapping[str, Any]],
+    text: str,
+    prompt: list[int],
+    render: Callable[..., str],
+    encode: Callable[[str], list[int]],
+) -> list[int]:
+    """Returns how many tokens of the prompt are before the first and the last of the user's turns.
+
+    Others that begin alike have another first question, or the last one edited.
+    """
+    places = [number for number, each in enumerate(messages) if each.get("role") == "user"]
+    ends = set[int]()
+    for place in {*places[:1], *places[-1:]} - {0}:
+        with suppress(InputError):  # a template may refuse what does not end with a question
+            alike = text[: common_length(text, render(messages[:place], False))]
+            ends.add(common_length(prompt, encode(alike)))
+    return sorted(ends - {0})
 
 
 def _held(

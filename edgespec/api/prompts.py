@@ -58,8 +58,9 @@ class Prompts:
             ContextLengthError: if the conversation leaves no room for a token.
         """
         asked = conversation(
-            self._tokenizer, self.encoded, lambda: self._grammars, messages, options
-        )
+            self._tokenizer, self.encoded, lambda: self._grammars, messages, options,
+            self._bundle.target.recurrent,
+        )  # fmt: skip
         return replace(asked, prompt=self.tokens(asked.prompt))
 
     def of_infill(

@@ -8,9 +8,11 @@ checkpoints.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import Any
 
 from edgespec.runtime.sequences.pool import KVPool, Sequence
 from edgespec.runtime.sequences.recurrent import CHECKPOINTS
@@ -128,7 +130,7 @@ class PrefixTree:
         slots = list[int]()
         while (begin := len(slots)) < len(tokens) and tokens[begin] in node.children:
             child = node.children[tokens[begin]]
-            same = _common(child.tokens, tokens[begin : begin + len(child.tokens)])
+            same = common_length(child.tokens, tokens[begin : begin + len(child.tokens)])
             node = child if same == len(child.tokens) else self._split(child, same)
             node.used = next(self._uses)
             slots += node.slots
@@ -256,8 +258,8 @@ class Checkpoints:
         return sorted(self._forks, key=self._forks.__getitem__)  # those that are kept last
 
 
-def _common(one: list[int], other: list[int]) -> int:
-    """Returns the length of the common beginning."""
+def common_length(one: ListLike[Any], other: ListLike[Any]) -> int:
+    """Returns the length of the common beginning of two texts or lists of tokens."""
     if one == other:
         return len(one)
     pairs = zip(one, other, strict=False)

@@ -259,8 +259,10 @@ class Engine:
                 )  # fmt: skip
                 part.generation.add(made)
                 if part.is_prompt:  # others that begin alike need not read it, but for its end
-                    end = len(part.generation.request.prompt) - 1 if part.complete else 0
-                    self.target.prefixes.add(part.generation.sequence, end)
+                    sequence, request = part.generation.sequence, part.generation.request
+                    end = sequence.length if sequence.length in request.turns else 0
+                    end = len(request.prompt) - 1 if part.complete else end
+                    self.target.prefixes.add(sequence, end)
                 if self._store is not None:
                     self._store.look(part.generation.sequence)
         finally:

@@ -67,6 +67,8 @@ class Request:
         prediction: tokens that are expected, from which all draft sources but none begin.
         kept: a sequence that shares all slots when the generation has ended; None: none does.
         salt: it shares slots with generations of the same salt alone.
+        turns: numbers of the prompt's first tokens, in order, behind which others may go on: what
+            recurrent layers hold of them is kept.
     """
 
     prompt: ListLike[int]
@@ -78,6 +80,7 @@ class Request:
     prediction: ListLike[int] = ()
     kept: Sequence | None = None
     salt: str = ""
+    turns: ListLike[int] = ()
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,9 @@ class Schedule:
             if any(_reads_alike(part, generation) for part in parts if part.is_prompt):
                 continue
             self._read_again(generation)
-            unread = generation.sequence.unread
-            reading = unread[:room]
+            unread, length = generation.sequence.unread, generation.sequence.length
+            ends = (end - length for end in generation.request.turns if end > length)
+            reading = unread[: min(room, next(ends, room))]
             room -= len(reading)
             complete = len(reading) == len(unread)
             parts.append(Scheduled(generation, reading, complete, 0, is_prompt=True))

@@ -16,8 +16,10 @@ from pairs import LONG_PROMPT, SHORT_PROMPT
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as torch_save
+from servers import make_bundle
 from sessions import OPTIONS, turns
 
+from edgespec import LLM
 from edgespec.api.session_files import save
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.sequences.recurrent import CHECKPOINTS
@@ -103,6 +105,33 @@ def test_recurrent_models_keep_as_many_checkpoints_as_memory_is_planned_for(nati
             other.close()
     llm.forget()
     assert nothing_is_left(llm.engine.target)
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5_text"])
+def test_recurrent_models_go_back_to_turns_of_a_conversation(tmp_path, name):
+    """The first question after the same system prompt, and the last question, are read anew."""
+    llm = LLM(make_bundle(tmp_path, architecture=name), threads=1, context=512)
+    said = [("system", "You answer in a word or two."), ("user", "What is the capital of Peru?")]
+    said += [("assistant", "It is Lima."), ("user", "How many people live there, by the way?")]
+
+    def answer(*messages):
+        return llm.chat([{"role": role, "content": text} for role, text in messages], **OPTIONS)
+
+    def alone(*messages):
+        llm.forget()
+        return answer(*messages).tokens
+
+    edited, other = (*said[:3], ("user", "And of Chile?")), (said[0], ("user", "Hello there!"))
+    expected = [alone(*edited), alone(*other)]
+    llm.forget()
+    first = answer(*said)
+    assert first.reused == 0
+    again, new = answer(*edited), answer(*other)
+    assert [again.tokens, new.tokens] == expected
+    question = len(llm.tokenizer.encode(said[3][1]))
+    assert first.prompt_tokens - question - 16 < again.reused < first.prompt_tokens - question
+    assert 8 < new.reused < new.prompt_tokens - len(llm.tokenizer.encode(other[1][1]))
+    llm.close()
 
 
 def test_a_cancelled_text_can_be_gone_on_from(natives):

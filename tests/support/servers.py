@@ -31,9 +31,9 @@ _TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<as
 _PATIENCE = 60  # seconds
 
 
-def make_bundle(folder: Path, template: str = _TEMPLATE) -> Path:
+def make_bundle(folder: Path, template: str = _TEMPLATE, architecture: str = "llama") -> Path:
     """Make a bundle of random fp32 weights with a chat template, whose texts end by length only."""
-    make_checkpoint(folder / "checkpoint", "llama", eos_token_id=None)
+    make_checkpoint(folder / "checkpoint", architecture, eos_token_id=None)
     write_tokenizer(folder / "checkpoint", 331)
     (folder / "checkpoint" / "chat_template.jinja").write_text(template)
     export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
