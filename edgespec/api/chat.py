@@ -108,16 +108,18 @@ class Conversation:
         grammar: what restricts the answer, if anything.
         reader: takes the answer apart; None for plain text.
         shown: special tokens that the reader needs, with their texts.
+        unheld: schemas of the functions whose arguments the grammar does not hold to all of them.
     """
 
     prompt: list[int]
     grammar: Constraint | None = None
     reader: AnswerReader | None = None
     shown: Mapping[int, str] = field(default_factory=dict)
+    unheld: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def again(self, tokenizer: Tokenizer) -> Conversation:
         """Returns the same for another answer, if none was begun; both have the tokenizer."""
-        shared = {id(each): each for each in (tokenizer, self.prompt, self.shown)}
+        shared = {id(each): each for each in (tokenizer, self.prompt, self.shown, self.unheld)}
         return copy.deepcopy(self, shared)
 
 
@@ -170,8 +172,12 @@ def conversation(
         if id_ in tokenizer.special_ids and token in answer.marks
     }  # fmt: skip
     schemas = {function.name: function.parameters for function in answer.functions}
+    unheld = {
+        each.name: each.parameters for each in functions
+        if each.parameters is not schemas[each.name]
+    }  # fmt: skip
     reader = AnswerReader(thinking, calls, inside, schemas, answer.bare)
-    return Conversation(prompt, grammar, reader, shown)
+    return Conversation(prompt, grammar, reader, shown, unheld)
 
 
 def _held(

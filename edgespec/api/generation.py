@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
@@ -13,15 +14,18 @@ from typing import Any
 from edgespec.api.chat import Conversation
 from edgespec.api.predictions import prediction_facts
 from edgespec.api.result import GenerationResult, rates
-from edgespec.errors import InputError
+from edgespec.errors import InputError, reason
 from edgespec.runtime.drafters.alignment import Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
+from edgespec.runtime.text.fitting import misfit
 from edgespec.runtime.text.streaming import Piece, StreamDecoder, TextEnd, ToolCall
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.environment import peak_rss_mb
+
+_log = logging.getLogger(__name__)
 
 
 class GenerationStream:
@@ -264,6 +268,7 @@ class _Generated:
             reasoning_tokens=text.reasoning_tokens,
             tool_calls=text.tool_calls,
             cut_call=text.cut_call,
+            call_faults=text.call_faults,
             **self._prediction_facts(),
         )
 
@@ -292,7 +297,7 @@ class AnswerText:
     ) -> None:
         shown = {**end.marks, **asked.shown}
         self._decoder = StreamDecoder(tokenizer, asked.prompt, shown)
-        self._end, self._reader = end, asked.reader
+        self._end, self._reader, self._unheld = end, asked.reader, asked.unheld
         # An end token may be a mark that the reader or a stop string needs.
         self._left_out = stop_ids - shown.keys()
         self.tokens: list[int] = []
@@ -308,6 +313,16 @@ class AnswerText:
     def cut_call(self) -> ToolCall | None:
         """The call that is not complete yet."""
         return None if self._reader is None else self._reader.cut
+
+    @property
+    def call_faults(self) -> tuple[str, ...]:
+        """What does not fit in calls of tools that are not held to their whole schemas."""
+        found = []
+        for call in self.tool_calls if self._unheld else ():
+            if fault := misfit(call.arguments, self._unheld.get(call.name, {})):
+                found.append(f"{call.name}: {reason(fault)}")
+                _log.warning("a call does not fit the schema of its tool %s", found[-1])
+        return tuple(found)
 
     @property
     def reasoning_tokens(self) -> int:

@@ -54,6 +54,8 @@ class GenerationResult:
         reasoning_tokens: number of tokens of reasoning, without the marks around it.
         tool_calls: tool calls of an answer, complete ones only; nobody has executed them.
         cut_call: a last call whose arguments, `text`, were cut short; None if there is none.
+        call_faults: what does not fit the schema of its tool, for each such call; there are none
+            but with tools whose schemas a text cannot be held to.
     """
 
     text: str
@@ -88,6 +90,7 @@ class GenerationResult:
     reasoning_tokens: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
     cut_call: ToolCall | None = None
+    call_faults: tuple[str, ...] = ()
 
 
 def rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:

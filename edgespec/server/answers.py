@@ -340,4 +340,5 @@ def _finish(result: GenerationResult) -> Json:
 
 def speculation(result: GenerationResult) -> Json:
     """Returns statistics that other APIs do not have."""
-    return {name: getattr(result, name) for name in _TOLD}
+    faults = {"call_faults": list(result.call_faults)} if result.call_faults else {}
+    return {name: getattr(result, name) for name in _TOLD} | faults

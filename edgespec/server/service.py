@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
@@ -27,6 +27,7 @@ from edgespec.runtime.text.streaming import CallPiece
 from edgespec.server.metrics import Metrics
 from edgespec.server.refusals import RequestError, shutting_down
 from edgespec.system.machine import release_memory
+from edgespec.system.waiting import NOBODY_WAITS
 
 
 @dataclass(frozen=True)
@@ -183,9 +184,12 @@ class TextService:
     def _begun_aside(self, work: Callable[[], Made]) -> asyncio.Future[Made]:
         if self._closed:
             raise shutting_down()
-        job = (self._large if _IS_LARGE.get() else self._asides).submit(work)
+        gone, context = threading.Event(), copy_context()
+        context.run(NOBODY_WAITS.set, gone.is_set)
+        job = (self._large if _IS_LARGE.get() else self._asides).submit(context.run, work)
         self._note(job)
         waiting = asyncio.wrap_future(job)
+        waiting.add_done_callback(lambda _: gone.set())
         self._awaited.add(waiting)
         waiting.add_done_callback(self._awaited.discard)
         return waiting
