@@ -46,7 +46,8 @@ class GenerationResult:
         peak_rss_mb: peak resident memory of the process in MiB, file-backed pages included.
         engine_ms: time inside the engines after the first token, in ms.
         reused: number of prompt tokens that were in the caches already, or in the prompt cache.
-        logprobs: log-probabilities of each token; empty if they were not requested.
+        logprobs: log-probabilities of the tokens up to the end of the text, so that they join to it
+            and those of a stop string are left out; empty if they were not requested.
         accepted_prediction_tokens: number of tokens of the prediction that the text has where they
             were expected, whether or not they were drafted; None if no prediction was used.
         rejected_prediction_tokens: number of the prediction's other tokens.

@@ -149,7 +149,7 @@ def parsed(kind: type[Checked], data: bytes, what: str = "the body") -> Checked:
 
 
 def _parts(data: bytes) -> int:
-    """Returns the number of objects, lists and fields of JSON, which other threads do not notice."""
+    """Returns the number of objects, lists and fields of JSON, while other threads go on."""
     plain = np.frombuffer(data.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
     quoted = np.logical_xor.accumulate(plain == ord('"'))
     return int(np.count_nonzero(_PARTS[plain] & ~quoted))

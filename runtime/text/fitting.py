@@ -70,8 +70,9 @@ def _misfits(value: Any, schema: Any, place: str, root: _Root) -> Iterator[str]:
     reference = {"$ref": schema.get("$ref")}
     if (found := resolved(reference, root[0])) is not reference:
         yield from inner(found)
-    wrong = [key for key, holds in _simple(value, schema, fits) if not holds]
-    yield from (f"{key} of {place or 'all'}" for key in wrong)
+    for key, holds in (*_of_value(value, schema, fits), *_of_container(value, schema, fits)):
+        if not holds:
+            yield f"{key} of {place or 'all'}"
     for part in schema.get("allOf", ()):
         yield from inner(part)
     if "if" in schema:
@@ -88,7 +89,7 @@ def _misfits(value: Any, schema: Any, place: str, root: _Root) -> Iterator[str]:
             yield from inner(first[number] if number < len(first) else rest, each, number)
 
 
-def _simple(
+def _of_value(
     value: Any, schema: Mapping[str, Any], fits: Callable[..., bool]
 ) -> Iterator[tuple[str, bool]]:
     """Yields keywords that say something about the value as a whole, and whether they hold."""
@@ -112,6 +113,12 @@ def _simple(
     for key, holds in _LIMITS.items():
         if key in schema and _is(value, "number"):
             yield key, holds(value, schema[key])
+
+
+def _of_container(
+    value: Any, schema: Mapping[str, Any], fits: Callable[..., bool]
+) -> Iterator[tuple[str, bool]]:
+    """Yields keywords that say something about a list or an object, and whether they hold."""
     if isinstance(value, list):
         if schema.get("uniqueItems"):
             yield "uniqueItems", len({_written(each) for each in value}) == len(value)
@@ -124,8 +131,9 @@ def _simple(
         names = schema.get("propertyNames", True)
         yield "propertyNames", all(fits(names, each) for each in value)
         depend = schema.get("dependentRequired", {}).items()
-        yield "dependentRequired", all(
-            each in value for name, others in depend if name in value for each in others
+        yield (
+            "dependentRequired",
+            all(each in value for name, others in depend if name in value for each in others),
         )
 
 

@@ -9,7 +9,9 @@ from jsonschema import Draft202012Validator
 
 from edgespec.runtime.text.fitting import misfit
 
-SCALARS = st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from(["", "a", "bb", 1.0, 1.5])
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from(["", "a", "bb", 1.0, 1.5])
+)
 NAMES = st.sampled_from(["a", "b", "bb"])
 VALUES = st.recursive(
     SCALARS, lambda each: st.lists(each, max_size=3) | st.dictionaries(NAMES, each, max_size=3)
@@ -36,9 +38,7 @@ def keywords(each):
     known |= dict.fromkeys((*sizes, "minContains", "maxContains"), SMALL)
     limits = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
     known |= dict.fromkeys(limits, SMALL)
-    pairs = st.sampled_from(list(known)).flatmap(
-        lambda key: st.tuples(st.just(key), known[key])
-    )
+    pairs = st.sampled_from(list(known)).flatmap(lambda key: st.tuples(st.just(key), known[key]))
     return st.lists(pairs, max_size=4).map(dict)
 
 
