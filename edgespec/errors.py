@@ -33,6 +33,12 @@ def caught_panics() -> Iterator[None]:
         raise RuntimeError(reason(error)) from error
 
 
+def installing(extra: str = "") -> str:
+    """Returns the command for edgespec with one of its extras, which no package index has yet."""
+    what = f'".[{extra}]"' if extra else "."
+    return f"pip install {what} in a checkout of edgespec"
+
+
 class EdgespecError(Exception):
     """Base of all errors raised on purpose; the CLI prints it and exits with `exit_code`."""
 
