@@ -190,8 +190,8 @@ class _Generated:
 
     def _all_logprobs(self) -> tuple[TokenLogprobs, ...]:
         kept, beyond = self._text.kept
-        *most, last = self._logprobs[:kept] or [None]
-        return () if last is None else (*most, replace(last, beyond=beyond))
+        told = self._logprobs[:kept]
+        return (*told[:-1], *(replace(each, beyond=beyond) for each in told[-1:]))
 
     def cancel(self) -> None:
         self._cancelled = True

@@ -23,7 +23,7 @@ _LIMITS: dict[str, Callable[[Any, Any], bool]] = {
     "exclusiveMinimum": lambda value, limit: value > limit,
     "exclusiveMaximum": lambda value, limit: value < limit,
 }
-_SIZES: dict[str, tuple[type, Callable[[Any, Any], bool]]] = {
+_SIZES: dict[str, tuple[Any, Callable[[Any, Any], bool]]] = {
     f"{end}{name}": (kind, _LIMITS[f"{end}imum"])
     for end in ("min", "max")
     for name, kind in (("Length", str), ("Items", list), ("Properties", dict))
