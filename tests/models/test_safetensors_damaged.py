@@ -54,7 +54,7 @@ def test_no_damaged_folder_does_harm(intact, tmp_path):
         folder = shutil.copytree(intact, tmp_path / "model")
         harm(folder, chance)
         tracemalloc.start()
-        begun = time.perf_counter()
+        begun = time.process_time()
         try:
             checkpoint = load_checkpoint(folder)
             for name in checkpoint.decoder.tensors():
@@ -68,7 +68,7 @@ def test_no_damaged_folder_does_harm(intact, tmp_path):
         finally:
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-        assert time.perf_counter() - begun < SECONDS, number
+        assert time.process_time() - begun < SECONDS, number
         assert peak < BYTES, number
         shutil.rmtree(folder)
     assert read > FILES // 25
