@@ -33,6 +33,12 @@ def caught_panics() -> Iterator[None]:
         raise RuntimeError(reason(error)) from error
 
 
+def installing(extra: str = "") -> str:
+    """Returns the command for edgespec with one of its extras, which no package index has yet."""
+    what = f'".[{extra}]"' if extra else "."
+    return f"pip install {what} in a checkout of edgespec"
+
+
 class EdgespecError(Exception):
     """Base of all errors raised on purpose; the CLI prints it and exits with `exit_code`."""
 
@@ -51,7 +57,15 @@ class ContextLengthError(InputError):
     """A prompt that does not fit the context."""
 
 
-class CheckpointError(EdgespecError):
+class _FileError(EdgespecError):
+    """An error that quotes what strangers have written: a line that does nothing to a terminal."""
+
+    def __init__(self, message: str) -> None:
+        text = printable(message)
+        super().__init__(text if len(text) < 900 else f"{text[:500]} … {text[-300:]}")
+
+
+class CheckpointError(_FileError):
     """A checkpoint that is incomplete, damaged or inconsistent."""
 
 
@@ -59,7 +73,7 @@ class UnsupportedModelError(CheckpointError):
     """A checkpoint that needs a feature that is not implemented."""
 
 
-class BundleError(EdgespecError):
+class BundleError(_FileError):
     """A bundle that is missing, damaged, unsafe or of another format version."""
 
 

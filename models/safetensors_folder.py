@@ -46,6 +46,7 @@ _STORED = {
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 _BYTES: dict[str, np.dtype[np.generic]] = {"U8": np.dtype("u1")}
+_NAME_LIMIT = 255  # bytes of a file's name, beyond which systems refuse even to look
 _HEADER_LIMIT = 100_000_000  # bytes, the format's own
 
 
@@ -221,6 +222,8 @@ def _read_shards(index: Path) -> dict[str, _Entry]:
     weight_map = Fields.read(index).group("weight_map")
     for name, file in weight_map.values.items():
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".."):
+            raise weight_map.invalid(name, "must be the name of a file beside the index")
+        if len(file.encode(errors="replace")) > _NAME_LIMIT:
             raise weight_map.invalid(name, "must be the name of a file beside the index")
         if file not in shards:
             if not (index.parent / file).is_file():

@@ -110,6 +110,7 @@ class Conversation:
         reader: takes the answer apart; None for plain text.
         shown: special tokens that the reader needs, with their texts.
         turns: numbers of the prompt's first tokens, behind which others may go on differently.
+        unheld: schemas of the functions whose arguments the grammar does not hold to all of them.
     """
 
     prompt: list[int]
@@ -117,10 +118,11 @@ class Conversation:
     reader: AnswerReader | None = None
     shown: Mapping[int, str] = field(default_factory=dict)
     turns: Sequence[int] = ()
+    unheld: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def again(self, tokenizer: Tokenizer) -> Conversation:
         """Returns the same for another answer, if none was begun; both have the tokenizer."""
-        shared = {id(each): each for each in (tokenizer, self.prompt, self.shown)}
+        shared = {id(each): each for each in (tokenizer, self.prompt, self.shown, self.unheld)}
         return copy.deepcopy(self, shared)
 
 
@@ -176,8 +178,12 @@ def conversation(
         if id_ in tokenizer.special_ids and token in answer.marks
     }  # fmt: skip
     schemas = {function.name: function.parameters for function in answer.functions}
+    unheld = {
+        each.name: each.parameters for each in functions
+        if each.parameters is not schemas[each.name]
+    }  # fmt: skip
     reader = AnswerReader(thinking, calls, inside, schemas, answer.bare)
-    return Conversation(prompt, grammar, reader, shown, ends)
+    return Conversation(prompt, grammar, reader, shown, ends, unheld)
 
 
 def _turns(

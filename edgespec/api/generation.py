@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import replace
@@ -13,15 +15,18 @@ from typing import Any
 from edgespec.api.chat import Conversation
 from edgespec.api.predictions import prediction_facts
 from edgespec.api.result import GenerationResult, rates
-from edgespec.errors import InputError
+from edgespec.errors import InputError, reason
 from edgespec.runtime.drafters.alignment import Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
+from edgespec.runtime.text.fitting import misfit
 from edgespec.runtime.text.streaming import Piece, StreamDecoder, TextEnd, ToolCall
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.environment import peak_rss_mb
+
+_log = logging.getLogger(__name__)
 
 
 class GenerationStream:
@@ -81,7 +86,7 @@ class GenerationStream:
 
     @property
     def logprobs(self) -> Sequence[TokenLogprobs]:
-        """Log-probabilities of the tokens so far; empty if they were not requested."""
+        """Log-probabilities of the tokens that are certain by now to be part of the text."""
         return self._text.logprobs
 
     @property
@@ -172,12 +177,21 @@ class _Generated:
         self._generation: Generation | None = None
         self._cancelled = False
         self.rounds: list[Round] = []
-        self.logprobs: list[TokenLogprobs] = []
+        self._logprobs: list[TokenLogprobs] = []
         self.result: GenerationResult | None = None
 
     @property
     def count(self) -> int:
         return len(self._text.tokens)
+
+    @property
+    def logprobs(self) -> Sequence[TokenLogprobs]:
+        return self._logprobs[: self._text.certain]
+
+    def _all_logprobs(self) -> tuple[TokenLogprobs, ...]:
+        kept, beyond = self._text.kept
+        told = self._logprobs[:kept]
+        return (*told[:-1], *(replace(each, beyond=beyond) for each in told[-1:]))
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -215,7 +229,7 @@ class _Generated:
             count = self.count - before
             accepted = min(made.accepted, count)
             self.rounds.append(replace(made, tokens=made.tokens[:count], accepted=accepted))
-        self.logprobs += made.logprobs[: self.count - before]
+        self._logprobs += made.logprobs[: self.count - before]
         return piece
 
     def _finish_reason(self) -> str:
@@ -259,11 +273,12 @@ class _Generated:
             peak_rss_mb=peak_rss_mb(),
             engine_ms=round(computing * 1e3, 2),
             reused=reused,
-            logprobs=tuple(self.logprobs),
+            logprobs=self._all_logprobs(),
             reasoning="".join(piece.reasoning for piece in text.pieces),
             reasoning_tokens=text.reasoning_tokens,
             tool_calls=text.tool_calls,
             cut_call=text.cut_call,
+            call_faults=text.call_faults,
             **self._prediction_facts(),
         )
 
@@ -292,12 +307,30 @@ class AnswerText:
     ) -> None:
         shown = {**end.marks, **asked.shown}
         self._decoder = StreamDecoder(tokenizer, asked.prompt, shown)
-        self._end, self._reader = end, asked.reader
+        self._end, self._reader, self._unheld = end, asked.reader, asked.unheld
         # An end token may be a mark that the reader or a stop string needs.
         self._left_out = stop_ids - shown.keys()
         self.tokens: list[int] = []
+        self._ends = [0]  # characters of the text up to each token, its end aside
+        self._shown = 0  # characters before that
         self.pieces: list[Piece] = []
         self.stopped = False
+
+    @property
+    def certain(self) -> int:
+        """The number of tokens whose text was shown."""
+        # Those behind it that have no text may have begun a character.
+        last = bisect_left(self._ends, self._shown)
+        return last - (self._ends[last] > self._shown)
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """How many tokens are part of the whole text, and how far the last reaches beyond it."""
+        beyond = self._ends[-1] - self._shown
+        if not beyond or not self._shown:
+            return (0 if beyond else len(self.tokens)), 0
+        last = bisect_left(self._ends, self._shown)
+        return last, self._ends[last] - self._shown
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -310,6 +343,16 @@ class AnswerText:
         return None if self._reader is None else self._reader.cut
 
     @property
+    def call_faults(self) -> tuple[str, ...]:
+        """What does not fit in calls of tools that are not held to their whole schemas."""
+        found = []
+        for call in self.tool_calls if self._unheld else ():
+            if fault := misfit(call.arguments, self._unheld.get(call.name, {})):
+                found.append(f"{call.name}: {reason(fault)}")
+                _log.warning("a call does not fit the schema of its tool %s", found[-1])
+        return tuple(found)
+
+    @property
     def reasoning_tokens(self) -> int:
         """The number of tokens of reasoning so far."""
         return 0 if self._reader is None else self._reader.reasoning_tokens
@@ -319,8 +362,10 @@ class AnswerText:
         piece = Piece()
         for token in tokens:
             self.tokens.append(token)
+            text = "" if token in self._left_out else self._decoder.push(token)
+            self._ends.append(self._ends[-1] + len(self._end.without_marks(text)))
             if token not in self._left_out:
-                piece += self._taken_apart(self._show(self._decoder.push(token)), 1)
+                piece += self._taken_apart(self._show(text), 1)
             if self.stopped:
                 break
         self.pieces.append(piece)
@@ -328,8 +373,11 @@ class AnswerText:
 
     def flush(self) -> Piece:
         """Returns the rest of the text after the last token."""
-        rest = self._show(self._decoder.flush())
-        piece = self._taken_apart(rest + self._end.flush(), 0)
+        text = self._decoder.flush()
+        self._ends[-1] += len(text)
+        rest, held = self._show(text), self._end.flush()
+        self._shown += len(held)
+        piece = self._taken_apart(rest + held, 0)
         if self._reader is not None:
             piece += self._reader.finish()
         self.pieces.append(piece)
@@ -337,6 +385,7 @@ class AnswerText:
 
     def _show(self, text: str) -> str:
         piece, self.stopped = self._end.push(text)
+        self._shown += len(piece)
         return piece
 
     def _taken_apart(self, text: str, tokens: int) -> Piece:

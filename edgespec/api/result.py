@@ -46,7 +46,8 @@ class GenerationResult:
         peak_rss_mb: peak resident memory of the process in MiB, file-backed pages included.
         engine_ms: time inside the engines after the first token, in ms.
         reused: number of prompt tokens that were in the caches already, or in the prompt cache.
-        logprobs: log-probabilities of each token; empty if they were not requested.
+        logprobs: log-probabilities of the tokens up to the end of the text, so that they join to it
+            and those of a stop string are left out; empty if they were not requested.
         accepted_prediction_tokens: number of tokens of the prediction that the text has where they
             were expected, whether or not they were drafted; None if no prediction was used.
         rejected_prediction_tokens: number of the prediction's other tokens.
@@ -54,6 +55,8 @@ class GenerationResult:
         reasoning_tokens: number of tokens of reasoning, without the marks around it.
         tool_calls: tool calls of an answer, complete ones only; nobody has executed them.
         cut_call: a last call whose arguments, `text`, were cut short; None if there is none.
+        call_faults: what does not fit the schema of its tool, for each such call; there are none
+            but with tools whose schemas a text cannot be held to.
     """
 
     text: str
@@ -88,6 +91,7 @@ class GenerationResult:
     reasoning_tokens: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
     cut_call: ToolCall | None = None
+    call_faults: tuple[str, ...] = ()
 
 
 def rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:

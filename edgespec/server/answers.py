@@ -48,16 +48,42 @@ class TokenTexts:
 
     def key(self, token: int) -> str:
         """Returns the text of a token as completions name it."""
-        text = self[token]
-        return text if text.encode() == self._bytes(token) else f"bytes:{text}"
+        return _key(self._bytes(token))
 
     def data(self, token: int) -> bytes:
         """Returns the bytes that a token adds to a text; special tokens add none."""
         return b"" if token in self._tokenizer.special_ids else self._bytes(token)
 
-    def told(self, token: int, logprob: float) -> Json:
-        """Returns the log-probability of a token as chats tell it."""
-        return {"token": self[token], "logprob": logprob, "bytes": list(self.data(token))}
+    def told(self, logprobs: Sequence[TokenLogprobs]) -> list[Json]:
+        """Returns log-probabilities as chats tell them."""
+
+        def one(token: int, logprob: float) -> Json:
+            return {"token": self[token], "logprob": logprob, "bytes": list(self.data(token))}
+
+        return [
+            {
+                "token": name.decode(errors="backslashreplace"), "logprob": each.logprob,
+                "bytes": list(data),
+                "top_logprobs": [one(token, value) for token, value in each.top],
+            }
+            for each, (data, name) in zip(logprobs, self.parts(logprobs), strict=True)
+        ]  # fmt: skip
+
+    def parts(self, logprobs: Sequence[TokenLogprobs]) -> list[tuple[bytes, bytes]]:
+        """Returns the bytes that each token adds to a text, up to its end, and those of its name.
+
+        These are all of the token's, unless the text ends within it.
+        """
+        found = [self.data(each.token) for each in logprobs]
+        beyond = logprobs[-1].beyond if logprobs else 0
+        for place in reversed(range(len(found))):  # a character may have begun in an earlier token
+            while beyond and found[place]:
+                beyond -= found[place][-1] & 0xC0 != 0x80  # the first byte of a character
+                found[place] = found[place][:-1]
+        return [
+            (data, self._bytes(each.token) if data == self.data(each.token) else data)
+            for each, data in zip(logprobs, found, strict=True)
+        ]
 
     def shown(self, token: int) -> str:
         """Returns the text of a token as readers see it; special tokens are empty."""
@@ -71,6 +97,11 @@ class TokenTexts:
             if spelling is not None and spelling not in self._tokenizer.added_tokens:
                 return spelled(spelling, self._kind)
         return text.encode()
+
+
+def _key(data: bytes) -> str:
+    text = data.decode(errors="backslashreplace")
+    return text if text.encode() == data else f"bytes:{text}"
 
 
 @dataclass(frozen=True)
@@ -225,29 +256,28 @@ class CompletionAnswer(Answer):
         self._offsets = [_Offset() for _ in range(body.choices)]
 
     def _whole_choice(self, index: int, result: GenerationResult) -> Json:
-        choice = self._part_choice(Part(result.text, result.logprobs, (), index))
-        if choice["logprobs"] is not None:  # tokens of a stop string are no part of the text
-            offsets = choice["logprobs"]["text_offset"]
-            choice["logprobs"]["text_offset"] = [min(each, len(result.text)) for each in offsets]
-        return choice
+        return self._part_choice(Part(result.text, result.logprobs, (), index))
 
     def _part_choice(self, part: Part) -> Json:
         shown = self._logprobs(part.choice, part.logprobs) if part.logprobs else None
         return {"index": part.choice, "text": part.text, "logprobs": shown, "finish_reason": None}
 
     def _logprobs(self, choice: int, logprobs: Sequence[TokenLogprobs]) -> Json:
-        add = self._offsets[choice].add
+        add, parts = self._offsets[choice].add, self._texts.parts(logprobs)
+        names = [_key(name) for _, name in parts]
         return {
-            "tokens": [self._texts.key(each.token) for each in logprobs],
+            "tokens": names,
             "token_logprobs": [each.logprob for each in logprobs],
-            "top_logprobs": list(map(self._likeliest, logprobs)),
-            "text_offset": [add(self._texts.data(each.token)) for each in logprobs],
+            "top_logprobs": list(map(self._likeliest, logprobs, names)),
+            "text_offset": [add(data) for data, _ in parts],
         }
 
-    def _likeliest(self, told: TokenLogprobs) -> Json:
+    def _likeliest(self, told: TokenLogprobs, chosen: str) -> Json:
         """Returns the log-probabilities of the likeliest tokens and of the chosen one."""
-        found: Json = {}
-        for token, value in {told.token: told.logprob, **dict(told.top)}.items():
+        found: Json = {chosen: told.logprob}
+        for token, value in told.top:
+            if token == told.token:
+                continue
             name = self._texts.key(token)
             if name in found:  # as of a byte and the character that it is
                 name = f"token_id:{token}"
@@ -317,14 +347,7 @@ class ChatAnswer(Answer):
         return {"index": part.choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}
 
     def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Json | None:
-        if not logprobs:
-            return None
-        content = [
-            self._texts.told(each.token, each.logprob)
-            | {"top_logprobs": [self._texts.told(token, value) for token, value in each.top]}
-            for each in logprobs
-        ]
-        return {"content": content, "refusal": None}
+        return {"content": self._texts.told(logprobs), "refusal": None} if logprobs else None
 
 
 def _call_delta(piece: CallPiece) -> Json:
@@ -340,4 +363,5 @@ def _finish(result: GenerationResult) -> Json:
 
 def speculation(result: GenerationResult) -> Json:
     """Returns statistics that other APIs do not have."""
-    return {name: getattr(result, name) for name in _TOLD}
+    faults = {"call_faults": list(result.call_faults)} if result.call_faults else {}
+    return {name: getattr(result, name) for name in _TOLD} | faults

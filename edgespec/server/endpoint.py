@@ -7,6 +7,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -103,11 +104,13 @@ class Endpoint(ABC, Generic[Body]):
 
         async def work() -> None:
             make = partial(parsed, self._bodies, data)
-            body = make() if len(data) < _SMALL else await served.service.in_place(make)
+            body = await served.service.in_place(make) if large else make()
             self._require(getattr(body, "model", None), served.model)
             await self.answer(body, send_json, send)
 
-        await _until_disconnect(receive, work())
+        large = len(data) > _SMALL
+        with served.service.large() if large else nullcontext():
+            await _until_disconnect(receive, work())
 
     @abstractmethod
     async def answer(self, body: Body, send_json: SendJson, send: Send) -> None:
@@ -121,10 +124,13 @@ class JsonEndpoint(Endpoint[Any]):
         served: model that is served.
         bodies: class of the request bodies.
         make: returns the answer; called on a thread.
+        options: further arguments of `Endpoint`.
     """
 
-    def __init__(self, served: Served, bodies: type[Any], make: Callable[[Any], Json]) -> None:
-        super().__init__(served, bodies)
+    def __init__(
+        self, served: Served, bodies: type[Any], make: Callable[[Any], Json], **options: Any
+    ) -> None:
+        super().__init__(served, bodies, **options)
         self._make = make
 
     async def answer(self, body: Any, send_json: SendJson, _send: Send) -> None:

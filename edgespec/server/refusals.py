@@ -70,5 +70,7 @@ def fault() -> RequestError:
 
 def shown(value: Any) -> str:
     """Formats a value for an error message, shortened to `SHOWN` characters."""
+    if isinstance(value, str | list):  # of which all would be written
+        value = value[: SHOWN + 1]
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

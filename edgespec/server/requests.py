@@ -14,6 +14,7 @@ from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.bodies import (
     LONG,
+    MESSAGES,
     Count,
     Empty,
     Fields,
@@ -305,7 +306,7 @@ class CompletionRequest(TextRequest):
 class ChatRequest(TextRequest):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000, fail_fast=True)]
+    messages: Annotated[list[Message], MESSAGES]
     max_completion_tokens: Count | Unlimited | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None

@@ -24,7 +24,18 @@ from pydantic_core import PydanticCustomError
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
-from edgespec.server.bodies import LONG, SOME, Count, Fields, Int, Json, Noted, Off, refusal
+from edgespec.server.bodies import (
+    LONG,
+    MESSAGES,
+    SOME,
+    Count,
+    Fields,
+    Int,
+    Json,
+    Noted,
+    Off,
+    refusal,
+)
 from edgespec.server.messages import joined
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import Asked, ChatRequest
@@ -285,7 +296,7 @@ Unstored = Annotated[None, BeforeValidator(_unstored)]
 class ResponsesRequest(Asked):
     """`POST /v1/responses`. Nothing of it is stored, whatever `store` says."""
 
-    input: str | Annotated[list[AnyItem], SOME]
+    input: str | Annotated[list[AnyItem], MESSAGES]
     instructions: str | None = None
     max_output_tokens: Count | None = None
     text: TextOptions | None = None

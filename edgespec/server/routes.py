@@ -167,7 +167,8 @@ class _Tokens:
             ids = tokenizer.encode(body.content, add_special=bool(body.add_special))
         if not body.with_pieces:
             return {"tokens": ids}
-        return {"tokens": [{"id": each, "piece": self._piece(each)} for each in ids]}
+        told = {each: {"id": each, "piece": self._piece(each)} for each in set(ids)}
+        return {"tokens": [told[each] for each in ids]}
 
     def detokenized(self, body: DetokenizeRequest) -> Json:
         for id_ in body.tokens:

@@ -25,6 +25,7 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]", "host.docker.internal")
 _GRACE_SECONDS = 1  # time at shutdown for clients that do not read their responses
 _END_SECONDS = 1.4  # from a signal to the end of the process, even if native code does not end
 _HEAD_BYTES = 1 << 16  # of a request, without its body
+_ACCEPTED, _UNACCEPTED = 32, 2048  # connections: most that are accepted at a time, most that wait
 _LOG_SECONDS = 60.0  # between two lines about connections
 _LOGS = ("asyncio", "uvicorn.error")
 
@@ -164,7 +165,7 @@ class Server(uvicorn.Server):
                 app, lifespan="off", ws="none",
                 log_config=None, access_log=False, proxy_headers=False, server_header=False,
                 timeout_graceful_shutdown=_GRACE_SECONDS, http=_Connection, loop="asyncio",
-                h11_max_incomplete_event_size=_HEAD_BYTES,
+                h11_max_incomplete_event_size=_HEAD_BYTES, backlog=_ACCEPTED,
             )
         )  # fmt: skip
 
@@ -204,6 +205,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See uvicorn; also calls `ready`."""
         await super().startup(sockets)
+        # asyncio accepts as many at a time as may wait, and streams would wait for all of them.
+        self._sock.listen(_UNACCEPTED)
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
@@ -25,6 +26,8 @@ from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.streaming import CallPiece
 from edgespec.server.metrics import Metrics
 from edgespec.server.refusals import RequestError, shutting_down
+from edgespec.system.machine import release_memory
+from edgespec.system.waiting import NOBODY_WAITS
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,11 @@ Show = Callable[[Part | None], Awaitable[None]]
 """Shows a client a part; None shows that its request was accepted, and that it still waits."""
 
 _CONVERSATIONS = 4096  # earlier prompts and texts that are known
-_ASIDE = 2  # threads for what is done besides texts
+_ASIDE = 2  # threads for what is done besides texts, beyond the one for large requests
 _FIRST_SIGN = 2.0  # seconds until a client hears that its request is still being looked at
 _SIGNS = 5.0  # seconds between further signs
+
+_IS_LARGE = ContextVar("_IS_LARGE", default=False)  # of the request that a task is about
 
 Begun = TypeVar("Begun")
 Made = TypeVar("Made")
@@ -108,6 +113,7 @@ class TextService:
         self._parallel, self._limit = parallel, limit
         self._threads = ThreadPoolExecutor(parallel, "edgespec-text")
         self._asides = ThreadPoolExecutor(_ASIDE, "edgespec-aside")
+        self._large = ThreadPoolExecutor(1, "edgespec-large")
         self._awaited: set[asyncio.Future[Any]] = set()  # what is done aside
         self._started: set[Future[Any]] = set()
         self._requests = 0
@@ -135,11 +141,26 @@ class TextService:
         self._closed = True
         for waiting in self._awaited:
             waiting.cancel()
-        self._asides.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._asides, self._large):
+            threads.shutdown(wait=False, cancel_futures=True)
         for job, cancel in tuple(self._jobs.items()):
             if not job.cancel():
                 cancel()
         self._threads.shutdown(wait=False)
+
+    @contextmanager
+    def large(self) -> Iterator[None]:
+        """Has what is done aside for a large request wait for that of others, in the block.
+
+        So they take the memory of one of them at a time, and it goes back to the system.
+        """
+        told = _IS_LARGE.set(True)
+        try:
+            yield
+        finally:
+            _IS_LARGE.reset(told)
+            if not self._closed:
+                self._note(self._large.submit(release_memory))
 
     async def aside(self, work: Callable[[], Made]) -> Made:
         """Does work that is no text on another thread; nobody waits for it if the client leaves.
@@ -163,9 +184,12 @@ class TextService:
     def _begun_aside(self, work: Callable[[], Made]) -> asyncio.Future[Made]:
         if self._closed:
             raise shutting_down()
-        job = self._asides.submit(work)
+        gone, context = threading.Event(), copy_context()
+        context.run(NOBODY_WAITS.set, gone.is_set)
+        job = (self._large if _IS_LARGE.get() else self._asides).submit(context.run, work)
         self._note(job)
         waiting = asyncio.wrap_future(job)
+        waiting.add_done_callback(lambda _: gone.set())
         self._awaited.add(waiting)
         waiting.add_done_callback(self._awaited.discard)
         return waiting

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from edgespec.api.loading import parse_size
-from edgespec.errors import InputError
+from edgespec.errors import InputError, installing
 from edgespec.system.options import check, explained, option
 from edgespec.training.shape import CONCAT, FUSIONS
 
@@ -79,4 +79,4 @@ def require_torch() -> None:
         InputError: if it is not.
     """
     if find_spec("torch") is None:
-        raise InputError("training needs PyTorch: install edgespec[train]")
+        raise InputError(f"training needs PyTorch: {installing('train')}")

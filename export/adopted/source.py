@@ -14,14 +14,14 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from edgespec.errors import CheckpointError, ExportError, reason
+from edgespec.errors import CheckpointError, ExportError, installing, reason
 from edgespec.export.sources.hub import download
 from edgespec.models.checkpoint import chat_template, eos_token, tokenizer_contents
 from edgespec.models.config import eos_ids
 from edgespec.models.fields import Fields
 
 _HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+):([\w./-]+\.onnx)")
-_INSTALL = 'pip install "edgespec[optimum]" in an environment of its own'
+_INSTALL = f"{installing('optimum')}, with an environment of its own"
 _USUAL = ("model.onnx", "onnx/model.onnx")
 # What architectures call their sizes.
 _HIDDEN = ("hidden_size", "n_embd", "d_model")

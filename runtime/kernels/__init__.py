@@ -51,7 +51,7 @@ def missing_kernels() -> str | None:
         return None
     return (
         "no compiled kernels: the CPU runs portable operators, which are slower; install a C++ "
-        "compiler, then `pip install --force-reinstall --no-deps --no-cache-dir edgespec`"
+        "compiler, then `pip install --force-reinstall --no-deps --no-cache-dir .` in a checkout"
     )
 
 

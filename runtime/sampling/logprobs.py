@@ -18,11 +18,14 @@ class TokenLogprobs:
         token: id of the chosen token.
         logprob: natural logarithm of its probability.
         top: ids of the likeliest tokens with their log-probabilities, the likeliest first.
+        beyond: number of characters at the token's end that are no part of the text, since a stop
+            string or a line ended it within the token.
     """
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    beyond: int = 0
 
 
 def token_logprobs(logits: Floats, token: int, vocab_size: int, top: int) -> TokenLogprobs:

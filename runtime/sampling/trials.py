@@ -21,11 +21,14 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from edgespec.errors import InputError
+from edgespec.system.waiting import NOBODY_WAITS
 
 LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
 """Bounds of every grammar, also while a text is made."""
@@ -34,6 +37,7 @@ _LARGEST = 1_000_000  # characters of a grammar that is read at all
 _SECONDS, _MEGABYTES, _STACK = 2, 512, 1 << 20  # of a trial
 _MASK_SECONDS, _MASKS = 0.2, 32  # how long a mask may take, since others wait; how many are tried
 _WAITED, _LOADED, _IDLE = 10, 120, 60  # seconds: for a trial, for a child, of a child without work
+_LOOKS = 0.05  # seconds between looks at whether anybody still waits
 _KEPT = 1000  # results
 
 _TIME = f"it takes longer than {_SECONDS} s to compile"
@@ -134,19 +138,28 @@ class Trials:
         """Returns what is too large about a grammar in llguidance's format; empty if nothing is.
 
         It waits for the child, at most some seconds once that has started.
+
+        Raises:
+            InputError: if nobody waits for it any more, who will not see that.
         """
         if long := too_long(grammar):
             return long
         key = hashlib.sha256(grammar.encode()).digest()
         found = self._known.get(key)
         if found is None:
-            with self._lock:
+            nobody_waits = NOBODY_WAITS.get()
+            while not self._lock.acquire(timeout=_LOOKS):
+                _require(not nobody_waits())
+            try:
                 found = self._known.get(key)
                 if found is None:
                     found = self._tried(grammar)
+                    _require(not nobody_waits())
                     if len(self._known) >= _KEPT:
                         self._known.clear()
                     self._known[key] = found
+            finally:
+                self._lock.release()
         return found
 
     def _tried(self, grammar: str) -> str:
@@ -159,7 +172,7 @@ class Trials:
                 assert child.stdin is not None
                 child.stdin.write(json.dumps(grammar) + "\n")
                 child.stdin.flush()
-                told = _line(child, _WAITED)
+                told = _line(child, _WAITED, NOBODY_WAITS.get())
             except OSError:
                 told = ""
             if told:
@@ -178,16 +191,34 @@ class Trials:
         return child
 
 
-def _line(child: subprocess.Popen[str], seconds: float) -> str:
-    """Returns a line of a child; empty if it ended, or took too long, by which it is ended."""
-    timer = threading.Timer(seconds, child.kill)
-    timer.daemon = True
-    timer.start()
+def _require(waits: bool) -> None:
+    if not waits:
+        raise InputError("nobody waits for this grammar any more: ask again")
+
+
+def _line(
+    child: subprocess.Popen[str], seconds: float, nobody_waits: Callable[[], bool] = lambda: False
+) -> str:
+    """Returns a line of a child; empty if it ended, or took too long, by which it is ended.
+
+    Its trial ends early if nobody waits for it any more.
+    """
+    come = threading.Event()
+
+    def watch() -> None:
+        late = time.monotonic() + seconds
+        while not come.wait(_LOOKS):
+            if time.monotonic() > late or (nobody_waits() and sys.platform == "win32"):
+                child.kill()
+            elif nobody_waits():
+                child.send_signal(signal.SIGUSR1)
+
+    threading.Thread(target=watch, daemon=True).start()
     try:
         assert child.stdout is not None
         return child.stdout.readline()
     finally:
-        timer.cancel()
+        come.set()
 
 
 def _ended(child: subprocess.Popen[str]) -> None:
@@ -239,7 +270,9 @@ def _limited(tokenizer: LLTokenizer, grammar: str) -> str | None:
     import resource
 
     if child := os.fork():
+        signal.signal(signal.SIGUSR1, lambda *_: os.kill(child, signal.SIGKILL))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         if status > 0:
             return _MEMORY
         return _ENDED.get(signal.Signals(-status).name, _DEPTH) if status else None
@@ -264,6 +297,8 @@ def _tell(text: str) -> None:
 def main(path: str, vocab_size: str, *stop_ids: str) -> None:
     """Answers each line of standard input, a grammar, with what is too large about it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which is for the parent
+    if sys.platform != "win32":
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as long as there is no trial
     stops = [int(each) for each in stop_ids]
     tokenizer = LLTokenizer(path, n_vocab=int(vocab_size), eos_token=stops)
     _tell("ready")

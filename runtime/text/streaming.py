@@ -317,15 +317,19 @@ class TextEnd:
         self._lines = LineMatcher(min_indent, max_time)
         self._any = bool(stop or min_indent or max_time is not None)
 
+    def without_marks(self, text: str) -> str:
+        """Returns a text as `push` would show it, if it had no end."""
+        return text.translate(self._unmarked)
+
     def push(self, text: str) -> tuple[str, bool]:
         """See `StopMatcher.push`."""
         if not self._any:
             return text, False
         text, stopped = self._stops.push(text)
-        text, ended = self._lines.push(text.translate(self._unmarked))
+        text, ended = self._lines.push(self.without_marks(text))
         return text, stopped or ended
 
     def flush(self) -> str:
         """See `StopMatcher.flush`."""
-        held, _ = self._lines.push(self._stops.flush().translate(self._unmarked))
+        held, _ = self._lines.push(self.without_marks(self._stops.flush()))
         return held + self._lines.flush()

@@ -174,8 +174,9 @@ class Tokenizer:
             ) from error
         try:
             with caught_panics():
-                # Other than `encode`, it lets other threads go on meanwhile.
-                [found] = self._backend.encode_batch([text], add_special_tokens=add_special)
+                # Other than `encode`, it lets other threads go on meanwhile, and keeps no places in
+                # the text, which takes most of the time and memory of long ones.
+                [found] = self._backend.encode_batch_fast([text], add_special_tokens=add_special)
                 ids = found.ids
         except RuntimeError as error:
             raise InputError(f"the tokenizer cannot read this text: {error}") from error

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import RECURRENT
+from damage import TIMES
 from histories import nothing_is_left
 from links import linked
 from native_llms import loaded, with_library
@@ -327,7 +328,7 @@ def test_no_damaged_session_file_does_harm(natives, tmp_path):
         session.generate(SHORT_PROMPT, **OPTIONS)
         session.save(file)
     intact = file.read_bytes()
-    for number in range(120):
+    for number in range(120 * TIMES):
         content = bytearray(intact)
         place = chance.randrange(2000 if number % 2 else len(content))
         if number % 3:

@@ -7,7 +7,9 @@ import json
 import pytest
 from chats import CLOCK, FORMS, Chat, template
 
+from edgespec.api.generation import AnswerText
 from edgespec.errors import InputError
+from edgespec.runtime.text.streaming import TextEnd
 
 STRING = {"type": "string"}
 
@@ -127,3 +129,32 @@ def test_where_the_model_decides_only_that_goes_unheld(chat, name):
     held, wrong = call({"value": "ab"}), call({"value": 1})
     assert chat.accepted(held, tools=tools) == (held, True)
     assert chat.accepted(wrong, tools=tools)[0] != wrong
+
+
+VIOLATING = {
+    "not": "x", "uniqueItems": ["a", "a"], "contains": ["a"], "if": {"a": 1},
+    "dependentRequired": {"a": 1}, "oneOf": "ab",
+}  # fmt: skip
+
+
+def read(chat, schema, arguments):
+    """The calls of an answer, and what does not fit in them."""
+    asked = chat.ask(tools=[tool(schema), CLOCK])
+    answer = AnswerText(asked, chat.tokenizer, TextEnd(), frozenset())
+    answer.push(chat.tokenizer.encode(call(arguments), add_special=False))
+    answer.flush()
+    return [each.arguments for each in answer.tool_calls], answer.call_faults
+
+
+@pytest.mark.parametrize("name", VIOLATING)
+def test_what_was_not_held_is_checked_afterwards(chat, name, caplog):
+    """The call is told as the model wrote it, with what does not fit."""
+    schema = closed(value=UNHELD[name], other={"type": "integer"})
+    fitting = {"value": FITTING.get(name, "abcd"), "other": 1}
+    assert read(chat, schema, fitting) == ([fitting], ())
+    wrong = {"value": VIOLATING[name], "other": 1}
+    calls, (fault,) = read(chat, schema, wrong)
+    assert calls == [wrong]
+    assert fault == f"asked: {name if name != 'if' else 'required'} of value"
+    assert f"does not fit the schema of its tool {fault}" in caplog.text
+    assert read(chat, closed(value=STRING), {"value": 1})[1] == ()  # it was held

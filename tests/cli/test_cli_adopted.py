@@ -64,7 +64,7 @@ def test_via_optimum(cli, tmp_path, with_optimum):
     (with_optimum / "optimum/exporters/onnx/__init__.py").unlink()
     (with_optimum / "optimum/exporters/onnx").rmdir()  # a broken installation is none
     missing = cli("export", "--via", "optimum", "owner/name", "-o", tmp_path / "other")
-    fails(missing, 'run pip install "edgespec[optimum]" in an environment of its own')
+    fails(missing, 'run pip install ".[optimum]" in a checkout of edgespec, with an environment')
     assert not (tmp_path / "other").exists()
 
 

@@ -338,7 +338,7 @@ def test_without_its_packages_the_command_names_them(asked, tmp_path):
     command = [sys.executable, "-c", code]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 2
-    assert 'batches need the package pydantic_core: pip install "edgespec[serve]"' in run.stderr
+    assert 'batches need the package pydantic_core: pip install ".[serve]" in a' in run.stderr
 
 
 # Faults

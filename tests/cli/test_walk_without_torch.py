@@ -102,7 +102,7 @@ def test_a_device_that_needs_an_extra_names_it(plain, device, extra):
     [line] = result.stderr.splitlines()
     assert result.returncode == 2
     assert line.startswith(f"edgespec: device {device}: ")
-    assert f'pip install "edgespec[{extra}]"' in line
+    assert f'pip install ".[{extra}]" in a checkout of edgespec' in line
 
 
 def test_a_file_is_exported_and_answers(plain, tmp_path):

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from contextlib import suppress
 
+import damage
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from ggufs import write_gguf
@@ -20,9 +21,6 @@ from edgespec.models.gguf.header import read_header
 
 FILES, FEWER, SEED = 200, 60, 33
 SECONDS, BYTES = 2.0, 16 * 2**20
-_HUGE = (0, 1, 0x7F, 0xFF, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
-
-
 SMALL = {"hidden_size": 32, "intermediate_size": 32, "head_dim": 8}
 MORE = {
     "gpt_oss": {},
@@ -41,32 +39,12 @@ def intact(request, tmp_path_factory):
     write_gguf(folder / "model", folder / "file.gguf", "Q4_0")
     entries = read_header(folder / "file.gguf").entries.values()
     files = FEWER if request.param in MORE else FILES
-    return (folder / "file.gguf").read_bytes(), min(entry.start for entry in entries), files
+    start = min(entry.start for entry in entries)
+    return (folder / "file.gguf").read_bytes(), start, files * damage.TIMES
 
 
 def damaged(intact, chance):
-    """One way to damage a file; most of its bytes are weights, so most damage is before them."""
-    content, header = bytearray(intact[0]), intact[1]
-    match chance.randrange(6):
-        case 0:  # truncated
-            del content[chance.choice([chance.randrange(header), chance.randrange(len(content))]) :]
-        case 1:  # bits flipped
-            for _ in range(chance.choice([1, 3, 30])):
-                content[chance.randrange(header)] ^= 1 << chance.randrange(8)
-        case 2:  # a count, size or offset that is far too large, or too small
-            place = chance.choice([8, 16, chance.randrange(header)])
-            content[place : place + 8] = struct.pack("<Q", chance.choice(_HUGE))
-        case 3:  # another kind of value, dimension or encoding
-            place = chance.randrange(header)
-            content[place : place + 4] = struct.pack("<I", chance.randrange(45))
-        case 4:  # bytes lost, or twice there
-            place = chance.randrange(header)
-            part = content[place : place + chance.randrange(1, 64)]
-            content[place : place + len(part)] = part * chance.choice([0, 2])
-        case 5:  # noise
-            place = chance.randrange(header)
-            content[place : place + 64] = chance.randbytes(64)
-    return bytes(content)
+    return damage.damaged(intact[0], intact[1], chance, (8, 16))
 
 
 def test_no_damaged_file_does_harm(intact, tmp_path):

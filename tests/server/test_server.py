@@ -146,6 +146,24 @@ def test_logprobs_of_a_completion(client, plain):
         assert top[token] == value == max(top.values())
 
 
+def test_logprobs_join_to_a_text_that_a_stop_string_ends(client, plain):
+    text = plain.generate(PROMPT, max_new_tokens=24).text
+    for stop in (text[9:12], text[5], text[11:15]):
+        asked = {"prompt": PROMPT, "stop": [stop], "logprobs": 1, **GREEDY}
+        given = client.completions.create(**asked).choices[0]
+        chunks = [chunk.choices[0] for chunk in client.completions.create(stream=True, **asked)]
+        said = ""
+        for chunk in chunks:
+            said += chunk.text
+            for place in chunk.logprobs.text_offset if chunk.logprobs else ():
+                assert place < len(said)
+        told = [each for chunk in chunks if chunk.logprobs for each in chunk.logprobs.tokens]
+        assert told == given.logprobs.tokens
+        assert given.logprobs.text_offset == sorted(given.logprobs.text_offset)
+        if not any(each.startswith("bytes:") for each in told):
+            assert "".join(told) == said == given.text
+
+
 def test_no_logprobs_where_none_are_asked_for(client):
     assert client.completions.create(prompt=PROMPT, **GREEDY).choices[0].logprobs is None
     chat = client.chat.completions.create(messages=MESSAGES, **GREEDY)

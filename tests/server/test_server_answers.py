@@ -8,9 +8,12 @@ from dataclasses import replace
 import pytest
 from backends import byte_fallback, byte_level, metaspace
 
+from edgespec.api.chat import Conversation
+from edgespec.api.generation import AnswerText
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.speculation.generation import Round
+from edgespec.runtime.text.streaming import TextEnd
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.answers import ChatAnswer, CompletionAnswer, Origin, TokenTexts
 from edgespec.server.metrics import Metrics
@@ -129,16 +132,42 @@ def test_completions_name_as_many_tokens_as_asked_and_places_in_the_text(text, b
     top = tuple((token, -1.0 - n) for n, token in enumerate(parts[:5]))
     assert len(top) == 5
     logprobs = tuple(TokenLogprobs(token, -9.0, top) for token in tokens)
-    for length in (len(text), 1):
-        result = replace(made(text), text=text[:length], tokens=tokens, logprobs=logprobs)
-        told = written.whole([result])["choices"][0]["logprobs"]
-        for name, likeliest in zip(told["tokens"], told["top_logprobs"], strict=True):
-            assert len(likeliest) == 5 + (name not in list(likeliest)[:5])
-            assert name in likeliest
-        assert all(0 <= each <= length for each in told["text_offset"])
-        assert told["text_offset"] == sorted(told["text_offset"])
-        _, written = of_tokenizer(CompletionAnswer, backend)
+    result = replace(made(text), text=text, tokens=tokens, logprobs=logprobs)
+    told = written.whole([result])["choices"][0]["logprobs"]
+    for name, likeliest in zip(told["tokens"], told["top_logprobs"], strict=True):
+        assert len(likeliest) == 5 + (name not in list(likeliest)[:5])
+        assert name in likeliest
+    assert all(0 <= each <= len(text) for each in told["text_offset"])
+    assert told["text_offset"] == sorted(told["text_offset"])
     assert {name[:8] for name in told["top_logprobs"][0] if "\\x" in name} == {"bytes:\\x"}
+
+
+@pytest.mark.parametrize("backend", [byte_level, byte_fallback])
+@pytest.mark.parametrize("text", [*HARD, "the fox and the end"])
+def test_log_probabilities_end_with_the_text(text, backend):
+    """Where a stop string ends it, also within a token or a character of several."""
+    tokenizer, _ = of_tokenizer(ChatAnswer, backend)
+    tokens = tokenizer.encode(f"a{text}", add_special=False)
+    whole = tokenizer.decode(tokens)
+    for stop in {whole[start : start + size] for size in (1, 3) for start in range(1, len(whole))}:
+        asked, shown, kept = Conversation(tokens[:1]), "", ()
+        answer = AnswerText(asked, tokenizer, TextEnd((stop,)), frozenset())
+        for token in tokens[1:]:
+            shown += answer.push([token]).text
+            assert answer.certain >= len(kept)
+            kept = likely(answer.tokens)[: answer.certain]
+            assert shown.encode().startswith(joined(tokenizer, kept))
+        shown += answer.flush().text
+        count, beyond = answer.kept
+        assert answer.certain <= count
+        *most, last = likely(answer.tokens)[:count] or [None]
+        told = () if last is None else (*most, replace(last, beyond=beyond))
+        assert joined(tokenizer, told) == shown.encode()
+        assert stop not in shown
+
+
+def joined(tokenizer, logprobs):
+    return b"".join(data for data, _ in TokenTexts(tokenizer).parts(logprobs))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -20,6 +20,9 @@ from servers import MODEL, PROMPT, refused, serving, started, until
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server import running as running_module
 from edgespec.server import service as service_module
+from edgespec.server.bodies import parsed
+from edgespec.server.refusals import RequestError
+from edgespec.server.requests import CompletionRequest
 from edgespec.server.service import TextService
 
 LONG = "x " * 40_000  # more than the context holds, and less than a body
@@ -252,3 +255,16 @@ def test_a_conversation_knows_what_it_has_said(llm):
             assert known == 0
             assert cached(running, PROMPT + "    return n", **options)[0] >= length
             assert cached(running, PROMPT, **options)[0] == length - 1
+
+
+# Bodies of many parts
+
+
+def test_what_would_take_long_to_parse_is_refused_by_its_parts():
+    for part in ("{}", "[]", '"a":1'):
+        body = f'{{"prompt":"a","x":[{",".join([part] * 60_000)}]}}'.encode()
+        with pytest.raises(RequestError, match="more than 50000 objects, lists and fields") as told:
+            parsed(CompletionRequest, body)
+        assert told.value.status == 413
+    text = '"{[:\\' * 60_000  # which is text in strings
+    assert parsed(CompletionRequest, json.dumps({"prompt": text}).encode()).prompt == text

@@ -337,4 +337,4 @@ def test_without_its_packages_the_command_names_them(tmp_path):
     command = [sys.executable, "-c", code]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 2
-    assert 'pip install "edgespec[serve]"' in run.stderr
+    assert 'pip install ".[serve]" in a checkout of edgespec' in run.stderr

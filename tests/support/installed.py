@@ -9,5 +9,5 @@ import pytest
 
 def installed(module: str) -> ModuleType:
     """Imports a client, or skips the test or test module, and says how to install it."""
-    reason = f'{module.partition(".")[0]} is missing: pip install "edgespec[clients]"'
+    reason = f'{module.partition(".")[0]} is missing: pip install ".[clients]"'
     return pytest.importorskip(module, reason=reason)

@@ -15,7 +15,7 @@ from edgespec.cli.arguments import CACHES, MACHINE, add_bundle, add_options, giv
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.cli.models import add_model_name, model_name
 from edgespec.cli.progress import texts_bar
-from edgespec.errors import InputError
+from edgespec.errors import InputError, installing
 
 if TYPE_CHECKING:
     from edgespec.batch.files import Journal
@@ -57,9 +57,7 @@ def execute(arguments: argparse.Namespace) -> int:
         from edgespec.batch.files import only_writer, read_requests
         from edgespec.batch.running import Batch
     except ModuleNotFoundError as error:
-        raise InputError(
-            f'batches need the package {error.name}: pip install "edgespec[serve]"'
-        ) from error
+        raise InputError(f"batches need the package {error.name}: {installing('serve')}") from error
     from edgespec import bundle as bundles
 
     requests, bundle = read_requests(arguments.input), bundles.load(arguments.bundle)

@@ -13,7 +13,7 @@ from edgespec.api.loading import LoadOptions, parse_size
 from edgespec.cli.arguments import CACHES, MACHINE, add_bundle, add_options, given, require_least
 from edgespec.cli.interrupts import ignoring_termination
 from edgespec.cli.models import add_model_name, model_name, warm_up_aside
-from edgespec.errors import InputError
+from edgespec.errors import InputError, installing
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 _LONGEST_AT_ONCE = 4  # texts as long as the context that memory is planned for, if it has room
@@ -80,7 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
         from edgespec.server.service import TextService
     except ModuleNotFoundError as error:
         raise InputError(
-            f'the server needs the package {error.name}: pip install "edgespec[serve]"'
+            f"the server needs the package {error.name}: {installing('serve')}"
         ) from error
     from edgespec.api.llm import LLM
     from edgespec.api.models import sessions_with_room

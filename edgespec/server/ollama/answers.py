@@ -88,19 +88,8 @@ class OllamaAnswer(Writer):
     ) -> Json:
         now = written(datetime.now(UTC))
         facts = {"model": self._body.model, "created_at": now, **said, "done": done}
-        return {**facts, **further, **self._logprobs(logprobs)}
-
-    def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Json:
-        if not logprobs:
-            return {}
-        told = [
-            {
-                **self._texts.told(each.token, each.logprob),
-                "top_logprobs": [self._texts.told(token, value) for token, value in each.top],
-            }
-            for each in logprobs
-        ]
-        return {"logprobs": told}
+        told = {"logprobs": self._texts.told(logprobs)} if logprobs else {}
+        return {**facts, **further, **told}
 
     def _memory(self, result: GenerationResult) -> Json:
         """Returns what a client may send back to go on from here."""

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, field_validator
+from pydantic import AliasChoices, Field, PrivateAttr, ValidationError, field_validator
 
 from edgespec.api.embedding import Inputs
 from edgespec.api.generation import GenerationStream
@@ -214,7 +214,7 @@ class OllamaTextRequest(Noted, ABC):
 class OllamaChatRequest(OllamaTextRequest):
     """`POST /api/chat`."""
 
-    messages: Annotated[list[OllamaMessage], LONG] | None = None
+    messages: Annotated[list[OllamaMessage], Field(max_length=10_000, fail_fast=True)] | None = None
     tools: Annotated[list[OllamaTool], LONG] | None = None
     top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
 
@@ -295,8 +295,7 @@ class OllamaGenerateRequest(OllamaTextRequest):
 class OllamaShowRequest(Noted):
     """`POST /api/show`; `name` is an older name of `model`."""
 
-    model: str | None = None
-    name: str | None = None
+    model: str | None = Field(None, validation_alias=AliasChoices("model", "name"))
 
 
 class OllamaEmbedRequest(Noted):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Send
@@ -13,9 +13,9 @@ from starlette.types import Send
 import edgespec
 from edgespec.bundle import MANIFEST
 from edgespec.runtime.plan import HOST
-from edgespec.server.bodies import Json, parsed, read
+from edgespec.server.bodies import Json
 from edgespec.server.embeddings import EmbeddingsEndpoint
-from edgespec.server.endpoint import SendJson, Served, TextEndpoint
+from edgespec.server.endpoint import JsonEndpoint, SendJson, Served, TextEndpoint
 from edgespec.server.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer, written
 from edgespec.server.ollama.requests import (
     OllamaChatRequest,
@@ -56,14 +56,6 @@ def routes(served: Served) -> list[Route]:
     async def version(_request: Request) -> Response:
         return JSONResponse({"version": _VERSION, "edgespec": edgespec.__version__})
 
-    async def show(request: Request) -> Response:
-        try:
-            body = parsed(OllamaShowRequest, await read(request, served.body_limit))
-        except ClientDisconnect:
-            return Response()
-        _require(body.model or body.name, served.model)
-        return JSONResponse(_described(served))
-
     lenient: Json = {"require": _require}
     generating, chatting = OllamaGenerateRequest, OllamaChatRequest
     made = {
@@ -71,13 +63,13 @@ def routes(served: Served) -> list[Route]:
         "generate": _Texts(served, generating, OllamaGenerateAnswer, **lenient),
         "embed": EmbeddingsEndpoint(served, OllamaEmbedRequest, **lenient),
         "embeddings": EmbeddingsEndpoint(served, OllamaEmbeddingsRequest, **lenient),
+        "show": JsonEndpoint(served, OllamaShowRequest, lambda _: _described(served), **lenient),
     }
     return [
         *(Route(PREFIX + name, endpoint, methods=["POST"]) for name, endpoint in made.items()),
         Route(f"{PREFIX}tags", tags),
         Route(f"{PREFIX}ps", loaded),
         Route(f"{PREFIX}version", version),
-        Route(f"{PREFIX}show", show, methods=["POST"]),
         *(Route(PREFIX + name, _not_here, methods=[method]) for name, method in _NOT_HERE.items()),
     ]
 

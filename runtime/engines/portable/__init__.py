@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from edgespec.errors import DeviceError
+from edgespec.errors import DeviceError, installing
 from edgespec.runtime.engines.portable.graph import Engine, GraphFile, PortableGraph, Shape
 
 __all__ = [
@@ -22,14 +22,14 @@ __all__ = [
     "open_graph",
 ]
 
-_CUDA = ("cuda", "Cuda", 'pip install "edgespec[cuda]"')
-_WEBGPU = ("webgpu", "WebGpu", 'pip install "edgespec[webgpu]"')
-_OPENVINO = ("openvino", "OpenVino", 'pip install "edgespec[intel]"')
+_CUDA = ("cuda", "Cuda", installing("cuda"))
+_WEBGPU = ("webgpu", "WebGpu", installing("webgpu"))
+_OPENVINO = ("openvino", "OpenVino", installing("intel"))
 _QNN = ("qnn", "Qnn", "pip install --no-deps onnxruntime-qnn")
 
 # By device: module and class, what installs its library, and what the class is made with.
 _ENGINES: dict[str, tuple[tuple[str, str, str], tuple[Any, ...]]] = {
-    "cpu": (("cpu", "Cpu", "pip install edgespec"), ()),
+    "cpu": (("cpu", "Cpu", installing()), ()),
     "cuda:0": (_CUDA, (0,)),
     "webgpu:0": (_WEBGPU, (0,)),
     "openvino:gpu": (_OPENVINO, ("gpu",)),

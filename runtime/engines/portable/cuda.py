@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import onnxruntime as ort
 
-from edgespec.errors import DeviceError
+from edgespec.errors import DeviceError, installing
 from edgespec.runtime.engines.portable.device import Gpu
 
-_INSTALL = 'pip install "edgespec[cuda]"'
+_INSTALL = installing("cuda")
 _NO_DRIVER = "install NVIDIA's driver, or use --device webgpu:0"
 _NAME_BYTES = 256
 _Made = TypeVar("_Made")

@@ -14,12 +14,12 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from edgespec.errors import DeviceError
+from edgespec.errors import DeviceError, installing
 from edgespec.runtime.engines.ort_session import open_session, session_options, silenced
 from edgespec.runtime.engines.portable.device import Gpu, small_graph
 
 _PACKAGE = "onnxruntime-ep-webgpu"
-_INSTALL = 'pip install "edgespec[webgpu]"'
+_INSTALL = installing("webgpu")
 _DRIVER = "install its driver (Debian, Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers)"
 
 # Assumed if the system does not report a GPU's memory: GPUs of the last ten years have as much.
@@ -127,7 +127,7 @@ def library() -> str:
     except Exception as error:  # its exceptions share no base class but this
         raise DeviceError(
             f"device webgpu:0: ONNX Runtime {ort.__version__} refused {_PACKAGE} "
-            f"{version(_PACKAGE)} ({error}): pip install --upgrade edgespec {_PACKAGE}"
+            f"{version(_PACKAGE)} ({error}): pip install --upgrade {_PACKAGE}"
         ) from error
     return str(plugin.get_ep_name())
 

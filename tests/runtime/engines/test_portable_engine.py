@@ -248,7 +248,7 @@ def test_a_missing_library_names_what_installs_it(graphs, monkeypatch, device, e
     module = device.partition(":")[0]
     monkeypatch.setitem(sys.modules, f"edgespec.runtime.engines.portable.{module}", None)
     with pytest.raises(
-        DeviceError, match=rf'device {device}: .*: pip install "edgespec\[{extra}\]"'
+        DeviceError, match=rf'device {device}: .*: pip install "\.\[{extra}\]" in a checkout'
     ):
         open_graph(device, graphs / "fp32.onnx", 1)
 

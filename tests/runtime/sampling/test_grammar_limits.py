@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextvars import copy_context
 
 import pytest
 from batches import FEW, answers, completion, write
@@ -17,6 +18,7 @@ from edgespec.errors import GrammarSizeError, InputError
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.sampling.grammar import GrammarCompiler
 from edgespec.runtime.sampling.trials import is_small
+from edgespec.system.waiting import NOBODY_WAITS
 
 
 def chain(count, link):
@@ -119,6 +121,34 @@ def test_others_go_on_meanwhile(compiler):
         ended.set()
         watching.join()
     assert len(gaps) > 100
+
+
+def test_a_trial_that_nobody_waits_for_ends(compiler):
+    """And so does waiting for the trial of another."""
+    gone, errors = threading.Event(), []
+    source = '{"type":"integer","multipleOf":7999999}'
+    compiler.compile("json_schema", FINE["names"][1])  # the child is there
+
+    def ask():
+        try:
+            compiler.compile("json_schema", source)
+        except InputError as error:
+            errors.append(error)
+
+    context = copy_context()
+    context.run(NOBODY_WAITS.set, gone.is_set)
+    threads = [threading.Thread(target=context.copy().run, args=(ask,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    gone.set()
+    begun = time.monotonic()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - begun < 1.5  # where a trial takes 2 s of processor time
+    assert ["nobody waits" in str(error) for error in errors] == [True] * 3
+    with pytest.raises(GrammarSizeError):  # it was not taken for the result of the trial
+        compiler.compile("json_schema", source)
 
 
 def test_ordinary_grammars_need_no_trial():

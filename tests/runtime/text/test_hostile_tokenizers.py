@@ -9,13 +9,14 @@ import shutil
 import pytest
 from backends import byte_level
 from checkpoints import edit_json
+from damage import TIMES
 
 from edgespec import bundle as bundles
 from edgespec.errors import BundleError, InputError, caught_panics
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.text.tokenizer import Tokenizer
 
-FILES, SEED = 300, 49
+FILES, SEED = 300 * TIMES, 49
 
 
 def saved(folder, change):
