@@ -21,7 +21,7 @@ from edgespec.api.loading import (
 )
 from edgespec.api.messages import for_template
 from edgespec.api.models import planned
-from edgespec.api.options import GenerationOptions
+from edgespec.api.options import GenerationOptions, conversational
 from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.prompts import USUAL, Prompts
@@ -61,6 +61,9 @@ class LLM:
         tokenizer: tokenizer of the target.
         plan: where the models run, and their memory.
         context_length: maximum number of tokens of prompt and output together.
+        sampling: options by which conversations are sampled: what the model's authors ask for, or
+            what is usual. `edgespec chat` and the server begin with them; `generate` and `chat` are
+            greedy unless options say otherwise, as `llm.chat(messages, **llm.sampling)` does.
         draft: draft source, one of `DRAFTS`.
         draft_sources: allowed values of a text's `draft_source`.
         engine: continues sequences.
@@ -80,6 +83,7 @@ class LLM:
         self.options = checked(LoadOptions, options)
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.draft = self.options.draft
+        self.sampling = conversational(self.bundle.manifest.sampling)
         self.tokenizer = Tokenizer.of(self.bundle)
         if self.bundle.target.embedding is None:
             self.tokenizer.require_messages_shown(self.bundle.path)
@@ -269,7 +273,7 @@ class LLM:
         prefix: str,
         suffix: str = "",
         files: Sequence[tuple[str, str]] = (),
-        max_new_tokens: int = GenerationOptions.max_new_tokens,
+        max_new_tokens: int | None = GenerationOptions.max_new_tokens,
     ) -> InfillPrompt:
         """Converts what is around a cursor to a prompt, for `stream`.
 
@@ -280,7 +284,7 @@ class LLM:
             prefix: see `infill`.
             suffix: see `infill`.
             files: see `infill`.
-            max_new_tokens: number of new tokens to leave room for.
+            max_new_tokens: number of new tokens to leave room for; None: that quarter.
 
         Raises:
             InputError: if the model's tokenizer has no tokens for filling in, or a text is none.
@@ -408,7 +412,7 @@ class LLM:
         if made.num_assistant_tokens is not None:
             nodes = made.num_assistant_tokens
         limits = Limits(
-            made.max_new_tokens,
+            made.max_new_tokens or self.context_length,
             self.context_length,
             frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids)),
             0 if source == NO_DRAFT else nodes,
