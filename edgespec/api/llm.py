@@ -95,24 +95,25 @@ class LLM:
         self._prompts = Prompts(self.bundle, self.tokenizer, self.context_length)
         self._stored = None if files is None else stored_prompts(files, self.bundle)
         target = self.models[TARGET]
-        self.engine = Engine(target, self._sources.drafters, self._stored)
+        self.engine = Engine(target, self._sources.drafters, self._stored, self._sources.timings)
         self.draft_sources = self._sources.names
 
     def warm_up(self) -> None:
-        """Makes a first pass of each model, which reads the weights from the disk.
+        """Makes first passes of each model, which read the weights from the disk, and times some.
 
         Call it on a thread of its own while nobody wants a text yet, as `edgespec chat` and
-        `edgespec serve` do; a text that begins meanwhile waits.
+        `edgespec serve` do; a text that begins meanwhile waits for one of them at most.
 
         Raises:
             DeviceError: if a pass fails.
             InputError: if the model was closed.
         """
-        with self.engine.exclusive():
-            for model in self.models.values():
+        for model in list(self.models.values()):
+            with self.engine.exclusive():
                 rows = Rows(model.sequence([]), [0], [AFTER], [0])
                 model.forward([rows])
                 rows.accept([])
+        self.engine.measure()
 
     def close(self) -> None:
         """Ends all texts behind the pass that is being made, and frees the models' memory."""
