@@ -29,6 +29,7 @@ from edgespec.cli.chat_files import (
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import warm_up_aside
 from edgespec.cli.typed import Typed
+from edgespec.cli.waiting import waiting
 from edgespec.errors import EdgespecError, InputError
 from edgespec.system.files import typed_path
 from edgespec.system.options import checked
@@ -89,9 +90,11 @@ def execute(arguments: argparse.Namespace) -> int:
             del messages[0]
         messages.insert(0, {"role": "system", "content": arguments.system})
 
-    from edgespec.api.llm import LLM
+    with waiting("the model is loaded"):
+        from edgespec.api.llm import LLM
 
-    with LLM(arguments.bundle, **given(arguments, LoadOptions)) as llm:
+        loaded = LLM(arguments.bundle, **given(arguments, LoadOptions))
+    with loaded as llm:
         warm_up_aside(llm)
         _Conversation(llm, messages, options, arguments.history).talk()
         if llm.options.draft_memory is not None:

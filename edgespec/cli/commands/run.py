@@ -22,6 +22,7 @@ from edgespec.cli.arguments import (
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
+from edgespec.cli.waiting import waiting
 from edgespec.system.options import checked
 
 if TYPE_CHECKING:
@@ -57,9 +58,11 @@ def execute(arguments: argparse.Namespace) -> int:
     options = given(arguments, GenerationOptions)
     checked(GenerationOptions, options)  # before a large model is loaded
 
-    from edgespec.api.llm import LLM
+    with waiting("the model is loaded"):
+        from edgespec.api.llm import LLM
 
-    with LLM(bundle, **given(arguments, LoadOptions)) as llm:
+        loaded = LLM(bundle, **given(arguments, LoadOptions))
+    with loaded as llm:
         asked: str | list[int] = prompt
         if arguments.chat:
             asked = llm.chat_tokens([{"role": "user", "content": prompt}])
