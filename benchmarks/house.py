@@ -47,10 +47,10 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        15300,
-        "the server speaks three programs' APIs, with schemas of all fields (4,250); eleven "
-        "commands (2,900), batches that survive kills, measuring, tuning, log-probabilities that "
-        "end with the text",
+        15350,
+        "the server speaks three programs' APIs, with schemas of all fields (4,300); the authors' "
+        "sampling and waiting lines; eleven commands (2,900), batches that survive kills, "
+        "measuring, tuning",
     ),
     "models": Room(("models/**/*.py",), 7000, 7600, "two dozen families, six formats of weights"),
     "export": Room(("export/**/*.py",), 5000, 5800, "graphs of other programs, portable graphs"),

@@ -108,7 +108,7 @@ def write_bundle(
     files = bundle.describe_files(folder)
     manifest = bundle.Manifest(
         bundle.FORMAT, {bundle.TARGET: role}, tuple(checkpoint.tokenizer_files), provenance, files,
-        skips,
+        skips, checkpoint.sampling,
     )  # fmt: skip
     lines, nbytes = [line], checkpoint.tensors.nbytes
     if drafting is not None:

@@ -37,6 +37,7 @@ from edgespec.models.opened import TOKENIZER_FILES, Opened
 from edgespec.models.pooled import Pooled, inner_name, read_pooled, without_projection
 from edgespec.models.quantized.opening import opened as unpacked
 from edgespec.models.safetensors_folder import SafetensorsFolder
+from edgespec.models.sampling import asked_sampling
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
 from edgespec.models.text_part import COMPOSITES, text_fields, text_name
 
@@ -98,6 +99,7 @@ class Checkpoint:
         quantization: The format in which the file quantizes matrices, such as gptq; empty if it
             has none that is known.
         embedding: How embeddings are made with it; None: it writes text.
+        sampling: What its authors ask for, see `asked_sampling`.
     """
 
     path: Path
@@ -109,6 +111,7 @@ class Checkpoint:
     eos_token: str | None
     quantization: str = ""
     embedding: Embedding | None = None
+    sampling: dict[str, float] | None = None
 
     @property
     def quantized(self) -> bool:
@@ -132,9 +135,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if opened.pooled is not None:
         fields = without_projection(fields)
     architecture = _architecture(fields)
+    generation = _parsed(path, files, "generation_config.json")
     config = ModelConfig.from_fields(
-        architecture.usual(fields.with_defaults(architecture.defaults)),
-        _parsed(path, files, "generation_config.json"),
+        architecture.usual(fields.with_defaults(architecture.defaults)), generation
     )
     model = architecture(config)
     decoder, tensors = model.decoder(), model.arranged(opened.tensors)
@@ -152,6 +155,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         eos_token=eos_token(path, files),
         quantization=opened.quantization,
         embedding=None if opened.pooled is None else opened.pooled.embedding,
+        sampling=asked_sampling(generation),
     )
 
 

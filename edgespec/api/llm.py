@@ -21,7 +21,7 @@ from edgespec.api.loading import (
 )
 from edgespec.api.messages import for_template
 from edgespec.api.models import planned
-from edgespec.api.options import GenerationOptions
+from edgespec.api.options import GenerationOptions, conversational
 from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.prompts import USUAL, Prompts
@@ -61,6 +61,9 @@ class LLM:
         tokenizer: tokenizer of the target.
         plan: where the models run, and their memory.
         context_length: maximum number of tokens of prompt and output together.
+        sampling: options by which conversations are sampled: what the model's authors ask for, or
+            what is usual. `edgespec chat` and the server begin with them; `generate` and `chat` are
+            greedy unless options say otherwise, as `llm.chat(messages, **llm.sampling)` does.
         draft: draft source, one of `DRAFTS`.
         draft_sources: allowed values of a text's `draft_source`.
         engine: continues sequences.
@@ -80,6 +83,7 @@ class LLM:
         self.options = checked(LoadOptions, options)
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.draft = self.options.draft
+        self.sampling = conversational(self.bundle.manifest.sampling)
         self.tokenizer = Tokenizer.of(self.bundle)
         if self.bundle.target.embedding is None:
             self.tokenizer.require_messages_shown(self.bundle.path)
@@ -91,24 +95,25 @@ class LLM:
         self._prompts = Prompts(self.bundle, self.tokenizer, self.context_length)
         self._stored = None if files is None else stored_prompts(files, self.bundle)
         target = self.models[TARGET]
-        self.engine = Engine(target, self._sources.drafters, self._stored)
+        self.engine = Engine(target, self._sources.drafters, self._stored, self._sources.timings)
         self.draft_sources = self._sources.names
 
     def warm_up(self) -> None:
-        """Makes a first pass of each model, which reads the weights from the disk.
+        """Makes first passes of each model, which read the weights from the disk, and times some.
 
         Call it on a thread of its own while nobody wants a text yet, as `edgespec chat` and
-        `edgespec serve` do; a text that begins meanwhile waits.
+        `edgespec serve` do; a text that begins meanwhile waits for one of them at most.
 
         Raises:
             DeviceError: if a pass fails.
             InputError: if the model was closed.
         """
-        with self.engine.exclusive():
-            for model in self.models.values():
+        for model in list(self.models.values()):
+            with self.engine.exclusive():
                 rows = Rows(model.sequence([]), [0], [AFTER], [0])
                 model.forward([rows])
                 rows.accept([])
+        self.engine.measure()
 
     def close(self) -> None:
         """Ends all texts behind the pass that is being made, and frees the models' memory."""
@@ -269,7 +274,7 @@ class LLM:
         prefix: str,
         suffix: str = "",
         files: Sequence[tuple[str, str]] = (),
-        max_new_tokens: int = GenerationOptions.max_new_tokens,
+        max_new_tokens: int | None = GenerationOptions.max_new_tokens,
     ) -> InfillPrompt:
         """Converts what is around a cursor to a prompt, for `stream`.
 
@@ -280,7 +285,7 @@ class LLM:
             prefix: see `infill`.
             suffix: see `infill`.
             files: see `infill`.
-            max_new_tokens: number of new tokens to leave room for.
+            max_new_tokens: number of new tokens to leave room for; None: that quarter.
 
         Raises:
             InputError: if the model's tokenizer has no tokens for filling in, or a text is none.
@@ -408,7 +413,7 @@ class LLM:
         if made.num_assistant_tokens is not None:
             nodes = made.num_assistant_tokens
         limits = Limits(
-            made.max_new_tokens,
+            made.max_new_tokens or self.context_length,
             self.context_length,
             frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids)),
             0 if source == NO_DRAFT else nodes,

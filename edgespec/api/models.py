@@ -147,7 +147,9 @@ def load_model(
         graph = HeadGraph(graph, width, role.hidden_size)
     recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
     pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
-    return Model(graph, pool, _ropes(bundle, name), device=device)
+    made = Model(graph, pool, _ropes(bundle, name), device=device)
+    made.gives_features = features
+    return made
 
 
 def load_part(

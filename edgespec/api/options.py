@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,14 @@ from edgespec.api.loading import (
 )
 from edgespec.errors import InputError, reason
 from edgespec.runtime.sampling.sampler import SamplingOptions
-from edgespec.system.options import explained, option
+from edgespec.system.options import checked, explained, option
+
+USUAL_SAMPLING = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+"""How conversations are sampled with models whose authors say nothing of that."""
 
 GRAMMARS = ("json_schema", "regex", "grammar")  # options that constrain a text
+
+_log = logging.getLogger(__name__)
 
 
 @explained
@@ -32,7 +38,9 @@ class GenerationOptions(SamplingOptions):
         InputError: if a value is out of range, or two contradict each other.
     """
 
-    max_new_tokens: int = option(256, "maximum number of new tokens", least=1)
+    max_new_tokens: int | None = option(
+        256, "maximum number of new tokens", none="as many as the context has room for", least=1
+    )
     stop: tuple[str, ...] = option(
         (), "strings that end the text and are not part of it", metavar="TEXT"
     )
@@ -97,6 +105,32 @@ class GenerationOptions(SamplingOptions):
             names = " and ".join(kind for kind, _ in given)
             raise InputError(f"{names} are given: a text can follow only one of them")
         return given[0] if given else None
+
+
+def conversational(asked: Mapping[str, float] | None) -> dict[str, float]:
+    """Returns options for a conversation: what a model's authors ask for, or what is usual.
+
+    Args:
+        asked: `Manifest.sampling`. What is not an option, or out of range, is left out and logged.
+    """
+    found = dict[str, float]()
+    for name, value in (asked or {}).items():
+        option_ = {name: int(value) if value == int(value) else value}
+        try:
+            checked(SamplingOptions, option_)
+        except (InputError, TypeError) as error:
+            _log.warning("what the model's authors ask for is left out: %s", error)
+        else:
+            found |= option_
+    return found if "temperature" in found else USUAL_SAMPLING | found
+
+
+def in_conversation(usual: Mapping[str, float], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options of a text: what is given goes before what is usual.
+
+    With a temperature of 0 nothing else is usual, penalties neither: the text is greedy.
+    """
+    return dict(given) if given.get("temperature") == 0 else {**usual, **given}
 
 
 def _token_ids(ids: Iterable[int]) -> tuple[int, ...]:

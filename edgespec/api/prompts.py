@@ -68,7 +68,7 @@ class Prompts:
         prefix: str,
         suffix: str,
         files: Sequence[tuple[str, str]],
-        max_new_tokens: int,
+        max_new_tokens: int | None,
     ) -> InfillPrompt:
         """Prepares a text at a cursor; see `LLM.infill_prompt`.
 
@@ -86,7 +86,7 @@ class Prompts:
             if not isinstance(text, str):
                 raise InputError(f"{text!r:.80} is no text: give prefix, suffix and files as str")
         length = self._context_length
-        room = length - min(max_new_tokens, length // 4)
+        room = length - min(max_new_tokens or length, length // 4)
         return self._infill_format.prompt(prefix, suffix, pairs, room)
 
     def tokens(self, prompt: str | Sequence[int]) -> list[int]:

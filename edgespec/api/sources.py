@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ _log = logging.getLogger(__name__)
 ON_CORES = {NATIVE, "openvino:cpu", "qnn:emulated"}
 """Engines and devices that use the CPU's cores, as `HOST` does."""
 
-_TARGET_SECONDS, _DRAFT_SECONDS = 0.6, 0.3  # to measure what passes cost
+_TARGET_SECONDS, _DRAFT_SECONDS = 0.5, 0.25  # to measure what passes cost
 
 
 class Sources:
@@ -53,6 +54,7 @@ class Sources:
         drafters: the cheapest first.
         recycling: the one of them that recycles tokens.
         names: allowed values of a text's `draft_source`.
+        timings: what is to be found out of costs, see `Engine`.
 
     Raises:
         BundleError: if a file of the draft is damaged.
@@ -72,10 +74,11 @@ class Sources:
             for name, placed in plan.roles.items()
         }
         self.drafters: list[Drafter] = []
+        self.timings: list[Iterator[None]] = []
         self.recycling = RecyclingDrafter(self._successors)
         self.names: tuple[str, ...] = (NO_DRAFT,)
         if options.draft != NO_DRAFT and bundle.target.embedding is None:
-            self.models[TARGET].measure(_TARGET_SECONDS)
+            self.timings.append(self.models[TARGET].measuring(_TARGET_SECONDS))
             dear = [*self._by_draft(tokenizer), *self._by_skips()]
             for each in dear[1:]:  # they are alternatives
                 each.in_auto = False
@@ -110,7 +113,7 @@ class Sources:
         if role is None or DRAFT not in self.models:
             return []
         model, context = self.models[DRAFT], role.context_length
-        model.measure(_DRAFT_SECONDS)
+        self.timings.append(model.measuring(_DRAFT_SECONDS))
         vocabularies = VocabularyMap.of(self._bundle, tokenizer)
         if vocabularies is not None:
             _log.info("%s", vocabularies)
@@ -143,7 +146,7 @@ class Sources:
             model = load_part(self._bundle, target, sets[0].skipped, self._options.threads)
         except ValueError as error:
             raise BundleError(f"{self._bundle.path}: skip_sets[0]: {error}") from error
-        model.measure(_DRAFT_SECONDS)
+        self.timings.append(model.measuring(_DRAFT_SECONDS))
         return [SkipDrafter(model)]
 
 

@@ -70,6 +70,8 @@ def _checks(manifest: Manifest) -> Iterator[_Check]:
     yield from _of_embedding(manifest)
     for number, skips in enumerate(manifest.skip_sets):
         yield from _of_skips(f"skip_sets[{number}]", skips, manifest.roles["target"])
+    for name, value in (manifest.sampling or {}).items():
+        yield f"sampling.{name}", value, name.isidentifier() and math.isfinite(value)
 
 
 def _of_role(where: str, role: Role) -> Iterator[_Check]:

@@ -319,6 +319,8 @@ class Manifest:
         provenance: origin of the bundle, as free text by key.
         files: sizes and hashes of all files.
         skip_sets: skip sets of the target, the best first.
+        sampling: how the target's authors ask for tokens to be chosen, by names of options;
+            temperature 0 is greedy. None: they say nothing.
     """
 
     format: int
@@ -327,3 +329,4 @@ class Manifest:
     provenance: dict[str, str]
     files: dict[str, FileEntry]
     skip_sets: tuple[SkipSet, ...]
+    sampling: dict[str, float] | None = field(default=None, metadata=LEFT_OUT)

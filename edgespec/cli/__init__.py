@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import edgespec
+from edgespec.cli.waiting import clear_line, waiting
 from edgespec.errors import EdgespecError, InputError, MemoryLimitError, printable
 
 COMMANDS = {
@@ -66,9 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     log = logging.getLogger("edgespec")
     try:
         with _logged_to_stderr(log):
-            arguments = _parser().parse_args(argv)
-            log.setLevel(logging.INFO if arguments.verbose else logging.WARNING)
-            command = _module(arguments.command)
+            with waiting("edgespec starts"):
+                arguments = _parser().parse_args(argv)
+                log.setLevel(logging.INFO if arguments.verbose else logging.WARNING)
+                command = _module(arguments.command)
             code: int = command.execute(arguments)
             print(end="", flush=True)
             return code
@@ -197,6 +199,7 @@ class _StderrLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = _one_line(record.getMessage())
+        clear_line()
         print(f"edgespec: {record.levelname.lower()}: {message}", file=sys.stderr)
 
 

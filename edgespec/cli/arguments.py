@@ -20,6 +20,14 @@ from edgespec.system.options import Option, declared, kinds_of, unknown
 TEXT = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop")
 """Options of a text that commands have."""
 
+MODEL = argparse.SUPPRESS
+"""Default of options that a model's authors recommend for conversations."""
+
+WHOLE: dict[str, object] = {
+    "max_new_tokens": None, **dict.fromkeys(("temperature", "top_k", "top_p", "min_p"), MODEL)
+}  # fmt: skip
+"""Defaults of a text that ends by itself, or with the context."""
+
 MACHINE = ("device", "draft_device", "gpu_layers", "threads", "context", "memory")
 """Options of devices and memory."""
 
@@ -34,12 +42,17 @@ _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
 def add_options(
     group: argparse._ActionsContainer, kind: type, *names: str, **defaults: object
 ) -> None:
-    """Declares options of a class, each with its default unless another is given."""
+    """Declares options of a class, each with its default unless another is given.
+
+    One whose default is `MODEL` is only among the arguments where it was given.
+    """
     usual = {each.name: each.default for each in fields(kind)}
     for name in names:
         each, kinds = declared(kind)[name], kinds_of(kind)[name]
         default, text = defaults.get(name, usual[name]), each.text.replace("%", "%%")
         known = each.none if default is None else default
+        if default == MODEL:
+            known = "the model's in a chat, else off"
         shown = f" (default: {known})" if known not in ("", ()) else ""
         how: dict[str, Any] = {"default": default, "help": text + shown}
         if bool in kinds:

@@ -18,6 +18,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from edgespec.cli.waiting import clear_line
+
 Show = Callable[[str, int], None]
 """Shows the current step's name and advances the bar by a number of steps."""
 
@@ -28,6 +30,7 @@ def progress_bar(steps: int) -> Iterator[Show]:
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     shown = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    clear_line()
     with shown as progress:
         bar = progress.add_task("", total=steps)
         yield lambda what, done: progress.update(bar, description=what, advance=done)
@@ -60,6 +63,7 @@ def texts_bar(texts: int, done: int, tokens: Callable[[], int]) -> Iterator[Call
         *columns, console=console, disable=not console.is_terminal, transient=True,
         speed_estimate_period=_SPEED_SECONDS,
     )  # fmt: skip
+    clear_line()
     with shown as progress:
         bar = progress.add_task("", total=texts, completed=done)
         yield lambda: progress.advance(bar)

@@ -6,9 +6,9 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from codecs import getincrementaldecoder
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from edgespec.api.llm import LLM
@@ -112,16 +112,19 @@ class Origin:
         model: name of the model for clients.
         fingerprint: fingerprint of the bundle.
         texts: text of single tokens.
+        sampling: see `LLM`.
     """
 
     model: str
     fingerprint: str
     texts: TokenTexts
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, llm: LLM, model: str) -> Origin:
         """Returns the origin of the answers of a model with this name."""
-        return cls(model, f"fp_{llm.bundle.digest[:12]}", TokenTexts(llm.tokenizer))
+        fingerprint = f"fp_{llm.bundle.digest[:12]}"
+        return cls(model, fingerprint, TokenTexts(llm.tokenizer), llm.sampling)
 
 
 class Writer(ABC):

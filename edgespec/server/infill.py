@@ -95,15 +95,14 @@ class InfillRequest(TextRequest):
             self.input_prefix + (self.prompt or ""),
             self.input_suffix,
             [(each.filename, each.text) for each in self.input_extra or ()],
-            llm.context_length if self.tokens is None else self.tokens,
+            self.tokens,
         )
         self._left_out = made.left_out
         self._ends = frozenset((*made.stop_ids, *llm.bundle.target.eos_ids))
         return made
 
-    @property
-    def _temperature(self) -> float:
-        return 0.0 if self.temperature is None else super()._temperature
+    def usual(self, llm: LLM) -> Json:  # noqa: D102
+        return {}
 
 
 class InfillWriter(Writer):

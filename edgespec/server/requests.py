@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from math import inf
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
+from edgespec.api.options import in_conversation
 from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.bodies import (
@@ -53,6 +55,12 @@ _GIVEN = (
     "frequency_penalty", "repeat_last_n", "regex", "grammar",
 )  # fmt: skip
 
+
+def _from_0(value: int) -> int:
+    """Returns what -1 stands for where it switches something off, as in vLLM."""
+    return max(value, 0)
+
+
 _Neutral = Annotated[float, Field(ge=1, le=1)]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 # As llama.cpp has it; false is never.
@@ -83,7 +91,7 @@ class Asked(Fields, ABC):
     seed: Annotated[Int, Field(ge=-1, lt=SEEDS), Unset] | None = None
     temperature: Annotated[float, option("temperature")] | None = None
     top_p: Annotated[float, option("top_p")] | None = None
-    top_k: Annotated[Int, Field(ge=-1), Unset] | None = None
+    top_k: Annotated[Int, Field(ge=-1), AfterValidator(_from_0)] | None = None
     min_p: Annotated[float, option("min_p")] | None = None
     repetition_penalty: Annotated[float, option("repetition_penalty")] | None = None
     speculative: Speculative | None = None
@@ -177,19 +185,19 @@ class TextRequest(Asked):
         """
         drafts = self.speculative or Speculative()
         given = {name: value for name in _GIVEN if (value := getattr(self, name)) is not None}
+        if (temperature := self._temperature) is not None:
+            given["temperature"] = temperature
         structure = {} if self.response_format is None else self.response_format.structure
-        most, predicted = self.tokens, self.prediction
+        predicted = self.prediction
         return self.ask(
             llm,
-            temperature=self._temperature,
             stop=() if self.stop is None else self.stop,
-            max_new_tokens=llm.context_length if most is None else most,
+            max_new_tokens=self.tokens,
             logprobs=self.likeliest,
             draft_source=drafts.draft,
             num_assistant_tokens=drafts.num_draft_tokens,
             prediction=None if predicted is None else joined(predicted.content),
-            **given,
-            **self._bias_and_window,
+            **in_conversation(self.usual(llm), given | self._bias_and_window),
             **structure,
             **self.further,
         )
@@ -215,11 +223,15 @@ class TextRequest(Asked):
         return given
 
     @property
-    def _temperature(self) -> float:
-        if self.temperature is None:
-            return 1.0
+    def _temperature(self) -> float | None:
+        """The temperature; None for the model's."""
         # Some clients, such as ragas, send 1e-8 for 0.
-        return 0.0 if self.temperature < LEAST_TEMPERATURE else self.temperature
+        tiny = self.temperature is not None and self.temperature < LEAST_TEMPERATURE
+        return 0.0 if tiny else self.temperature
+
+    def usual(self, llm: LLM) -> Mapping[str, float]:
+        """Returns how the text is sampled as far as the request does not say."""
+        return llm.sampling
 
     @property
     @abstractmethod
@@ -300,7 +312,7 @@ class CompletionRequest(TextRequest):
                 400, "suffix goes with a prompt of text, not of tokens: give prompt as a string",
                 param="suffix",
             )  # fmt: skip
-        return llm.infill_prompt(prompt, self.suffix, (), self.tokens or llm.context_length)
+        return llm.infill_prompt(prompt, self.suffix, (), self.tokens)
 
 
 class ChatRequest(TextRequest):

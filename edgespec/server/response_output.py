@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from edgespec.api.options import in_conversation
 from edgespec.api.result import GenerationResult
 from edgespec.server.answers import ChatAnswer, Origin, Writer
 from edgespec.server.bodies import Json
@@ -172,7 +173,7 @@ class ResponsesWriter(Writer):
             "object": "response",
             "created_at": int(time.time()),
             "model": origin.model,
-            **_settings(body),
+            **_settings(body, origin.sampling),
         }
 
     def whole(self, results: Sequence[GenerationResult]) -> Json:
@@ -275,11 +276,13 @@ _CONSTANT: Json = {
 }  # fmt: skip
 
 
-def _settings(body: ResponsesRequest) -> Json:
+def _settings(body: ResponsesRequest, sampling: Mapping[str, float]) -> Json:
     """Returns the settings of a text, whether the request has them or not."""
     given = body.model_dump(by_alias=True, exclude_none=True, include=set(_REPEATED))
+    used = in_conversation(sampling, given)
     text = _REPEATED["text"] | given.get("text", {})
-    return {**_CONSTANT, **_REPEATED, **given, "text": text}
+    settings = {name: used.get(name, value) for name, value in _REPEATED.items()}
+    return {**_CONSTANT, **settings, "text": text}
 
 
 def _logprobs(choice: Json) -> list[Json]:

@@ -123,6 +123,7 @@ class _Models:
             "edgespec": {
                 "chat": "chat" in able,
                 "draft": NO_DRAFT if "embedding" in able else llm.draft,
+                **({} if "embedding" in able else {"sampling": llm.sampling}),
             },
         }
 

@@ -19,6 +19,7 @@ from edgespec.export.sources.hub import download
 from edgespec.models.checkpoint import chat_template, eos_token, tokenizer_contents
 from edgespec.models.config import eos_ids
 from edgespec.models.fields import Fields
+from edgespec.models.sampling import asked_sampling
 
 _HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+):([\w./-]+\.onnx)")
 _INSTALL = f"{installing('optimum')}, with an environment of its own"
@@ -63,6 +64,7 @@ class OnnxSource:
     tokenizer_files: Mapping[str, str]
     chat_template: str | None
     eos_token: str | None
+    sampling: dict[str, float] | None
 
 
 def find_onnx(source: str) -> Path | None:
@@ -112,15 +114,16 @@ def open_onnx(graph: Path) -> OnnxSource:
         )
     files = tokenizer_contents(path)
     template, end = chat_template(path, files), eos_token(path, files)
-    return OnnxSource(path, graph, _config(path), files, template, end)
+    name = "generation_config.json"
+    generation = Fields.parse(files.get(name, "{}"), str(path / name))
+    config, sampling = _config(path, generation), asked_sampling(generation)
+    return OnnxSource(path, graph, config, files, template, end, sampling)
 
 
-def _config(path: Path) -> OnnxConfig:
+def _config(path: Path, generation: Fields) -> OnnxConfig:
     fields = Fields.read(path / "config.json")
     if fields.flag("is_encoder_decoder"):
         raise fields.unsupported("is_encoder_decoder", "give a model that only has a decoder")
-    ends = path / "generation_config.json"
-    generation = Fields.read(ends) if ends.exists() else Fields({}, str(ends))
     # Models that also read pictures have the sizes of their decoder in a group.
     own = fields.group("text_config").with_defaults(fields.values)
     hidden_size, heads = (own.integer(_name(own, names)) for names in (_HIDDEN, _HEADS))

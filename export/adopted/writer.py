@@ -70,8 +70,9 @@ def write_adopted(source: OnnxSource, folder: Path, origin: str) -> ExportReport
     provenance = {"edgespec": edgespec.__version__, bundle.TARGET: origin}
     files = bundle.describe_files(folder)
     manifest = bundle.Manifest(
-        bundle.FORMAT, {bundle.TARGET: role}, tuple(source.tokenizer_files), provenance, files, ()
-    )
+        bundle.FORMAT, {bundle.TARGET: role}, tuple(source.tokenizer_files), provenance, files, (),
+        source.sampling,
+    )  # fmt: skip
     bundle.save_manifest(folder, manifest)
     return ExportReport(files[_DATA].size, sum(entry.size for entry in files.values()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -22,6 +23,7 @@ from edgespec.models.gguf.vocabulary import Vocabulary
 from edgespec.models.opened import Opened
 from edgespec.models.parts import Parts
 from edgespec.models.pooled import Pooled
+from edgespec.models.sampling import gguf_sampling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +60,8 @@ def open_gguf(path: Path) -> Opened:
         if not isinstance(template, str):
             raise metadata.invalid(_TEMPLATE, "must be text")
         files["chat_template.jinja"] = template
+    if sampling := gguf_sampling(metadata):
+        files["generation_config.json"] = json.dumps(sampling)
     config = Fields(reader.config(vocabulary.ends()), str(path))
     tensors = GgufTensors(str(path), header.entries, naming, reader.columns())
     return Opened(

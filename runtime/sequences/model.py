@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import copysign, exp, inf, log
@@ -137,21 +137,10 @@ class PassCost:
 
     @classmethod
     def measure(cls, model: Model, most_seconds: float) -> PassCost:
-        """Times a few passes; the first one, which reads weights from the disk, doesn't count.
-
-        Args:
-            model: the model; its pool is as before afterwards.
-            most_seconds: no pass is begun that is expected to end later.
-        """
-        _timed(model, 1)
-        begin = time.perf_counter()
-        points = {1: _timed(model, 1)}
-        for rows in _MEASURED * _REPEATS:
-            if time.perf_counter() - begin + cls(points).seconds(rows) > most_seconds:
-                break
-            # Others may take the processor for a while, so the least is nearest to the truth.
-            points[rows] = min(points.get(rows, inf), _timed(model, rows))
-        return cls(points)
+        """Returns what timed passes tell; see `Model.measuring`."""
+        for _ in model.measuring(most_seconds):
+            pass
+        return model.cost
 
     def seconds(self, rows: int) -> float:
         """Returns the expected seconds of a pass; of none for 0 rows."""
@@ -202,9 +191,9 @@ class Model:
         prefixes: what its sequences leave for others that begin alike.
         device: see above.
         graph: see above.
-        cost: what its passes take, which each pass corrects; `measure` finds it out.
+        cost: what its passes take, which each pass corrects; `measuring` finds it out.
         seconds: time inside the graph so far.
-        gives_features: whether its passes so far gave what a draft head reads.
+        gives_features: whether its passes give what a draft head reads.
     """
 
     def __init__(
@@ -226,9 +215,28 @@ class Model:
         self.gives_features = False
         self._ropes = ropes
 
-    def measure(self, most_seconds: float) -> None:
-        """Finds out what its passes cost; see `PassCost.measure`."""
-        self.cost = PassCost.measure(self, most_seconds)
+    def measuring(self, most_seconds: float) -> Iterator[None]:
+        """Times a pass for each step of the iterator, which makes `cost` truer.
+
+        A first pass, which reads weights from the disk, doesn't count. The pool is as before after
+        each step.
+
+        Args:
+            most_seconds: no pass is begun that is expected to end later, but for the first two.
+        """
+        if not self.seconds:
+            _timed(self, 1)
+            yield
+        points, spent = dict[int, float](), 0.0
+        for rows in (1, *_MEASURED * _REPEATS):
+            if points and spent + PassCost(points).seconds(rows) > most_seconds:
+                return
+            seconds, took = _timed(self, rows)
+            # Others may take the processor for a while, so the least is nearest to the truth.
+            points[rows] = min(points.get(rows, inf), seconds)
+            spent += took
+            self.cost = PassCost(points)
+            yield
 
     def sequence(self, tokens: list[int]) -> pools.Sequence:
         """Returns a sequence of these tokens, of which the model has read none."""
@@ -335,11 +343,13 @@ def _interpolated(xs: list[int], ys: list[float], slope: float, x: int) -> float
     return ys[right - 1] + share * (ys[right] - ys[right - 1])
 
 
-def _timed(model: Model, count: int) -> float:
+def _timed(model: Model, count: int) -> tuple[float, float]:
+    """Returns the seconds that a pass takes by itself, and those that it took."""
     sequence = model.sequence([])
     rows = Rows(sequence, [0] * count, [AFTER, *range(count - 1)], list(range(count)))
-    begin = time.perf_counter()
+    begin, worked = time.perf_counter(), time.process_time()
     model.forward([rows])
-    seconds = time.perf_counter() - begin
+    took, worked = time.perf_counter() - begin, time.process_time() - worked
     rows.accept([])
-    return seconds
+    # One of its threads at least works all the time, so the rest was waiting for the processor.
+    return min(took, worked) if model.device == NATIVE else took, took

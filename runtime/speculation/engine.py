@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from edgespec.errors import DeviceError, InputError
+from edgespec.errors import DeviceError, EdgespecError, InputError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.base import Drafter, Store
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
@@ -37,9 +37,12 @@ class Engine:
     other sequences. All methods may be called by any thread.
 
     Args:
-        target: the model; where something drafts, it is known what its passes cost.
+        target: the model.
         drafters: draft sources, the cheapest first.
         store: see `Store`; None if there is none.
+        timings: what is left to find out of costs, see `Model.measuring`; a step of it is made
+            before each pass of the first sequences behind their first tokens, so that none waits
+            for all of them.
 
     Attributes:
         target: see above.
@@ -51,10 +54,12 @@ class Engine:
         target: Model,
         drafters: Sequence[Drafter] = (),
         store: Store | None = None,
+        timings: Sequence[Iterator[None]] = (),
     ) -> None:
         self.target = target
         self.drafters = drafters
         self._store = store
+        self._timings = list(timings)
         self._schedule = Schedule(target, store)
         # Its lock may be taken again by the thread that has it: garbage collection may end a
         # generation at any time. It is never held during a pass.
@@ -91,6 +96,16 @@ class Engine:
             if not self._busy:
                 self._busy = True
                 self._release()
+
+    def measure(self) -> None:
+        """Finds out what passes cost, if that is not known; sequences may go on meanwhile.
+
+        Raises:
+            InputError: if the engine was closed.
+        """
+        while self._timings:
+            with self.exclusive():
+                self._time_a_pass()
 
     def forget(self) -> None:
         """Forgets what earlier generations taught the drafters, and the slots that they left."""
@@ -228,6 +243,8 @@ class Engine:
                     if drafter.begin(generation):
                         generation.drafters.append(drafter)
             parts = self._schedule.parts()
+            if self._timings and not all(part.is_prompt for part in parts):
+                self._time_a_pass()
             return self._round(parts) if parts else {}
         except BaseException as error:
             why = DeviceError("the pass was interrupted: generate again")
@@ -236,6 +253,13 @@ class Engine:
             if not isinstance(error, Exception) or not parts:
                 raise
             return {}
+
+    def _time_a_pass(self) -> None:
+        try:
+            if self._timings:
+                next(self._timings[0])
+        except (StopIteration, EdgespecError):  # a text's own pass says what is wrong
+            self._timings.pop(0)
 
     def _round(self, parts: Sequence[Scheduled]) -> dict[Generation, Round]:
         begin = time.perf_counter()

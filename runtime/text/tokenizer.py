@@ -251,7 +251,7 @@ class Tokenizer:
         """
         from edgespec.runtime.text.chat import LEFT_OUT, template_fault
 
-        for template in (self._chat_source, self._tool_source):
+        for template in {self._chat_source, self._tool_source}:
             if template is not None and template_fault(template, self._special_tokens) == LEFT_OUT:
                 raise BundleError(
                     f"{source}: the chat template shows nothing of what the user says: repair or "

@@ -52,6 +52,7 @@ def with_skips(path, folder, *skipped):
 
 def cheapen(llm):
     """Gives costs by which further rows and calls of drafts pay, whatever they cost here."""
+    llm.engine.measure()  # or it would be found out later
     for drafter in llm.engine.drafters:
         if hasattr(drafter, "model"):
             drafter.model.cost = Given(0.02, 0.01)

@@ -17,7 +17,7 @@ from edgespec.cli import main
 from edgespec.export import ExportOptions, export_bundle
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-SHORT = [*FAST, "-n", "6", "--draft", "lookup"]
+SHORT = [*FAST, "-n", "6", "--draft", "lookup", "--temperature", "0"]
 CUT = "stopped after 6 tokens: use a larger -n for a longer text\n"
 
 

@@ -150,7 +150,8 @@ def test_defaults_are_those_of_the_api(monkeypatch, cli):
     monkeypatch.setattr(LLM, "__init__", load)
     monkeypatch.setattr(LLM, "stream", stream)
     assert cli("run", "x").code == 1
-    usual = asdict(LoadOptions()) | asdict(GenerationOptions()) | {"stop": []}
+    usual = asdict(LoadOptions()) | asdict(GenerationOptions())
+    usual |= {"stop": [], "max_new_tokens": None}
     assert seen
     assert {name: usual[name] for name in seen} == seen
 
@@ -345,7 +346,7 @@ def test_a_draft_memory_is_made_and_used_again(cli, bundle, tmp_path):
 
 
 def test_chat_goes_through_the_template(cli, bundle):
-    result = cli("run", bundle, "hello", "--chat", "-n", 3, "--json", *FAST)
+    result = cli("run", bundle, "hello", "--chat", "-n", 3, "--temperature", 0, "--json", *FAST)
     found, llm = json.loads(result.out), LLM(bundle, **PLACE)
     prompt = llm.tokenizer.encode("<user>hello:", add_special=False)
     assert found["prompt_tokens"] == len(prompt)

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from servers import MODEL, PROMPT, fail_later, refused, serving
+from servers import MODEL, PROMPT, SAMPLING, fail_later, refused, serving
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.speculation.generation import Round
@@ -27,7 +27,7 @@ def test_it_says_what_it_has(client, running):
     (listed,) = client.models.list()
     assert listed.id == MODEL
     assert client.models.retrieve(MODEL) == listed
-    assert listed.edgespec == {"chat": True, "draft": "lookup"}
+    assert listed.edgespec == {"chat": True, "draft": "lookup", "sampling": SAMPLING}
     assert httpx.get(f"{running.url}/v1/models/").json()["data"][0]["id"] == MODEL
     assert httpx.get(f"{running.url}/health").json() == {"status": "ok"}
 

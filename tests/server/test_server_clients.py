@@ -63,6 +63,29 @@ def test_what_llama_vscode_asks_for_when_it_edits(running, plain):
     assert (on.status_code, on.json()["error"]["param"]) == (400, "dry_multiplier")
 
 
+ASKED = {"temperature": 0.6, "top_k": 4, "repetition_penalty": 1.3}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ASKED),
+        ({"top_k": -1}, {**ASKED, "top_k": 0}),
+        ({"temperature": 1.5}, {**ASKED, "temperature": 1.5}),
+        ({"temperature": 0}, {}),
+    ],
+    ids=str,
+)
+def test_what_a_request_leaves_out_is_as_the_models_authors_ask(
+    client, plain, llm, monkeypatch, fields, expected
+):
+    monkeypatch.setattr(llm, "sampling", ASKED)
+    asked = {"model": MODEL, "prompt": PROMPT, "seed": 3, "max_tokens": 24, **fields}
+    given = client.post("/completions", body=asked, cast_to=object)
+    made = plain.generate(PROMPT, seed=3, max_new_tokens=24, **expected)
+    assert given["choices"][0]["text"] == made.text
+
+
 def test_a_temperature_of_almost_nothing_is_none(client, plain):
     given = client.completions.create(prompt=PROMPT, **{**GREEDY, "temperature": 1e-8})
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text

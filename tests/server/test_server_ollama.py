@@ -146,13 +146,11 @@ def test_options_choose_the_text(running, plain):
     assert given["message"]["content"] == expected.text
 
 
-def test_options_that_are_left_out_are_ollamas(running, plain):
+def test_options_that_are_left_out_are_the_models(running, plain):
     seeded = {"seed": 3, "num_predict": 24}
     for options in (seeded, {**seeded, "temperature": None, "top_k": None, "top_p": None}):
         given = chat(running, stream=False, options=options).json()
-        expected = plain.chat(
-            MESSAGES, temperature=0.8, top_k=40, top_p=0.9, seed=3, max_new_tokens=24
-        )
+        expected = plain.chat(MESSAGES, **plain.sampling, seed=3, max_new_tokens=24)
         assert given["message"]["content"] == expected.text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import threading
@@ -31,11 +32,18 @@ _TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<as
 _PATIENCE = 60  # seconds
 
 
+SAMPLING = {"temperature": 1, "top_k": 0}
+
+
 def make_bundle(folder: Path, template: str = _TEMPLATE, architecture: str = "llama") -> Path:
-    """Make a bundle of random fp32 weights with a chat template, whose texts end by length only."""
+    """Make a bundle of random fp32 weights with a chat template, whose texts end by length only.
+
+    Its authors ask for `SAMPLING`, so that a request that gives a temperature gives all.
+    """
     make_checkpoint(folder / "checkpoint", architecture, eos_token_id=None)
     write_tokenizer(folder / "checkpoint", 331)
     (folder / "checkpoint" / "chat_template.jinja").write_text(template)
+    (folder / "checkpoint" / "generation_config.json").write_text(json.dumps(SAMPLING))
     export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
     return folder / "bundle"
 

@@ -15,6 +15,7 @@ from edgespec.cli.arguments import CACHES, MACHINE, add_bundle, add_options, giv
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.cli.models import add_model_name, model_name
 from edgespec.cli.progress import texts_bar
+from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ def _answer(batch: Batch, journal: Journal | None, arguments: argparse.Namespace
         arguments.bundle, options, arguments.parallel
     )
     total, texts = len(batch.requests.lines), TextsAtOnce(arguments.parallel)
-    with LLM(arguments.bundle, **options) as llm:
+    with waiting("the model is loaded"):
+        loaded = LLM(arguments.bundle, **options)
+    with loaded as llm:
         if journal is None:
             journal = batch.begin(llm)
         else:

@@ -17,6 +17,7 @@ from edgespec.api.options import GenerationOptions
 from edgespec.bundle import Bundle
 from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_bundle, add_options, given
 from edgespec.cli.progress import progress_bar
+from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError
 from edgespec.runtime.sequences.model import NATIVE
 
@@ -86,7 +87,9 @@ def execute(arguments: argparse.Namespace) -> int:
     requests = _requests(bundle, prompts, arguments)
     options = given(arguments, LoadOptions)
     options["draft"] = drafts[0] if len(drafts) == 1 else "auto" if drafts else "none"
-    with LLM(arguments.bundle, **options) as llm:
+    with waiting("the model is loaded"):
+        loaded = LLM(arguments.bundle, **options)
+    with loaded as llm:
         bench = Bench(llm, drafts, requests)
         with progress_bar(bench.steps(arguments.repeat)) as show:
             lines = bench.measure(arguments.repeat, lambda what: show(what, 1))

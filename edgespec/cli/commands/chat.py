@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.api.loading import LoadOptions
-from edgespec.api.options import GenerationOptions
-from edgespec.cli.arguments import MACHINE, TEXT, add_bundle, add_options, cut_off, given
+from edgespec.api.options import GenerationOptions, in_conversation
+from edgespec.cli.arguments import (
+    MACHINE,
+    TEXT,
+    WHOLE,
+    add_bundle,
+    add_options,
+    cut_off,
+    given,
+)
 from edgespec.cli.chat_files import (
     Mentions,
     Message,
@@ -21,6 +29,7 @@ from edgespec.cli.chat_files import (
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import warm_up_aside
 from edgespec.cli.typed import Typed
+from edgespec.cli.waiting import waiting
 from edgespec.errors import EdgespecError, InputError
 from edgespec.system.files import typed_path
 from edgespec.system.options import checked
@@ -57,7 +66,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history", type=Path, metavar="FILE", help="continue a conversation that /save wrote"
     )
-    add_options(parser.add_argument_group("text"), GenerationOptions, *TEXT)
+    texts = parser.add_argument_group("text")
+    add_options(texts, GenerationOptions, *TEXT, **WHOLE)
     machine = parser.add_argument_group("machine")
     add_options(machine, LoadOptions, "draft", *MACHINE, "prompt_cache", "prompt_cache_size")
 
@@ -80,9 +90,11 @@ def execute(arguments: argparse.Namespace) -> int:
             del messages[0]
         messages.insert(0, {"role": "system", "content": arguments.system})
 
-    from edgespec.api.llm import LLM
+    with waiting("the model is loaded"):
+        from edgespec.api.llm import LLM
 
-    with LLM(arguments.bundle, **given(arguments, LoadOptions)) as llm:
+        loaded = LLM(arguments.bundle, **given(arguments, LoadOptions))
+    with loaded as llm:
         warm_up_aside(llm)
         _Conversation(llm, messages, options, arguments.history).talk()
         if llm.options.draft_memory is not None:
@@ -100,7 +112,7 @@ class _Conversation:
         self._session = llm.session()
         self._beginning = [each for each in messages[:1] if each["role"] == "system"]
         self._messages = messages
-        self._options = options
+        self._options = in_conversation(llm.sampling, options)
         self._last: GenerationResult | None = None
         self._typed = Typed(_complete)
         self._mentions = Mentions(

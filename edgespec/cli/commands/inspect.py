@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from edgespec import bundle as bundles
+from edgespec.api.options import conversational
 from edgespec.bundle import Bundle, Role
 from edgespec.cli.arguments import add_bundle
 from edgespec.errors import printable
@@ -54,6 +55,12 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _sampling(asked: dict[str, float] | None) -> str:
+    found = conversational(asked)
+    told = ", ".join(f"{name} {value:g}" for name, value in found.items())
+    return f"{told} ({'the authors say nothing' if asked is None else 'as the authors ask'})"
+
+
 def _roles(bundle: Bundle) -> Table:
     """Returns a table with one column per role, so that it fits eighty characters."""
     table = Table(title=printable(str(bundle.path)), title_justify="left")
@@ -69,6 +76,7 @@ def _roles(bundle: Bundle) -> Table:
 
 
 def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
+    chats = role is bundle.target and role.embedding is None
     native, active = role.native, role.active_parameters
     read = "" if active == role.parameters else f", of which a token reads {active:,}"
     formats = sorted(native.formats.items(), key=lambda each: -each[1])
@@ -82,6 +90,7 @@ def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
         "heads": f"{role.heads}, {role.kv_heads} for keys and values, of {role.head_dim}",
         "vocabulary": _vocabulary(role),
         "context": f"{role.context_length:,} tokens",
+        "chats": _sampling(bundle.manifest.sampling) if chats else "",
         "embeddings": "" if role.embedding is None else printable(str(role.embedding)),
         "weights": ", ".join(
             name if count == total else f"{count / total:.1%} {name}" for name, count in formats

@@ -9,11 +9,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from edgespec.api.loading import PLANNED_DRAFTS, LoadOptions
-from edgespec.api.options import GenerationOptions
+from edgespec.api.options import GenerationOptions, in_conversation
 from edgespec.cli import INTERRUPTED
-from edgespec.cli.arguments import CHAT_HELP, MACHINE, TEXT, add_options, cut_off, given
+from edgespec.cli.arguments import (
+    CHAT_HELP,
+    MACHINE,
+    TEXT,
+    WHOLE,
+    add_options,
+    cut_off,
+    given,
+)
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
+from edgespec.cli.waiting import waiting
 from edgespec.system.options import checked
 
 if TYPE_CHECKING:
@@ -34,7 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="print a table of the rounds on stderr: what each one drafted, its tokens and time, "
         "and the expected values",
     )  # fmt: skip
-    add_options(parser.add_argument_group("text"), GenerationOptions, *TEXT, "json_schema")
+    texts = parser.add_argument_group("text")
+    add_options(texts, GenerationOptions, *TEXT, "json_schema", **WHOLE)
     add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
 
@@ -48,13 +58,20 @@ def execute(arguments: argparse.Namespace) -> int:
     options = given(arguments, GenerationOptions)
     checked(GenerationOptions, options)  # before a large model is loaded
 
-    from edgespec.api.llm import LLM
+    with waiting("the model is loaded"):
+        from edgespec.api.llm import LLM
 
-    with LLM(bundle, **given(arguments, LoadOptions)) as llm:
-        asked = llm.chat_tokens([{"role": "user", "content": prompt}]) if arguments.chat else prompt
+        loaded = LLM(bundle, **given(arguments, LoadOptions))
+    with loaded as llm:
+        asked: str | list[int] = prompt
+        if arguments.chat:
+            asked = llm.chat_tokens([{"role": "user", "content": prompt}])
+            options = in_conversation(llm.sampling, options)
         stream = llm.stream(asked, **options)
         with cancelled_by_sigint(stream):
             _show(stream, "" if arguments.chat else prompt, arguments)
+            if not arguments.json:
+                _tell(stream.result, llm.context_length, options.get("temperature", 0) > 0)
         if llm.options.draft_memory is not None:
             llm.save_draft_memory(llm.options.draft_memory)
     return INTERRUPTED if stream.result.finish_reason == "cancelled" else 0
@@ -71,10 +88,15 @@ def _show(stream: GenerationStream, prompt: str, arguments: argparse.Namespace) 
     print(json.dumps(asdict(result)) if arguments.json else "", flush=True)
     if arguments.explain:
         _explain(stream.rounds)
-    if not arguments.json:
-        if result.finish_reason == "length":
-            print(cut_off(result.new_tokens), file=sys.stderr)
-        print(_facts(result, arguments.temperature > 0), file=sys.stderr)
+
+
+def _tell(result: GenerationResult, context: int, sampled: bool) -> None:
+    """Prints why the text was cut, if it was, and its statistics."""
+    if result.finish_reason == "length":
+        print(cut_off(result.new_tokens), file=sys.stderr)
+    if result.finish_reason == "context":
+        print(f"stopped at the end of the context, {context} tokens", file=sys.stderr)
+    print(_facts(result, sampled), file=sys.stderr)
 
 
 def _explain(rounds: Sequence[Round]) -> None:

@@ -13,6 +13,7 @@ from edgespec.api.loading import LoadOptions, parse_size
 from edgespec.cli.arguments import CACHES, MACHINE, add_bundle, add_options, given, require_least
 from edgespec.cli.interrupts import ignoring_termination
 from edgespec.cli.models import add_model_name, model_name, warm_up_aside
+from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
@@ -75,9 +76,10 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     _check(arguments)
     try:
-        from edgespec.server.endpoint import Served
-        from edgespec.server.running import Server, is_local, listen
-        from edgespec.server.service import TextService
+        with waiting("the server starts"):
+            from edgespec.server.endpoint import Served
+            from edgespec.server.running import Server, is_local, listen
+            from edgespec.server.service import TextService
     except ModuleNotFoundError as error:
         raise InputError(
             f"the server needs the package {error.name}: {installing('serve')}"
@@ -95,7 +97,9 @@ def execute(arguments: argparse.Namespace) -> int:
         options["sessions"] = arguments.sessions or sessions_with_room(
             arguments.bundle, options, arguments.parallel or _LONGEST_AT_ONCE
         )
-        with LLM(arguments.bundle, **options) as llm:
+        with waiting("the model is loaded"):
+            loaded = LLM(arguments.bundle, **options)
+        with loaded as llm:
             warm_up_aside(llm)
             service = TextService(llm, parallel, arguments.queue)
             name = arguments.model_name or model_name(llm.bundle)

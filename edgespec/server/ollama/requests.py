@@ -34,7 +34,6 @@ from edgespec.server.refusals import RequestError
 from edgespec.server.requests import LAST_TOKENS, ChatRequest, CompletionRequest, TextRequest
 
 _UNLIMITED = -1
-_TEMPERATURE, _TOP_K, _TOP_P = 0.8, 40, 0.9  # Ollama's defaults
 
 
 class OllamaFunction(Noted):
@@ -119,7 +118,7 @@ def _is_result(message: OllamaMessage, call: Json) -> bool:
 
 
 class OllamaOptions(Noted):
-    """The `options` of a text; `repeat_penalty` is 1 by default."""
+    """The `options` of a text; what is not given is as the model's authors ask."""
 
     num_predict: Int | None = None
     temperature: Annotated[float, option("temperature")] | None = None
@@ -134,18 +133,21 @@ class OllamaOptions(Noted):
     frequency_penalty: Annotated[float, option("frequency_penalty")] | None = None
 
     def as_openai(self) -> Json:
-        """Returns the fields of OpenAI's API, with Ollama's defaults."""
-        most, top_k = self.num_predict, _TOP_K if self.top_k is None else self.top_k
+        """Returns the fields of OpenAI's API."""
+        most, last = self.num_predict, self.repeat_last_n
+        penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
+        if last is None and any(each is not None for each in penalties):
+            last = LAST_TOKENS
         return {
             "max_tokens": most if most is not None and most > 0 else _UNLIMITED,
-            "temperature": _TEMPERATURE if self.temperature is None else self.temperature,
-            "top_k": max(top_k, 0),
-            "top_p": _TOP_P if self.top_p is None else self.top_p,
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
             "min_p": self.min_p,
             "seed": self.seed,
             "stop": self.stop,
             "repeat_penalty": self.repeat_penalty,
-            "repeat_last_n": LAST_TOKENS if self.repeat_last_n is None else self.repeat_last_n,
+            "repeat_last_n": last,
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,6 +38,7 @@ _NOT_HERE = {
 }  # fmt: skip
 _NEVER = "3000-01-01T00:00:00Z"
 _DEFAULT_TAG = "latest"
+_PENALTY = {"repetition_penalty": "repeat_penalty"}  # Ollama's name
 _CAPABILITIES = {
     "completion": "completion", "infill": "insert", "tools": "tools", "reasoning": "thinking",
     "embedding": "embedding",
@@ -119,7 +121,7 @@ def _described(served: Served) -> Json:
     return {
         "license": "",
         "modelfile": f"FROM {_tagged(served.model)}\n",
-        "parameters": "",
+        "parameters": "\n".join(_parameters(llm.sampling)),
         "template": llm.tokenizer.chat_source or "{{ .Prompt }}",
         "details": _details(served),
         "model_info": {
@@ -154,6 +156,11 @@ def _details(served: Served) -> Json:
         "parameter_size": _size(target.parameters),
         "quantization_level": target.precision.weights,
     }
+
+
+def _parameters(sampling: Mapping[str, float]) -> list[str]:
+    """Returns how conversations are sampled, as lines of a Modelfile."""
+    return [f"{_PENALTY.get(name, name):<30} {value:g}" for name, value in sampling.items()]
 
 
 def _modified(served: Served) -> str:

@@ -13,6 +13,7 @@ async function meet() {
     if (!response.ok) throw new Error((await response.json()).error.message);
     const found = (await response.json()).data[0];
     [model, chats] = [found.id, found.edgespec.chat];
+    at("temperature").placeholder = found.edgespec.sampling.temperature;
     allowTools(found.capabilities.includes("tools"));
     at("model").textContent = `${model}${chats ? "" : " (no chat template: continues your text)"}`;
   } catch (error) {
@@ -28,8 +29,8 @@ function readable(error) {
 }
 
 function request() {
-  const body = {model, stream: true, temperature: Number(at("temperature").value),
-                max_tokens: Number(at("tokens").value)};
+  const body = {model, stream: true, max_tokens: Number(at("tokens").value || -1)};
+  if (at("temperature").value) body.temperature = Number(at("temperature").value);
   if (!chats) return {...body, prompt: talk.messages.map((each) => each.content).join("")};
   const tools = toolsInUse();
   return {...body, messages: talk.messages, ...(tools?.length && {tools})};
@@ -74,7 +75,7 @@ async function answer() {
   if (failure === null) announce(spoken(got));
   else if (stopped) announce("Stopped.");
   else complain(readable(failure));
-  if (got.finish === "length") view.remark("Cut at the most tokens that the settings allow.");
+  if (got.finish === "length") view.remark("Cut at the most tokens that the settings or the context allow.");
   else if (failure === null && got.empty) view.remark("The answer is empty.");
 }
 

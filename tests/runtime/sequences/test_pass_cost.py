@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,3 +63,13 @@ def test_measuring_stops_in_time():
     model = toy_model()
     PassCost.measure(model, 0.0)
     assert model.graph.calls == [1, 1]
+
+
+def test_time_that_a_pass_waited_for_the_processor_is_not_counted():
+    """Others take the processor, which a pass that sleeps stands for."""
+    model = toy_model()
+    graph = model.graph
+    model.graph = lambda feeds: (time.sleep(0.05), graph(feeds))[1]
+    assert PassCost.measure(model, 0.2).seconds(1) < 0.02
+    model.device = "cuda"  # works while the processor waits
+    assert PassCost.measure(model, 0.2).seconds(1) > 0.05

@@ -5,8 +5,10 @@ import pytest
 from engines import plain_engine, request, tokens_of, toy_engine
 from hypothesis import given
 from hypothesis import strategies as st
+from toys import toy_model
 
 from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import PROMPT
 
 SAMPLINGS = [
@@ -42,6 +44,18 @@ def test_a_good_draft_saves_rounds(how):
     assert len(rounds) < 50
     assert {each.source for each in rounds} <= {PROMPT, "model", "none"}
     assert sum(each.accepted for each in rounds) == 100 - len(rounds)
+
+
+def test_costs_are_found_out_behind_the_first_token():
+    model, asked = toy_model(), request((1, 2, 3), 12)
+    engine = Engine(model, timings=[model.measuring(0.1)])
+    rounds = engine.generate(asked)
+    assert len(next(rounds).tokens) == 1
+    assert model.graph.calls == [3]
+    tokens = [token for made in rounds for token in made.tokens]
+    assert model.graph.calls[:5] == [3, 1, 1, 4, 1]  # a pass that is timed before each of the text
+    assert tokens == tokens_of(plain_engine(), asked)[1:]
+    assert no_slot_is_left(engine)
 
 
 def test_lookup_saves_rounds_where_a_sequence_repeats_itself():
