@@ -67,7 +67,7 @@ def test_a_block_computes_what_its_definition_says(target, tmp_path, name):
     reference = BlockReference(weights, config, model)
     for n, logits, rows in zip((40, 60), found, both, strict=True):
         with torch.no_grad():
-            expected = reference.rows(torch.tensor(features[:n]), TEXT[n])
+            expected = reference.rows(torch.tensor(features[:n]), TEXT, [n])
             assert distance(logits, reference.logits(expected).numpy()) < SAME
             if rows.features is not None:
                 _, wanted = reference.behind(expected, torch.zeros(len(logits)).long())

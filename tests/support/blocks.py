@@ -10,7 +10,7 @@ import torch
 from head_parts import attended, continuations, repeatable, rms, turned
 from heads import features_of
 from safetensors.torch import save_file
-from torch.nn.functional import cross_entropy, silu
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, silu
 
 Tensor = torch.Tensor
 OUTPUTS = 96  # tokens that a drafter with its own output projection proposes
@@ -173,12 +173,20 @@ class BlockReference:
         self.projection = weights.get("lm_head.weight", target.lm_head.weight.data)
         self.ids = torch.arange(len(self.projection)) + weights.get("d2t", 0)
 
-    def rows(self, features: Tensor, anchor: int) -> Tensor:
-        """Features [n, taps * hidden] of all tokens before, to rows [size, hidden] of a block."""
+    def rows(self, features: Tensor, tokens: list[int], places: list[int]) -> Tensor:
+        """Rows of blocks, [blocks * size, hidden].
+
+        Args:
+            features: [n, taps * hidden] of the first tokens of a text.
+            tokens: the text.
+            places: of each block, position of its newest token, at most n.
+        """
         w, layer, n = self.weights, self.layer, len(features)
         context = self.norm(features @ w["fc.weight"].T, "hidden_norm")
-        stream = self.embedding[torch.tensor([anchor] + [MASK] * (self.size - 1))]
-        positions, dim = torch.arange(n + self.size), layer["head_dim"]
+        ids = [[tokens[place]] + [MASK] * (self.size - 1) for place in places]
+        stream = self.embedding[torch.tensor(ids).view(-1)]
+        own = (torch.tensor(places)[:, None] + torch.arange(self.size)).view(-1)
+        positions, dim = torch.cat([torch.arange(n), own]), layer["head_dim"]
         for number in range(layer["num_hidden_layers"]):
             name = f"layers.{number}"
             x = self.norm(stream, f"{name}.input_layernorm")
@@ -192,8 +200,9 @@ class BlockReference:
                 return turned(rows.transpose(0, 1), at, layer["rope_theta"], dim)
 
             both = torch.cat([context, x])
-            q, k = heads(x, "q", positions[n:]), heads(both, "k", positions)
-            mixed = attended(q, k, heads(both, "v", positions), self.sees(number, n))
+            q, k = heads(x, "q", own), heads(both, "k", positions)
+            sees = self.sees(number, own, positions)
+            mixed = attended(q, k, heads(both, "v", positions), sees)
             stream = stream + mixed @ w[f"{name}.self_attn.o_proj.weight"].T
             x = self.norm(stream, f"{name}.post_attention_layernorm")
             gate = silu(x @ w[f"{name}.mlp.gate_proj.weight"].T)
@@ -201,25 +210,31 @@ class BlockReference:
             stream = stream + x @ w[f"{name}.mlp.down_proj.weight"].T
         return self.norm(stream, "norm")
 
-    def sees(self, number: int, n: int) -> Tensor:
-        """Which of n + size positions the rows of a block see in a layer."""
-        layer, own = self.layer, torch.arange(n, n + self.size)[:, None]
-        at = torch.arange(n + self.size)[None]
-        sees = torch.ones(self.size, n + self.size).bool()
+    def sees(self, number: int, own: Tensor, at: Tensor) -> Tensor:
+        """Which positions `at` rows of blocks see in a layer; the last of these are their own."""
+        layer, n = self.layer, len(at) - len(own)
+        first = own[:: self.size].repeat_interleave(self.size)[:, None]
+        block = torch.arange(len(own)) // self.size
+        sees = torch.cat([at[None, :n] < first, block[:, None] == block[None]], 1)
         windows = layer.get("layer_types", ["full_attention"] * (number + 1))
         if windows[number] == "sliding_attention":
-            sees &= at > own - layer["sliding_window"]
+            sees &= at > own[:, None] - layer["sliding_window"]
             if layer.get("is_causal") is not False:
-                sees &= at <= own
+                sees &= at <= own[:, None]
         return sees
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Logits of all positions that rows of a block predict, [positions, outputs]."""
-        return (rows if self.from_anchor else rows[1:]) @ self.projection.T
+        """Logits of all positions that rows of blocks predict, [positions, outputs]."""
+        return self.predicting(rows) @ self.projection.T
+
+    def predicting(self, rows: Tensor) -> Tensor:
+        """The rows that predict something."""
+        rows = rows.view(-1, self.size, rows.shape[1])
+        return rows[:, 1 - self.from_anchor :].flatten(0, 1)
 
     def behind(self, rows: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """What each position of DSpark gives behind a token: logits, and that of confidence."""
-        w, own = self.weights, rows if self.from_anchor else rows[1:]
+        w, own = self.weights, self.predicting(rows)
         before = w["markov_head.markov_w1.weight"][tokens]
         logits = self.logits(rows) + before @ w["markov_head.markov_w2.weight"].T
         weight = w["confidence_head.proj.weight"][0]
@@ -235,26 +250,27 @@ def trained_block(folder: Path, model: Any, prompt: list[int], form: str) -> Non
     """Writes a drafter that has learned how a random target continues one prompt."""
     weights, config = write_block(folder, model.config, form, flat=form == "dflash", block_size=6)
     with repeatable():
-        texts = continuations(model, prompt, (False, True))
+        texts = continuations(model, prompt, (False,))
         features = [features_of(model, text, taps_of(config)) for text in texts]
         learned = [each.requires_grad_() for each in weights.values()]
         reference = BlockReference(weights, config, model)
         optimizer = torch.optim.Adam(learned, lr=3e-3)
         generator = torch.Generator().manual_seed(0)
-        for _ in range(60):
+        for _ in range(150):
             loss = torch.zeros(())
             for text, read in zip(texts, features, strict=True):
-                last = len(text) - reference.size - 1
-                for n in torch.randint(len(prompt), last, (6,), generator=generator).tolist():
-                    rows, tokens = reference.rows(read[:n], text[n]), torch.tensor(text)
-                    logits = reference.logits(rows)
-                    if form == "dspark":
-                        logits, trust = reference.behind(rows, tokens[n : n + len(logits)])
-                        right = logits.argmax(1) == tokens[n + 1 : n + 1 + len(logits)]
-                        loss = loss + torch.nn.functional.binary_cross_entropy_with_logits(
-                            trust, right.float()
-                        )
-                    loss = loss + cross_entropy(logits, tokens[n + 1 : n + 1 + len(logits)])
+                choice = torch.randperm(len(text) - len(prompt) - 6, generator=generator)[:24]
+                places = (choice + len(prompt)).tolist()
+                rows = reference.rows(read, text, places)
+                wanted = torch.tensor([text[n + 1 : n + 7] for n in places])
+                wanted = wanted[:, : reference.size - (not reference.from_anchor)].flatten()
+                logits = reference.logits(rows)
+                if form == "dspark":
+                    before = torch.tensor([text[n : n + 6] for n in places]).flatten()
+                    logits, trust = reference.behind(rows, before)
+                    right = (logits.argmax(1) == wanted).float()
+                    loss = loss + binary_cross_entropy_with_logits(trust, right)
+                loss = loss + cross_entropy(logits, wanted)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
