@@ -86,4 +86,3 @@ def _vocabulary(head: Head | BlockHead) -> Iterator[str]:
         yield head.embedding
     if head.lm_head is not None:
         yield head.lm_head.weight
-

@@ -108,9 +108,7 @@ def _numbers(native: NativeGraph, chosen: str) -> str:
     return g.op("Reshape", g.op("NonZero", chosen), g.ints(-1))
 
 
-def _confidence(
-    tensors: TensorSource, head: BlockHead
-) -> tuple[Floats, Floats] | None:
+def _confidence(tensors: TensorSource, head: BlockHead) -> tuple[Floats, Floats] | None:
     """Reads what says how far a drafter can be trusted, [hidden, and perhaps rank] and [1]."""
     linear = None if head.markov is None else head.markov.confidence
     if linear is None or linear.bias is None:

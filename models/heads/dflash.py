@@ -229,7 +229,9 @@ class _Reader:
         if fields.get("enable_confidence_head") in (None, True):
             joined = fields.get("confidence_head_with_markov") in (None, True)
             width = self._config.hidden_size + rank * joined
-            confidence = Linear("confidence_head.proj.weight", width, 1, "confidence_head.proj.bias")
+            confidence = Linear(
+                "confidence_head.proj.weight", width, 1, "confidence_head.proj.bias"
+            )
         name = "markov_head.markov_w"
         previous = Linear(f"{name}1.weight", rank, self._config.vocab_size)
         return Markov(previous, Linear(f"{name}2.weight", rank, outputs), confidence)

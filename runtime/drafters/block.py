@@ -81,7 +81,8 @@ class Pairs:
     def following(self, tokens: Array) -> Floats:
         """Returns rows of tokens that may follow, [..., rank] float32."""
         if self._rows is not None:
-            tokens = np.array([self._rows[token] for token in tokens.ravel().tolist()])
+            found = [self._rows[token] for token in tokens.ravel().tolist()]
+            tokens = np.array(found).reshape(tokens.shape)
         return self._following[tokens].astype(np.float32)
 
 

@@ -214,8 +214,7 @@ class CombinedDrafter(TreeDrafter):
             counts[number] += 1
         # One more than what pays shows whether that does.
         return [
-            min(max(each, 1) + 1, len(gains))
-            for each, gains in zip(counts, expected, strict=True)
+            min(max(each, 1) + 1, len(gains)) for each, gains in zip(counts, expected, strict=True)
         ]
 
     def _combine(self, part: Scheduled, guess: Guess, least: float) -> Proposal:

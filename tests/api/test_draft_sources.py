@@ -125,7 +125,8 @@ def test_greedy_tokens_with_a_head_are_those_of_transformers(load, pairs, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "draft"), [("head", "head"), ("mtp", "head"), ("stranger", "model"), ("dspark", "head")]
+    ("name", "draft"),
+    [("head", "head"), ("mtp", "head"), ("stranger", "model"), ("dspark", "head")],
 )
 def test_drafts_in_a_session(load, name, draft):
     """A draft that knows 100 positions, fewer than most turns have; heads read rows once."""

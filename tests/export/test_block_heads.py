@@ -145,9 +145,7 @@ def refused(bundle, folder, head, kind, message):
 
 
 @pytest.mark.parametrize(("fields", "kind", "message"), BAD_CONFIGS, ids=lambda f: str(f)[:60])
-def test_drafters_of_other_targets_and_formats_are_refused(
-    target, tmp_path, fields, kind, message
-):
+def test_drafters_of_other_targets_and_formats_are_refused(target, tmp_path, fields, kind, message):
     model, bundle = target
     write_block(tmp_path / "head", model.config)
     file = tmp_path / "head/config.json"

@@ -44,7 +44,12 @@ BLOCKS: dict[str, tuple[str, bool, dict[str, Any]]] = {
 
 
 def write_block(
-    folder: Path, target: Any, form: str = "dflash", flat: bool = True, seed: int = 3, **changes: Any
+    folder: Path,
+    target: Any,
+    form: str = "dflash",
+    flat: bool = True,
+    seed: int = 3,
+    **changes: Any,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Writes a random block drafter for a transformers config of a target.
 
@@ -144,7 +149,9 @@ def write_block(
 
 def save(folder: Path, weights: dict[str, Tensor]) -> None:
     """Writes weights."""
-    save_file({k: v.detach().contiguous() for k, v in weights.items()}, folder / "model.safetensors")
+    save_file(
+        {k: v.detach().contiguous() for k, v in weights.items()}, folder / "model.safetensors"
+    )
 
 
 def taps_of(config: dict[str, Any]) -> list[int]:
