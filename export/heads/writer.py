@@ -53,8 +53,8 @@ def write_head(
     attention, rope, fc = head.layers[0].attention, head.rope, head.fusion.fc
     outputs = head.vocab_size if head.lm_head is None else head.lm_head.out_features
     sublayers = [Sublayer(0, FUSION, 0 if fc is None else fc.in_features)]
-    for number, layer in enumerate(head.layers):
-        sublayers += Sublayer(number, ATTENTION), Sublayer(number, MLP, layer.mlp.up.out_features)
+    for number, mlp in enumerate(each.mlp for each in head.layers):
+        sublayers += Sublayer(number, ATTENTION), Sublayer(number, MLP, mlp.up.out_features)
     return bundle.Role(
         architecture=head.architecture,
         layers=len(head.layers),

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from edgespec.bundle import FEATURES, LOGITS, SIGHT, TARGET_FEATURES, Block, Native
+from edgespec.bundle import FEATURES, LOGITS, SIGHT, Block, Native
 from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection

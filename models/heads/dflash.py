@@ -94,8 +94,8 @@ def load_block_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
     unknown = sorted(tensors.names - shapes.keys() - {_IDS})
     if unknown:
         raise UnsupportedModelError(
-            f"{tensors.place(unknown[0])}: {unknown[0]} belongs to no part of a {form} head that is "
-            "implemented: use a head without it"
+            f"{tensors.place(unknown[0])}: {unknown[0]} belongs to no part of a {form} head that "
+            "is implemented: use a head without it"
         )
     check_shapes(tensors, shapes)
     outputs = target.vocab_size if head.lm_head is None else head.lm_head.out_features

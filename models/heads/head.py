@@ -102,7 +102,7 @@ class Head(Compound):
 
     @property
     def layers(self) -> tuple[HeadLayer, ...]:
-        """All decoder layers."""
+        """Its decoder layers."""
         return (self.layer,)
 
     def tensors(self) -> Shapes:

@@ -76,14 +76,16 @@ class Pairs:
 
     def previous(self, token: int) -> Floats:
         """Returns the row of a token before, [rank] float32."""
-        return self._previous[token].astype(np.float32)
+        row: Floats = self._previous[token].astype(np.float32)
+        return row
 
     def following(self, tokens: Array) -> Floats:
         """Returns rows of tokens that may follow, [..., rank] float32."""
         if self._rows is not None:
             found = [self._rows[token] for token in tokens.ravel().tolist()]
             tokens = np.array(found).reshape(tokens.shape)
-        return self._following[tokens].astype(np.float32)
+        rows: Floats = self._following[tokens].astype(np.float32)
+        return rows
 
 
 @dataclass(frozen=True)

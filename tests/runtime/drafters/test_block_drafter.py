@@ -9,7 +9,7 @@ import pytest
 from engines import plain_engine, request, tokens_at_once, tokens_of
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import VOCABULARY, Given, ToyGraph, toy_model, toy_shape
+from toys import VOCABULARY, Given, ToyGraph, toy_shape
 
 from edgespec.bundle import Block
 from edgespec.runtime.drafters.block import BlockDrafter, BlockGraph, PairGuess, Pairs
@@ -42,7 +42,7 @@ class ToyBlocks(ToyGraph):
         self.from_anchor, self.trust, self.tokens, self.places = from_anchor, trust, {}, {}
 
     def __call__(self, feeds):
-        outputs = super().__call__(feeds)
+        super().__call__(feeds)
         sight, ids = feeds["sight"].tolist(), feeds["input_ids"].tolist()
         reading = iter(feeds["target_features"].astype(int).tolist())
         rows, chosen = [], feeds["logit_rows"].tolist()
@@ -111,10 +111,10 @@ def test_one_call_drafts_a_block(from_anchor):
 
 
 def test_a_block_begins_where_features_are_still_kept_and_where_there_is_room():
-    engine, head = block_engine(context=2000)
+    engine, _ = block_engine(context=2000)
     assert sum(made.drafted > 0 for made in engine.generate(request(LONG, n=60))) > 5
     asked = request(LONG[:30], n=100, max_nodes=6)
-    engine, head = block_engine(context=48)
+    engine, _ = block_engine(context=48)
     rounds = list(engine.generate(asked))
     assert sum(made.drafted > 0 for made in rounds[-20:]) > 5
     assert [token for made in rounds for token in made.tokens] == tokens_of(plain_engine(), asked)
@@ -198,10 +198,10 @@ def test_the_tree_holds_the_chain_of_the_likeliest_where_it_has_room():
         token = 2 * token % 11
         chain.append(token)
     found, path, parent = list(best_nodes(edges, 5, 12)), [], -1
-    while (number := next((n for n, each in enumerate(found)
-                           if each.parent == parent and each.place == 0), None)) is not None:  # fmt: skip
-        path.append(found[number].token)
-        parent = number
+    for number, node in enumerate(found):
+        if (node.parent, node.place) == (parent, 0):
+            path.append(node.token)
+            parent = number
     assert path == chain
 
 
