@@ -40,7 +40,7 @@ _FLAT: Mapping[str, str] = {
 """Forms by their names in `architectures` of the flat layout."""
 
 _GROUPS = "dflash_config", "dspark_config"
-_SPECULATORS = "transformer_layer_config"
+_SPECULATORS, _TYPE = "transformer_layer_config", "speculators_model_type"
 _MOST_ROWS = 64
 # What other drafters of this kind have, with the values that mean that one has it not.
 _ABSENT: Mapping[str, tuple[object, ...]] = {
@@ -74,6 +74,8 @@ def load_block_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
     fields = Fields.read(path / "config.json")
     form = _form(fields)
     if form not in (DFLASH, DSPARK):
+        if fields.get(_TYPE) is not None:
+            raise fields.unsupported(_TYPE, "use a head of type eagle3, dflash or dspark")
         raise fields.unsupported("architectures", f"give one of {', '.join(_FLAT)}")
     flat = fields.get(_SPECULATORS) is None
     own = fields
@@ -104,7 +106,7 @@ def load_block_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
 
 def _form(fields: Fields) -> str:
     """Returns what a config calls its block drafter, perhaps one that is not known; else ""."""
-    found = fields.get("speculators_model_type")
+    found = fields.get(_TYPE)
     if found is not None:
         return str(found) if str(found).startswith((DFLASH, DSPARK)) else ""
     names = fields.get("architectures")

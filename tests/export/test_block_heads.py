@@ -160,7 +160,7 @@ def test_drafters_of_other_targets_and_formats_are_refused(target, tmp_path, fie
         ({"markov_head_type": "rnn"}, UnsupportedModelError, "markov_head_type='rnn'"),
         ({"markov_rank": 9}, CheckpointError, "markov_w1.weight has shape"),
         ({"enable_confidence_head": False}, UnsupportedModelError, "confidence_head.*no part"),
-        ({"speculators_model_type": "dspark2"}, UnsupportedModelError, "='dspark2'|architectures"),
+        ({"speculators_model_type": "dspark2"}, UnsupportedModelError, "model_type='dspark2'"),
         ({"aux_hidden_state_layer_ids": [2, 5, 9]}, CheckpointError, "from 0 to 8"),
     ],
     ids=str,
