@@ -13,6 +13,7 @@ from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
 from edgespec.api.portable import portable_graph
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.drafters.block import BlockGraph
 from edgespec.runtime.drafters.head import HeadGraph
 from edgespec.runtime.kernels import library, missing_kernels
 from edgespec.runtime.plan import HOST, Placement, Plan, Wish, plan
@@ -144,7 +145,8 @@ def load_model(
         device += f"+{placed.behind[1].device}"
     if role.is_head:
         width = len(role.taps) * bundle.target.hidden_size
-        graph = HeadGraph(graph, width, role.hidden_size)
+        blocks = role.block is not None
+        graph = BlockGraph(graph, width) if blocks else HeadGraph(graph, width, role.hidden_size)
     recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
     pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
     made = Model(graph, pool, _ropes(bundle, name), device=device)

@@ -13,9 +13,10 @@ from edgespec.api.models import load_model, load_part
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
-from edgespec.errors import BundleError, InputError
+from edgespec.errors import BundleError, InputError, reason
 from edgespec.runtime.drafters.ahead import AheadDrafter
 from edgespec.runtime.drafters.base import Drafter
+from edgespec.runtime.drafters.block import BlockDrafter, Pairs
 from edgespec.runtime.drafters.grammar import GrammarDrafter
 from edgespec.runtime.drafters.growth import Ids, TreeDrafter
 from edgespec.runtime.drafters.head import HeadDrafter
@@ -120,6 +121,9 @@ class Sources:
             translated = SharedDrafter if vocabularies.shares_enough else RecodedDrafter
             return [translated(model, context, vocabularies)]
         ids = _ids(self._bundle, role)
+        if role.block is not None and role.mask_token is not None:
+            pairs = _pairs(self._bundle.path, role, ids)
+            return [BlockDrafter(model, context, role.mask_token, role.block, ids, pairs)]
         if role.is_head:
             return [HeadDrafter(model, context, ids)]
         made = AheadDrafter if self._overlaps(model) else ModelDrafter
@@ -189,3 +193,18 @@ def _ids(bundle: Bundle, draft: Role) -> Ids | None:
             f"{file} must hold {count} tokens below {draft.vocab_size}: export the checkpoint again"
         )
     return ids
+
+
+def _pairs(folder: Path, draft: Role, ids: Ids | None) -> Pairs | None:
+    """Maps what the token before says to a block drafter; None: nothing.
+
+    Raises:
+        BundleError: if that is not what the manifest says.
+    """
+    if draft.block is None or not draft.block.pairs:
+        return None
+    file = folder / draft.block.pairs
+    try:
+        return Pairs.read(file, draft.vocab_size, ids)
+    except ValueError as error:
+        raise BundleError(f"{file}: {reason(error)}: export the checkpoint again") from error

@@ -24,7 +24,9 @@ from edgespec.bundle.manifest import (
     LOGITS,
     MEAN,
     OWN_FEATURES,
+    SIGHT,
     TARGET_FEATURES,
+    Block,
     Embedding,
     FileEntry,
     Manifest,
@@ -53,8 +55,10 @@ __all__ = [
     "MANIFEST",
     "MEAN",
     "OWN_FEATURES",
+    "SIGHT",
     "TARGET",
     "TARGET_FEATURES",
+    "Block",
     "Bundle",
     "Embedding",
     "FileEntry",
@@ -219,6 +223,7 @@ def used_files(manifest: Manifest) -> list[str]:
     roles = manifest.roles.values()
     files = [f for role in roles for f in (role.native.graph, role.native.data, role.native.ids)]
     files += [role.tokenizer for role in roles]
+    files += [role.block.pairs for role in roles if role.block is not None]
     return [each for each in files if each] + list(manifest.tokenizer)
 
 

@@ -24,6 +24,7 @@ _FLOATS = ("fp16", "fp32")
 # The smallest and largest allowed sizes of a role. No real model comes near the upper limits, which
 # keep a damaged manifest from causing endless work.
 _MOST_HEADS, _MOST_DIM = 4096, 512
+_MOST_ROWS = 64  # of a block
 _MOST_BEFORE, _MOST_NUMBERS = 15, 2**24  # of a recurrent layer
 _SIZES = {
     "layers": (1, 10_000),
@@ -84,6 +85,9 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
     yield f"{where}.output_tokens", outputs, 0 <= outputs <= role.vocab_size
     mask = role.mask_token
     yield f"{where}.mask_token", mask, mask is None or 0 <= mask < role.vocab_size
+    if (block := role.block) is not None:
+        yield f"{where}.block", block, role.is_head and mask is not None
+        yield f"{where}.block.rows", block.rows, 2 - block.from_anchor <= block.rows <= _MOST_ROWS
     yield f"{where}.inv_freq", role.inv_freq, len(role.inv_freq) == role.head_dim // 2
     yield f"{where}.eos_ids", role.eos_ids, all(each >= 0 for each in role.eos_ids)
     yield from _of_precision(f"{where}.precision", role.precision)

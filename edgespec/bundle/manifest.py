@@ -18,6 +18,10 @@ TARGET_FEATURES, OWN_FEATURES = "target_features", "own_features"
 """Inputs of a head: features of the target for the first rows, and its own for the others, which it
 returns as `FEATURES`."""
 
+SIGHT = "sight"
+"""Input of a block drafter, see `TreeAttention`: -1 of a row that reads features of the target, and
+of a row of a block how many rows of it follow."""
+
 LOGITS, LAST_HIDDEN = "logits", "last_hidden"
 """Outputs of a target: scores of tokens, or of an embedding model the rows behind the last norm."""
 
@@ -147,6 +151,24 @@ class Embedding:
 
 
 @dataclass(frozen=True)
+class Block:
+    """How a draft head predicts a block of tokens in one call.
+
+    Attributes:
+        rows: number of a block's rows: the newest token and masks.
+        from_anchor: whether each row predicts the token behind its own; else the masks' rows
+            predict the tokens in their own places.
+        pairs: file of what the token before adds to logits, `.npy`: [vocab_size + outputs + 1,
+            rank], rows of tokens before, of those that follow, and the weights of confidence; empty
+            if there is none.
+    """
+
+    rows: int
+    from_anchor: bool = field(default=False, metadata=LEFT_OUT)
+    pairs: str = field(default="", metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True)
 class PoolShape:
     """Keys and values that an attention layer keeps: [2, kv_heads, slots, dim].
 
@@ -237,6 +259,7 @@ class Role:
             returns them, and its head reads them; empty without a head.
         mask_token: id of the token that stands for a token still to come, with which a draft
             predicts several tokens in one call; None: it predicts one.
+        block: how a draft head predicts a block, whose masks are `mask_token`; None: it doesn't.
         tokenizer: file of a draft's own tokenizer; empty: its tokens are the target's.
         layer_inputs: size of each layer's own input of a row, which a table has by token; 0 if
             there is none.
@@ -264,6 +287,7 @@ class Role:
     output_tokens: int = field(default=0, metadata=LEFT_OUT)
     taps: tuple[int, ...] = field(default=(), metadata=LEFT_OUT)
     mask_token: int | None = field(default=None, metadata=LEFT_OUT)
+    block: Block | None = field(default=None, metadata=LEFT_OUT)
     tokenizer: str = field(default="", metadata=LEFT_OUT)
     layer_inputs: int = field(default=0, metadata=LEFT_OUT)
     embedding: Embedding | None = field(default=None, metadata=LEFT_OUT)

@@ -19,7 +19,7 @@ from edgespec.export.heads.taps import add_taps
 from edgespec.export.heads.writer import write_head
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import source_name
-from edgespec.models.heads.head import Head, HeadCheckpoint, TargetSizes
+from edgespec.models.heads.head import BlockHead, Head, HeadCheckpoint, TargetSizes
 from edgespec.models.heads.mtp import load_head
 
 PRECISIONS = ("int4", "int8", "fp16", "fp32")
@@ -121,13 +121,13 @@ def _entries(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
     return {name: bundles.describe(folder / name) for name in sorted(names)}
 
 
-def _precision(head: Head, weights: str, kv: str) -> Precision:
+def _precision(head: Head | BlockHead, weights: str, kv: str) -> Precision:
     if weights not in ("int4", "int8"):
         return Precision(weights, weights, kv, 0)
-    layer = head.layer
-    linears = (head.fusion.fc, layer.entry, *layer.attention.linears, *layer.mlp.linears)
-    widths = [each.in_features for each in (*linears, head.lm_head) if each is not None]
-    block = choose_block_size(DRAFT, widths)
+    compounds = [head.fusion, *head.layers, *(each.attention for each in head.layers)]
+    compounds += [each.mlp for each in head.layers]
+    widths = [each.in_features for part in compounds for each in part.linears]
+    block = choose_block_size(DRAFT, [*widths, head.hidden_size])
     return Precision(weights, weights, kv, block)
 
 

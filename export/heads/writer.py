@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 from edgespec import bundle
 from edgespec.bundle.sublayers import ATTENTION, FUSION, MLP, Sublayer
 from edgespec.export.graph_builder import DataFile
+from edgespec.export.native.block_head import write_block, write_native_block
 from edgespec.export.native.head import write_native_head
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.role import Progress, counted, parameters, rounded_errors
 from edgespec.export.storage import Storage
-from edgespec.models.heads.head import HeadCheckpoint
+from edgespec.models.heads.head import BlockHead, Head, HeadCheckpoint
 
 
 def write_head(
@@ -38,17 +40,24 @@ def write_head(
         UnsupportedModelError: if a part of the head has no operator.
     """
     name, head, shapes = bundle.DRAFT, checkpoint.head, checkpoint.head.tensors()
-    vocabulary = {each for each in (head.embedding, head.lm_head.weight) if each}
-    storage = Storage(precision, frozenset(vocabulary))
+    storage = Storage(precision, frozenset(_vocabulary(head)))
     with closing(DataFile(folder / f"{name}.tiles")) as data:
         count = counted(name, shapes, progress)
         weights = TileWeights(data, checkpoint.tensors, storage, count)
-        native = write_native_head(folder, name, checkpoint, weights, target.native.graph)
-    attention, mlp, rope, fc = head.layer.attention, head.layer.mlp, head.rope, head.fusion.fc
-    outputs = head.lm_head.out_features
+        block = None
+        if isinstance(head, BlockHead):
+            native = write_native_block(folder, name, checkpoint, weights, target.native.graph)
+            block = write_block(folder, name, checkpoint, precision.weights == "fp32")
+        else:
+            native = write_native_head(folder, name, checkpoint, weights, target.native.graph)
+    attention, rope, fc = head.layers[0].attention, head.rope, head.fusion.fc
+    outputs = head.vocab_size if head.lm_head is None else head.lm_head.out_features
+    sublayers = [Sublayer(0, FUSION, 0 if fc is None else fc.in_features)]
+    for number, mlp in enumerate(each.mlp for each in head.layers):
+        sublayers += Sublayer(number, ATTENTION), Sublayer(number, MLP, mlp.up.out_features)
     return bundle.Role(
         architecture=head.architecture,
-        layers=1,
+        layers=len(head.layers),
         hidden_size=head.hidden_size,
         heads=attention.heads,
         kv_heads=attention.kv_heads,
@@ -62,12 +71,18 @@ def write_head(
         native=native,
         tied=False,
         quantization_error=rounded_errors(weights),
-        sublayers=(
-            Sublayer(0, FUSION, 0 if fc is None else fc.in_features),
-            Sublayer(0, ATTENTION),
-            Sublayer(0, MLP, mlp.up.out_features),
-        ),
+        sublayers=tuple(sublayers),
         attention_factor=target.attention_factor if rope is None else rope.attention_factor,
         output_tokens=0 if outputs == head.vocab_size else outputs,
         taps=head.taps,
+        mask_token=head.mask_token if isinstance(head, BlockHead) else None,
+        block=block,
     )
+
+
+def _vocabulary(head: Head | BlockHead) -> Iterator[str]:
+    """Yields names of a head's own embedding and output projection."""
+    if isinstance(head, Head) and head.embedding is not None:
+        yield head.embedding
+    if head.lm_head is not None:
+        yield head.lm_head.weight

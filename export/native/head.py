@@ -16,7 +16,7 @@ from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
 from edgespec.export.native.graph import NativeGraph, write_ids
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.weights import TileWeights
-from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer
+from edgespec.models.heads.head import BlockHead, Fusion, Head, HeadCheckpoint, HeadLayer
 from edgespec.models.heads.mtp import MTP
 
 
@@ -37,10 +37,11 @@ def write_native_head(
         UnsupportedModelError: if a part of the head has no native operator.
     """
     native, head = NativeGraph(weights, name), checkpoint.head
+    assert isinstance(head, Head), "the caller says so"
     source = onnx.load(folder / target, load_external_data=False)
     ids, g = native.inputs(), native.graph
     own = g.input(OWN_FEATURES, FLOAT, ["S - T", head.hidden_size])
-    hidden = g.op("Concat", _fused(native, head), own, axis=0)
+    hidden = g.op("Concat", fused(native, head), own, axis=0)
     if head.embedding is None:
         token = borrow_embedding(source, g)
     else:
@@ -57,14 +58,15 @@ def write_native_head(
     return native.save(folder, write_ids(folder, name, checkpoint.ids))
 
 
-def _fused(native: NativeGraph, head: Head) -> str:
+def fused(native: NativeGraph, head: Head | BlockHead) -> str:
     """Emits the rows that the target's features become, [T, hidden]."""
     fusion, g = head.fusion, native.graph
     width = head.hidden_size if fusion.fc is None else fusion.fc.in_features
     rows = native.norm(g.input(TARGET_FEATURES, FLOAT, ["T", width]), fusion.norm)
     if fusion.tap_norms:
         rows = g.op("Concat", *_normed_taps(native, rows, fusion), axis=-1)
-    return rows if fusion.fc is None else native.linear(rows, fusion.fc)
+    rows = rows if fusion.fc is None else native.linear(rows, fusion.fc)
+    return native.norm(rows, fusion.output_norm)
 
 
 def _normed_taps(native: NativeGraph, rows: str, fusion: Fusion) -> list[str]:

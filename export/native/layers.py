@@ -59,6 +59,8 @@ class LayerGraph(ABC):
         recurrent: what recurrent layers hold.
         ropes: names of the rotation tables in use.
         layer_inputs: by layer, what `Injection` sublayers read besides the stream.
+        sight: name of what lets rows of attention see others than their ancestors, see
+            `TreeAttention`; empty: nothing does.
     """
 
     def __init__(self, graph: GraphBuilder, tensors: TensorSource, kv: str) -> None:
@@ -68,6 +70,7 @@ class LayerGraph(ABC):
         self.recurrent: list[StateShape] = []
         self.ropes: list[str] = []
         self.layer_inputs: dict[int, str] = {}
+        self.sight = ""
         self._kv = kv
         self._keys: dict[int, Linear | None] = {}  # by layer
 
@@ -219,7 +222,7 @@ class LayerGraph(ABC):
             factor: factor on the product before that.
         """
         if isinstance(sublayer, Attention):
-            inner, last = self._attention(x, number, sublayer), sublayer.o
+            inner, last = self.attended(x, number, sublayer), sublayer.o
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
             inner, last = self.gated(both, sublayer.activation), sublayer.down
@@ -233,7 +236,7 @@ class LayerGraph(ABC):
             inner, last = lower_delta(self, x, number, sublayer), sublayer.out
         return self.linear(inner, last, residual=residual, factor=factor)
 
-    def _attention(self, x: str, number: int, layer: Attention) -> str:
+    def attended(self, x: str, number: int, layer: Attention) -> str:
         """Emits queries, keys and values of the rows, and attention, [S, heads * head_dim]."""
         if layer.source is not None:
             number = layer.source
@@ -259,6 +262,7 @@ class LayerGraph(ABC):
             "" if layer.k_norm is None else self.norm_weight(layer.k_norm),
             "" if layer.sinks is None else self.vector(layer.sinks),
             self._evening(layer, keys),
+            self.sight,
             domain=NATIVE,
             heads=layer.heads,
             kv_heads=layer.kv_heads,

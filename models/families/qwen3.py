@@ -21,7 +21,7 @@ class Qwen3(Llama):
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer, with norms of its heads."""
-        name, head_dim = f"model.layers.{index}.self_attn", self.config.head_dim
+        name, head_dim = f"{self.layers}.{index}.self_attn", self.config.head_dim
         return replace(
             super().attention(index),
             q_norm=self.norm(f"{name}.q_norm", head_dim),

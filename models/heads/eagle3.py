@@ -60,14 +60,16 @@ def load_eagle3(path: Path, target: TargetSizes) -> HeadCheckpoint:
             "is implemented: use a head without it"
         )
     check_shapes(tensors, head.tensors())
-    ids = _ids(path, tensors, head.lm_head.out_features, target)
+    ids = read_ids(path, tensors, head.lm_head.out_features, target)
     return HeadCheckpoint(path, head, tensors, ids)
 
 
 def _check_format(fields: Fields, flat: bool) -> None:
     if not flat:
         if fields.get("speculators_model_type") != "eagle3":
-            raise fields.unsupported("speculators_model_type", "use a head of type eagle3")
+            raise fields.unsupported(
+                "speculators_model_type", "use a head of type eagle3, dflash or dspark"
+            )
         return
     names = fields.get("architectures")
     if not isinstance(names, list) or not set(names) & set(FLAT):
@@ -76,10 +78,14 @@ def _check_format(fields: Fields, flat: bool) -> None:
         )
 
 
-def _ids(
+def read_ids(
     path: Path, tensors: SafetensorsFolder, outputs: int, target: TargetSizes
 ) -> NDArray[np.int64]:
-    """Returns the target's id of each output; `d2t` holds offsets from the output's number."""
+    """Returns the target's id of each output; `d2t` holds offsets from the output's number.
+
+    Raises:
+        CheckpointError: It is missing although there are fewer outputs than tokens, or wrong.
+    """
     numbers = np.arange(outputs, dtype=np.int64)
     if _IDS not in tensors.names:
         if outputs != target.vocab_size:

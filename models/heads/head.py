@@ -4,7 +4,8 @@ EAGLE-3 (Li et al., 2025): a fusion turns the target's hidden rows of some layer
 decoder layer reads it beside the embedding of the token that follows, and predicts the token after
 that. Deeper in a draft, the layer's own output takes the place of the fused row. Multi-token
 prediction (MTP: DeepSeek-AI, 2024) has the same form, with the rows that the target's last norm
-gives.
+gives. A block drafter (DFlash: Chen et al., 2026) has several layers, which predict a block of
+tokens in one call.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ class Fusion(Compound):
         fc: [taps * feature size] to [hidden]; None: the only tap's row is taken as it is.
         norm: applied to all features together; None: no normalization.
         tap_norms: applied to the features of each tap; empty: no normalization.
+        output_norm: applied to the result; None: no normalization.
     """
 
     fc: Linear | None
     norm: Norm | None = None
     tap_norms: tuple[Norm, ...] = ()
+    output_norm: Norm | None = None
 
 
 @dataclass(frozen=True)
@@ -97,11 +100,97 @@ class Head(Compound):
     context_length: int
     rope: Rope | None
 
+    @property
+    def layers(self) -> tuple[HeadLayer, ...]:
+        """Its decoder layers."""
+        return (self.layer,)
+
     def tensors(self) -> Shapes:
         """Returns names and shapes of all tensors."""
         shape = self.vocab_size, self.hidden_size
         own: Shapes = {} if self.embedding is None else {self.embedding: shape}
         return own | super().tensors()
+
+
+@dataclass(frozen=True)
+class BlockLayer(Compound):
+    """A decoder layer of a block drafter.
+
+    Attributes:
+        attention: a row sees keys and values that the layer makes of the fused features of all
+            positions before the block, and those of the block's rows.
+        mlp: the MLP.
+        causal: whether a row sees only the block's rows up to its own; else it sees all of them.
+    """
+
+    attention: Attention
+    mlp: Mlp
+    causal: bool
+
+
+@dataclass(frozen=True)
+class Markov(Compound):
+    """What the token before a predicted one adds to its logits (DSpark: DeepSeek-AI, 2026).
+
+    The logit of token t behind token s gets the product of row s of one table and row t of another.
+
+    Attributes:
+        previous: the [vocab_size, rank] table of tokens before.
+        following: the [tokens that it can propose, rank] table.
+        confidence: [hidden + rank] or [hidden] to [1]: of a row, and of the row of `previous` of
+            the token before, the logit of how likely the target is to accept what the row predicts;
+            None: nothing says so.
+    """
+
+    previous: Linear
+    following: Linear
+    confidence: Linear | None
+
+    @property
+    def rank(self) -> int:
+        """Width of both tables."""
+        return self.previous.in_features
+
+
+@dataclass(frozen=True)
+class BlockHead(Compound):
+    """A draft head that predicts a block of tokens in one call.
+
+    Its rows are the newest token, which the target has not read, and mask tokens behind it.
+    Embedding and, mostly, output projection are the target's.
+
+    Attributes:
+        architecture: name of its form, dflash or dspark.
+        taps: see `Head`.
+        fusion: makes of the features of a position what all layers read of it.
+        layers: its decoder layers.
+        norm: applied before the output projection.
+        lm_head: [hidden] to [tokens that it can propose]; None: the target's.
+        size: number of rows of a block.
+        mask_token: id of the token of all rows but the first.
+        from_anchor: whether a row predicts the token behind its own position, the first row
+            included; else the one at its own position, which the first row knows.
+        markov: what makes a prediction depend on the token before; None: it doesn't.
+        hidden_size: size of its rows, the target's.
+        vocab_size: number of the target's tokens.
+        context_length: number of positions that it was trained for.
+        rope: its rotation table.
+    """
+
+    architecture: str
+    taps: tuple[int, ...]
+    fusion: Fusion
+    layers: tuple[BlockLayer, ...]
+    norm: Norm
+    lm_head: Linear | None
+    size: int
+    mask_token: int
+    from_anchor: bool
+    markov: Markov | None
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+    rope: Rope
 
 
 @dataclass(frozen=True)
@@ -135,6 +224,6 @@ class HeadCheckpoint:
     """
 
     path: Path
-    head: Head
+    head: Head | BlockHead
     tensors: TensorSource
     ids: NDArray[np.int64]

@@ -18,6 +18,7 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.checkpoint import load_checkpoint
 from edgespec.models.families.qwen3_5 import Qwen3_5
 from edgespec.models.fields import Fields
+from edgespec.models.heads.dflash import is_block_head, load_block_head
 from edgespec.models.heads.eagle3 import load_eagle3
 from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
 from edgespec.models.layers import Linear
@@ -146,4 +147,6 @@ def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
         UnsupportedModelError: The head needs something that is not implemented.
         CheckpointError: It is missing, damaged, inconsistent, or of another target.
     """
+    if is_block_head(path):
+        return load_block_head(path, target)
     return load_mtp(path, target) if is_checkpoint(path) else load_eagle3(path, target)

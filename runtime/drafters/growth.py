@@ -285,7 +285,7 @@ class TreeDrafter(ABC):
         ]
         ready = [(state, part) for state, part in known if self._may_read(state, part, plan)]
         ready.sort(key=lambda each: -each[0].hope)
-        count = plan.worthwhile([state.hope for state, _ in ready], self.model.cost)
+        count = self._paying(ready, plan)
         asked = []
         for number, (state, part) in enumerate(ready):
             state.idle += 1
@@ -298,6 +298,10 @@ class TreeDrafter(ABC):
             state.idle = 0
             asked.append(part)
         return asked
+
+    def _paying(self, ready: ListLike[tuple[State, Scheduled]], plan: Plan) -> int:
+        """Returns for how many sequences, the most promising ones, drafting promises to pay."""
+        return plan.worthwhile([state.hope for state, _ in ready], self.model.cost)
 
     def _may_read(self, state: State, part: Scheduled, plan: Plan) -> bool:
         """Whether reading what the model has not read will pay in what is left of a sequence."""

@@ -15,6 +15,8 @@
 //   10 q_norm, 11 k_norm [hd] or [heads * hd] float32, optional; 12 sinks [heads] float32, optional
 //   13 evening [kv_heads, hd] float32, optional: keys are kept times these powers of two, and
 //     queries divided by them, where an int8 pool would lose small elements beside large ones
+//   14 sight [S] int32, optional: how many rows behind a row the one is whose slots it sees, its own
+//     and its ancestors', instead of its own path; -1: it sees nothing, and is only written
 // Output [S, heads * hd]. Attributes: heads, kv_heads, head_dim, scale; soft_cap, window (0: none);
 // gated; q_eps, k_eps, v_eps (0: no norm); norm_after_rope; source: `own` keys and values, `keys`
 // (which are the values, too, before norm and rotation), or `other` (another layer's, already in
@@ -53,10 +55,14 @@ struct Paths : Ancestry {
   int32_t* branch;   // [S]
   int32_t* offset;   // [branches] of a branch's slots, from the sequence's end on
   int32_t* slots;
+  const int32_t* sight;  // null: each row sees its own path
 
   int64_t position(int64_t row) const { return length(row) + depth[row]; }
   const int32_t* committed(int64_t row) const { return context + starts[sequence[row]]; }
   const int32_t* behind(int64_t row) const { return slots + offset[branch[row]]; }
+  // The row whose path a row sees, and the position behind the last one of it.
+  int64_t seen(int64_t row) const { return sight && sight[row] > 0 ? row + sight[row] : row; }
+  int64_t end(int64_t row) const { return sight && sight[row] < 0 ? 0 : position(seen(row)) + 1; }
 };
 
 // Writes depths and branches; returns how many slots all branches have together.
@@ -193,7 +199,7 @@ class Part {
 
     int64_t end = 0, begin = INT64_MAX;
     for (int64_t r = first; r < last; ++r) {
-      end = std::max(end, paths_.position(r) + 1);
+      end = std::max(end, paths_.end(r));
       begin = std::min(begin, least(r));
     }
     const int64_t committed = paths_.length(first);
@@ -202,16 +208,17 @@ class Part {
         block(p, first, last, -1);
       } else {  // rows of a branch see the same slots
         for (int64_t r = first; r < last; ++r) {
+          const int32_t branch = paths_.branch[paths_.seen(r)];
           bool new_branch = true;
-          for (int64_t s = first; s < r; ++s) new_branch &= paths_.branch[s] != paths_.branch[r];
-          if (new_branch) block(p, r, last, paths_.branch[r]);
+          for (int64_t s = first; s < r; ++s) new_branch &= paths_.branch[paths_.seen(s)] != branch;
+          if (new_branch) block(p, r, last, branch);
         }
       }
     }
     for (int64_t r = first; r < last; ++r)
       for (int64_t h = 0; h < each; ++h) {
         const int64_t i = (r - first) * each + h;
-        const float inverse = 1.0f / states_[i].total;
+        const float total = states_[i].total, inverse = total > 0.0f ? 1.0f / total : 0.0f;
         float* to_row = out + (r * shape_.heads + key_head_ * group + from + h) * shape_.head_dim;
         for (int64_t d = 0; d < shape_.head_dim; ++d) to_row[d] = all_sums_[i][d] * inverse;
       }
@@ -227,11 +234,11 @@ class Part {
   void block(int64_t p, int64_t first, int64_t last, int32_t branch) {
     int64_t count = 0, begin = BlockPositions, end = 0, example = first;
     for (int64_t r = first; r < last; ++r) {
-      if (branch >= 0 && paths_.branch[r] != branch) continue;
+      if (branch >= 0 && paths_.branch[paths_.seen(r)] != branch) continue;
       const int64_t from = std::max<int64_t>(least(r) - p, 0);
-      const int64_t to = std::min<int64_t>(paths_.position(r) + 1 - p, BlockPositions);
+      const int64_t to = std::min<int64_t>(paths_.end(r) - p, BlockPositions);
       if (from >= to) continue;
-      if (to > end) example = r;
+      if (to > end) example = paths_.seen(r);
       begin = std::min(begin, from);
       end = std::max(end, to);
       for (int64_t h = 0; h < each_; ++h, ++count) {
@@ -317,7 +324,8 @@ class TreeAttention : public Operator {
       if (2 * half > hd) refuse("cos has rows of %lld for heads of %lld", (long long)half, (long long)hd);
     }
     const Pool pool = pool_of(call);
-    Paths paths{ancestry_of(call, 5, rows, pool.slots), nullptr, nullptr, nullptr, nullptr};
+    Paths paths{ancestry_of(call, 5, rows, pool.slots), nullptr, nullptr, nullptr, nullptr, nullptr};
+    paths.sight = sight_of(call, paths);
     const Tensor sinks = call.input(12);
     if (sinks) sinks.check("sinks", F32, {heads});
     const Tensor evening = call.input(13);
@@ -384,6 +392,18 @@ class TreeAttention : public Operator {
     } else if (pool.type != F32) {
       refuse("pool has elements of type %d", pool.type);
     }
+    return found;
+  }
+
+  static const int32_t* sight_of(const Call& call, const Paths& paths) {
+    const Tensor sight = call.input(14);
+    if (!sight) return nullptr;
+    sight.check("sight", I32, {paths.rows});
+    const int32_t* found = sight.as<int32_t>();
+    for (int64_t r = 0; r < paths.rows; ++r)
+      if (found[r] < -1 || found[r] >= paths.rows - r ||
+          paths.sequence[r + std::max(found[r], 0)] != paths.sequence[r])
+        refuse("row %lld has sight %d", (long long)r, found[r]);
     return found;
   }
 
@@ -467,7 +487,7 @@ Definition& tree_attention() {
   static Definition definition(
       "TreeAttention",
       {{F32}, {F32, Optional}, {F32, Optional}, {Any}, {F32, Optional}, {I32}, {I32}, {I32}, {I32},
-       {I32}, {F32, Optional}, {F32, Optional}, {F32, Optional}, {F32, Optional}},
+       {I32}, {F32, Optional}, {F32, Optional}, {F32, Optional}, {F32, Optional}, {I32, Optional}},
       [](const Attributes& attributes) -> Operator* { return new TreeAttention(attributes); });
   return definition;
 }

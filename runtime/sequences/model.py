@@ -67,7 +67,7 @@ class Rows:
     branch: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     features: Floats | None = None
-    reads: Mapping[str, Floats] = field(default_factory=dict)
+    reads: Mapping[str, Array] = field(default_factory=dict)
     certain: int = 0
 
     def accept(self, rows: Sequence[int]) -> None:

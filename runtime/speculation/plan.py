@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import accumulate
 from operator import itemgetter
+from typing import Protocol
 
 from edgespec.runtime.sequences.model import PassCost
 from edgespec.runtime.speculation.generation import Forecast
@@ -16,6 +17,13 @@ _LONGEST_CHAIN = 8  # drafted tokens by which the usual saving is judged
 
 _HOPELESS = 0.25  # of what a node must be worth; less is not looked at
 _FURTHER = (1, 2, 4, 8, 16)  # rows of which the cheapest ones tell what a node must be worth
+
+
+class Cost(Protocol):
+    """What a model's calls take."""
+
+    def further(self, rows: int, count: int) -> list[float]:
+        """Returns the seconds of passes of `rows` rows and 1 to `count` further ones."""
 
 
 class Plan:
@@ -92,7 +100,7 @@ class Plan:
         """The value that a node must have to be worth a row, were it the only one."""
         return self._plain * self._further
 
-    def worthwhile(self, gains: Sequence[float], cost: PassCost) -> int:
+    def worthwhile(self, gains: Sequence[float], cost: Cost) -> int:
         """Returns how many further nodes a draft model should run, the best ones; perhaps none.
 
         Each is expected to add accepted tokens, and costs a row of the draft's call and one of the

@@ -35,6 +35,7 @@ SOURCES = {
     ("twin", "model"): 90, ("stranger", "model"): 0, ("lfm2-draft", "model"): 20,
     ("qwen3_5_text-draft", "model"): 20, ("lfm2-stranger", "model"): 0,
     ("head", "head"): 50, ("head", "auto"): 50, ("mtp", "head"): 50, ("mtp", "auto"): 50,
+    ("dflash", "head"): 50, ("dspark", "head"): 50, ("dspark", "auto"): 50,
 }  # fmt: skip
 
 
@@ -117,7 +118,7 @@ def test_drafts_of_another_vocabulary_never_change_texts(load, name, how):
     assert {model.pool.used for model in llm.models.values()} == {0}
 
 
-@pytest.mark.parametrize("name", ["head", "mtp"])
+@pytest.mark.parametrize("name", ["head", "mtp", "dflash"])
 def test_greedy_tokens_with_a_head_are_those_of_transformers(load, pairs, name):
     result = load(name, "head").generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS)
     assert result.tokens == pairs.greedy(name)
@@ -125,7 +126,8 @@ def test_greedy_tokens_with_a_head_are_those_of_transformers(load, pairs, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "draft"), [("head", "head"), ("mtp", "head"), ("stranger", "model")]
+    ("name", "draft"),
+    [("head", "head"), ("mtp", "head"), ("stranger", "model"), ("dspark", "head")],
 )
 def test_drafts_in_a_session(load, name, draft):
     """A draft that knows 100 positions, fewer than most turns have; heads read rows once."""

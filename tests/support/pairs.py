@@ -9,6 +9,7 @@ from shutil import copytree
 from typing import Any
 
 import torch
+from blocks import trained_block
 from checkpoints import ARCHITECTURES, RECURRENT, make_checkpoint, write_tokenizer
 from heads import trained_head
 from mtp import trained_mtp
@@ -49,7 +50,8 @@ class Pairs:
     is a one-layer Qwen2 of other sizes that knows 100 positions; `NAME-stranger`: of that
     architecture. All other models that draft have a mask token, although they were not trained to
     read it. `head`: the draft is a head of a target of eight layers. `head-skip`: the same with a
-    skip set, so that two sources draft. `mtp`: a Qwen3.5 whose checkpoint holds a head.
+    skip set, so that two sources draft. `mtp`: a Qwen3.5 whose checkpoint holds a head. `dflash`
+    and `dspark`: the draft predicts blocks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,6 +65,8 @@ class Pairs:
             return self._make_with_head(name)
         if name == "mtp":
             return self._make_with_mtp()
+        if name in ("dflash", "dspark"):
+            return self._make_with_block(name)
         architecture = name.partition("-")[0]
         architecture = architecture if architecture in ARCHITECTURES else "llama"
         folder = self._folder / name
@@ -97,6 +101,15 @@ class Pairs:
             skip_sets=("5-6",) if name == "head-skip" else (),
         )
         export_bundle(folder / "target", folder / "bundle", None, options)
+        attach_head(folder / "bundle", folder / "head", "fp32", lambda *_: None)
+        return Pair(folder / "bundle", target, target)
+
+    def _make_with_block(self, form: str) -> Pair:
+        folder = self._folder / form
+        target = _checkpoint(folder / "target", "llama", num_hidden_layers=8)
+        prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
+        trained_block(folder / "head", target, prompt, form)
+        export_bundle(folder / "target", folder / "bundle", None, ExportOptions(precision="fp32"))
         attach_head(folder / "bundle", folder / "head", "fp32", lambda *_: None)
         return Pair(folder / "bundle", target, target)
 

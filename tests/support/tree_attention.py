@@ -9,7 +9,7 @@ from nodes import Node
 
 NAMES = (
     "qkv", "cos", "sin", "pool", "scales", "write", "parent", "sequence", "context", "starts",
-    "q_norm", "k_norm", "sinks",
+    "q_norm", "k_norm", "sinks", "evening", "sight",
 )  # fmt: skip
 CACHES = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
 
@@ -27,6 +27,7 @@ class Layer:
     source: str = "own"
     gated: bool = False
     attributes: dict[str, float] = field(default_factory=dict)
+    sight: bool = False  # rows see others than their ancestors, or nothing
 
     @property
     def dim(self):
@@ -84,6 +85,8 @@ LAYERS = {
     "not rotated": Layer(half=0),
     "keys are values": Layer(source="keys", attributes={"v_eps": 1e-5}, norms="head"),
     "keys of another layer": Layer(source="other", norms="head"),
+    "sight": Layer(sight=True),
+    "sight and window": Layer(sight=True, attributes={"window": 6}),
     "all": Layer(8, 2, 24, 6, "head", True, "own", True,
                  {"window": 33, "soft_cap": 20.0, "v_eps": 1e-5, "scale": 0.3}),
 }  # fmt: skip
@@ -132,6 +135,12 @@ def random_call(layer, cache, rng, lengths=(70, 3), rows=12, chain=0.5):
         "context": order[rows : rows + sum(lengths)],
         "starts": np.cumsum([0, *lengths], dtype=np.int32),
     }  # fmt: skip
+    if layer.sight:
+        arrays["sight"] = np.full(rows, -1, np.int32)
+        for row in range(rows):
+            later = np.flatnonzero(sequence[row:] == sequence[row])
+            if rng.random() < 0.8:
+                arrays["sight"][row] = rng.choice(later)
     if layer.half:
         angles = rng.uniform(0, 6, (rows, layer.half))
         arrays |= {
@@ -142,7 +151,7 @@ def random_call(layer, cache, rng, lengths=(70, 3), rows=12, chain=0.5):
 
 
 def path(arrays, row):
-    """Slots that a row sees without a window, itself last."""
+    """Slots of a row's sequence and of its ancestors, its own last."""
     ancestors, each = [], row
     while each >= 0:
         ancestors.append(arrays["write"][each])
@@ -204,7 +213,12 @@ def attended(layer, arrays):
     window, cap = layer.attributes.get("window", 0), layer.attributes.get("soft_cap", 0)
     out = np.empty((len(queries), layer.heads, layer.head_dim))
     for row, each in enumerate(queries):
-        keys, values = pool[:, :, path(arrays, row)[-window:]]
+        sight = arrays["sight"][row] if layer.sight else 0
+        begin = max(0, len(path(arrays, row)) - window) if window else 0
+        if len(seen := path(arrays, row + max(sight, 0))[begin:]) == 0 or sight < 0:
+            out[row] = 0
+            continue
+        keys, values = pool[:, :, seen]
         group = each.reshape(layer.kv_heads, -1, layer.head_dim)
         scores = np.einsum("kgd,ktd->kgt", group * scale, keys)
         scores = cap * np.tanh(scores / cap) if cap else scores

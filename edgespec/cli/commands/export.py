@@ -77,9 +77,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--draft-head", metavar="HEAD|none",
-        help="folder or Hub id of an EAGLE-3 head of this model, to draft with instead of a draft "
-        "model; or of the checkpoint of a model that has its own head (Qwen3.5); none: without any "
-        "(default: the checkpoint's own head, if it has one and there is no --draft)",
+        help="folder or Hub id of an EAGLE-3, DFlash or DSpark head of this model, to draft with "
+        "instead of a draft model; or of the checkpoint of a model that has its own head "
+        "(Qwen3.5); none: without any (default: the checkpoint's own head, if it has one and there "
+        "is no --draft)",
     )  # fmt: skip
     add_options(
         parser, ExportOptions, "precision", "draft_precision", "lm_head_precision", "kv_precision",

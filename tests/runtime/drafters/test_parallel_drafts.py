@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import VOCABULARY, Given, ToyGraph, toy_shape
 
-from edgespec.runtime.drafters.parallel import ParallelDrafter, best_nodes
+from edgespec.runtime.drafters.combined import Edge, best_nodes
+from edgespec.runtime.drafters.parallel import ParallelDrafter
 from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.pool import KVPool
 
@@ -91,6 +92,7 @@ def test_the_best_nodes_are_those_of_all_combinations(edges, most):
         for path in itertools.product(*[range(len(each)) for each in values[:length]])
     ]
     expected = sorted(everything, reverse=True)[:most]
-    found = list(best_nodes(values, most))
+    rows = [[Edge(place, value, 0) for place, value in enumerate(each)] for each in values]
+    found = list(best_nodes(lambda depth, _: rows[depth] if depth < len(rows) else [], 0, most))
     assert [node.value for node in found] == pytest.approx(expected)
     assert all(node.parent < number for number, node in enumerate(found))

@@ -1,0 +1,117 @@
+"""Emits a block drafter as a native graph (DFlash: Chen et al., 2026).
+
+Of the rows of a call, T read features of the target, `target_features` [T, F], and give every layer
+keys and values of their positions. The others are rows of blocks, of the newest token and of masks
+behind it, and see all rows of their block. `sight` [S] int32 says which is which: -1, and of a
+block's row the number of rows that follow it there. A drafter that says how far it can be trusted
+gives this as `features` [S, 1].
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from edgespec.bundle import FEATURES, LOGITS, SIGHT, Block, Native
+from edgespec.export.formats.blocks import Floats
+from edgespec.export.formats.checked import read_finite
+from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
+from edgespec.export.native.graph import NativeGraph, write_ids
+from edgespec.export.native.head import fused
+from edgespec.export.native.layers import FLOAT, INT32
+from edgespec.export.native.weights import TileWeights
+from edgespec.models import TensorSource
+from edgespec.models.heads.head import BlockHead, HeadCheckpoint
+
+
+def write_native_block(
+    folder: Path, name: str, checkpoint: HeadCheckpoint, weights: TileWeights, target: str
+) -> Native:
+    """Writes a block drafter's native graph; see `write_native_head`."""
+    native, head = NativeGraph(weights, name), checkpoint.head
+    assert isinstance(head, BlockHead), "the caller says so"
+    source = onnx.load(folder / target, load_external_data=False)
+    native.inputs()
+    g = native.graph
+    sight = g.input(SIGHT, INT32, ["S"])
+    of_target = g.op("Less", sight, g.constant(0, np.int32))
+    context = fused(native, head)
+    block = _numbers(native, g.op("Not", of_target))
+    # Where a row of the call is among the fused rows and, behind these, those of blocks.
+    lying = g.op("Concat", _numbers(native, of_target), block, axis=0)
+    one, count = g.constant(1, np.int64), g.op("Size", sight)
+    rising = g.op("Range", g.constant(0, np.int64), count, one)
+    place = g.op("ScatterElements", lying, lying, rising, axis=0)
+    stream = g.op("Gather", borrow_embedding(source, g), block, axis=0)
+    for number, layer in enumerate(head.layers):
+        x = native.norm(stream, layer.attention.norm)
+        rows = g.op("Gather", g.op("Concat", context, x, axis=0), place, axis=0)
+        native.sight = "" if layer.causal else sight
+        inner = native.attended(rows, number, layer.attention)
+        inner = g.op("Gather", inner, block, axis=0)
+        stream = native.linear(inner, layer.attention.o, residual=stream)
+        stream = native.lowered(native.norm(stream, layer.mlp.norm), number, layer.mlp, stream)
+    output = native.norm(stream, head.norm)
+    wanted = g.op("Gather", place, "logit_rows", axis=0)
+    chosen = g.op("Gather", g.op("Concat", context, output, axis=0), wanted, axis=0)
+    if head.lm_head is None:
+        logits, outputs = borrow_projection(source, g, chosen), head.vocab_size
+    else:
+        logits, outputs = native.linear(chosen, head.lm_head), head.lm_head.out_features
+    g.output(LOGITS, logits, FLOAT, ["R", outputs])
+    confidence = _confidence(checkpoint.tensors, head)
+    if confidence is not None:
+        weight, bias = confidence
+        own = weight[: head.hidden_size, None]
+        trust = g.op("Gemm", output, g.constant(own, np.float32), g.constant(bias, np.float32))
+        nothing = g.op("ReduceMax", context, g.ints(1), keepdims=1)
+        trust = g.op("Gather", g.op("Concat", nothing, trust, axis=0), place, axis=0)
+        g.output(FEATURES, trust, FLOAT, ["S", 1])
+    return native.save(folder, write_ids(folder, name, checkpoint.ids))
+
+
+def write_block(folder: Path, name: str, checkpoint: HeadCheckpoint, precise: bool) -> Block:
+    """Writes what the token before adds to logits; returns the record of a drafter's block.
+
+    Args:
+        folder: folder of the bundle.
+        name: name of the drafter's role.
+        checkpoint: the drafter.
+        precise: whether numbers stay in float32; else they become float16.
+
+    Raises:
+        CheckpointError: if a number is not finite.
+    """
+    head, tensors = checkpoint.head, checkpoint.tensors
+    assert isinstance(head, BlockHead), "the caller says so"
+    if (markov := head.markov) is None:
+        return Block(head.size, head.from_anchor)
+    tables = [
+        read_finite(tensors, each.weight, 0, each.out_features)
+        for each in (markov.previous, markov.following)
+    ]
+    tables[1] = tables[1][: len(checkpoint.ids)]
+    found, last = _confidence(tensors, head), np.zeros((1, markov.rank), np.float32)
+    if found is not None and len(found[0]) > head.hidden_size:
+        last[0] = found[0][head.hidden_size :]
+    file = f"{name}.pairs.npy"
+    dtype = np.float32 if precise else np.float16
+    np.save(folder / file, np.concatenate([*tables, last]).astype(dtype), allow_pickle=False)
+    return Block(head.size, head.from_anchor, file)
+
+
+def _numbers(native: NativeGraph, chosen: str) -> str:
+    """Emits the numbers of the rows for which `chosen` [S] is true."""
+    g = native.graph
+    return g.op("Reshape", g.op("NonZero", chosen), g.ints(-1))
+
+
+def _confidence(tensors: TensorSource, head: BlockHead) -> tuple[Floats, Floats] | None:
+    """Reads what says how far a drafter can be trusted, [hidden, and perhaps rank] and [1]."""
+    linear = None if head.markov is None else head.markov.confidence
+    if linear is None or linear.bias is None:
+        return None
+    weight, bias = (read_finite(tensors, name, 0, 1) for name in (linear.weight, linear.bias))
+    return weight[0], bias

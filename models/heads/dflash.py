@@ -1,0 +1,239 @@
+"""Reads block drafters in the formats of DFlash and DSpark, flat or in the layout of `speculators`.
+
+DFlash (Chen et al., 2026) predicts a block of tokens in one call; DSpark (DeepSeek-AI, 2026) adds
+what the token before tells, and how far the block can be trusted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.errors import UnsupportedModelError
+from edgespec.models.config import ModelConfig
+from edgespec.models.families.qwen3 import Qwen3
+from edgespec.models.fields import Fields
+from edgespec.models.heads.eagle3 import read_ids
+from edgespec.models.heads.head import (
+    BlockHead,
+    BlockLayer,
+    Fusion,
+    HeadCheckpoint,
+    Markov,
+    TargetSizes,
+)
+from edgespec.models.layers import Linear
+from edgespec.models.rope import rope_from_config
+from edgespec.models.safetensors_folder import SafetensorsFolder
+from edgespec.models.tensors import check_shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+DFLASH, DSPARK = "dflash", "dspark"
+
+_FLAT: Mapping[str, str] = {
+    "DFlashDraftModel": DFLASH,
+    "DSparkDraftModel": DSPARK,
+    "Qwen3DSparkModel": DSPARK,
+}
+"""Forms by their names in `architectures` of the flat layout."""
+
+_GROUPS = "dflash_config", "dspark_config"
+_SPECULATORS, _TYPE = "transformer_layer_config", "speculators_model_type"
+_MOST_ROWS = 64
+# What other drafters of this kind have, with the values that mean that one has it not.
+_ABSENT: Mapping[str, tuple[object, ...]] = {
+    "conv_kernel_size": (None, 0),
+    "selector_rank": (None, 0),
+    "projector_type": (None,),
+    "attention_sink_bias": (None, False),
+    "attention_value_scale": (None, 1.0),
+    "final_logit_softcapping": (None, 0.0),
+    "output_multiplier": (None, 1.0),
+    "has_embed_tokens": (None, False),
+    "use_gemma_norm": (None, False),
+}
+_OF_TARGET = {"embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight", "t2d"}
+_IDS, _PROJECTION = "d2t", "lm_head.weight"
+
+
+def is_block_head(path: Path) -> bool:
+    """Whether a path is a folder whose config says that it holds a block drafter."""
+    config = path / "config.json"
+    return config.is_file() and _form(Fields.read(config)) != ""
+
+
+def load_block_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
+    """Opens the folder of a block drafter, and checks it against its target.
+
+    Raises:
+        UnsupportedModelError: The config asks for something that is not implemented.
+        CheckpointError: Something is missing, damaged, inconsistent, or of another target.
+    """
+    fields = Fields.read(path / "config.json")
+    form = _form(fields)
+    if form not in (DFLASH, DSPARK):
+        if fields.get(_TYPE) is not None:
+            raise fields.unsupported(_TYPE, "use a head of type eagle3, dflash or dspark")
+        raise fields.unsupported("architectures", f"give one of {', '.join(_FLAT)}")
+    flat = fields.get(_SPECULATORS) is None
+    own = fields
+    for name in _GROUPS:
+        own = Fields({**own.values, **fields.group(name).values}, own.source)
+    layer = own if flat else own.group(_SPECULATORS)
+    config = ModelConfig.from_fields(layer.with_defaults(Qwen3.defaults), Fields({}, layer.source))
+    head = _Reader(own, config, form, flat, target).head()
+    whole = head.lm_head is None
+
+    def named(name: str) -> str | None:
+        name = name.removeprefix("model.")
+        ignored = name in _OF_TARGET or (whole and name in (_PROJECTION, _IDS))
+        return None if ignored else name
+
+    tensors = SafetensorsFolder(path, named)
+    shapes = head.tensors()
+    unknown = sorted(tensors.names - shapes.keys() - {_IDS})
+    if unknown:
+        raise UnsupportedModelError(
+            f"{tensors.place(unknown[0])}: {unknown[0]} belongs to no part of a {form} head that "
+            "is implemented: use a head without it"
+        )
+    check_shapes(tensors, shapes)
+    outputs = target.vocab_size if head.lm_head is None else head.lm_head.out_features
+    return HeadCheckpoint(path, head, tensors, read_ids(path, tensors, outputs, target))
+
+
+def _form(fields: Fields) -> str:
+    """Returns what a config calls its block drafter, perhaps one that is not known; else ""."""
+    found = fields.get(_TYPE)
+    if found is not None:
+        return str(found) if str(found).startswith((DFLASH, DSPARK)) else ""
+    names = fields.get("architectures")
+    for name in names if isinstance(names, list) else ():
+        if "DFlash" in str(name) or "DSpark" in str(name):
+            return _FLAT.get(str(name), str(name))
+    return DFLASH if fields.get(_GROUPS[0]) is not None else ""
+
+
+class _Layers(Qwen3):
+    """The layers, which have those of Qwen3 in all that they do not read."""
+
+    layers: ClassVar[str] = "layers"
+
+
+class _Reader:
+    """Builds the description of a block drafter from its config.
+
+    Args:
+        fields: config.json, with what groups of it hold beside the rest.
+        config: the sizes and options of the decoder layers.
+        form: which it is.
+        flat: whether the layout is the flat one.
+        target: what it must agree with.
+    """
+
+    def __init__(
+        self, fields: Fields, config: ModelConfig, form: str, flat: bool, target: TargetSizes
+    ) -> None:
+        self._fields = fields
+        self._config = config
+        self._form = form
+        self._flat = flat
+        self._target = target
+
+    def head(self) -> BlockHead:
+        """Returns the description."""
+        config, fields, hidden = self._config, self._fields, self._config.hidden_size
+        self._check()
+        model, taps = _Layers(config), self._taps()
+        outputs = fields.integer("draft_vocab_size", config.vocab_size)
+        whole = outputs == config.vocab_size
+        anchored = fields.get("sample_from_anchor")
+        return BlockHead(
+            architecture=self._form,
+            taps=taps,
+            fusion=Fusion(
+                Linear("fc.weight", len(taps) * hidden, hidden),
+                output_norm=model.norm("hidden_norm", hidden),
+            ),
+            layers=tuple(self._layer(model, index) for index in range(config.num_layers)),
+            norm=model.norm("norm", hidden),
+            lm_head=None if whole else Linear(_PROJECTION, hidden, outputs),
+            size=fields.integer("block_size", most=_MOST_ROWS),
+            mask_token=self._mask_token(),
+            from_anchor=(
+                self._form == DSPARK if anchored is None else fields.flag("sample_from_anchor")
+            ),
+            markov=self._markov(outputs),
+            hidden_size=hidden,
+            vocab_size=config.vocab_size,
+            context_length=config.context_length,
+            rope=rope_from_config(config.fields, config.head_dim),
+        )
+
+    def _check(self) -> None:
+        config, fields, target = self._config, self._fields, self._target
+        layer = config.fields
+        for name, size in (("hidden_size", target.hidden_size), ("vocab_size", target.vocab_size)):
+            if layer.get(name) != size:
+                raise layer.invalid(name, f"must be the target's, {size}: it is another's")
+        for name, own in (
+            ("num_target_layers", target.layers), ("target_hidden_size", target.hidden_size),
+        ):  # fmt: skip
+            if fields.get(name) not in (None, own):
+                raise fields.invalid(name, f"must be the target's, {own}: it is another's")
+        for name, values in _ABSENT.items():
+            if fields.get(name) not in values:
+                raise fields.unsupported(name, "use a draft head without it")
+        if config.recurrent:
+            raise layer.unsupported("layer_types", "use a draft head that attends in every layer")
+
+    def _layer(self, model: _Layers, index: int) -> BlockLayer:
+        fields, attention = self._fields, model.attention(index)
+        # Of layers with a window, a row sees no later row of its block by default.
+        causal = attention.window is not None and not fields.flag("sliding_window_non_causal")
+        if fields.get("is_causal") is not None:
+            causal = fields.flag("is_causal")
+        return BlockLayer(attention, model.mlp(index), causal)
+
+    def _taps(self) -> tuple[int, ...]:
+        """Returns the layers whose entering rows are read.
+
+        `speculators` names these layers; the flat layout those whose *output* is read, so it is one
+        less. The last one's is left out there, since transformers gives it behind the last norm.
+        """
+        name = "target_layer_ids" if self._flat else "aux_hidden_state_layer_ids"
+        shift, found = int(self._flat), self._fields.get(name)
+        last = self._target.layers - 2 * shift
+        if (
+            not isinstance(found, list)
+            or not found
+            or not all(isinstance(each, int) and 0 <= each <= last for each in found)
+            or found != sorted(set(found))
+        ):
+            raise self._fields.invalid(name, f"must be layers of the target from 0 to {last}")
+        return tuple(each + shift for each in found)
+
+    def _mask_token(self) -> int:
+        found, most = self._fields.get("mask_token_id"), self._target.vocab_size - 1
+        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= most:
+            raise self._fields.invalid("mask_token_id", f"must be a token id from 0 to {most}")
+        return found
+
+    def _markov(self, outputs: int) -> Markov | None:
+        fields, confidence = self._fields, None
+        if self._form != DSPARK:
+            return None
+        if fields.get("markov_head_type") not in (None, "vanilla"):
+            raise fields.unsupported("markov_head_type", "use a head whose type is vanilla")
+        rank = fields.integer("markov_rank", most=2**14)
+        if fields.get("enable_confidence_head") in (None, True):
+            joined = fields.get("confidence_head_with_markov") in (None, True)
+            width = self._config.hidden_size + rank * joined
+            confidence = Linear(
+                "confidence_head.proj.weight", width, 1, "confidence_head.proj.bias"
+            )
+        name = "markov_head.markov_w"
+        previous = Linear(f"{name}1.weight", rank, self._config.vocab_size)
+        return Markov(previous, Linear(f"{name}2.weight", rank, outputs), confidence)

@@ -1,0 +1,213 @@
+"""Drafts by a head that predicts a block of tokens in one call (DFlash, DSpark: 2026)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from edgespec.bundle import SIGHT, TARGET_FEATURES, Block
+from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.drafters.combined import CombinedDrafter, Guess
+from edgespec.runtime.drafters.growth import Ids, State
+from edgespec.runtime.drafters.head import HeadDrafter
+from edgespec.runtime.drafters.ranking import Candidates
+from edgespec.runtime.sequences.model import AFTER, Graph, Model, PassCost, Rows
+from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.speculation.plan import Cost, Plan
+from edgespec.runtime.speculation.schedule import Scheduled
+
+_LIKELIEST = 32  # tokens of a position among which the token before decides
+
+
+class BlockGraph:
+    """A block drafter's graph, whose rows are a block's unless it is told which are not.
+
+    Args:
+        graph: makes passes.
+        width: size of the target's features.
+
+    Attributes:
+        graph: see above.
+    """
+
+    def __init__(self, graph: Graph, width: int) -> None:
+        self.graph = graph
+        self._none = np.empty((0, width), np.float32)
+
+    def __call__(self, feeds: Mapping[str, Array]) -> Mapping[str, Floats]:
+        """Makes a pass; see `NativeGraph`."""
+        following = np.arange(len(feeds["input_ids"]), dtype=np.int32)[::-1]
+        return self.graph({TARGET_FEATURES: self._none, SIGHT: following, **feeds})
+
+
+class Pairs:
+    """What the token before a predicted one adds to its logits (DSpark: DeepSeek-AI, 2026).
+
+    Args:
+        table: see `Block.pairs`.
+        vocab_size: number of tokens that may be before.
+        ids: tokens of the rows that follow; None: their numbers.
+
+    Attributes:
+        weights: [rank] what the token before tells of how far a prediction can be trusted.
+    """
+
+    def __init__(self, table: Floats, vocab_size: int, ids: Ids | None) -> None:
+        self._previous, self._following = table[:vocab_size], table[vocab_size:-1]
+        self.weights = table[-1].astype(np.float32)
+        self._rows = None if ids is None else {token: row for row, token in enumerate(ids.tolist())}
+
+    @classmethod
+    def read(cls, file: Path, vocab_size: int, ids: Ids | None) -> Pairs:
+        """Maps the tables of a file.
+
+        Raises:
+            ValueError: if it does not hold such tables.
+        """
+        table = np.load(file, mmap_mode="r", allow_pickle=False)
+        rows = vocab_size + (vocab_size if ids is None else len(ids)) + 1
+        if table.ndim != 2 or table.dtype.kind != "f" or len(table) != rows:
+            raise ValueError(f"it must have {rows} rows of floats, not {table.dtype} {table.shape}")
+        return cls(table, vocab_size, ids)
+
+    def previous(self, token: int) -> Floats:
+        """Returns the row of a token before, [rank] float32."""
+        row: Floats = self._previous[token].astype(np.float32)
+        return row
+
+    def following(self, tokens: Array) -> Floats:
+        """Returns rows of tokens that may follow, [..., rank] float32."""
+        if self._rows is not None:
+            found = [self._rows[token] for token in tokens.ravel().tolist()]
+            tokens = np.array(found).reshape(tokens.shape)
+        rows: Floats = self._following[tokens].astype(np.float32)
+        return rows
+
+
+@dataclass(frozen=True)
+class PairGuess:
+    """Candidates whose logits depend on the token before.
+
+    Attributes:
+        candidates: one row for each position, before that.
+        following: [positions, K, rank] what is added behind a token, as products with its row.
+        trust: [positions] logits of how far a position can be trusted, before the token's share;
+            None: nobody says.
+        pairs: has the rows of tokens before.
+    """
+
+    candidates: Candidates
+    following: Floats
+    trust: Floats | None
+    pairs: Pairs
+
+    def __len__(self) -> int:
+        return len(self.following)
+
+    def key(self, depth: int, token: int) -> tuple[int, int]:
+        """See `Guess`."""
+        return depth, token
+
+    def behind(self, depth: int, token: int) -> tuple[Candidates, float]:
+        """See `Guess`."""
+        before = self.pairs.previous(token)
+        given = self.candidates
+        tokens, old, total = given.tokens[depth], given.logits[depth], given.normalizers[depth]
+        new = old + self.following[depth] @ before
+        order = np.argsort(-new, kind="stable")
+        # What the others weigh stays as it is.
+        rest = max(1.0 - float(np.exp(old - total).sum()), 0.0)
+        peak = max(float(new[order[0]]), float(total))
+        weight = float(np.exp(new - peak).sum()) + rest * float(np.exp(total - peak))
+        all_ = np.array([peak + np.log(weight)], np.float32)
+        row = Candidates(tokens[None, order], new[None, order], all_)
+        if self.trust is None:
+            return row, 1.0
+        logit = float(self.trust[depth]) + float(self.pairs.weights @ before)
+        return row, 1 / (1 + float(np.exp(-np.clip(logit, -30, 30))))
+
+
+@dataclass(frozen=True)
+class _AtOnce:
+    """What positions cost of which none costs a row of its own.
+
+    Attributes:
+        cost: of the drafter's passes.
+        rows: those of the pass for all positions.
+    """
+
+    cost: PassCost
+    rows: int
+
+    def further(self, rows: int, count: int) -> list[float]:
+        """See `PassCost`."""
+        return [self.cost.seconds(rows + self.rows)] * count
+
+
+class BlockDrafter(CombinedDrafter, HeadDrafter):
+    """Drafts with a head whose rows are the newest token and masks, all of which see each other.
+
+    It reads features of the target as `HeadDrafter` does: each row that reads one gives its
+    position's keys and values to all layers.
+
+    Args:
+        model: the head, with a `BlockGraph`.
+        context_length: largest number of rows that it can read.
+        mask_token: the token of a mask.
+        block: its block.
+        ids: see `TreeDrafter`.
+        pairs: what the token before says; None: nothing.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        context_length: int,
+        mask_token: int,
+        block: Block,
+        ids: Ids | None = None,
+        pairs: Pairs | None = None,
+    ) -> None:
+        super().__init__(model, context_length - block.rows, ids)
+        self._masks = [mask_token] * (block.rows - 1)
+        self._block, self._pairs = block, pairs
+
+    def _most(self) -> int:
+        return self._block.rows - (not self._block.from_anchor)
+
+    def _chain(self, state: State, tokens: list[int], wanted: list[int]) -> Rows:
+        rows = super()._chain(state, tokens, wanted)
+        return replace(rows, reads={**rows.reads, SIGHT: np.full(len(tokens), -1, np.int32)})
+
+    def _asking(self, state: State, tokens: list[int], count: int) -> Rows:
+        rows, size = self._chain(state, tokens, []), self._block.rows
+        first = len(tokens) + size - self._most()
+        sight = np.arange(size, dtype=np.int32)[::-1]
+        return replace(
+            rows,
+            tokens=[*tokens, state.generation.tokens[-1], *self._masks],
+            parents=[AFTER, *range(len(tokens) + size - 1)],
+            wanted=list(range(first, first + count)),
+            reads={**rows.reads, SIGHT: np.concatenate([rows.reads[SIGHT], sight])},
+        )
+
+    def _guess(self, generation: Generation, rows: Rows, logits: Floats) -> Guess:
+        if self._pairs is None:
+            return super()._guess(generation, rows, logits)
+        sampler, width = generation.request.sampler, generation.request.limits.width
+        penalized = self._penalized(generation, logits)
+        candidates = self._candidates(penalized, sampler, max(width, _LIKELIEST))
+        trust = None if rows.features is None else rows.features[rows.wanted, 0]
+        return PairGuess(candidates, self._pairs.following(candidates.tokens), trust, self._pairs)
+
+    def _paying(self, ready: ListLike[tuple[State, Scheduled]], plan: Plan) -> int:
+        gains = [gain for state, part in ready for gain in self._expected(state, part.depth)]
+        gains.sort(reverse=True)
+        return len(ready) if plan.worthwhile(gains, self._cost(len(ready))) else 0
+
+    def _cost(self, sequences: int) -> Cost:
+        return _AtOnce(self.model.cost, sequences * self._block.rows)

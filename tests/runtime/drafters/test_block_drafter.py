@@ -1,0 +1,214 @@
+"""Drafts by blocks: what rows read, trees out of candidates, and what the token before decides."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from engines import plain_engine, request, tokens_at_once, tokens_of
+from hypothesis import given
+from hypothesis import strategies as st
+from toys import VOCABULARY, Given, ToyGraph, toy_shape
+
+from edgespec.bundle import Block
+from edgespec.runtime.drafters.block import BlockDrafter, BlockGraph, PairGuess, Pairs
+from edgespec.runtime.drafters.combined import Edge, best_nodes
+from edgespec.runtime.drafters.ranking import Candidates
+from edgespec.runtime.sequences.model import Model
+from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.speculation.engine import Engine
+
+MASK, SIZE = VOCABULARY + 1, 6
+SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
+LONG = tuple(n * n % 50 for n in range(700))
+
+
+class Tapped(ToyGraph):
+    """A target whose features are the position and the token of each row."""
+
+    def __call__(self, feeds):
+        outputs = super().__call__(feeds)
+        places = [len(slots) - 1 for slots in self.seen]
+        features = np.stack([places, feeds["input_ids"]], 1).astype(np.float32)
+        return {**outputs, "features": features}
+
+
+class ToyBlocks(ToyGraph):
+    """Knows what follows the newest token, from features that it checks and keeps by slot."""
+
+    def __init__(self, from_anchor, noise, trust):
+        super().__init__(noise)
+        self.from_anchor, self.trust, self.tokens, self.places = from_anchor, trust, {}, {}
+
+    def __call__(self, feeds):
+        super().__call__(feeds)
+        sight, ids = feeds["sight"].tolist(), feeds["input_ids"].tolist()
+        reading = iter(feeds["target_features"].astype(int).tolist())
+        rows, chosen = [], feeds["logit_rows"].tolist()
+        for row, slots in enumerate(self.seen):
+            if sight[row] < 0:
+                place, token = next(reading)
+                if len(slots) > 1:
+                    assert self.places[slots[-2]] == place - 1
+                self.tokens[slots[-1]], self.places[slots[-1]] = token, place
+            elif ids[row] == MASK:
+                assert sight[row] == sight[row - 1] - 1
+        assert next(reading, None) is None
+        for row in chosen:
+            first = row - (SIZE - 1 - sight[row])
+            before = self.seen[first][:-1]
+            text = [*(self.tokens.get(slot, 0) for slot in before), ids[first]]
+            for _ in range(row - first + self.from_anchor - 1):
+                text.append(int(super().logits(np.array(text) + 1)[:VOCABULARY].argmax()))
+            rows.append(super().logits(np.array(text) + 1))
+        logits = np.array(rows, np.float32).reshape(-1, VOCABULARY + 3)
+        if self.trust is None:
+            return {"logits": logits}
+        return {"logits": logits, "features": np.full((len(ids), 1), self.trust, np.float32)}
+
+
+def pairs_of(rank=4, seed=1, size=0.0, weights=0.0):
+    rng = np.random.default_rng(seed)
+    table = rng.normal(size=(2 * (VOCABULARY + 3) + 1, rank)) * size
+    table[-1] = weights
+    return Pairs(table.astype(np.float32), VOCABULARY + 3, None)
+
+
+def block_engine(noise=0.05, *, from_anchor=False, pairs=None, trust=None, context=1000):
+    head = Model(
+        BlockGraph(ToyBlocks(from_anchor, noise, trust), 2), KVPool([toy_shape()], "fp32"), []
+    )
+    head.cost = Given(0.05, 0.01)
+    drafter = BlockDrafter(head, context, MASK, Block(SIZE, from_anchor), None, pairs)
+    target = Model(Tapped(), KVPool([toy_shape()], "fp32"), [])
+    target.cost = Given(1.0, 0.05)
+    return Engine(target, [drafter]), head
+
+
+@pytest.mark.parametrize("how", SAMPLINGS)
+@pytest.mark.parametrize("kind", ["dflash", "dspark"])
+def test_blocks_never_change_the_tokens(kind, how):
+    spark = kind == "dspark"
+    more = {"from_anchor": True, "pairs": pairs_of(size=0.3), "trust": 0.5} if spark else {}
+    engine, head = block_engine(0.3, **more)
+    asked = [request(prompt, 50, **how) for prompt in ((1,), LONG[:40], LONG[:160], (1, 2, 3))]
+    expected = [tokens_of(plain_engine(), each) for each in asked]
+    assert [tokens_of(engine, each) for each in asked] == expected
+    assert tokens_at_once(engine, asked) == expected
+    engine.forget()
+    assert engine.target.pool.used == head.pool.used == 0
+
+
+@pytest.mark.parametrize("from_anchor", [False, True])
+def test_one_call_drafts_a_block(from_anchor):
+    engine, head = block_engine(from_anchor=from_anchor)
+    rounds = list(engine.generate(request(n=100)))
+    assert sum(len(each.tokens) for each in rounds) == 100
+    assert max(each.accepted for each in rounds) >= SIZE - 1
+    assert len(rounds) < 40
+    assert len(head.graph.graph.calls) <= len(rounds) + 1
+
+
+def test_a_block_begins_where_features_are_still_kept_and_where_there_is_room():
+    engine, _ = block_engine(context=2000)
+    assert sum(made.drafted > 0 for made in engine.generate(request(LONG, n=60))) > 5
+    asked = request(LONG[:30], n=100, max_nodes=6)
+    engine, _ = block_engine(context=48)
+    rounds = list(engine.generate(asked))
+    assert sum(made.drafted > 0 for made in rounds[-20:]) > 5
+    assert [token for made in rounds for token in made.tokens] == tokens_of(plain_engine(), asked)
+
+
+def test_a_block_that_cannot_be_trusted_is_drafted_less():
+    """Where nothing is counted yet, trust alone tells how deep a tree goes."""
+    drafted = {}
+    for trust in (-2.0, 5.0):
+        engine, _ = block_engine(from_anchor=True, pairs=pairs_of(), trust=trust)
+        rounds = itertools.islice(engine.generate(request(n=60)), 3)
+        drafted[trust] = sum(made.drafted for made in rounds)
+    assert drafted[-2.0] < drafted[5.0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_the_token_before_adds_is_the_whole_softmax(seed):
+    """Among all tokens; of those that are left out, the weight stays as it was."""
+    rng, ids = np.random.default_rng(seed), np.sort(np.random.default_rng(0).permutation(90)[:20])
+    table = rng.normal(size=(90 + 20 + 1, 4)).astype(np.float32)
+    pairs, logits = Pairs(table, 90, ids), rng.normal(size=(2, 20)).astype(np.float32)
+    for kept in (20, 6):
+        order = np.argsort(-logits, axis=1)[:, :kept]
+        found = np.take_along_axis(logits, order, 1)
+        candidates = Candidates(ids[order], found, np.log(np.exp(logits).sum(1)))
+        trust = np.array([0.3, -0.2], np.float32)
+        guess = PairGuess(candidates, pairs.following(candidates.tokens), trust, pairs)
+        for depth, token in ((0, 7), (1, 89)):
+            row, share = guess.behind(depth, token)
+            bias = table[90:-1] @ table[token]
+            inside = np.isin(np.arange(20), order[depth])
+            whole = np.where(inside, logits[depth] + bias, logits[depth])
+            places = [ids.tolist().index(each) for each in row.tokens[0]]
+            assert np.allclose(row.logits[0], whole[places], atol=1e-5)
+            assert (np.diff(row.logits[0]) <= 0).all()
+            assert row.normalizers[0] == pytest.approx(np.log(np.exp(whole).sum()), abs=1e-4)
+            logit = trust[depth] + table[-1] @ table[token]
+            assert share == pytest.approx(1 / (1 + np.exp(-logit)), abs=1e-5)
+
+
+@given(
+    seed=st.integers(0, 1000), depths=st.integers(1, 4), width=st.integers(1, 3),
+    most=st.integers(1, 14),
+)  # fmt: skip
+def test_a_tree_is_worth_most_of_all_trees_and_more_than_a_chain(seed, depths, width, most):
+    """Where candidates depend on the token before, too."""
+
+    def edges(depth, token):
+        if depth == depths:
+            return []
+        rng = np.random.default_rng((seed, depth, token))
+        values = -np.sort(-rng.dirichlet(np.ones(width + 1))[:width])
+        return [Edge(int(rng.integers(100)), float(value), 0) for value in values]
+
+    paths, level = [], [((), 7, 1.0)]
+    for depth in range(depths):
+        level = [
+            ((*path, place), edge.token, value * edge.value)
+            for path, token, value in level
+            for place, edge in enumerate(edges(depth, token))
+        ]
+        paths += level
+    expected = sorted((value for _, _, value in paths), reverse=True)[:most]
+    found = list(best_nodes(edges, 7, most))
+    assert [node.value for node in found] == pytest.approx(expected)
+    assert all(node.parent < number for number, node in enumerate(found))
+    chain, token, value = [], 7, 1.0
+    for depth in range(min(depths, most)):
+        edge = edges(depth, token)[0]
+        token, value = edge.token, value * edge.value
+        chain.append(value)
+    assert sum(node.value for node in found) >= sum(chain) - 1e-9
+
+
+def test_the_tree_holds_the_chain_of_the_likeliest_where_it_has_room():
+    def edges(depth, token):
+        return [Edge(2 * token % 11, 0.6, 0), Edge(3 * token % 11, 0.3, 0)] if depth < 5 else []
+
+    chain, token = [], 5
+    for _ in range(5):
+        token = 2 * token % 11
+        chain.append(token)
+    found, path, parent = list(best_nodes(edges, 5, 12)), [], -1
+    for number, node in enumerate(found):
+        if (node.parent, node.place) == (parent, 0):
+            path.append(node.token)
+            parent = number
+    assert path == chain
+
+
+def test_files_of_pairs_that_do_not_fit_are_refused(tmp_path):
+    np.save(tmp_path / "pairs.npy", np.ones((21, 4), np.float16))
+    assert Pairs.read(tmp_path / "pairs.npy", 10, None).previous(3).tolist() == [1.0] * 4
+    for vocab_size, table in ((11, np.ones((21, 4), np.float16)), (10, np.ones((21, 4), int))):
+        np.save(tmp_path / "pairs.npy", table)
+        with pytest.raises(ValueError, match="it must have"):
+            Pairs.read(tmp_path / "pairs.npy", vocab_size, None)

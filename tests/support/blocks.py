@@ -1,0 +1,284 @@
+"""Random block drafters in the layouts of DFlash and DSpark, and their definition in torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from head_parts import attended, continuations, repeatable, rms, turned
+from heads import features_of
+from safetensors.torch import save_file
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, silu
+
+Tensor = torch.Tensor
+OUTPUTS = 96  # tokens that a drafter with its own output projection proposes
+MASK = 330
+# What a config can ask for, by form: flat or not, and fields.
+BLOCKS: dict[str, tuple[str, bool, dict[str, Any]]] = {
+    "dflash, flat": ("dflash", True, {}),
+    "dflash, block in its group": (
+        "dflash", True,
+        {"block_size": None, "dflash_config": {
+            "block_size": 4, "mask_token_id": MASK, "target_layer_ids": [0, 6],
+        }},
+    ),
+    "dflash, one layer": ("dflash", True, {"num_hidden_layers": 1, "rope_theta": 500.0}),
+    "dflash, windows": (
+        "dflash", True, {"layer_types": ["sliding_attention"] * 2, "sliding_window": 9},
+    ),
+    "dflash, windows both ways": (
+        "dflash", True, {"layer_types": ["full_attention", "sliding_attention"],
+                         "sliding_window": 9, "is_causal": False},
+    ),
+    "dflash, speculators": ("dflash", False, {}),
+    "dflash, own tokens": ("dflash", False, {"draft_vocab_size": OUTPUTS}),
+    "dspark": ("dspark", False, {}),
+    "dspark, flat": ("dspark", True, {}),
+    "dspark, own tokens": ("dspark", False, {"draft_vocab_size": OUTPUTS}),
+    "dspark, confidence of the row": ("dspark", False, {"confidence_head_with_markov": False}),
+    "dspark, no confidence": ("dspark", False, {"enable_confidence_head": False}),
+    "dspark, as dflash": ("dspark", False, {"sample_from_anchor": False}),
+}  # fmt: skip
+
+
+def write_block(
+    folder: Path,
+    target: Any,
+    form: str = "dflash",
+    flat: bool = True,
+    seed: int = 3,
+    **changes: Any,
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Writes a random block drafter for a transformers config of a target.
+
+    Args:
+        folder: folder to create.
+        target: config of the target; the layers have its sizes.
+        form: dflash or dspark.
+        flat: whether to write the flat layout, or that of `speculators`.
+        seed: seed of the weights.
+        changes: fields of the config to set; None leaves a field out.
+
+    Returns:
+        The weights and the config, as written.
+    """
+    hidden, inner, dim = target.hidden_size, 96, target.head_dim
+    layer = {
+        "model_type": "qwen3",
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_attention_heads": target.num_attention_heads,
+        "num_key_value_heads": target.num_key_value_heads,
+        "head_dim": dim,
+        "num_hidden_layers": 2,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "vocab_size": target.vocab_size,
+        "max_position_embeddings": target.max_position_embeddings,
+        "rope_theta": 10000.0,
+    }
+    own: dict[str, Any] = {"block_size": 8}
+    if form == "dspark":
+        own |= {"markov_rank": 8, "markov_head_type": "vanilla"}
+    if flat:
+        name = {"dflash": "DFlashDraftModel", "dspark": "Qwen3DSparkModel"}[form]
+        group = {"mask_token_id": MASK, "target_layer_ids": [1, 4, 5]}
+        config = {"architectures": [name], **layer, **own, "dflash_config": group}
+    else:
+        config = {
+            "speculators_model_type": form,
+            "transformer_layer_config": layer,
+            **own,
+            "draft_vocab_size": target.vocab_size,
+            "mask_token_id": MASK,
+            "aux_hidden_state_layer_ids": [2, 5, 6],
+        }
+    for name, value in changes.items():
+        place = layer if not flat and name in layer else config
+        if value is None:
+            place.pop(name, None)
+        else:
+            place[name] = value
+    layers = (config if flat else layer)["num_hidden_layers"]
+    outputs = config.get("draft_vocab_size", target.vocab_size)
+    heads, kv = layer["num_attention_heads"] * dim, layer["num_key_value_heads"] * dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc.weight": (hidden, len(taps_of(config)) * hidden),
+        "hidden_norm.weight": (hidden,),
+        "norm.weight": (hidden,),
+    }
+    for number in range(layers):
+        parts: dict[str, tuple[int, ...]] = {
+            "self_attn.q_proj": (heads, hidden),
+            "self_attn.k_proj": (kv, hidden),
+            "self_attn.v_proj": (kv, hidden),
+            "self_attn.o_proj": (hidden, heads),
+            "self_attn.q_norm": (dim,),
+            "self_attn.k_norm": (dim,),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+            "input_layernorm": (hidden,),
+            "post_attention_layernorm": (hidden,),
+        }
+        shapes |= {f"layers.{number}.{name}.weight": shape for name, shape in parts.items()}
+    if form == "dspark":
+        rank = config["markov_rank"]
+        shapes["markov_head.markov_w1.weight"] = (target.vocab_size, rank)
+        shapes["markov_head.markov_w2.weight"] = (outputs, rank)
+        if config.get("enable_confidence_head", True):
+            width = hidden + rank * config.get("confidence_head_with_markov", True)
+            shapes["confidence_head.proj.weight"] = (1, width)
+            shapes["confidence_head.proj.bias"] = (1,)
+    if outputs < target.vocab_size:
+        shapes["lm_head.weight"] = (outputs, hidden)
+    generator, weights = torch.Generator().manual_seed(seed), {}
+    for key, shape in shapes.items():
+        noise = torch.randn(shape, generator=generator)
+        weights[key] = noise * shape[1] ** -0.5 if len(shape) == 2 else 1 + 0.2 * noise
+    if outputs < target.vocab_size:
+        ids = torch.randperm(target.vocab_size, generator=generator)[:outputs].sort().values
+        weights["d2t"] = ids - torch.arange(outputs)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save(folder, weights)
+    return weights, config
+
+
+def save(folder: Path, weights: dict[str, Tensor]) -> None:
+    """Writes weights."""
+    save_file(
+        {k: v.detach().contiguous() for k, v in weights.items()}, folder / "model.safetensors"
+    )
+
+
+def taps_of(config: dict[str, Any]) -> list[int]:
+    """Returns the layers whose entering rows a drafter reads."""
+    if "dflash_config" in config:
+        return [each + 1 for each in config["dflash_config"]["target_layer_ids"]]
+    return list(config["aux_hidden_state_layer_ids"])
+
+
+class BlockReference:
+    """The definition of a block drafter, in float32 torch, for one text and without a cache.
+
+    Args:
+        weights: weights as `write_block` returns them.
+        config: config as `write_block` returns it.
+        target: the target in transformers.
+    """
+
+    def __init__(self, weights: dict[str, Tensor], config: dict[str, Any], target: Any) -> None:
+        self.weights, self.config = weights, config
+        self.layer = config.get("transformer_layer_config", config)
+        self.size = config.get("block_size") or config["dflash_config"]["block_size"]
+        form = config.get("speculators_model_type") or config["architectures"][0].lower()
+        self.from_anchor = config.get("sample_from_anchor", "dspark" in form)
+        self.embedding = target.get_input_embeddings().weight.data
+        self.projection = weights.get("lm_head.weight", target.lm_head.weight.data)
+        self.ids = torch.arange(len(self.projection)) + weights.get("d2t", 0)
+
+    def rows(self, features: Tensor, tokens: list[int], places: list[int]) -> Tensor:
+        """Rows of blocks, [blocks * size, hidden].
+
+        Args:
+            features: [n, taps * hidden] of the first tokens of a text.
+            tokens: the text.
+            places: of each block, position of its newest token, at most n.
+        """
+        w, layer, n = self.weights, self.layer, len(features)
+        context = self.norm(features @ w["fc.weight"].T, "hidden_norm")
+        ids = [[tokens[place]] + [MASK] * (self.size - 1) for place in places]
+        stream = self.embedding[torch.tensor(ids).view(-1)]
+        own = (torch.tensor(places)[:, None] + torch.arange(self.size)).view(-1)
+        positions, dim = torch.cat([torch.arange(n), own]), layer["head_dim"]
+        for number in range(layer["num_hidden_layers"]):
+            name = f"layers.{number}"
+            x = self.norm(stream, f"{name}.input_layernorm")
+
+            def heads(rows: Tensor, part: str, at: Tensor, name: str = name) -> Tensor:
+                rows = rows @ w[f"{name}.self_attn.{part}_proj.weight"].T
+                rows = rows.view(len(rows), -1, dim)
+                if part == "v":
+                    return rows.transpose(0, 1)
+                rows = rms(rows, layer["rms_norm_eps"]) * w[f"{name}.self_attn.{part}_norm.weight"]
+                return turned(rows.transpose(0, 1), at, layer["rope_theta"], dim)
+
+            both = torch.cat([context, x])
+            q, k = heads(x, "q", own), heads(both, "k", positions)
+            sees = self.sees(number, own, positions)
+            mixed = attended(q, k, heads(both, "v", positions), sees)
+            stream = stream + mixed @ w[f"{name}.self_attn.o_proj.weight"].T
+            x = self.norm(stream, f"{name}.post_attention_layernorm")
+            gate = silu(x @ w[f"{name}.mlp.gate_proj.weight"].T)
+            x = gate * (x @ w[f"{name}.mlp.up_proj.weight"].T)
+            stream = stream + x @ w[f"{name}.mlp.down_proj.weight"].T
+        return self.norm(stream, "norm")
+
+    def sees(self, number: int, own: Tensor, at: Tensor) -> Tensor:
+        """Which positions `at` rows of blocks see in a layer; the last of these are their own."""
+        layer, n = self.layer, len(at) - len(own)
+        first = own[:: self.size].repeat_interleave(self.size)[:, None]
+        block = torch.arange(len(own)) // self.size
+        sees = torch.cat([at[None, :n] < first, block[:, None] == block[None]], 1)
+        windows = layer.get("layer_types", ["full_attention"] * (number + 1))
+        if windows[number] == "sliding_attention":
+            sees &= at > own[:, None] - layer["sliding_window"]
+            if layer.get("is_causal") is not False:
+                sees &= at <= own[:, None]
+        return sees
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Logits of all positions that rows of blocks predict, [positions, outputs]."""
+        return self.predicting(rows) @ self.projection.T
+
+    def predicting(self, rows: Tensor) -> Tensor:
+        """The rows that predict something."""
+        rows = rows.view(-1, self.size, rows.shape[1])
+        return rows[:, 1 - self.from_anchor :].flatten(0, 1)
+
+    def behind(self, rows: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """What each position of DSpark gives behind a token: logits, and that of confidence."""
+        w, own = self.weights, self.predicting(rows)
+        before = w["markov_head.markov_w1.weight"][tokens]
+        logits = self.logits(rows) + before @ w["markov_head.markov_w2.weight"].T
+        weight = w["confidence_head.proj.weight"][0]
+        both = torch.cat([own, before], 1)[:, : len(weight)]
+        return logits, both @ weight + w["confidence_head.proj.bias"]
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        """RMS normalization."""
+        return rms(x, self.layer["rms_norm_eps"]) * self.weights[f"{name}.weight"]
+
+
+def trained_block(folder: Path, model: Any, prompt: list[int], form: str) -> None:
+    """Writes a drafter that has learned how a random target continues one prompt."""
+    weights, config = write_block(folder, model.config, form, flat=form == "dflash", block_size=6)
+    with repeatable():
+        texts = continuations(model, prompt, (False,))
+        features = [features_of(model, text, taps_of(config)) for text in texts]
+        learned = [each.requires_grad_() for each in weights.values()]
+        reference = BlockReference(weights, config, model)
+        optimizer = torch.optim.Adam(learned, lr=3e-3)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(150):
+            loss = torch.zeros(())
+            for text, read in zip(texts, features, strict=True):
+                choice = torch.randperm(len(text) - len(prompt) - 6, generator=generator)[:24]
+                places = (choice + len(prompt)).tolist()
+                rows = reference.rows(read, text, places)
+                wanted = torch.tensor([text[n + 1 : n + 7] for n in places])
+                wanted = wanted[:, : reference.size - (not reference.from_anchor)].flatten()
+                logits = reference.logits(rows)
+                if form == "dspark":
+                    before = torch.tensor([text[n : n + 6] for n in places]).flatten()
+                    logits, trust = reference.behind(rows, before)
+                    right = (logits.argmax(1) == wanted).float()
+                    loss = loss + binary_cross_entropy_with_logits(trust, right)
+                loss = loss + cross_entropy(logits, wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    save(folder, weights)
