@@ -11,7 +11,7 @@ from edgespec.models.config import ModelConfig
 from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
-from edgespec.models.families.gemma4 import Gemma4
+from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
 from edgespec.models.families.glm import Glm, Glm4
 from edgespec.models.families.gpt_oss import GptOss
 from edgespec.models.families.granite import Granite
@@ -29,6 +29,7 @@ from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.qwen3_5 import Qwen3_5
 from edgespec.models.families.qwen3_moe import Qwen3Moe
+from edgespec.models.families.qwen3_vl import Qwen3Vl
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, read_text
@@ -52,6 +53,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "gemma2": Gemma2,
     "gemma3_text": Gemma3,
     "gemma4_text": Gemma4,
+    "gemma4_unified_text": Gemma4Unified,
     "glm": Glm,
     "glm4": Glm4,
     "gpt_oss": GptOss,
@@ -72,6 +74,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "qwen3": Qwen3,
     "qwen3_5_text": Qwen3_5,
     "qwen3_moe": Qwen3Moe,
+    "qwen3_vl_text": Qwen3Vl,
     "smollm3": SmolLm3,
     "stablelm": StableLm,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgespec.models.gguf.names import Naming
+from edgespec.models.gguf.names import EXPERT, Naming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +43,7 @@ ARCHITECTURES: Mapping[str, Naming] = {
         integers={**_MIXTURE, "moe_intermediate_size": "expert_feed_forward_length"},
         constants={"norm_topk_prob": True},
     ),
+    "qwen3vl": Naming("qwen3_vl_text"),
     "qwen35": Naming(
         "qwen3_5_text",
         layer={
@@ -137,6 +138,30 @@ ARCHITECTURES: Mapping[str, Naming] = {
         window=True,
         widest=62,
         constants={"sliding_window_pattern": 6, "rope_local_base_freq": 10_000.0},
+    ),
+    "gemma4": Naming(
+        "gemma4_text",
+        {
+            **_NORMS_AROUND,
+            "post_ffw_norm_1": "post_feedforward_layernorm_1",
+            "post_ffw_norm_2": "post_feedforward_layernorm_2",
+            "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+            "ffn_gate_inp.scale": "router.scale",
+            "ffn_gate_inp": "router.proj",
+            "ffn_gate_up_exps": f"{EXPERT[1:]}gate_up_proj",
+            "ffn_down_exps": f"{EXPERT[1:]}down_proj",
+            "ffn_down_exps.scale": "router.per_expert_scale",
+            "layer_output_scale.weight": "layer_scalar",
+            "inp_gate": "per_layer_input_gate",
+            "proj": "per_layer_projection",
+            "post_norm": "post_per_layer_input_norm",
+        },
+        model={
+            "per_layer_token_embd": "model.embed_tokens_per_layer",
+            "per_layer_model_proj": "model.per_layer_model_projection",
+            "per_layer_proj_norm": "model.per_layer_projection_norm",
+        },
+        window=True,
     ),
 }
 """What can be read, by `general.architecture`; Mistral's older models are stored as `llama`."""

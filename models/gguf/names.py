@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 EXPERT = ".experts.{}."
 """In the name of a tensor that holds those of all experts, in place of the part with a number."""
 
+FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+"""Tensors by one of which llama.cpp divides the angles of each dimension."""
+
 _MODEL = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",

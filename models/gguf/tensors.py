@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.models.entries import Entries, mapped
-from edgespec.models.gguf.names import EXPERT
+from edgespec.models.gguf.names import EXPERT, FACTORS
 from edgespec.models.parts import Part
 from edgespec.models.rope import rotation_order
 from edgespec.models.tensors import check_rows
@@ -133,6 +133,8 @@ def _translated(entries: Mapping[str, Entry], naming: Naming) -> Iterator[tuple[
     """Yields names and places of tensors as transformers has them."""
     for stored, entry in entries.items():
         name, shape = naming.translated(stored), entry.shape
+        if stored in FACTORS:  # part of the config
+            continue
         # Experts lie one behind the other, each as a matrix or bias of its own would.
         fits = len(shape) == 3 or (len(shape) == 2 and entry.encoding.block == 1)
         if EXPERT in name and name != stored and fits and shape[0] <= _MOST_EXPERTS:

@@ -13,7 +13,7 @@ from edgespec.export import ExportOptions, export_bundle
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
 # Experts with and without biases, states, fused and partly rotated projections, windows.
-FAMILIES = ("glm4", "gpt_oss", "lfm2", "olmo3", "phi3", "qwen3_5_text", "qwen3_moe")
+FAMILIES = ("gemma4_text", "glm4", "gpt_oss", "lfm2", "olmo3", "phi3", "qwen3_5_text", "qwen3_moe")
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)

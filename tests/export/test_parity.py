@@ -104,6 +104,7 @@ FULL_PRECISION = {
         "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "num_kv_shared_layers": 0,
         "moe_intermediate_size": 96, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
     },
+    "gemma4_unified_text-limited": {"final_logit_softcapping": 0.9},
     "granite": {},
     "granitemoe": {},
     "granitemoe-two-key-heads-tied-bf16": {
@@ -146,6 +147,7 @@ FULL_PRECISION = {
     "olmoe-shares-of-all-experts-bf16": {"norm_topk_prob": False, "dtype": torch.bfloat16},
     "qwen3_moe": {},
     "qwen3_moe-a-dense-layer": {"mlp_only_layers": [0], "num_experts_per_tok": 1},
+    "qwen3_vl_text": {},
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},
 }  # fmt: skip
 
@@ -184,7 +186,7 @@ def check_tree(found, model, text, same):
 def test_logits_are_those_of_transformers(full):
     """Of prompts, trees behind them, and two sequences in one pass, one a fork of the other."""
     model, bundle = full
-    states = model.config.model_type in ("gemma4_text", "qwen3_5_text")
+    states = model.config.model_type in ("gemma4_text", "gemma4_unified_text", "qwen3_5_text")
     same = SAME_STATES if states else SAME
     text, tokens = Text(load(bundle)), PROMPT[:150]
     assert distance(text.read(tokens)[-1], reference(model, tokens)) < same

@@ -163,6 +163,19 @@ def test_ministral_without_scaled_angles(files):
     equal_models(*files("ministral3", rope_parameters=rope))
 
 
+BESIDE_EXPERTS = {
+    "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 96,
+    "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+}  # fmt: skip
+
+
+def test_experts_of_gemma_4_lie_gate_above_up(files):
+    original, found = equal_models(*files("gemma4_text", **BESIDE_EXPERTS))
+    assert found.tensors.names == original.decoder.tensors().keys()
+    for name in original.decoder.tensors():
+        np.testing.assert_array_equal(found.tensors.read(name), original.tensors.read(name))
+
+
 RECURRENT = "qwen35.attention.recurrent_layers"
 
 
@@ -184,6 +197,9 @@ def test_layers_that_only_draft_are_no_layers(files, fields):
     [
         ("granite", {"granite.rope.scaling.finetuned": False}, "finetuned=False is not supported"),
         ("granite", {"general.architecture": "granitehybrid"}, "'granitehybrid' is not supported"),
+        ("gemma4_text", {"gemma4.rope.dimension_count_swa": 8}, "use a file where it is 24"),
+        ("gemma4_text", {"gemma4.attention.sliding_window_pattern": [True]}, "list of 4 layers"),
+        ("gemma4_text", {"gemma4.feed_forward_length": [160, 0]}, "must be a list of 4 numbers"),
         ("glm4", {"glm4.rope.dimension_sections": [2, 2, 2, 0]}, "sections=.* is not supported"),
         ("lfm2", {"lfm2.attention.head_count_kv": [0, 2, 3]}, "must be a list of 3 equal numbers"),
         ("lfm2", {"lfm2.attention.head_count_kv": [0, 2]}, "must be a list of 3 equal numbers"),

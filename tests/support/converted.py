@@ -32,6 +32,11 @@ def converted(
         match = _EXPERT.fullmatch(name)
         if match is not None:
             experts.setdefault(match[1] + match[3], {})[int(match[2])] = values
+        elif kind == "gemma4" and name.endswith((".gate_up_proj", ".experts.down_proj")):
+            yield f"{name}.weight", values
+        elif name.endswith((".router.scale", ".per_expert_scale")):
+            block, place = name.split(".")[2], "gate_inp" if "router.scale" in name else "down_exps"
+            yield f"blk.{block}.ffn_{place}.scale", values
         elif ".mlp.experts." in name:
             yield from _apart(name, values)
         elif "shared_mlp.input_linear" in name:
@@ -41,7 +46,7 @@ def converted(
             yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), values
         else:
             own = name.replace(".dt_bias", ".dt_proj.bias")
-            own += ".weight" if own.endswith("sinks") else ""
+            own += ".weight" if own.endswith(("sinks", "layer_scalar")) else ""
             yield own, _stored(kind, name, values, config)
     for name, each in experts.items():
         yield name, np.stack([each[number] for number in sorted(each)])
@@ -69,7 +74,7 @@ def _stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Val
         values = values[:, 0]
     if ".linear_attn." in name:
         return _tiled(name, -np.exp(values) if name.endswith("A_log") else values, config)
-    one_more = kind.startswith(("gemma", "qwen35")) and name.endswith("norm.weight")
+    one_more = kind in ("gemma2", "gemma3", "qwen35") and name.endswith("norm.weight")
     return values + 1 if one_more else values
 
 

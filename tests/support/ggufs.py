@@ -21,6 +21,8 @@ KINDS = {
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "gemma4_text": gguf.MODEL_ARCH.GEMMA4,
+    "gemma4_unified_text": gguf.MODEL_ARCH.GEMMA4,
     "glm4": gguf.MODEL_ARCH.GLM4,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "granite": gguf.MODEL_ARCH.GRANITE,
@@ -38,6 +40,7 @@ KINDS = {
     "qwen3": gguf.MODEL_ARCH.QWEN3,
     "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "qwen3_vl_text": gguf.MODEL_ARCH.QWEN3VL,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "stablelm": gguf.MODEL_ARCH.STABLELM,
 }
@@ -76,7 +79,10 @@ _YARN = {
     "yarn_beta_slow": "beta_slow",
 }  # fmt: skip
 # Whose files say that some layers have a window.
-_WINDOWED = ("exaone4", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3")
+_WINDOWED = (
+    "exaone4", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "gpt_oss", "olmo3",
+    "phi3",
+)  # fmt: skip
 
 
 def write_gguf(
@@ -112,17 +118,27 @@ def write_gguf(
         if each != "lm_head.weight" or not config["tie_word_embeddings"]
     }
     for each, values in converted(name, read, config):
-        place = names.get_name(each, try_suffixes=(".weight", ".bias"))
+        place = names.get_name(each, try_suffixes=(".weight", ".bias")) or each
         quantized = (values.ndim > 1 and each.endswith("_proj.weight")) or values.ndim == 2
         short = "conv" in each or ".bias" in each or each.endswith("_bias")
         used = GGMLQuantizationType[encoding if quantized and not short else "F32"]
         writer.add_tensor(place, _quantized(values, used), raw_dtype=used)
-    for each, values in (extra or {}).items():
+    for each, values in {**_frequencies(config), **(extra or {})}.items():
         writer.add_tensor(each, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _frequencies(config: dict[str, Any]) -> dict[str, Values]:
+    """Divisors of the angles of Gemma 4's layers without a window, large where nothing turns."""
+    if not config["model_type"].startswith("gemma4"):
+        return {}
+    windowed = config["layer_types"].index("full_attention")
+    half = config["per_layer_config"][str(windowed)]["head_dim"] // 2
+    rotated = int(half * config["rope_parameters"]["full_attention"]["partial_rotary_factor"])
+    return {"rope_freqs.weight": np.array([1] * rotated + [1e30] * (half - rotated), np.float32)}
 
 
 def _quantized(values: Values, kind: GGMLQuantizationType) -> np.ndarray[Any, Any]:
@@ -151,6 +167,7 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         **{name: config.get(own) for name, own in _INTEGERS.items()},
         **{name: float(config[own]) for name, own in _NUMBERS.items() if config.get(own)},
         **_scaling(rope, config),
+        "rope.dimension_sections": rope.get("mrope_section") and [*rope["mrope_section"], 0],
     }
     if config["model_type"] in _WINDOWED and config.get("sliding_window"):
         numbers["attention.sliding_window"] = config["sliding_window"]
@@ -171,7 +188,36 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
         recurrent = [each == "linear_attention" for each in config["layer_types"]]
         numbers["attention.recurrent_layers"] = recurrent
+    if kind == "gemma4":
+        numbers |= _gemma4(config, ropes)
     return {f"{kind}.{name}": value for name, value in numbers.items() if value is not None}
+
+
+def _gemma4(config: dict[str, Any], ropes: dict[str, Any]) -> dict[str, Any]:
+    """What differs between layers with a window and others; without one, its own fields."""
+    windowed = [each == "sliding_attention" for each in config["layer_types"]]
+    full = config["per_layer_config"][str(windowed.index(False))]
+    heads = config["num_key_value_heads"], full.get("num_key_value_heads")
+    shared, width = config["num_kv_shared_layers"], config["intermediate_size"]
+    numbers = {
+        "attention.key_length": full["head_dim"],
+        "attention.value_length": full["head_dim"],
+        "attention.key_length_swa": config["head_dim"],
+        "attention.value_length_swa": config["head_dim"],
+        "attention.shared_kv_layers": shared,
+        "attention.sliding_window_pattern": windowed,
+        "embedding_length_per_layer_input": config.get("hidden_size_per_layer_input") or 0,
+        "rope.dimension_count": full["head_dim"],
+        "rope.dimension_count_swa": config["head_dim"],
+        "rope.freq_base_swa": ropes["sliding_attention"]["rope_theta"],
+        "expert_used_count": config.get("top_k_experts"),
+    }
+    if config["use_double_wide_mlp"]:
+        first = len(windowed) - shared
+        numbers["feed_forward_length"] = [width] * first + [2 * width] * shared
+    if heads[1]:
+        numbers["attention.head_count_kv"] = [heads[not each] for each in windowed]
+    return numbers
 
 
 def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
