@@ -18,7 +18,7 @@ from edgespec.bundle.sublayers import rope_inputs
 from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
-from edgespec.export.native.recurrent import lower_convolution, lower_delta
+from edgespec.export.native.recurrent import lower_recurrent
 from edgespec.models import (
     Attention,
     Injection,
@@ -27,7 +27,6 @@ from edgespec.models import (
     MlpAndMoe,
     Moe,
     Norm,
-    ShortConvolution,
     Sublayer,
     TensorSource,
 )
@@ -227,10 +226,8 @@ class LayerGraph(ABC):
             gate = self.linear(x, sublayer.gate)
             both = self.graph.op("Concat", gate, self.layer_inputs[number], axis=-1)
             inner, last = self.gated(both, sublayer.activation), sublayer.out
-        elif isinstance(sublayer, ShortConvolution):
-            inner, last = lower_convolution(self, x, number, sublayer), sublayer.out
         else:
-            inner, last = lower_delta(self, x, number, sublayer), sublayer.out
+            inner, last = lower_recurrent(self, x, number, sublayer), sublayer.out
         return self.linear(inner, last, residual=residual, factor=factor)
 
     def _attention(self, x: str, number: int, layer: Attention) -> str:

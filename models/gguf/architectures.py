@@ -19,6 +19,21 @@ _NORMS_BEHIND = {
 }
 _NORMS_AROUND = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
 _MIXTURE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+_GRANITE = {
+    "embedding_multiplier": "embedding_scale",
+    "attention_multiplier": "attention.scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+_MAMBA = {
+    "ssm_in": "in_proj",
+    "ssm_conv1d": "conv1d",
+    "ssm_dt.bias": "dt_bias",
+    "ssm_a": "A_log",
+    "ssm_d": "D",
+    "ssm_norm": "norm",
+    "ssm_out": "out_proj",
+}
 
 ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming("llama", interleaved=True),
@@ -28,13 +43,28 @@ ARCHITECTURES: Mapping[str, Naming] = {
     "granite": Naming(
         "granite",
         interleaved=True,
-        numbers={
-            "embedding_multiplier": "embedding_scale",
-            "attention_multiplier": "attention.scale",
-            "residual_multiplier": "residual_scale",
-            "logits_scaling": "logit_scale",
-        },
+        numbers=_GRANITE,
         only={"rope.scaling.finetuned": (None, True)},  # False stands for no RoPE
+    ),
+    "granitehybrid": Naming(
+        "granitemoehybrid",
+        {
+            **{place: f"mamba.{name}" for place, name in _MAMBA.items()},
+            "ffn_gate_inp": "block_sparse_moe.router.layer",
+            "ffn_gate_shexp": "mlp.gate_proj",
+            "ffn_up_shexp": "mlp.up_proj",
+            "ffn_down_shexp": "mlp.down_proj",
+        },
+        interleaved=True,
+        numbers=_GRANITE,
+        present={"mamba_conv_bias": "ssm_conv1d.bias", "mamba_proj_bias": "ssm_in.bias"},
+    ),
+    "granitemoe": Naming(
+        "granitemoe",
+        {"ffn_gate_inp": "block_sparse_moe.router.layer"},
+        interleaved=True,
+        numbers=_GRANITE,
+        integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
     ),
     "qwen2": Naming("qwen2"),
     "qwen3": Naming("qwen3"),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _TURNED = (".self_attn.q_proj.weight", ".self_attn.q_proj.bias",
            ".self_attn.k_proj.weight", ".self_attn.k_proj.bias")  # fmt: skip
 _CONVOLUTIONS = (".conv.conv.weight", ".conv1d.weight")
+_FLAT = (".A_log", ".D", ".mamba.norm.weight", ".mixer.norm.weight")  # by head, and by group
 _STORED_NORM = ".linear_attn.norm.weight"  # to which nothing was added
 _MOST_EXPERTS = 2**12
 
@@ -145,6 +146,8 @@ def _translated(entries: Mapping[str, Entry], naming: Naming) -> Iterator[tuple[
                 yield own, replace(entry, shape=shape[1:], start=start, nbytes=nbytes)
         elif name.endswith(_CONVOLUTIONS) and len(shape) == 2:
             yield name, replace(entry, shape=(shape[0], 1, shape[1]))
+        elif name.endswith(_FLAT):
+            yield name, replace(entry, shape=(math.prod(shape),))
         else:
             yield name, entry
 

@@ -176,6 +176,12 @@ def test_experts_of_gemma_4_lie_gate_above_up(files):
         np.testing.assert_array_equal(found.tensors.read(name), original.tensors.read(name))
 
 
+def test_experts_and_attention_alone_of_granite_4(files):
+    equal_models(*files("granitemoehybrid", num_local_experts=8, num_experts_per_tok=3))
+    both = {"num_hidden_layers": 2, "layer_types": ["attention"] * 2, "intermediate_size": 96}
+    equal_models(*files("granitemoehybrid", **both, position_embedding_type="rope"))
+
+
 RECURRENT = "qwen35.attention.recurrent_layers"
 
 
@@ -196,7 +202,9 @@ def test_layers_that_only_draft_are_no_layers(files, fields):
     ("architecture", "fields", "message"),
     [
         ("granite", {"granite.rope.scaling.finetuned": False}, "finetuned=False is not supported"),
-        ("granite", {"general.architecture": "granitehybrid"}, "'granitehybrid' is not supported"),
+        ("granitemoehybrid", {"granitehybrid.ssm.inner_size": 130}, "multiple of embedding_length"),
+        ("granitemoehybrid", {"granitehybrid.ssm.group_count": 3}, "no multiple of 3 groups"),
+        ("granitemoehybrid", {"granitehybrid.ssm.state_size": 2**30}, "has shape .* asks for"),
         ("gemma4_text", {"gemma4.rope.dimension_count_swa": 8}, "use a file where it is 24"),
         ("gemma4_text", {"gemma4.attention.sliding_window_pattern": [True]}, "list of 4 layers"),
         ("gemma4_text", {"gemma4.feed_forward_length": [160, 0]}, "must be a list of 4 numbers"),

@@ -50,7 +50,8 @@ SIZES = {
     "gemma3_text": _GEMMA,  # seven layers, one of them without a window
     "gemma4_unified_text": {"num_hidden_layers": 7, "layer_types": None},
     "granite": _FACTORS,
-    "granitemoehybrid": {**_FACTORS, "shared_intermediate_size": 160},
+    "granitemoe": _FACTORS,
+    "granitemoehybrid": {**_FACTORS, "mamba_n_groups": 2},
     "lfm2": {"num_hidden_layers": 3},
     "olmo3": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "olmoe": {"norm_topk_prob": False},

@@ -167,14 +167,17 @@ def test_eos_ids(folder, generation, config, expected):
             {"model_type": "gemma3_text", "use_bidirectional_attention": True},
             ["use_bidirectional_attention=True"],
         ),
-        ({"model_type": "granitemoehybrid"}, ["num_local_experts=8", "without experts"]),
         (
-            {"model_type": "granitemoehybrid", "num_local_experts": 0},
-            ["layer_types=(absent)", "Mamba"],
+            {"model_type": "granitemoehybrid", "position_embedding_type": "alibi"},
+            ["position_embedding_type='alibi'", "use 'rope'"],
         ),
         (
-            {"model_type": "granitemoehybrid", "layer_types": ["attention", "mamba"]},
-            ["layer 1 is 'mamba'"],
+            {"model_type": "granitemoehybrid", "time_step_limit": [0.1, 1.0]},
+            ["time_step_limit=[0.1, 1.0]", "no limits"],
+        ),
+        (
+            {"model_type": "granite", "layer_types": ["attention", "mamba"]},
+            ["layer_types", "attention in every layer"],
         ),
         (
             {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 9},

@@ -120,7 +120,7 @@ ARCHITECTURES = {
     "stablelm": (StableLmConfig, StableLmForCausalLM),
 }
 
-RECURRENT = ("lfm2", "qwen3_5_text")
+RECURRENT = ("granitemoehybrid", "lfm2", "qwen3_5_text")
 """Those with recurrent layers."""
 
 MIXTURES = ("gpt_oss", "granitemoe", "olmoe", "qwen3_moe")
@@ -182,10 +182,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 0.6,
     },
     "granitemoehybrid": {
-        "num_key_value_heads": 2, "num_local_experts": 0,
-        "shared_intermediate_size": 96, "layer_types": ["full_attention"] * 2,
-        "position_embedding_type": "rope", "attention_multiplier": 0.3,
-        "residual_multiplier": 0.4, "logits_scaling": 0.6,
+        "num_hidden_layers": 3, "layer_types": ["mamba", "full_attention", "mamba"],
+        "num_key_value_heads": 2, "num_local_experts": 0, "shared_intermediate_size": 96,
+        "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 0.6,
+        "mamba_n_heads": 8, "mamba_d_state": 24,
     },
     "lfm2": {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],

@@ -26,7 +26,8 @@ KINDS = {
     "glm4": gguf.MODEL_ARCH.GLM4,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "granite": gguf.MODEL_ARCH.GRANITE,
-    "granitemoehybrid": gguf.MODEL_ARCH.GRANITE,
+    "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
+    "granitemoehybrid": gguf.MODEL_ARCH.GRANITE_HYBRID,
     "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
     "lfm2": gguf.MODEL_ARCH.LFM2,
     "llama": gguf.MODEL_ARCH.LLAMA,
@@ -106,6 +107,8 @@ def write_gguf(
     """
     config = json.loads((folder / "config.json").read_text())
     kind = KINDS[config["model_type"]]
+    if kind == gguf.MODEL_ARCH.GRANITE_HYBRID and "linear_attention" not in config["layer_types"]:
+        kind = gguf.MODEL_ARCH.GRANITE
     name = gguf.MODEL_ARCH_NAMES[kind]
     writer = GGUFWriter(str(file), name, split_max_tensors=splits)
     for key, value in {**_numbers(name, config), **_vocabulary(folder), **metadata}.items():
@@ -158,8 +161,9 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
     rope = ropes.get("full_attention", ropes)
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     config = {**config, "head_dim": head_dim}
-    if config.get("num_local_experts"):
+    if "num_local_experts" in config:
         config["num_experts"] = config["num_local_experts"]
+        config["num_experts_per_tok"] *= bool(config["num_experts"])
     numbers = {
         "attention.layer_norm_rms_epsilon": config.get("norm_eps") or config.get("rms_norm_eps"),
         "rope.freq_base": float(config.get("rope_theta") or rope["rope_theta"]),
@@ -181,8 +185,21 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         width, multiple = 2 * config["intermediate_size"] // 3, config["block_multiple_of"]
         numbers["feed_forward_length"] = multiple * -(-width // multiple)
     if config["model_type"] == "granitemoehybrid":
-        heads = [config["num_key_value_heads"]] * config["num_hidden_layers"]
-        numbers["attention.head_count_kv"] = heads
+        recurrent = [each == "linear_attention" for each in config["layer_types"]]
+        numbers |= {
+            "attention.head_count_kv": [config["num_key_value_heads"] * (not each)
+                                        for each in recurrent],
+            "expert_shared_feed_forward_length": config["shared_intermediate_size"],
+            "rope.scaling.finetuned": not any(recurrent),
+        }  # fmt: skip
+        if any(recurrent):
+            numbers |= {
+                "ssm.conv_kernel": config["mamba_d_conv"],
+                "ssm.state_size": config["mamba_d_state"],
+                "ssm.group_count": config["mamba_n_groups"],
+                "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
+                "ssm.time_step_rank": config["mamba_n_heads"],
+            }
     if config["model_type"] == "qwen3_5_text":
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
