@@ -21,6 +21,7 @@ from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.ministral3 import Ministral3
+from edgespec.models.families.nemotron_h import NemotronH
 from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.olmo3 import Olmo3
 from edgespec.models.families.olmoe import Olmoe
@@ -66,6 +67,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "ministral": Mistral,
     "ministral3": Ministral3,
     "mistral": Mistral,
+    "nemotron_h": NemotronH,
     "olmo2": Olmo2,
     "olmo3": Olmo3,
     "olmoe": Olmoe,

@@ -201,6 +201,22 @@ class Mlp(Compound):
 
 
 @dataclass(frozen=True)
+class PlainMlp(Compound):
+    """MLP without a gate: `down(relu(up(x))²)` (So et al., Primer, 2021).
+
+    Attributes:
+        up: [hidden] to [intermediate].
+        down: [intermediate] to [hidden].
+    """
+
+    norm: Norm
+    up: Linear
+    down: Linear
+    post_norm: Norm | None = None
+    output_factor: float = 1.0
+
+
+@dataclass(frozen=True)
 class Convolution:
     """Convolution of each channel with its last positions.
 
@@ -420,7 +436,7 @@ class Injection(Compound):
 Recurrent = ShortConvolution | GatedDelta | StateSpace
 """A sublayer that carries something from position to position besides keys and values."""
 
-Sublayer = Attention | Mlp | Moe | MlpAndMoe | Injection | Recurrent
+Sublayer = Attention | Mlp | PlainMlp | Moe | MlpAndMoe | Injection | Recurrent
 """A part of a layer that reads the residual stream and adds its output to it."""
 
 

@@ -35,6 +35,7 @@ from edgespec.models.layers import (
     ClampedSwiglu,
     LayerInputs,
     LayerNorm,
+    PlainMlp,
     Recurrent,
 )
 
@@ -204,7 +205,7 @@ class LayerGraph(ABC):
         self,
         x: str,
         number: int,
-        sublayer: Attention | Mlp | Injection | Recurrent,
+        sublayer: Attention | Mlp | PlainMlp | Injection | Recurrent,
         residual: str = "",
         factor: float = 1.0,
     ) -> str:
@@ -222,6 +223,9 @@ class LayerGraph(ABC):
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
             inner, last = self.gated(both, sublayer.activation), sublayer.down
+        elif isinstance(sublayer, PlainMlp):
+            inner = self.graph.op("Relu", self.linear(x, sublayer.up))
+            inner, last = self.graph.op("Mul", inner, inner), sublayer.down
         elif isinstance(sublayer, Injection):
             gate = self.linear(x, sublayer.gate)
             both = self.graph.op("Concat", gate, self.layer_inputs[number], axis=-1)

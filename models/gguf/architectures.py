@@ -66,6 +66,31 @@ ARCHITECTURES: Mapping[str, Naming] = {
         numbers=_GRANITE,
         integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
     ),
+    "nemotron_h": Naming(
+        "nemotron_h",
+        {
+            **{place: f"mixer.{name}" for place, name in _MAMBA.items()},
+            "attn_norm": "norm",
+            **{f"attn_{name}": f"mixer.{name}_proj" for name in "qkv"},
+            "attn_output": "mixer.o_proj",
+            "ffn_up": "mixer.up_proj",
+            "ffn_down": "mixer.down_proj",
+        },
+        layers="backbone.layers",
+        model={"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"},
+        integers={
+            "mamba_num_heads": "ssm.time_step_rank",
+            "n_groups": "ssm.group_count",
+            "ssm_state_size": "ssm.state_size",
+            "conv_kernel": "ssm.conv_kernel",
+        },
+        numbers={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"},
+        present={
+            "mlp_bias": "ffn_up.bias",
+            "use_bias": "ssm_in.bias",
+            "use_conv_bias": "ssm_conv1d.bias",
+        },
+    ),
     "qwen2": Naming("qwen2"),
     "qwen3": Naming("qwen3"),
     "qwen3moe": Naming(

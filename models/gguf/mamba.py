@@ -27,3 +27,21 @@ class GraniteHybridReader(ConfigReader):
             "num_experts_per_tok": self.get("expert_used_count"),
             "shared_intermediate_size": self.integer("expert_shared_feed_forward_length", width),
         }
+
+
+class NemotronReader(ConfigReader):
+    """Nemotron-H: layers have key heads, or the width of an MLP, or neither, and are state spaces."""
+
+    def special(self) -> dict[str, object]:
+        """See `ConfigReader`."""
+        inner, heads = self.integer("ssm.inner_size"), self.integer("ssm.time_step_rank")
+        if inner % heads:
+            rule = f"must be a multiple of ssm.time_step_rank={heads}"
+            raise self.metadata.invalid(f"{self.kind}.ssm.inner_size", rule)
+        parts = zip(self.key_heads(), self.by_layer("feed_forward_length"), strict=True)
+        types = ["attention" if keys else "mlp" if width else "mamba" for keys, width in parts]
+        return {
+            "layers_block_type": types,
+            "mamba_head_dim": inner // heads,
+            "partial_rotary_factor": 1.0,  # of nothing
+        }

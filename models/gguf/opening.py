@@ -17,7 +17,7 @@ from edgespec.models.gguf.config import ConfigReader
 from edgespec.models.gguf.gemma4 import Gemma4Reader
 from edgespec.models.gguf.header import Header, read_header
 from edgespec.models.gguf.hybrids import Lfm2Reader, Qwen35Reader
-from edgespec.models.gguf.mamba import GraniteHybridReader
+from edgespec.models.gguf.mamba import GraniteHybridReader, NemotronReader
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.gguf.tokenizer import tokenizer_files
 from edgespec.models.gguf.vocabulary import Vocabulary
@@ -36,6 +36,7 @@ _READERS = {
     "gemma4": Gemma4Reader,
     "granitehybrid": GraniteHybridReader,
     "lfm2": Lfm2Reader,
+    "nemotron_h": NemotronReader,
     "qwen35": Qwen35Reader,
 }
 _UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed

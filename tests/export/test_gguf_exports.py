@@ -14,8 +14,8 @@ pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without 
 
 # Experts with and without biases, states, fused and partly rotated projections, windows.
 FAMILIES = (
-    "gemma4_text", "glm4", "gpt_oss", "granitemoehybrid", "lfm2", "olmo3", "phi3", "qwen3_5_text",
-    "qwen3_moe",
+    "gemma4_text", "glm4", "gpt_oss", "granitemoehybrid", "lfm2", "nemotron_h", "olmo3", "phi3",
+    "qwen3_5_text", "qwen3_moe",
 )  # fmt: skip
 
 

@@ -120,6 +120,8 @@ FULL_PRECISION = {
     "granitemoehybrid-attention-alone-rope": {**GRANITE_4, "position_embedding_type": "rope"},
     "ministral": {},
     "ministral3": {},
+    "nemotron_h": {},
+    "nemotron_h-biases-bf16": {"mlp_bias": True, "use_bias": True, "dtype": torch.bfloat16},
     "olmo3": {},
     "smollm3": {},
     "phi3": {},

@@ -212,6 +212,8 @@ def test_layers_that_only_draft_are_no_layers(files, fields):
         ("lfm2", {"lfm2.attention.head_count_kv": [0, 2, 3]}, "must be a list of 3 equal numbers"),
         ("lfm2", {"lfm2.attention.head_count_kv": [0, 2]}, "must be a list of 3 equal numbers"),
         ("lfm2", {"lfm2.attention.head_count_kv": [0, 0, 0]}, "must be a list of 3 equal"),
+        ("nemotron_h", {"nemotron_h.ssm.inner_size": 73}, "multiple of ssm.time_step_rank=6"),
+        ("nemotron_h", {"nemotron_h.feed_forward_length": [0] * 5}, "not all of them 0"),
         ("qwen3_5_text", {"qwen35.ssm.group_count": 3}, "must be a multiple of ssm.group_count=3"),
         ("qwen3_5_text", {"qwen35.ssm.inner_size": 33}, "must be a multiple of ssm.time_step"),
         ("qwen3_5_text", {"qwen35.ssm.inner_size": 2**30}, "has shape .* config.json asks for"),

@@ -53,12 +53,14 @@ SIZES = {
     "granitemoe": _FACTORS,
     "granitemoehybrid": {**_FACTORS, "mamba_n_groups": 2},
     "lfm2": {"num_hidden_layers": 3},
+    "nemotron_h": {"layer_norm_epsilon": 1e-5},
     "olmo3": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "olmoe": {"norm_topk_prob": False},
     "qwen3_5_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 7},
 }  # fmt: skip
-_NEVER_TIED, _ALWAYS_TIED = ("gpt_oss", "olmoe"), ("gemma2",)  # which have no output projection
+# The last have no output projection.
+_NEVER_TIED, _ALWAYS_TIED = ("gpt_oss", "nemotron_h", "olmoe"), ("gemma2",)
 
 
 def close(name, architecture):

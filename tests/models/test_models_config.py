@@ -56,7 +56,11 @@ def test_absent_fields_take_transformers_defaults(model_type):
     head_dim = getattr(reference, "head_dim", None) or reference.hidden_size // 32
     assert config.head_dim == head_dim
     assert config.kv_heads == reference.num_key_value_heads
-    eps = {"stablelm": "layer_norm_eps", "lfm2": "norm_eps"}.get(model_type, "rms_norm_eps")
+    eps = {
+        "stablelm": "layer_norm_eps",
+        "lfm2": "norm_eps",
+        "nemotron_h": "layer_norm_epsilon",
+    }.get(model_type, "rms_norm_eps")
     assert config.norm_eps == getattr(reference, eps)
     assert config.context_length == reference.max_position_embeddings
     assert config.tied == getattr(reference, "tie_word_embeddings", False)
@@ -174,6 +178,18 @@ def test_eos_ids(folder, generation, config, expected):
         (
             {"model_type": "granitemoehybrid", "time_step_limit": [0.1, 1.0]},
             ["time_step_limit=[0.1, 1.0]", "no limits"],
+        ),
+        (
+            {"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe"]},
+            ["layer_types", "layer 1 is 'moe'"],
+        ),
+        (
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "M-*E"},
+            ["layer_types", "layer 3 is 'moe'"],
+        ),
+        (
+            {"model_type": "nemotron_h", "layers_block_type": ["mlp"], "mlp_hidden_act": "silu"},
+            ["mlp_hidden_act='silu'", "only relu2"],
         ),
         (
             {"model_type": "granite", "layer_types": ["attention", "mamba"]},

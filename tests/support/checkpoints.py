@@ -44,6 +44,8 @@ from transformers import (
     MinistralForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
     Olmo3Config,
@@ -107,6 +109,7 @@ ARCHITECTURES = {
     "ministral": (MinistralConfig, MinistralForCausalLM),
     "ministral3": (Ministral3Config, Ministral3ForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
+    "nemotron_h": (NemotronHConfig, NemotronHForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
     "olmo3": (Olmo3Config, Olmo3ForCausalLM),
     "olmoe": (OlmoeConfig, OlmoeForCausalLM),
@@ -120,7 +123,7 @@ ARCHITECTURES = {
     "stablelm": (StableLmConfig, StableLmForCausalLM),
 }
 
-RECURRENT = ("granitemoehybrid", "lfm2", "qwen3_5_text")
+RECURRENT = ("granitemoehybrid", "lfm2", "nemotron_h", "qwen3_5_text")
 """Those with recurrent layers."""
 
 MIXTURES = ("gpt_oss", "granitemoe", "olmoe", "qwen3_moe")
@@ -200,6 +203,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
         },
     },
     "mistral": {"sliding_window": None},
+    "nemotron_h": {
+        "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba"],
+        "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 3, "ssm_state_size": 24,
+    },
     "olmo3": {
         "sliding_window": 40, "layer_types": _MIXED,
         "rope_parameters": {

@@ -42,7 +42,8 @@ def converted(
         elif ".input_linear" in name or ".output_linear" in name:
             yield from _granite(name, values, bool(config.get("num_local_experts")))
         else:
-            own = name.replace(".dt_bias", ".dt_proj.bias")
+            own = name.replace(".mixer.dt_bias", ".mixer.dt.bias")
+            own = own.replace(".dt_bias", ".dt_proj.bias")
             own += ".weight" if own.endswith(("sinks", "layer_scalar")) else ""
             yield own, _stored(kind, name, values, config)
     for name, each in experts.items():
@@ -80,9 +81,9 @@ def _stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Val
         return halves.swapaxes(1, 2).reshape(values.shape)
     if name.endswith((".conv.conv.weight", ".conv1d.weight")):
         values = values[:, 0]
-    if name.endswith(".mamba.norm.weight"):
-        return values.reshape(config["mamba_n_groups"], -1)
-    if ".mamba." in name and name.endswith((".A_log", ".D")):
+    if name.endswith((".mamba.norm.weight", ".mixer.norm.weight")):
+        return values.reshape(config.get("mamba_n_groups") or config["n_groups"], -1)
+    if (".mamba." in name or ".mixer." in name) and name.endswith((".A_log", ".D")):
         return (-np.exp(values) if name.endswith("A_log") else values)[:, None]
     if ".linear_attn." in name:
         return _tiled(name, -np.exp(values) if name.endswith("A_log") else values, config)

@@ -33,6 +33,7 @@ KINDS = {
     "llama": gguf.MODEL_ARCH.LLAMA,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "mistral": gguf.MODEL_ARCH.LLAMA,
+    "nemotron_h": gguf.MODEL_ARCH.NEMOTRON_H,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
     "olmo3": gguf.MODEL_ARCH.OLMO2,
     "olmoe": gguf.MODEL_ARCH.OLMOE,
@@ -114,7 +115,7 @@ def write_gguf(
     for key, value in {**_numbers(name, config), **_vocabulary(folder), **metadata}.items():
         _add(writer, key, value)
     tensors = SafetensorsFolder(folder)
-    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(kind, _numbers(name, config)[f"{name}.block_count"])
     read = {
         each: tensors.read(each)
         for each in sorted(tensors.names)
@@ -166,7 +167,7 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         config["num_experts_per_tok"] *= bool(config["num_experts"])
     numbers = {
         "attention.layer_norm_rms_epsilon": config.get("norm_eps") or config.get("rms_norm_eps"),
-        "rope.freq_base": float(config.get("rope_theta") or rope["rope_theta"]),
+        "rope.freq_base": float(config.get("rope_theta") or rope.get("rope_theta", 1e4)),
         "rope.dimension_count": int(head_dim * rope.get("partial_rotary_factor", 1.0)),
         **{name: config.get(own) for name, own in _INTEGERS.items()},
         **{name: float(config[own]) for name, own in _NUMBERS.items() if config.get(own)},
@@ -200,6 +201,23 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
                 "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
                 "ssm.time_step_rank": config["mamba_n_heads"],
             }
+    if config["model_type"] == "nemotron_h":
+        kinds = config["layers_block_type"]
+        numbers |= {
+            "block_count": len(kinds),
+            "attention.head_count_kv": [config["num_key_value_heads"] * (each == "full_attention")
+                                        for each in kinds],
+            "feed_forward_length": [config["intermediate_size"] * (each == "mlp")
+                                    for each in kinds],
+            "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+            "attention.layer_norm_epsilon": float(config["layer_norm_epsilon"]),
+            "expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
+            "ssm.conv_kernel": config["conv_kernel"],
+            "ssm.state_size": config["ssm_state_size"],
+            "ssm.group_count": config["n_groups"],
+            "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
+            "ssm.time_step_rank": config["mamba_num_heads"],
+        }  # fmt: skip
     if config["model_type"] == "qwen3_5_text":
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
