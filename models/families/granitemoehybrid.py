@@ -56,9 +56,9 @@ class GraniteMoeHybrid(GraniteMoe):
         """Returns the attention or the state space of a layer."""
         if index not in self.config.recurrent:
             return self.attention(index)
-        attention = self.attention(index)
-        layer = self._mamba().layer(self, f"{self.layers}.{index}.mamba", attention.norm)
-        return replace(layer, output_factor=attention.output_factor)
+        name, factor = f"{self.layers}.{index}", self.config.fields.number("residual_multiplier")
+        norm = self.norm(f"{name}.input_layernorm", self.config.hidden_size)
+        return replace(self._mamba().layer(self, f"{name}.mamba", norm), output_factor=factor)
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""

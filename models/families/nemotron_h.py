@@ -49,9 +49,9 @@ class NemotronH(Llama):
 
     @classmethod
     def usual(cls, fields: Fields) -> Fields:
-        """Returns a config with the types of all layers, of which MLPs have neither window nor state.
+        """Returns a config with the types of all layers, which older ones have as signs.
 
-        Older configs have them as a pattern of signs.
+        In `layer_types` MLPs are attentions, which have no state either.
         """
         values = dict(fields.values)
         pattern = fields.get("hybrid_override_pattern")

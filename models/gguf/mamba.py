@@ -30,7 +30,7 @@ class GraniteHybridReader(ConfigReader):
 
 
 class NemotronReader(ConfigReader):
-    """Nemotron-H: layers have key heads, or the width of an MLP, or neither, and are state spaces."""
+    """Nemotron-H: layers have key heads, or an MLP's width, or are state spaces."""
 
     def special(self) -> dict[str, object]:
         """See `ConfigReader`."""

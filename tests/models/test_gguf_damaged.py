@@ -25,8 +25,11 @@ _HUGE = (0, 1, 0x7F, 0xFF, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1,
 
 SMALL = {"hidden_size": 32, "intermediate_size": 32, "head_dim": 8}
 MORE = {
+    "gemma4_text": {},
     "gpt_oss": {},
+    "granitemoehybrid": {"num_local_experts": 3},
     "lfm2": {},
+    "nemotron_h": {},
     "qwen3_5_text": {"num_hidden_layers": 4, "layer_types": None, "linear_key_head_dim": 8},
     "qwen3_moe": {"num_experts": 3, "moe_intermediate_size": 32},
 }

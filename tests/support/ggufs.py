@@ -124,7 +124,8 @@ def write_gguf(
     for each, values in converted(name, read, config):
         place = names.get_name(each, try_suffixes=(".weight", ".bias")) or each
         quantized = (values.ndim > 1 and each.endswith("_proj.weight")) or values.ndim == 2
-        short = "conv" in each or ".bias" in each or each.endswith("_bias")
+        short = "conv" in each or ".bias" in each
+        short |= each.endswith(("_bias", ".A_log", ".D", "norm.weight"))
         used = GGMLQuantizationType[encoding if quantized and not short else "F32"]
         writer.add_tensor(place, _quantized(values, used), raw_dtype=used)
     for each, values in {**_frequencies(config), **(extra or {})}.items():
