@@ -29,7 +29,7 @@ MORE = {
     "gpt_oss": {},
     "granitemoehybrid": {"num_local_experts": 3},
     "lfm2": {},
-    "nemotron_h": {},
+    "nemotron_h": {"mamba_num_heads": 4, "mamba_head_dim": 8, "n_groups": 2},
     "qwen3_5_text": {"num_hidden_layers": 4, "layer_types": None, "linear_key_head_dim": 8},
     "qwen3_moe": {"num_experts": 3, "moe_intermediate_size": 32},
 }
