@@ -55,10 +55,11 @@ ROOMS = {
     "models": Room(
         ("models/**/*.py",),
         7000,
-        7900,
-        "two dozen families, six formats of weights, drafters of blocks in three layouts",
+        8200,
+        "thirty families, four of them with states, six formats of weights, drafters of blocks in three "
+        "layouts",
     ),
-    "export": Room(("export/**/*.py",), 5000, 5900, "graphs of other programs, portable graphs"),
+    "export": Room(("export/**/*.py",), 5000, 5800, "graphs of other programs, portable graphs"),
     "runtime": Room(
         ("runtime/**/*.py",),
         9000,
@@ -67,14 +68,14 @@ ROOMS = {
         "devices (2,100), penalties, grammars that are tried in a process with limits, and calls "
         "that are checked against schemas which grammars cannot hold (150)",
     ),
-    "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4000),
+    "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4200, "state spaces (Mamba-2)"),
     "training": Room(("edgespec/training/**/*.py", "models/training/**/*.py"), 3000, 3000),
     "tests": Room(
         ("tests/**/*.py",),
         25000,
         35800,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
-        "and formats of weights against transformers (7,300), makers of small models (4,600)",
+        "and formats of weights against transformers (7,500), makers of small models (4,600)",
     ),
     "benchmarks": Room(("benchmarks/**/*.py",), 5000, 5100, "attacks on the server"),
     "results": Room(("benchmarks/RESULTS.md",), 700, 700),

@@ -25,7 +25,7 @@ from edgespec.export.native.weights import TileWeights
 from edgespec.export.sources.vocabulary import end_ids
 from edgespec.export.storage import ExportOptions, Storage, stored
 from edgespec.models import Attention, Checkpoint, Decoder, Injection, Mlp, MlpAndMoe, Moe, Rope
-from edgespec.models.layers import Shapes
+from edgespec.models.layers import PlainMlp, Shapes
 
 Progress = Callable[[str, int, int], None]
 """Called with a role's name, the number of weights written so far and the total number."""
@@ -147,7 +147,7 @@ def described(decoder: Decoder) -> Iterator[Sublayer]:
                 moe, beside = each.moe, each.mlp.up.out_features
                 inner, experts = moe.experts[0].up.out_features, len(moe.experts)
                 yield Sublayer(number, MLP, inner, experts, moe.top_k, beside)
-            elif isinstance(each, Mlp):
+            elif isinstance(each, Mlp | PlainMlp):
                 yield Sublayer(number, MLP, each.up.out_features)
             else:
                 yield Sublayer(number, RECURRENT)

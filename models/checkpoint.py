@@ -11,7 +11,7 @@ from edgespec.models.config import ModelConfig
 from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
-from edgespec.models.families.gemma4 import Gemma4
+from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
 from edgespec.models.families.glm import Glm, Glm4
 from edgespec.models.families.gpt_oss import GptOss
 from edgespec.models.families.granite import Granite
@@ -21,6 +21,7 @@ from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.ministral3 import Ministral3
+from edgespec.models.families.nemotron_h import NemotronH
 from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.olmo3 import Olmo3
 from edgespec.models.families.olmoe import Olmoe
@@ -29,6 +30,7 @@ from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.qwen3_5 import Qwen3_5
 from edgespec.models.families.qwen3_moe import Qwen3Moe
+from edgespec.models.families.qwen3_vl import Qwen3Vl
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, read_text
@@ -53,6 +55,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "gemma2": Gemma2,
     "gemma3_text": Gemma3,
     "gemma4_text": Gemma4,
+    "gemma4_unified_text": Gemma4Unified,
     "glm": Glm,
     "glm4": Glm4,
     "gpt_oss": GptOss,
@@ -65,6 +68,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "ministral": Mistral,
     "ministral3": Ministral3,
     "mistral": Mistral,
+    "nemotron_h": NemotronH,
     "olmo2": Olmo2,
     "olmo3": Olmo3,
     "olmoe": Olmoe,
@@ -73,6 +77,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "qwen3": Qwen3,
     "qwen3_5_text": Qwen3_5,
     "qwen3_moe": Qwen3Moe,
+    "qwen3_vl_text": Qwen3Vl,
     "smollm3": SmolLm3,
     "stablelm": StableLm,
 }

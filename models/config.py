@@ -23,7 +23,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 _SLIDING = "sliding_attention"
 # The last is what Granite 4 calls the first.
 _LAYER_TYPES = ("full_attention", _SLIDING, "attention")
-_RECURRENT_TYPES = ("conv", "linear_attention")
+_RECURRENT_TYPES = ("conv", "linear_attention", "mamba")
 
 
 @dataclass(frozen=True)

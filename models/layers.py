@@ -201,6 +201,22 @@ class Mlp(Compound):
 
 
 @dataclass(frozen=True)
+class PlainMlp(Compound):
+    """MLP without a gate: `down(relu(up(x))²)` (So et al., Primer, 2021).
+
+    Attributes:
+        up: [hidden] to [intermediate].
+        down: [intermediate] to [hidden].
+    """
+
+    norm: Norm
+    up: Linear
+    down: Linear
+    post_norm: Norm | None = None
+    output_factor: float = 1.0
+
+
+@dataclass(frozen=True)
 class Convolution:
     """Convolution of each channel with its last positions.
 
@@ -210,15 +226,18 @@ class Convolution:
         weight: Name of the [channels, 1, size] tensor.
         channels: Number of channels.
         size: Number of positions, the current one included.
+        bias: Name of the [channels] tensor that is added; None: nothing is.
     """
 
     weight: str
     channels: int
     size: int
+    bias: str | None = None
 
     def tensors(self) -> Shapes:
-        """Returns name and shape of its tensor."""
-        return {self.weight: (self.channels, 1, self.size)}
+        """Returns names and shapes of its tensors."""
+        bias: Shapes = {} if self.bias is None else {self.bias: (self.channels,)}
+        return {self.weight: (self.channels, 1, self.size), **bias}
 
 
 @dataclass(frozen=True)
@@ -284,6 +303,50 @@ class GatedDelta(Compound):
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
         heads: Shapes = dict.fromkeys((self.log_decay, self.decay_bias), (self.value_heads,))
+        return super().tensors() | heads
+
+
+@dataclass(frozen=True)
+class StateSpace(Compound):
+    """State space model (Dao and Gu, Mamba-2, 2024), behind a short convolution.
+
+    A head's state S is a [state_size, head_size] matrix. At each position, with value v, and key k
+    and query q of the head's group: S is multiplied by exp(decay * step), then k (step v) is added,
+    and q S + skip * v is the result. Results times the SiLU of gates are normalized by group.
+
+    Attributes:
+        inner: [hidden] to gates and values of all heads, keys and queries of all groups, and a step
+            a of each head, see `log_decay`.
+        convolution: Applied to values, keys and queries, with a SiLU behind it.
+        log_decay: Name of a [heads] tensor A; the decay is -exp(A), and a step softplus(a + bias).
+        step_bias: Name of the [heads] tensor with that bias.
+        skip: Name of the [heads] tensor.
+        result_norm: Of heads * head_size values, of which those of a group are normalized together.
+        out: [heads * head_size] to [hidden].
+        groups: Number of groups.
+        heads: Number of heads, a multiple of groups.
+        head_size: Size of a value.
+        state_size: Size of a key.
+    """
+
+    norm: Norm
+    inner: Linear
+    convolution: Convolution
+    log_decay: str
+    step_bias: str
+    skip: str
+    result_norm: Norm
+    out: Linear
+    groups: int
+    heads: int
+    head_size: int
+    state_size: int
+    post_norm: Norm | None = None
+    output_factor: float = 1.0
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        heads = dict.fromkeys((self.log_decay, self.step_bias, self.skip), (self.heads,))
         return super().tensors() | heads
 
 
@@ -370,10 +433,10 @@ class Injection(Compound):
     output_factor: float = 1.0
 
 
-Recurrent = ShortConvolution | GatedDelta
+Recurrent = ShortConvolution | GatedDelta | StateSpace
 """A sublayer that carries something from position to position besides keys and values."""
 
-Sublayer = Attention | Mlp | Moe | MlpAndMoe | Injection | Recurrent
+Sublayer = Attention | Mlp | PlainMlp | Moe | MlpAndMoe | Injection | Recurrent
 """A part of a layer that reads the residual stream and adds its output to it."""
 
 

@@ -18,7 +18,7 @@ from edgespec.bundle.sublayers import rope_inputs
 from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
-from edgespec.export.native.recurrent import lower_convolution, lower_delta
+from edgespec.export.native.recurrent import lower_recurrent
 from edgespec.models import (
     Attention,
     Injection,
@@ -27,7 +27,6 @@ from edgespec.models import (
     MlpAndMoe,
     Moe,
     Norm,
-    ShortConvolution,
     Sublayer,
     TensorSource,
 )
@@ -36,6 +35,7 @@ from edgespec.models.layers import (
     ClampedSwiglu,
     LayerInputs,
     LayerNorm,
+    PlainMlp,
     Recurrent,
 )
 
@@ -208,7 +208,7 @@ class LayerGraph(ABC):
         self,
         x: str,
         number: int,
-        sublayer: Attention | Mlp | Injection | Recurrent,
+        sublayer: Attention | Mlp | PlainMlp | Injection | Recurrent,
         residual: str = "",
         factor: float = 1.0,
     ) -> str:
@@ -226,14 +226,15 @@ class LayerGraph(ABC):
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
             inner, last = self.gated(both, sublayer.activation), sublayer.down
+        elif isinstance(sublayer, PlainMlp):
+            inner = self.graph.op("Relu", self.linear(x, sublayer.up))
+            inner, last = self.graph.op("Mul", inner, inner), sublayer.down
         elif isinstance(sublayer, Injection):
             gate = self.linear(x, sublayer.gate)
             both = self.graph.op("Concat", gate, self.layer_inputs[number], axis=-1)
             inner, last = self.gated(both, sublayer.activation), sublayer.out
-        elif isinstance(sublayer, ShortConvolution):
-            inner, last = lower_convolution(self, x, number, sublayer), sublayer.out
         else:
-            inner, last = lower_delta(self, x, number, sublayer), sublayer.out
+            inner, last = lower_recurrent(self, x, number, sublayer), sublayer.out
         return self.linear(inner, last, residual=residual, factor=factor)
 
     def attended(self, x: str, number: int, layer: Attention) -> str:

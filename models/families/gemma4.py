@@ -9,14 +9,14 @@ from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma4_experts import beside_experts, stacked_experts
 from edgespec.models.families.layer_inputs import SIZE, with_layer_inputs
-from edgespec.models.layers import Norm
+from edgespec.models.layers import Mlp, Norm
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Decoder, Mlp, MlpAndMoe
+    from edgespec.models.layers import Attention, Decoder, MlpAndMoe
     from edgespec.models.rope import Rope
     from edgespec.models.tensors import TensorSource
 
@@ -92,7 +92,9 @@ class Gemma4(Gemma2):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights with each expert's matrices as tensors of their own."""
-        if not self.config.fields.flag("enable_moe_block"):
+        layer = self.feed_forward(0)
+        # GGUF files have the experts as they are.
+        if isinstance(layer, Mlp) or layer.moe.experts[0].gate.weight in tensors.names:
             return tensors
         return stacked_experts(self.config, tensors)
 
@@ -193,3 +195,15 @@ class Gemma4(Gemma2):
                 name, f"leaves no keys and values for layer {index} to read"
             )
         return alike[-1]
+
+
+class Gemma4Unified(Gemma4):
+    """Gemma 4 without experts and layers' own inputs, with other defaults."""
+
+    models: ClassVar[str] = "Gemma 4 12B, text only"
+    defaults: ClassVar[Mapping[str, object]] = {
+        **Gemma4.defaults,
+        "max_position_embeddings": 262_144,
+        "sliding_window": 1024,
+        SIZE: None,
+    }

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.expert_tensors import ByteSource
-    from edgespec.models.layers import Moe
+    from edgespec.models.layers import Mlp, MlpAndMoe, Moe
     from edgespec.models.tensors import TensorSource
 
 
@@ -30,20 +30,27 @@ class GraniteMoe(Granite):
         "num_experts_per_tok": 2,
     }
 
-    def feed_forward(self, index: int) -> Moe:
+    def feed_forward(self, index: int) -> Mlp | Moe | MlpAndMoe:
         """Returns the mixture of experts of a layer."""
-        layer = mixture(self, self.mlp(index), index, self.config.intermediate_size)
+        return self.mixture(index)
+
+    def mixture(self, index: int) -> Moe:
+        """Returns the mixture of experts of a layer."""
+        width = self.config.fields.integer("intermediate_size")
+        layer = mixture(self, self.mlp(index), index, width)
         router = f"model.layers.{index}.block_sparse_moe.router.layer.weight"
         inputs, count = layer.router.in_features, layer.router.out_features
         return replace(layer, router=Linear(router, inputs, count), normalized=True)
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights with each expert's matrices as tensors of their own."""
+        if self.mixture(0).experts[0].gate.weight in tensors.names:  # as in GGUF files
+            return tensors
         parts = dict[str, Part]()
         for index in range(self.config.num_layers):
             name = f"model.layers.{index}.block_sparse_moe"
-            experts = self.feed_forward(index).experts
-            hidden, width = self.config.hidden_size, self.config.intermediate_size
+            experts = self.mixture(index).experts
+            hidden, width = self.config.hidden_size, experts[0].gate.out_features
             shapes = (len(experts), 2 * width, hidden), (len(experts), hidden, width)
             first = Stack(f"{name}.input_linear.weight", "rows", shapes[0])
             last = Stack(f"{name}.output_linear.weight", "rows", shapes[1])

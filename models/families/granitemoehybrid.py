@@ -1,42 +1,64 @@
-"""Granite 4, as far as its layers are attention and an MLP."""
+"""Granite 4: state spaces (Mamba-2) in most layers or none, with or without experts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from edgespec.models.families.granite import Granite
+from edgespec.models.config import activation_of
+from edgespec.models.families.granitemoe import GraniteMoe
+from edgespec.models.families.mamba import Mamba
 from edgespec.models.families.partly_rotated import split
+from edgespec.models.layers import MlpAndMoe
 from edgespec.models.parts import Part, Parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.config import ModelConfig
-    from edgespec.models.layers import Attention
+    from edgespec.models.fields import Fields
+    from edgespec.models.layers import Attention, Mlp, Sublayer
     from edgespec.models.tensors import TensorSource
 
 
-class GraniteMoeHybrid(Granite):
-    """Granite 3 with fused projections in the MLP, and RoPE only if the config asks for it."""
+class GraniteMoeHybrid(GraniteMoe):
+    """Granite 3 with an MLP beside its experts, state spaces, and RoPE only if it is asked for."""
 
+    models: ClassVar[str] = "Granite 4, with state spaces and experts or without"
     defaults: ClassVar[Mapping[str, object]] = {
-        **Granite.defaults,
-        "num_local_experts": 8,
+        **GraniteMoe.defaults,
         "shared_intermediate_size": 1024,
+        "mamba_n_heads": 128,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 256,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "mamba_conv_bias": True,
     }
 
     def __init__(self, config: ModelConfig) -> None:
         fields = config.fields
-        if fields.get("num_local_experts"):
-            raise fields.unsupported("num_local_experts", "use a model without experts")
-        if fields.get("layer_types") is None:
-            raise fields.unsupported("layer_types", "without it, all layers carry a state (Mamba)")
-        if fields.get("position_embedding_type") not in (None, "rope"):
-            raise fields.unsupported("position_embedding_type", "use 'rope' or null")
+        if fields.get("position_embedding_type") not in (None, "nope", "rope"):
+            raise fields.unsupported("position_embedding_type", "use 'rope', 'nope' or null")
         super().__init__(
             replace(config, intermediate_size=fields.integer("shared_intermediate_size"))
         )
+
+    @classmethod
+    def usual(cls, fields: Fields) -> Fields:
+        """Returns a config with the types of all layers."""
+        if fields.get("layer_types") is not None:
+            return fields
+        types = ["mamba"] * fields.integer("num_hidden_layers", most=2**12)
+        return replace(fields, values={**fields.values, "layer_types": types})
+
+    def mixer(self, index: int) -> Sublayer:
+        """Returns the attention or the state space of a layer."""
+        if index not in self.config.recurrent:
+            return self.attention(index)
+        name, factor = f"{self.layers}.{index}", self.config.fields.number("residual_multiplier")
+        norm = self.norm(f"{name}.input_layernorm", self.config.hidden_size)
+        return replace(self._mamba().layer(self, f"{name}.mamba", norm), output_factor=factor)
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""
@@ -44,11 +66,45 @@ class GraniteMoeHybrid(Granite):
         turned = self.config.fields.get("position_embedding_type") == "rope"
         return attention if turned else replace(attention, rope="")
 
+    def feed_forward(self, index: int) -> Mlp | MlpAndMoe:
+        """Returns the MLP of a layer, which may have a mixture of experts beside it."""
+        mlp = self.mlp(index)
+        if not self.config.fields.get("num_local_experts"):
+            return mlp
+        return MlpAndMoe(
+            replace(mlp, norm=None, output_factor=1.0),
+            replace(self.mixture(index), norm=None, output_factor=1.0),
+            norm=mlp.norm,
+            output_factor=mlp.output_factor,
+        )
+
     def arranged(self, tensors: TensorSource) -> TensorSource:
-        """Returns the weights; files have one tensor for gate and up."""
+        """Returns the weights; files have one tensor for gate and up, GGUF's are as they are."""
+        if self.config.fields.get("num_local_experts"):
+            tensors = super().arranged(tensors)
         parts = dict[str, Part]()
         for index in range(self.config.num_layers):
             name, mlp = f"model.layers.{index}.shared_mlp", self.mlp(index)
-            parts |= split(f"{name}.input_linear.weight", mlp.gate, mlp.up)
-            parts |= split(f"{name}.output_linear.weight", mlp.down)
-        return super().arranged(Parts(tensors, parts))
+            if f"{name}.input_linear.weight" in tensors.names:
+                parts |= split(f"{name}.input_linear.weight", mlp.gate, mlp.up)
+                parts |= split(f"{name}.output_linear.weight", mlp.down)
+        return Parts(tensors, parts)
+
+    def _mamba(self) -> Mamba:
+        fields, hidden = self.config.fields, self.config.hidden_size
+        if activation_of(fields, self.activation_field) != "silu":
+            raise fields.unsupported(self.activation_field, "only silu is, of state spaces")
+        heads, width = (fields.integer(f"mamba_{name}") for name in ("n_heads", "expand"))
+        width *= hidden
+        size = fields.get("mamba_d_head")
+        if width % heads or size not in (None, "auto", width // heads):
+            raise fields.invalid("mamba_d_head", f"times mamba_n_heads={heads} must be {width}")
+        return Mamba(
+            heads=heads,
+            head_size=width // heads,
+            groups=fields.integer("mamba_n_groups"),
+            state_size=fields.integer("mamba_d_state"),
+            kernel=fields.integer("mamba_d_conv"),
+            conv_bias=fields.flag("mamba_conv_bias"),
+            bias=fields.flag("mamba_proj_bias"),
+        )

@@ -60,14 +60,8 @@ class Llama:
             UnsupportedModelError: A field needs something that is not implemented.
             CheckpointError: A field is missing or has an invalid value.
         """
-        config = self.config
-        if config.recurrent:
-            raise config.fields.unsupported(
-                "layer_types", f"{config.model_type} models have attention in every layer"
-            )
-        return self.of_layers(
-            (self.attention(index), self.feed_forward(index)) for index in range(config.num_layers)
-        )
+        layers = range(self.config.num_layers)
+        return self.of_layers((self.mixer(index), self.feed_forward(index)) for index in layers)
 
     def of_layers(self, layers: Iterable[tuple[Sublayer, ...]]) -> Decoder:
         """Returns the description of a model with these layers."""
@@ -93,6 +87,14 @@ class Llama:
     def ropes(self) -> dict[str, Rope]:
         """Returns the rotation tables by the names that attentions refer to."""
         return {DEFAULT_ROPE: rope_from_config(self.config.fields, self.config.head_dim)}
+
+    def mixer(self, index: int) -> Sublayer:
+        """Returns what a layer reads earlier positions with: its attention, in most families."""
+        if self.config.recurrent:
+            raise self.config.fields.unsupported(
+                "layer_types", f"{self.config.model_type} models have attention in every layer"
+            )
+        return self.attention(index)
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgespec.models.gguf.names import Naming
+from edgespec.models.gguf.names import EXPERT, Naming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,21 @@ _NORMS_BEHIND = {
 }
 _NORMS_AROUND = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
 _MIXTURE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+_GRANITE = {
+    "embedding_multiplier": "embedding_scale",
+    "attention_multiplier": "attention.scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+_MAMBA = {
+    "ssm_in": "in_proj",
+    "ssm_conv1d": "conv1d",
+    "ssm_dt.bias": "dt_bias",
+    "ssm_a": "A_log",
+    "ssm_d": "D",
+    "ssm_norm": "norm",
+    "ssm_out": "out_proj",
+}
 
 ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming("llama", interleaved=True),
@@ -28,13 +43,53 @@ ARCHITECTURES: Mapping[str, Naming] = {
     "granite": Naming(
         "granite",
         interleaved=True,
-        numbers={
-            "embedding_multiplier": "embedding_scale",
-            "attention_multiplier": "attention.scale",
-            "residual_multiplier": "residual_scale",
-            "logits_scaling": "logit_scale",
-        },
+        numbers=_GRANITE,
         only={"rope.scaling.finetuned": (None, True)},  # False stands for no RoPE
+    ),
+    "granitehybrid": Naming(
+        "granitemoehybrid",
+        {
+            **{place: f"mamba.{name}" for place, name in _MAMBA.items()},
+            "ffn_gate_inp": "block_sparse_moe.router.layer",
+            "ffn_gate_shexp": "mlp.gate_proj",
+            "ffn_up_shexp": "mlp.up_proj",
+            "ffn_down_shexp": "mlp.down_proj",
+        },
+        interleaved=True,
+        numbers=_GRANITE,
+        present={"mamba_conv_bias": "ssm_conv1d.bias", "mamba_proj_bias": "ssm_in.bias"},
+    ),
+    "granitemoe": Naming(
+        "granitemoe",
+        {"ffn_gate_inp": "block_sparse_moe.router.layer"},
+        interleaved=True,
+        numbers=_GRANITE,
+        integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
+    ),
+    "nemotron_h": Naming(
+        "nemotron_h",
+        {
+            **{place: f"mixer.{name}" for place, name in _MAMBA.items()},
+            "attn_norm": "norm",
+            **{f"attn_{name}": f"mixer.{name}_proj" for name in "qkv"},
+            "attn_output": "mixer.o_proj",
+            "ffn_up": "mixer.up_proj",
+            "ffn_down": "mixer.down_proj",
+        },
+        layers="backbone.layers",
+        model={"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"},
+        integers={
+            "mamba_num_heads": "ssm.time_step_rank",
+            "n_groups": "ssm.group_count",
+            "ssm_state_size": "ssm.state_size",
+            "conv_kernel": "ssm.conv_kernel",
+        },
+        numbers={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"},
+        present={
+            "mlp_bias": "ffn_up.bias",
+            "use_bias": "ssm_in.bias",
+            "use_conv_bias": "ssm_conv1d.bias",
+        },
     ),
     "qwen2": Naming("qwen2"),
     "qwen3": Naming("qwen3"),
@@ -43,6 +98,7 @@ ARCHITECTURES: Mapping[str, Naming] = {
         integers={**_MIXTURE, "moe_intermediate_size": "expert_feed_forward_length"},
         constants={"norm_topk_prob": True},
     ),
+    "qwen3vl": Naming("qwen3_vl_text"),
     "qwen35": Naming(
         "qwen3_5_text",
         layer={
@@ -137,6 +193,30 @@ ARCHITECTURES: Mapping[str, Naming] = {
         window=True,
         widest=62,
         constants={"sliding_window_pattern": 6, "rope_local_base_freq": 10_000.0},
+    ),
+    "gemma4": Naming(
+        "gemma4_text",
+        {
+            **_NORMS_AROUND,
+            "post_ffw_norm_1": "post_feedforward_layernorm_1",
+            "post_ffw_norm_2": "post_feedforward_layernorm_2",
+            "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+            "ffn_gate_inp.scale": "router.scale",
+            "ffn_gate_inp": "router.proj",
+            "ffn_gate_up_exps": f"{EXPERT[1:]}gate_up_proj",
+            "ffn_down_exps": f"{EXPERT[1:]}down_proj",
+            "ffn_down_exps.scale": "router.per_expert_scale",
+            "layer_output_scale.weight": "layer_scalar",
+            "inp_gate": "per_layer_input_gate",
+            "proj": "per_layer_projection",
+            "post_norm": "post_per_layer_input_norm",
+        },
+        model={
+            "per_layer_token_embd": "model.embed_tokens_per_layer",
+            "per_layer_model_proj": "model.per_layer_model_projection",
+            "per_layer_proj_norm": "model.per_layer_projection_norm",
+        },
+        window=True,
     ),
 }
 """What can be read, by `general.architecture`; Mistral's older models are stored as `llama`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError
+from edgespec.models.gguf.names import FACTORS
 from edgespec.models.gguf.tensors import stored_rows, turned_back
 from edgespec.models.rope import DEFAULT_THETA
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 _SIZES = {
     "hidden_size": "embedding_length",
-    "intermediate_size": "feed_forward_length",
     "num_attention_heads": "attention.head_count",
     "max_position_embeddings": "context_length",
 }
@@ -38,9 +38,6 @@ _ROPE = {
 
 _PRESENT = {"attention_bias": "attn_q.bias", "mlp_bias": "ffn_gate.bias"}
 """Fields of config.json by the tensors of a layer whose presence they tell."""
-
-# llama.cpp divides the angles of each dimension by one of these, whatever the architecture.
-_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 
 
 class ConfigReader:
@@ -76,7 +73,7 @@ class ConfigReader:
             CheckpointError: A field is missing or has an invalid value.
             UnsupportedModelError: A field needs something that is not implemented.
         """
-        metadata, naming, head_dim = self.metadata, self._naming, self.head_dim
+        metadata, naming, head_dim = self.metadata, self._naming, self._key_length
         for name, allowed in naming.only.items():
             if self.get(name) not in allowed:
                 raise metadata.unsupported(f"{self.kind}.{name}", "use another file of the model")
@@ -89,7 +86,7 @@ class ConfigReader:
             "model_type": naming.model_type,
             "vocab_size": self._rows("token_embd.weight"),
             "num_key_value_heads": max(self.key_heads()),
-            "head_dim": head_dim,
+            "head_dim": self.head_dim,
             "rope_theta": metadata.number(f"{self.kind}.rope.freq_base", DEFAULT_THETA),
             "rope_scaling": self._rope(),
             "rope_parameters": {},  # not what a model of this kind has by default
@@ -102,6 +99,7 @@ class ConfigReader:
                 name: self._anywhere(place)
                 for name, place in {**_PRESENT, **naming.present}.items()
             },
+            "intermediate_size": max(self.by_layer("feed_forward_length")),
             **{name: self.integer(place) for name, place in {**_SIZES, **naming.integers}.items()},
             **{
                 name: metadata.number(f"{self.kind}.{place}")
@@ -143,6 +141,21 @@ class ConfigReader:
             raise self.metadata.invalid(f"{self.kind}.{name}", rule)
         return counts
 
+    def by_layer(self, name: str) -> list[int]:
+        """Returns a field of which each layer may have its own value, 0 among them.
+
+        Raises:
+            CheckpointError: It is neither a number nor a list of one for each layer.
+        """
+        value = self.get(name)
+        if not isinstance(value, list):
+            return [self.integer(name)] * self.layers
+        counts = [each for each in value if isinstance(each, int) and each >= 0]
+        if not self.layers <= len(counts) == len(value) or not any(counts):
+            rule = f"must be a list of {self.layers} numbers, not all of them 0"
+            raise self.metadata.invalid(f"{self.kind}.{name}", rule)
+        return counts[: self.layers]
+
     @property
     def layers(self) -> int:
         """Number of layers, without those behind the model that only draft."""
@@ -159,6 +172,10 @@ class ConfigReader:
         Raises:
             CheckpointError: The fields that it follows from are missing or invalid.
         """
+        return self._key_length
+
+    @property
+    def _key_length(self) -> int:
         usual = self.integer("embedding_length") // self._heads
         return self.integer("attention.key_length", max(usual, 1))
 
@@ -237,9 +254,7 @@ class ConfigReader:
         given: dict[str, object] = {
             name: self.metadata.get(f"{place}.{suffix}") for name, suffix in _ROPE.items()
         }
-        plain, short, long = (
-            self._factors(name) if name in self._entries else None for name in _FACTORS
-        )
+        plain, short, long = (self.factors(name) for name in FACTORS)
         if plain is not None:  # as Llama 3 has them; they change angles and no scores
             return {"rope_type": "llama3", "factors": plain}
         if short is not None and long is not None:
@@ -261,8 +276,14 @@ class ConfigReader:
         }
         return {"rope_type": kind, **given, **scales}
 
-    def _factors(self, name: str) -> list[float]:
-        """Factors of the angles of those dimensions of a head that are rotated."""
+    def factors(self, name: str) -> list[float] | None:
+        """Returns factors of the angles of those dimensions of a head that are rotated.
+
+        Raises:
+            CheckpointError: They are not as many as the metadata say.
+        """
+        if name not in self._entries:
+            return None
         entry, half = self._entries[name], self._rotated // 2
         if entry.shape != (half,):
             raise CheckpointError(

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 EXPERT = ".experts.{}."
 """In the name of a tensor that holds those of all experts, in place of the part with a number."""
 
+FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+"""Tensors by one of which llama.cpp divides the angles of each dimension."""
+
 _MODEL = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -46,6 +49,7 @@ class Naming:
         layer: What a layer has beside `_LAYER`, or under another name: the name in transformers
             by that in GGUF. Where GGUF has `.weight` or `.bias` and transformers has not, both are
             whole names, else both are without.
+        layers: What names of a layer's tensors begin with in transformers.
         model: The same for what is no part of a layer, beside `_MODEL`.
         interleaved: Whether the rows of query and key projections are stored so that dimensions
             that turn together are neighbours; transformers has them half a head apart.
@@ -64,6 +68,7 @@ class Naming:
 
     model_type: str
     layer: Mapping[str, str] = field(default_factory=dict)
+    layers: str = "model.layers"
     model: Mapping[str, str] = field(default_factory=dict)
     interleaved: bool = False
     norm_offset: float = 0.0
@@ -83,7 +88,7 @@ class Naming:
         if block is None:
             prefix, rest, places = "", name, {**_MODEL, **self.model}
         else:
-            prefix, rest = f"model.layers.{block[1]}.", block[2]
+            prefix, rest = f"{self.layers}.{block[1]}.", block[2]
             places = {**_LAYER, **self.layer}
         stem, _, kind = rest.rpartition(".")
         if rest in places:

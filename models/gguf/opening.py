@@ -15,8 +15,10 @@ from edgespec.errors import CheckpointError
 from edgespec.models.fields import Fields
 from edgespec.models.gguf.architectures import ARCHITECTURES
 from edgespec.models.gguf.config import ConfigReader
+from edgespec.models.gguf.gemma4 import Gemma4Reader
 from edgespec.models.gguf.header import Header, read_header
 from edgespec.models.gguf.hybrids import Lfm2Reader, Qwen35Reader
+from edgespec.models.gguf.mamba import GraniteHybridReader, NemotronReader
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.gguf.tokenizer import tokenizer_files
 from edgespec.models.gguf.vocabulary import Vocabulary
@@ -32,7 +34,13 @@ if TYPE_CHECKING:
 
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-_READERS = {"lfm2": Lfm2Reader, "qwen35": Qwen35Reader}
+_READERS = {
+    "gemma4": Gemma4Reader,
+    "granitehybrid": GraniteHybridReader,
+    "lfm2": Lfm2Reader,
+    "nemotron_h": NemotronReader,
+    "qwen35": Qwen35Reader,
+}
 _UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
 _TEMPLATE = "tokenizer.chat_template"
 # llama.cpp's numbers of ways to pool, of which 2 is the first token and 4 a ranking.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.models.entries import Entries, mapped
-from edgespec.models.gguf.names import EXPERT
+from edgespec.models.gguf.names import EXPERT, FACTORS
 from edgespec.models.parts import Part
 from edgespec.models.rope import rotation_order
 from edgespec.models.tensors import check_rows
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _TURNED = (".self_attn.q_proj.weight", ".self_attn.q_proj.bias",
            ".self_attn.k_proj.weight", ".self_attn.k_proj.bias")  # fmt: skip
 _CONVOLUTIONS = (".conv.conv.weight", ".conv1d.weight")
+_FLAT = (".A_log", ".D", ".mamba.norm.weight", ".mixer.norm.weight")  # by head, and by group
 _STORED_NORM = ".linear_attn.norm.weight"  # to which nothing was added
 _MOST_EXPERTS = 2**12
 
@@ -133,6 +134,8 @@ def _translated(entries: Mapping[str, Entry], naming: Naming) -> Iterator[tuple[
     """Yields names and places of tensors as transformers has them."""
     for stored, entry in entries.items():
         name, shape = naming.translated(stored), entry.shape
+        if stored in FACTORS:  # part of the config
+            continue
         # Experts lie one behind the other, each as a matrix or bias of its own would.
         fits = len(shape) == 3 or (len(shape) == 2 and entry.encoding.block == 1)
         if EXPERT in name and name != stored and fits and shape[0] <= _MOST_EXPERTS:
@@ -143,6 +146,8 @@ def _translated(entries: Mapping[str, Entry], naming: Naming) -> Iterator[tuple[
                 yield own, replace(entry, shape=shape[1:], start=start, nbytes=nbytes)
         elif name.endswith(_CONVOLUTIONS) and len(shape) == 2:
             yield name, replace(entry, shape=(shape[0], 1, shape[1]))
+        elif name.endswith(_FLAT):
+            yield name, replace(entry, shape=(math.prod(shape),))
         else:
             yield name, entry
 

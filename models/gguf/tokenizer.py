@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from edgespec.models.gguf.splitting import SPLITTINGS
-from edgespec.models.gguf.vocabulary import NORMAL, SENTENCEPIECE, SPACE
+from edgespec.models.gguf.vocabulary import BYTE_LEVEL, MERGED, NORMAL, SENTENCEPIECE, SPACE
 
 if TYPE_CHECKING:
     from edgespec.models.gguf.vocabulary import Vocabulary
@@ -24,7 +24,7 @@ def tokenizer_files(vocabulary: Vocabulary) -> dict[str, str]:
         UnsupportedModelError: The tokenizer is not supported.
         CheckpointError: Something that it needs is missing or contradicts itself.
     """
-    parts = _sentencepiece if vocabulary.kind == SENTENCEPIECE else _byte_level
+    parts = _byte_level if vocabulary.kind == BYTE_LEVEL else _sentencepiece
     content, begins = parts(vocabulary)
     first = vocabulary.special("bos")
     begins = vocabulary.flag("add_bos_token", begins) and first is not None
@@ -87,7 +87,8 @@ def _sentencepiece(vocabulary: Vocabulary) -> tuple[dict[str, object], bool]:
 
     Characters that are no tokens become bytes.
     """
-    prefix = vocabulary.flag("add_space_prefix", True)
+    merged = vocabulary.kind == MERGED
+    prefix = vocabulary.flag("add_space_prefix", not merged)
     spaces: dict[str, object] = {
         "type": "Replace", "pattern": {"String": " "}, "content": SPACE,
     }  # fmt: skip
@@ -102,7 +103,7 @@ def _sentencepiece(vocabulary: Vocabulary) -> tuple[dict[str, object], bool]:
     unknown = vocabulary.special("unknown")
     model = _bpe(
         vocabulary.ids(),
-        _merges_by_score(vocabulary),
+        vocabulary.merges() if merged else _merges_by_score(vocabulary),
         unk_token=None if unknown is None else vocabulary.tokens[unknown],
         fuse_unk=True,
         byte_fallback=True,

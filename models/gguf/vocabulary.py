@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgespec.models.fields import Fields
 
 BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
+MERGED = "gemma4"  # SentencePiece with the merges themselves in place of scores
 SPACE = "\u2581"
 """Stands for a space in tokens of SentencePiece."""
 
@@ -38,7 +39,7 @@ class Vocabulary:
     """A vocabulary; `Fields` are the file's metadata.
 
     Attributes:
-        kind: `BYTE_LEVEL` or `SENTENCEPIECE`.
+        kind: `BYTE_LEVEL`, `SENTENCEPIECE` or `MERGED`.
         tokens: All tokens by id.
         uses: What each token is for.
         metadata: The file's metadata.
@@ -60,9 +61,10 @@ class Vocabulary:
             CheckpointError: Tokens are missing, or the file contradicts itself.
         """
         kind = metadata.get(f"{_PLACE}.model")
-        if not isinstance(kind, str) or kind not in (BYTE_LEVEL, SENTENCEPIECE):
+        kinds = (BYTE_LEVEL, SENTENCEPIECE, MERGED)
+        if not isinstance(kind, str) or kind not in kinds:
             raise metadata.unsupported(
-                f"{_PLACE}.model", f"use a model with {BYTE_LEVEL!r} or {SENTENCEPIECE!r}"
+                f"{_PLACE}.model", f"use a model with one of {', '.join(kinds)}"
             )
         tokens = [str(each) for each in _list(metadata, "tokens", str)]
         uses: list[int] = []
@@ -76,7 +78,7 @@ class Vocabulary:
                 "tokens: download the file again"
             )
         uses = [CONTROL if token in _ENDS else use for token, use in zip(tokens, uses, strict=True)]
-        if kind == SENTENCEPIECE:  # found before spaces are replaced, so they have spaces
+        if kind != BYTE_LEVEL:  # found before spaces are replaced, so they have spaces
             spaced = (token.replace(SPACE, " ") for token in tokens)
             tokens = [
                 new if use == USER_DEFINED else token

@@ -1,4 +1,4 @@
-// The gated delta rule for 16 columns of a state, and decays. Included behind elementwise.h.
+// Steps of 16 columns of a state, of the gated delta rule and others, and decays. Included behind elementwise.h.
 #pragma once
 
 #include "elementwise.h"
@@ -17,13 +17,19 @@ inline F softplus_of(F x) {
   return fma(s, sum, max(x, set(0.0f)));
 }
 
-void decays(const float* x, const float* bias, const float* factor, float* out, int64_t n) {
+void decays(const float* x, const float* bias, const float* factor, float* out, float* steps,
+            int64_t n) {
   for (int64_t i = 0; i < n; i += 16) {
     float some[3][16] = {};
     for (int64_t j = i; j < n && j < i + 16; ++j)
       some[0][j - i] = x[j] + bias[j], some[1][j - i] = factor[j];
-    store(some[2], exp_of(mul(load(some[1]), softplus_of(load(some[0])))));
-    for (int64_t j = i; j < n && j < i + 16; ++j) out[j] = some[2][j - i];
+    const F step = softplus_of(load(some[0]));
+    store(some[2], exp_of(mul(load(some[1]), step)));
+    store(some[0], step);
+    for (int64_t j = i; j < n && j < i + 16; ++j) {
+      out[j] = some[2][j - i];
+      if (steps) steps[j] = some[0][j - i];
+    }
   }
 }
 
@@ -51,6 +57,18 @@ void delta_row(const DeltaStep& step, const DeltaRow& row) {
   store(step.added, added);
   store(row.result, fma(added, set(row.likeness), mul(decay, add(by_q[0], by_q[1]))));
   if (step.to) delta_step(step);
+}
+
+void state_row(const DeltaStep& step, const float* q, float* result) {
+  const auto [from, to, keys, k, decay, given] = step;
+  const F added = load(given), factor = set(decay);
+  F by_q[2] = {set(0.0f), set(0.0f)};
+  for (int64_t i = 0; i < keys; ++i) {
+    const F after = fma(set(k[i]), added, mul(factor, load(from + 16 * i)));
+    if (to) store(to + 16 * i, after);
+    by_q[i % 2] = fma(set(q[i]), after, by_q[i % 2]);
+  }
+  store(result, add(by_q[0], by_q[1]));
 }
 
 }  // namespace

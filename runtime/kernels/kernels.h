@@ -116,10 +116,13 @@ struct Kernels {
   void (*sigmoid_gate)(const float* gate, float* x, int64_t n);
   // Divides x by the root of its mean square + eps, times weight (null: 1); n is a multiple of 16.
   void (*norm)(const float* x, const float* weight, float eps, float* out, int64_t n);
-  // out = exp(factor * softplus(x + bias)); factors are negative.
-  void (*decays)(const float* x, const float* bias, const float* factor, float* out, int64_t n);
+  // out = exp(factor * softplus(x + bias)); factors are negative. steps (null: none) = softplus(...).
+  void (*decays)(const float* x, const float* bias, const float* factor, float* out, float* steps,
+                 int64_t n);
   void (*delta_step)(const DeltaStep& step);
   void (*delta_row)(const DeltaStep& step, const DeltaRow& row);
+  // The step, and result [16] = q to.
+  void (*state_row)(const DeltaStep& step, const float* q, float* result);
 };
 
 // The table for this processor, or a lesser one that the variable EDGESPEC_KERNELS names.

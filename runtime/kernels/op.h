@@ -146,5 +146,6 @@ Definition& gated_unit();
 Definition& expert_linear();
 Definition& short_conv();
 Definition& gated_delta();
+Definition& state_space();
 
 }  // namespace edgespec

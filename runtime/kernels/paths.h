@@ -1,4 +1,4 @@
-// Which rows a row of a call follows: what TreeAttention, ShortConv and GatedDelta are told of it.
+// Which rows a row of a call follows: what attention and recurrent layers are told of it.
 #pragma once
 
 #include <algorithm>

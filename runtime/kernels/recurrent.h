@@ -1,4 +1,4 @@
-// What ShortConv and GatedDelta have in common: convolutions along paths.
+// What recurrent layers have in common: convolutions along paths.
 #pragma once
 
 #include "op.h"
@@ -14,11 +14,12 @@ struct Convolution {
   const float* pool;  // rows of the slots
   int64_t width;      // of the pool's rows, whose first numbers are the channels
 
-  // Sums are from the oldest row up; ancestors that there are not count as nothing.
-  void apply(const Ancestry& ancestry, int64_t row, float* out) const {
+  // Sums are from the oldest row up, behind the bias [channels] (null: 0); ancestors that there are
+  // not count as nothing.
+  void apply(const Ancestry& ancestry, int64_t row, const float* bias, float* out) const {
     int64_t slots[MostSize];
     ancestry.trail(row, size, slots);
-    for (int64_t c = 0; c < channels; ++c) out[c] = 0.0f;
+    for (int64_t c = 0; c < channels; ++c) out[c] = bias ? bias[c] : 0.0f;
     for (int64_t j = 0; j < size; ++j) {
       if (slots[j] < 0) continue;
       const float* from = pool + slots[j] * width;

@@ -34,7 +34,7 @@ class ShortConv : public Operator {
     });
     call.each(rows, [&](int64_t r) {
       const float* after = x.as<float>() + (3 * r + 1) * channels;
-      convolution.apply(ancestry, r, out + r * channels);
+      convolution.apply(ancestry, r, nullptr, out + r * channels);
       for (int64_t c = 0; c < channels; ++c) out[r * channels + c] *= after[c];
     });
   }

@@ -3,7 +3,7 @@
 A state is what all rows of a sequence have left, so a tree would need one for each node. Instead
 what each row adds to the state is kept for as long as the row may be rejected: accepting keeps it,
 and the next pass adds it; rejecting frees it (Wu et al., STree, 2025). The inputs are described in
-`runtime/kernels/gated_delta.cc`.
+`runtime/kernels/states.h`.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ SOURCES = {
     ("llama", "recycling"): 10, ("llama", "lookup"): 1, ("llama", "auto"): 10,
     ("twin", "model"): 90, ("stranger", "model"): 0, ("lfm2-draft", "model"): 20,
     ("qwen3_5_text-draft", "model"): 20, ("lfm2-stranger", "model"): 0,
+    ("granitemoehybrid-draft", "model"): 20,
     ("head", "head"): 50, ("head", "auto"): 50, ("mtp", "head"): 50, ("mtp", "auto"): 50,
     ("dflash", "head"): 50, ("dspark", "head"): 50, ("dspark", "auto"): 50,
 }  # fmt: skip

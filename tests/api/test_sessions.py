@@ -204,8 +204,10 @@ def test_a_closed_session_gives_its_memory_back(pairs):
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "half", "small-caches", "head", "gpt_oss", "lfm2-draft", "qwen3_5_text-draft"]
-)
+    "name",
+    ["llama", "half", "small-caches", "head", "gpt_oss", "lfm2-draft", "qwen3_5_text-draft",
+     "granitemoehybrid-draft"],
+)  # fmt: skip
 def test_a_saved_session_goes_on_elsewhere(natives, pairs, tmp_path, name):
     llm, file = natives(name), tmp_path / "session"
     with llm.session() as session:

@@ -13,7 +13,10 @@ from edgespec.export import ExportOptions, export_bundle
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
 # Experts with and without biases, states, fused and partly rotated projections, windows.
-FAMILIES = ("glm4", "gpt_oss", "lfm2", "olmo3", "phi3", "qwen3_5_text", "qwen3_moe")
+FAMILIES = (
+    "gemma4_text", "glm4", "gpt_oss", "granitemoehybrid", "lfm2", "nemotron_h", "olmo3", "phi3",
+    "qwen3_5_text", "qwen3_moe",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)

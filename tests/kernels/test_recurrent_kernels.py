@@ -21,6 +21,7 @@ SLOTS, STATES = 160, 12
 class Layer:
     """A layer with random weights, whose input of a row follows from the row's token alone."""
 
+    operator: str
     kernel: int
     channels: int
     key_heads: int = 0
@@ -41,9 +42,9 @@ class Layer:
         x = self.rows[call.tokens]
         own = call.arrays()
         if not self.heads:
-            return run_node("ShortConv", [x, self.weight, pool, *own[:-1]], threads=threads)
+            return run_node(self.operator, [x, self.weight, pool, *own[:-1]], threads=threads)
         return run_node(
-            "GatedDelta", [x, self.weight, *self.vectors, pool, states, *own], threads=threads,
+            self.operator, [x, self.weight, *self.vectors, pool, states, *own], threads=threads,
             key_heads=self.key_heads, value_heads=self.heads, key_size=self.key_size,
             value_size=self.value_size, eps=1e-6,
         )  # fmt: skip
@@ -52,7 +53,8 @@ class Layer:
     def rows(self):
         width = 3 * self.channels
         if self.heads:
-            width = self.channels + self.heads * (self.value_size + 2)
+            more = 2 if self.operator == "GatedDelta" else 1
+            width = self.channels + self.heads * (self.value_size + more)
         return drawn(1, VOCABULARY, width)
 
     @property
@@ -61,18 +63,28 @@ class Layer:
 
     @property
     def vectors(self):
-        return -(drawn(3, self.heads) ** 2), drawn(4, self.heads), drawn(5, self.value_size)
+        factor, bias = -(drawn(3, self.heads) ** 2), drawn(4, self.heads)
+        if self.operator == "GatedDelta":
+            return factor, bias, drawn(5, self.value_size)
+        shift, skip = drawn(5, self.channels), drawn(6, self.heads)
+        return shift, factor, bias, skip, drawn(7, self.heads * self.value_size)
 
 
-def gated_delta(kernel, key_heads, heads, key_size, value_size):
+def with_states(operator, kernel, key_heads, heads, key_size, value_size):
     channels = 2 * key_heads * key_size + heads * value_size
-    return Layer(kernel, channels, key_heads, heads, key_size, value_size)
+    return Layer(operator, kernel, channels, key_heads, heads, key_size, value_size)
 
 
-CONVOLUTION = Layer(3, 41)
-DELTA = gated_delta(4, 2, 4, 16, 32)
-ODD = gated_delta(2, 1, 3, 9, 21)
-LAYERS = pytest.mark.parametrize("layer", [CONVOLUTION, DELTA, ODD], ids=["conv", "delta", "odd"])
+CONVOLUTION = Layer("ShortConv", 3, 41)
+DELTA = with_states("GatedDelta", 4, 2, 4, 16, 32)
+KINDS = {
+    "conv": CONVOLUTION,
+    "delta": DELTA,
+    "odd": with_states("GatedDelta", 2, 1, 3, 9, 21),
+    "space": with_states("StateSpace", 4, 2, 4, 16, 32),
+    "odd-space": with_states("StateSpace", 2, 3, 6, 9, 21),
+}
+LAYERS = pytest.mark.parametrize("layer", KINDS.values(), ids=KINDS)
 
 
 @cache
@@ -87,6 +99,8 @@ def silu(x):
 def expected(layer, text):
     """The outputs of a text, in float64, as `models/layers.py` describes the layers."""
     x = layer.rows[np.asarray(text, int)].astype(np.float64)
+    if layer.operator == "StateSpace":
+        return expected_of_space(layer, x)
     weight = layer.weight.astype(np.float64)
     b, c, v = np.split(x, 3, axis=1) if not layer.heads else (1, None, x[:, : layer.channels])
     padded = np.concatenate([np.zeros((layer.kernel - 1, layer.channels)), b * v])
@@ -110,6 +124,27 @@ def expected(layer, text):
         result = np.einsum("hk,hkv->hv", q[row] / np.sqrt(layer.key_size), state)
         result /= np.sqrt((result**2).mean(-1, keepdims=True) + 1e-6)
         results.append((result * norm).reshape(-1) * silu(gate[row]))
+    return np.array(results)
+
+
+def expected_of_space(layer, x):
+    heads, groups, size = layer.heads, layer.key_heads, layer.value_size
+    shift, factor, bias, skip, norm = (each.astype(np.float64) for each in layer.vectors)
+    gate, inner, steps = np.split(x, [heads * size, heads * size + layer.channels], axis=1)
+    padded = np.concatenate([np.zeros((layer.kernel - 1, layer.channels)), inner])
+    mixed = sum(layer.weight[j] * padded[j : j + len(x)] for j in range(layer.kernel))
+    keys = groups * layer.key_size
+    v, k, q = np.split(silu(mixed + shift), [heads * size, heads * size + keys], axis=1)
+    k, q = (each.reshape(len(x), groups, -1).repeat(heads // groups, axis=1) for each in (k, q))
+    v, steps = v.reshape(len(x), heads, size), np.logaddexp(0, steps + bias)
+    state, results = np.zeros((heads, layer.key_size, size)), []
+    for row in range(len(x)):
+        state *= np.exp(factor * steps[row])[:, None, None]
+        state += np.einsum("hk,hv->hkv", k[row], steps[row][:, None] * v[row])
+        result = np.einsum("hk,hkv->hv", q[row], state) + skip[:, None] * v[row]
+        result = (result.reshape(-1) * silu(gate[row])).reshape(groups, -1)
+        result /= np.sqrt((result**2).mean(-1, keepdims=True) + 1e-6)
+        results.append(norm * result.reshape(-1))
     return np.array(results)
 
 
@@ -369,7 +404,7 @@ def test_instruction_sets_agree(tmp_path):
 
 def save(path):
     rng, found = np.random.default_rng(0), {}
-    for name, layer in {"conv": CONVOLUTION, "delta": DELTA, "odd": ODD}.items():
+    for name, layer in KINDS.items():
         runner = Runner(layer, threads=2)
         runner.sequences = [Sequence(), Sequence()]
         for step in range(5):

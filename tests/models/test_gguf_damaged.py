@@ -23,8 +23,11 @@ FILES, FEWER, SEED = 200, 60, 33
 SECONDS, BYTES = 2.0, 16 * 2**20
 SMALL = {"hidden_size": 32, "intermediate_size": 32, "head_dim": 8}
 MORE = {
+    "gemma4_text": {},
     "gpt_oss": {},
+    "granitemoehybrid": {"num_local_experts": 3},
     "lfm2": {},
+    "nemotron_h": {"mamba_num_heads": 4, "mamba_head_dim": 8, "n_groups": 2},
     "qwen3_5_text": {"num_hidden_layers": 4, "layer_types": None, "linear_key_head_dim": 8},
     "qwen3_moe": {"num_experts": 3, "moe_intermediate_size": 32},
 }

@@ -163,6 +163,25 @@ def test_ministral_without_scaled_angles(files):
     equal_models(*files("ministral3", rope_parameters=rope))
 
 
+BESIDE_EXPERTS = {
+    "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 96,
+    "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+}  # fmt: skip
+
+
+def test_experts_of_gemma_4_lie_gate_above_up(files):
+    original, found = equal_models(*files("gemma4_text", **BESIDE_EXPERTS))
+    assert found.tensors.names == original.decoder.tensors().keys()
+    for name in original.decoder.tensors():
+        np.testing.assert_array_equal(found.tensors.read(name), original.tensors.read(name))
+
+
+def test_experts_and_attention_alone_of_granite_4(files):
+    equal_models(*files("granitemoehybrid", num_local_experts=8, num_experts_per_tok=3))
+    both = {"num_hidden_layers": 2, "layer_types": ["attention"] * 2, "intermediate_size": 96}
+    equal_models(*files("granitemoehybrid", **both, position_embedding_type="rope"))
+
+
 RECURRENT = "qwen35.attention.recurrent_layers"
 
 
@@ -183,11 +202,18 @@ def test_layers_that_only_draft_are_no_layers(files, fields):
     ("architecture", "fields", "message"),
     [
         ("granite", {"granite.rope.scaling.finetuned": False}, "finetuned=False is not supported"),
-        ("granite", {"general.architecture": "granitehybrid"}, "'granitehybrid' is not supported"),
+        ("granitemoehybrid", {"granitehybrid.ssm.inner_size": 130}, "multiple of embedding_length"),
+        ("granitemoehybrid", {"granitehybrid.ssm.group_count": 3}, "no multiple of 3 groups"),
+        ("granitemoehybrid", {"granitehybrid.ssm.state_size": 2**30}, "has shape .* asks for"),
+        ("gemma4_text", {"gemma4.rope.dimension_count_swa": 8}, "use a file where it is 24"),
+        ("gemma4_text", {"gemma4.attention.sliding_window_pattern": [True]}, "list of 4 layers"),
+        ("gemma4_text", {"gemma4.feed_forward_length": [160, 0]}, "must be a list of 4 numbers"),
         ("glm4", {"glm4.rope.dimension_sections": [2, 2, 2, 0]}, "sections=.* is not supported"),
         ("lfm2", {"lfm2.attention.head_count_kv": [0, 2, 3]}, "must be a list of 3 equal numbers"),
         ("lfm2", {"lfm2.attention.head_count_kv": [0, 2]}, "must be a list of 3 equal numbers"),
         ("lfm2", {"lfm2.attention.head_count_kv": [0, 0, 0]}, "must be a list of 3 equal"),
+        ("nemotron_h", {"nemotron_h.ssm.inner_size": 73}, "multiple of ssm.time_step_rank=6"),
+        ("nemotron_h", {"nemotron_h.feed_forward_length": [0] * 5}, "not all of them 0"),
         ("qwen3_5_text", {"qwen35.ssm.group_count": 3}, "must be a multiple of ssm.group_count=3"),
         ("qwen3_5_text", {"qwen35.ssm.inner_size": 33}, "must be a multiple of ssm.time_step"),
         ("qwen3_5_text", {"qwen35.ssm.inner_size": 2**30}, "has shape .* config.json asks for"),

@@ -256,6 +256,18 @@ def test_pieces_are_merged_as_by_the_original(prefix):
     assert_alike(found, original)
 
 
+def test_merges_of_gemma_4_are_those_of_the_file():
+    original, metadata = sentencepiece(False)
+    merges = json.loads(original.to_str())["model"]["merges"]
+    del metadata["tokenizer.ggml.scores"], metadata["tokenizer.ggml.add_space_prefix"]
+    metadata |= {"tokenizer.ggml.model": "gemma4", "tokenizer.ggml.bos_token_id": 1,
+                 "tokenizer.ggml.unknown_token_id": 0,
+                 "tokenizer.ggml.merges": [" ".join(pair) for pair in merges]}  # fmt: skip
+    found = Tokenizer.from_str(rebuilt(metadata)["tokenizer.json"])
+    assert found.get_vocab() == original.get_vocab()
+    assert_alike(found, original)
+
+
 def merged_by_score(text, metadata):
     """SentencePiece's own algorithm: the neighbours of the highest score first, from the left."""
     scores = dict(zip(*(metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "scores")),

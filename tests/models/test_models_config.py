@@ -48,24 +48,30 @@ def bare_config(model_type: str, **values: object) -> ModelConfig:
     )
 
 
+EPSILONS = {
+    "stablelm": "layer_norm_eps", "lfm2": "norm_eps", "nemotron_h": "layer_norm_epsilon",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("model_type", sorted(TRANSFORMERS))
 def test_absent_fields_take_transformers_defaults(model_type):
-    reference = TRANSFORMERS[model_type][0](**SIZES)
+    needed = {"layers_block_type": ["mamba"]} if model_type == "nemotron_h" else {}
+    reference = TRANSFORMERS[model_type][0](**{**SIZES, **needed})
     reference.allow_global_per_layer_attribute_access = True
-    config = bare_config(model_type)
+    config = bare_config(model_type, **needed)
     head_dim = getattr(reference, "head_dim", None) or reference.hidden_size // 32
     assert config.head_dim == head_dim
     assert config.kv_heads == reference.num_key_value_heads
-    eps = {"stablelm": "layer_norm_eps", "lfm2": "norm_eps"}.get(model_type, "rms_norm_eps")
+    eps = EPSILONS.get(model_type, "rms_norm_eps")
     assert config.norm_eps == getattr(reference, eps)
     assert config.context_length == reference.max_position_embeddings
-    assert config.tied == reference.tie_word_embeddings
-    eos = reference.eos_token_id
+    assert config.tied == getattr(reference, "tie_word_embeddings", False)
+    eos = getattr(reference, "eos_token_id", None)
     assert config.eos_ids == (
         () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
     )
     assert config.attention_bias == getattr(reference, "attention_bias", False)
-    part = (reference.rope_parameters or {}).get("partial_rotary_factor", 1.0)
+    part = (getattr(reference, "rope_parameters", None) or {}).get("partial_rotary_factor", 1.0)
     assert config.fields.number("partial_rotary_factor", 1.0) == part
 
 
@@ -167,14 +173,29 @@ def test_eos_ids(folder, generation, config, expected):
             {"model_type": "gemma3_text", "use_bidirectional_attention": True},
             ["use_bidirectional_attention=True"],
         ),
-        ({"model_type": "granitemoehybrid"}, ["num_local_experts=8", "without experts"]),
         (
-            {"model_type": "granitemoehybrid", "num_local_experts": 0},
-            ["layer_types=(absent)", "Mamba"],
+            {"model_type": "granitemoehybrid", "position_embedding_type": "alibi"},
+            ["position_embedding_type='alibi'", "use 'rope'"],
         ),
         (
-            {"model_type": "granitemoehybrid", "layer_types": ["attention", "mamba"]},
-            ["layer 1 is 'mamba'"],
+            {"model_type": "granitemoehybrid", "time_step_limit": [0.1, 1.0]},
+            ["time_step_limit=[0.1, 1.0]", "no limits"],
+        ),
+        (
+            {"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe"]},
+            ["layer_types", "layer 1 is 'moe'"],
+        ),
+        (
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "M-*E"},
+            ["layer_types", "layer 3 is 'moe'"],
+        ),
+        (
+            {"model_type": "nemotron_h", "layers_block_type": ["mlp"], "mlp_hidden_act": "silu"},
+            ["mlp_hidden_act='silu'", "only relu2"],
+        ),
+        (
+            {"model_type": "granite", "layer_types": ["attention", "mamba"]},
+            ["layer_types", "attention in every layer"],
         ),
         (
             {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 9},

@@ -17,6 +17,8 @@ from transformers import (
     Gemma4ForConditionalGeneration,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
 )
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
@@ -32,6 +34,10 @@ MODELS = {
     "mistral3": (
         Mistral3Config, Mistral3ForConditionalGeneration, "ministral3",
         {**VISION, "model_type": "pixtral", "head_dim": 16}, False,
+    ),
+    "qwen3_vl": (
+        Qwen3VLConfig, Qwen3VLForConditionalGeneration, "qwen3_vl_text",
+        {"hidden_size": 32, "depth": 1, "num_heads": 2, "out_hidden_size": 64}, False,
     ),
 }  # fmt: skip
 TIE = "tie_word_embeddings"

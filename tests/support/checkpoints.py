@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -18,6 +18,8 @@ from transformers import (
     Gemma3TextConfig,
     Gemma4ForCausalLM,
     Gemma4TextConfig,
+    Gemma4UnifiedForCausalLM,
+    Gemma4UnifiedTextConfig,
     Glm4Config,
     Glm4ForCausalLM,
     GlmConfig,
@@ -42,6 +44,8 @@ from transformers import (
     MinistralForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
     Olmo3Config,
@@ -59,17 +63,40 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3VLTextConfig,
+    Qwen3VLTextModel,
     SmolLM3Config,
     SmolLM3ForCausalLM,
     StableLmConfig,
     StableLmForCausalLM,
 )
+from transformers.modeling_outputs import CausalLMOutput
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLPreTrainedModel
+
+
+class Qwen3VLForCausalLM(Qwen3VLPreTrainedModel):
+    """The text part of Qwen3-VL, which transformers has no model of."""
+
+    config_class = Qwen3VLTextConfig
+    _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: Qwen3VLTextConfig) -> None:
+        super().__init__(config)
+        self.model = Qwen3VLTextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(self, input_ids: torch.Tensor, **options: Any) -> CausalLMOutput:
+        rows = self.model(input_ids, **options).last_hidden_state
+        return CausalLMOutput(logits=self.lm_head(rows))
+
 
 ARCHITECTURES = {
     "exaone4": (Exaone4Config, Exaone4ForCausalLM),
     "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
     "gemma4_text": (Gemma4TextConfig, Gemma4ForCausalLM),
+    "gemma4_unified_text": (Gemma4UnifiedTextConfig, Gemma4UnifiedForCausalLM),
     "glm": (GlmConfig, GlmForCausalLM),
     "glm4": (Glm4Config, Glm4ForCausalLM),
     "gpt_oss": (GptOssConfig, GptOssForCausalLM),
@@ -82,6 +109,7 @@ ARCHITECTURES = {
     "ministral": (MinistralConfig, MinistralForCausalLM),
     "ministral3": (Ministral3Config, Ministral3ForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
+    "nemotron_h": (NemotronHConfig, NemotronHForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
     "olmo3": (Olmo3Config, Olmo3ForCausalLM),
     "olmoe": (OlmoeConfig, OlmoeForCausalLM),
@@ -90,11 +118,12 @@ ARCHITECTURES = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
     "qwen3_5_text": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    "qwen3_vl_text": (Qwen3VLTextConfig, Qwen3VLForCausalLM),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
     "stablelm": (StableLmConfig, StableLmForCausalLM),
 }
 
-RECURRENT = ("lfm2", "qwen3_5_text")
+RECURRENT = ("granitemoehybrid", "lfm2", "nemotron_h", "qwen3_5_text")
 """Those with recurrent layers."""
 
 MIXTURES = ("gpt_oss", "granitemoe", "olmoe", "qwen3_moe")
@@ -141,6 +170,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "global_head_dim": 32, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
         "vocab_size_per_layer_input": 331, "hidden_size_per_layer_input": 32,
     },
+    "gemma4_unified_text": {
+        "sliding_window": 40, "layer_types": _MIXED, "attention_k_eq_v": True,
+        "num_key_value_heads": 2, "num_global_key_value_heads": 1, "global_head_dim": 32,
+    },
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
     "granite": {
@@ -152,10 +185,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 0.6,
     },
     "granitemoehybrid": {
-        "num_key_value_heads": 2, "num_local_experts": 0,
-        "shared_intermediate_size": 96, "layer_types": ["full_attention"] * 2,
-        "position_embedding_type": "rope", "attention_multiplier": 0.3,
-        "residual_multiplier": 0.4, "logits_scaling": 0.6,
+        "num_hidden_layers": 3, "layer_types": ["mamba", "full_attention", "mamba"],
+        "num_key_value_heads": 2, "num_local_experts": 0, "shared_intermediate_size": 96,
+        "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 0.6,
+        "mamba_n_heads": 8, "mamba_d_state": 24,
     },
     "lfm2": {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
@@ -170,6 +203,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
         },
     },
     "mistral": {"sliding_window": None},
+    "nemotron_h": {
+        "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba"],
+        "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 3, "ssm_state_size": 24,
+    },
     "olmo3": {
         "sliding_window": 40, "layer_types": _MIXED,
         "rope_parameters": {
@@ -192,6 +229,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "rope_parameters": {
             "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
             "mrope_section": [2, 2, 2],
+        },
+    },
+    "qwen3_vl_text": {
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e6, "mrope_section": [6, 3, 3],
+            "mrope_interleaved": True,
         },
     },
     "smollm3": {"pad_token_id": None, "no_rope_layers": [0, 1]},

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Values = np.ndarray[Any, np.dtype[np.float32]]
 
 _EXPERT = re.compile(r"(.+\.mlp\.experts\.)(\d+)\.(\w+_proj\.weight)")
-_TURNED = ("granite", "llama", "mistral3", "smollm3")
+_TURNED = ("granite", "granitehybrid", "granitemoe", "llama", "mistral3", "smollm3")
 _V_ROWS = ("in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
 
 
@@ -32,16 +32,19 @@ def converted(
         match = _EXPERT.fullmatch(name)
         if match is not None:
             experts.setdefault(match[1] + match[3], {})[int(match[2])] = values
+        elif kind == "gemma4" and name.endswith((".gate_up_proj", ".experts.down_proj")):
+            yield f"{name}.weight", values
+        elif name.endswith((".router.scale", ".per_expert_scale")):
+            block, place = name.split(".")[2], "gate_inp" if "router.scale" in name else "down_exps"
+            yield f"blk.{block}.ffn_{place}.scale", values
         elif ".mlp.experts." in name:
             yield from _apart(name, values)
-        elif "shared_mlp.input_linear" in name:
-            for part, half in zip(("gate", "up"), np.split(values, 2), strict=True):
-                yield name.replace("shared_mlp.input_linear", f"mlp.{part}_proj"), half
-        elif "shared_mlp.output_linear" in name:
-            yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), values
+        elif ".input_linear" in name or ".output_linear" in name:
+            yield from _granite(name, values, bool(config.get("num_local_experts")))
         else:
-            own = name.replace(".dt_bias", ".dt_proj.bias")
-            own += ".weight" if own.endswith("sinks") else ""
+            own = name.replace(".mixer.dt_bias", ".mixer.dt.bias")
+            own = own.replace(".dt_bias", ".dt_proj.bias")
+            own += ".weight" if own.endswith(("sinks", "layer_scalar")) else ""
             yield own, _stored(kind, name, values, config)
     for name, each in experts.items():
         yield name, np.stack([each[number] for number in sorted(each)])
@@ -60,6 +63,17 @@ def _apart(name: str, values: Values) -> Iterator[tuple[str, Values]]:
         yield stem.replace("gate_up", part) + suffix, values[:, start::2]
 
 
+def _granite(name: str, values: Values, experts: bool) -> Iterator[tuple[str, Values]]:
+    """The MLP of a Granite's layer, or its experts, with gate and up in one tensor."""
+    block, shared = name.split(".")[2], ".shared_mlp." in name
+    ending = ("_shexp" if shared else "_exps") if experts else ""
+    if ".output_linear" in name:
+        yield f"blk.{block}.ffn_down{ending}.weight", values
+        return
+    for part, half in zip(("gate", "up"), np.split(values, 2, axis=-2), strict=True):
+        yield f"blk.{block}.ffn_{part}{ending}.weight", half
+
+
 def _stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Values:
     if kind in _TURNED and ("q_proj" in name or "k_proj" in name):
         heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
@@ -67,9 +81,13 @@ def _stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Val
         return halves.swapaxes(1, 2).reshape(values.shape)
     if name.endswith((".conv.conv.weight", ".conv1d.weight")):
         values = values[:, 0]
+    if name.endswith((".mamba.norm.weight", ".mixer.norm.weight")):
+        return values.reshape(config.get("mamba_n_groups") or config["n_groups"], -1)
+    if (".mamba." in name or ".mixer." in name) and name.endswith((".A_log", ".D")):
+        return (-np.exp(values) if name.endswith("A_log") else values)[:, None]
     if ".linear_attn." in name:
         return _tiled(name, -np.exp(values) if name.endswith("A_log") else values, config)
-    one_more = kind.startswith(("gemma", "qwen35")) and name.endswith("norm.weight")
+    one_more = kind in ("gemma2", "gemma3", "qwen35") and name.endswith("norm.weight")
     return values + 1 if one_more else values
 
 

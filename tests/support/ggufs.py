@@ -21,15 +21,19 @@ KINDS = {
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "gemma4_text": gguf.MODEL_ARCH.GEMMA4,
+    "gemma4_unified_text": gguf.MODEL_ARCH.GEMMA4,
     "glm4": gguf.MODEL_ARCH.GLM4,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "granite": gguf.MODEL_ARCH.GRANITE,
-    "granitemoehybrid": gguf.MODEL_ARCH.GRANITE,
+    "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
+    "granitemoehybrid": gguf.MODEL_ARCH.GRANITE_HYBRID,
     "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
     "lfm2": gguf.MODEL_ARCH.LFM2,
     "llama": gguf.MODEL_ARCH.LLAMA,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "mistral": gguf.MODEL_ARCH.LLAMA,
+    "nemotron_h": gguf.MODEL_ARCH.NEMOTRON_H,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
     "olmo3": gguf.MODEL_ARCH.OLMO2,
     "olmoe": gguf.MODEL_ARCH.OLMOE,
@@ -38,6 +42,7 @@ KINDS = {
     "qwen3": gguf.MODEL_ARCH.QWEN3,
     "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "qwen3_vl_text": gguf.MODEL_ARCH.QWEN3VL,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "stablelm": gguf.MODEL_ARCH.STABLELM,
 }
@@ -76,7 +81,10 @@ _YARN = {
     "yarn_beta_slow": "beta_slow",
 }  # fmt: skip
 # Whose files say that some layers have a window.
-_WINDOWED = ("exaone4", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3")
+_WINDOWED = (
+    "exaone4", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "gpt_oss", "olmo3",
+    "phi3",
+)  # fmt: skip
 
 
 def write_gguf(
@@ -100,29 +108,42 @@ def write_gguf(
     """
     config = json.loads((folder / "config.json").read_text())
     kind = KINDS[config["model_type"]]
+    if kind == gguf.MODEL_ARCH.GRANITE_HYBRID and "linear_attention" not in config["layer_types"]:
+        kind = gguf.MODEL_ARCH.GRANITE
     name = gguf.MODEL_ARCH_NAMES[kind]
     writer = GGUFWriter(str(file), name, split_max_tensors=splits)
     for key, value in {**_numbers(name, config), **_vocabulary(folder), **metadata}.items():
         _add(writer, key, value)
     tensors = SafetensorsFolder(folder)
-    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(kind, _numbers(name, config)[f"{name}.block_count"])
     read = {
         each: tensors.read(each)
         for each in sorted(tensors.names)
         if each != "lm_head.weight" or not config["tie_word_embeddings"]
     }
     for each, values in converted(name, read, config):
-        place = names.get_name(each, try_suffixes=(".weight", ".bias"))
+        place = names.get_name(each, try_suffixes=(".weight", ".bias")) or each
         quantized = (values.ndim > 1 and each.endswith("_proj.weight")) or values.ndim == 2
-        short = "conv" in each or ".bias" in each or each.endswith("_bias")
+        short = "conv" in each or ".bias" in each
+        short |= each.endswith(("_bias", ".A_log", ".D", "norm.weight"))
         used = GGMLQuantizationType[encoding if quantized and not short else "F32"]
         writer.add_tensor(place, _quantized(values, used), raw_dtype=used)
-    for each, values in (extra or {}).items():
+    for each, values in {**_frequencies(config), **(extra or {})}.items():
         writer.add_tensor(each, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _frequencies(config: dict[str, Any]) -> dict[str, Values]:
+    """Divisors of the angles of Gemma 4's layers without a window, large where nothing turns."""
+    if not config["model_type"].startswith("gemma4"):
+        return {}
+    windowed = config["layer_types"].index("full_attention")
+    half = config["per_layer_config"][str(windowed)]["head_dim"] // 2
+    rotated = int(half * config["rope_parameters"]["full_attention"]["partial_rotary_factor"])
+    return {"rope_freqs.weight": np.array([1] * rotated + [1e30] * (half - rotated), np.float32)}
 
 
 def _quantized(values: Values, kind: GGMLQuantizationType) -> np.ndarray[Any, Any]:
@@ -142,15 +163,17 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
     rope = ropes.get("full_attention", ropes)
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     config = {**config, "head_dim": head_dim}
-    if config.get("num_local_experts"):
+    if "num_local_experts" in config:
         config["num_experts"] = config["num_local_experts"]
+        config["num_experts_per_tok"] *= bool(config["num_experts"])
     numbers = {
         "attention.layer_norm_rms_epsilon": config.get("norm_eps") or config.get("rms_norm_eps"),
-        "rope.freq_base": float(config.get("rope_theta") or rope["rope_theta"]),
+        "rope.freq_base": float(config.get("rope_theta") or rope.get("rope_theta", 1e4)),
         "rope.dimension_count": int(head_dim * rope.get("partial_rotary_factor", 1.0)),
         **{name: config.get(own) for name, own in _INTEGERS.items()},
         **{name: float(config[own]) for name, own in _NUMBERS.items() if config.get(own)},
         **_scaling(rope, config),
+        "rope.dimension_sections": rope.get("mrope_section") and [*rope["mrope_section"], 0],
     }
     if config["model_type"] in _WINDOWED and config.get("sliding_window"):
         numbers["attention.sliding_window"] = config["sliding_window"]
@@ -164,14 +187,73 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         width, multiple = 2 * config["intermediate_size"] // 3, config["block_multiple_of"]
         numbers["feed_forward_length"] = multiple * -(-width // multiple)
     if config["model_type"] == "granitemoehybrid":
-        heads = [config["num_key_value_heads"]] * config["num_hidden_layers"]
-        numbers["attention.head_count_kv"] = heads
+        recurrent = [each == "linear_attention" for each in config["layer_types"]]
+        numbers |= {
+            "attention.head_count_kv": [config["num_key_value_heads"] * (not each)
+                                        for each in recurrent],
+            "expert_shared_feed_forward_length": config["shared_intermediate_size"],
+            "rope.scaling.finetuned": not any(recurrent),
+        }  # fmt: skip
+        if any(recurrent):
+            numbers |= {
+                "ssm.conv_kernel": config["mamba_d_conv"],
+                "ssm.state_size": config["mamba_d_state"],
+                "ssm.group_count": config["mamba_n_groups"],
+                "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
+                "ssm.time_step_rank": config["mamba_n_heads"],
+            }
+    if config["model_type"] == "nemotron_h":
+        kinds = config["layers_block_type"]
+        numbers |= {
+            "block_count": len(kinds),
+            "attention.head_count_kv": [config["num_key_value_heads"] * (each == "full_attention")
+                                        for each in kinds],
+            "feed_forward_length": [config["intermediate_size"] * (each == "mlp")
+                                    for each in kinds],
+            "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+            "attention.layer_norm_epsilon": float(config["layer_norm_epsilon"]),
+            "expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
+            "ssm.conv_kernel": config["conv_kernel"],
+            "ssm.state_size": config["ssm_state_size"],
+            "ssm.group_count": config["n_groups"],
+            "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
+            "ssm.time_step_rank": config["mamba_num_heads"],
+        }  # fmt: skip
     if config["model_type"] == "qwen3_5_text":
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
         recurrent = [each == "linear_attention" for each in config["layer_types"]]
         numbers["attention.recurrent_layers"] = recurrent
+    if kind == "gemma4":
+        numbers |= _gemma4(config, ropes)
     return {f"{kind}.{name}": value for name, value in numbers.items() if value is not None}
+
+
+def _gemma4(config: dict[str, Any], ropes: dict[str, Any]) -> dict[str, Any]:
+    """What differs between layers with a window and others; without one, its own fields."""
+    windowed = [each == "sliding_attention" for each in config["layer_types"]]
+    full = config["per_layer_config"][str(windowed.index(False))]
+    heads = config["num_key_value_heads"], full.get("num_key_value_heads")
+    shared, width = config["num_kv_shared_layers"], config["intermediate_size"]
+    numbers = {
+        "attention.key_length": full["head_dim"],
+        "attention.value_length": full["head_dim"],
+        "attention.key_length_swa": config["head_dim"],
+        "attention.value_length_swa": config["head_dim"],
+        "attention.shared_kv_layers": shared,
+        "attention.sliding_window_pattern": windowed,
+        "embedding_length_per_layer_input": config.get("hidden_size_per_layer_input") or 0,
+        "rope.dimension_count": full["head_dim"],
+        "rope.dimension_count_swa": config["head_dim"],
+        "rope.freq_base_swa": ropes["sliding_attention"]["rope_theta"],
+        "expert_used_count": config.get("top_k_experts"),
+    }
+    if config["use_double_wide_mlp"]:
+        first = len(windowed) - shared
+        numbers["feed_forward_length"] = [width] * first + [2 * width] * shared
+    if heads[1]:
+        numbers["attention.head_count_kv"] = [heads[not each] for each in windowed]
+    return numbers
 
 
 def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:

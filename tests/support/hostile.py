@@ -102,7 +102,20 @@ def recurrence(rng):
     return "GatedDelta", [*arrays], arrays, attributes
 
 
-MAKERS = (linear, embedding, gate, attention, experts, convolution, recurrence)
+def space(rng):
+    _, _, arrays, attributes = recurrence(rng)
+    heads, channels = arrays["factor"].size, arrays["weight"].shape[1]
+    values = heads * attributes["value_size"]
+    shapes = {
+        "x": (4, values + channels + heads), "weight": (3, channels), "shift": (channels,),
+        "factor": (heads,), "bias": (heads,), "skip": (heads,), "norm": (values,),
+    }  # fmt: skip
+    own = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    arrays = own | {name: each for name, each in arrays.items() if name not in own}
+    return "StateSpace", [*arrays], arrays, attributes
+
+
+MAKERS = (linear, embedding, gate, attention, experts, convolution, recurrence, space)
 
 
 def worse(arrays, attributes, rng):

@@ -292,8 +292,12 @@ void test_elements(Comparison& compared, int n) {
     results.add(out);
     table.norm(x.data(), up.data(), 1e-6f, out.data(), n);
     results.add(out);
-    table.decays(x.data(), y.data(), factors.data(), out.data(), n);
+    std::vector<float> steps(out.size());
+    table.decays(x.data(), y.data(), factors.data(), out.data(), nullptr, n);
     results.add(out);
+    table.decays(x.data(), y.data(), factors.data(), out.data(), steps.data(), n);
+    results.add(out);
+    results.add(steps);
   });
 }
 
@@ -313,6 +317,9 @@ void test_states(Comparison& compared, int64_t keys) {
       table.delta_row(own, row);
       results.add(to);
       results.add(added);
+      results.add(result);
+      table.state_row(own, q.data(), result.data());
+      results.add(to);
       results.add(result);
     }
   });
