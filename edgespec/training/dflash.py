@@ -19,6 +19,7 @@ from edgespec.training.drafting import Batch, DraftHead, Step
 from edgespec.training.layers import Mlp, Projections, RMSNorm, rotated, rotation
 from edgespec.training.shape import HeadShape
 
+_QUIET = 0.2  # of the target's final norm, with which a training begins
 _FADING = 4.0  # positions in which the weight of a loss falls to 1 / e
 
 
@@ -143,6 +144,12 @@ class DFlash(DraftHead):
         self.norm = RMSNorm(shape.hidden, shape.eps)
         self.register_buffer("_mask", mask, persistent=False)
 
+    def start(self, norm: Tensor, seed: int) -> None:
+        """See `DraftHead`; but logits begin small, since the rows of masks point nowhere yet."""
+        super().start(norm, seed)
+        with torch.no_grad():
+            self.norm.weight.mul_(_QUIET)
+
     def unroll(self, batch: Batch, random: torch.Generator | None = None) -> Iterator[Step]:
         """See `DraftHead`: as many blocks as make about one row for each token of the texts."""
         anchors = self._anchors(batch.tokens, random)
@@ -155,7 +162,7 @@ class DFlash(DraftHead):
         return step
 
     def _anchors(self, tokens: Tensor, random: torch.Generator | None) -> Tensor:
-        """Returns positions of newest tokens, [B, A], from the second token to a block's from the end."""
+        """Returns positions of newest tokens, [B, A], none of them the first of a text."""
         batch, length = tokens.shape
         starts, count = length - self.depths - 1, -(-length // self.depths)
         if random is None:

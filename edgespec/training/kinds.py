@@ -16,6 +16,8 @@ from edgespec.training.options import DSPARK, EAGLE3, TrainingOptions
 from edgespec.training.shape import rope_theta
 from edgespec.training.target_graph import TargetGraph
 
+_LAYERS, _MARKOV_RANK = 3, 128
+
 
 def new_head(
     options: TrainingOptions, role: Role, tokenizer: Tokenizer, graph: TargetGraph, size: int
@@ -44,12 +46,10 @@ def new_head(
     }
     if options.kind == EAGLE3:
         return Eagle3(Eagle3Shape(**sizes, fusion=options.fusion), options.depths)
-    kind, rank = (DSpark, options.markov_rank) if options.kind == DSPARK else (DFlash, 0)
+    kind, rank = (DSpark, _MARKOV_RANK) if options.kind == DSPARK else (DFlash, 0)
     mask = _mask_token(role, tokenizer)
     block = options.depths + kind.first
-    shape = BlockShape(
-        **sizes, layers=options.layers, block=block, mask_token=mask, markov_rank=rank
-    )
+    shape = BlockShape(**sizes, layers=_LAYERS, block=block, mask_token=mask, markov_rank=rank)
     return kind(shape, torch.from_numpy(graph.embedding.rows([mask])[0]))
 
 

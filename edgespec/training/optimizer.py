@@ -182,8 +182,10 @@ class TrainedHead:
 
     def _half_precision(self) -> torch.dtype:
         """Products in half precision, where the processor has them; else float32."""
+        if self.device.type == "cuda":
+            return torch.bfloat16
         able = torch.cpu.get_capabilities()
-        fast = self.device.type == "cuda" or able.get("avx512_bf16") or able.get("amx_bf16")
+        fast = able.get("avx512_bf16") or able.get("amx_bf16")
         return torch.bfloat16 if fast else torch.float32
 
     def _autocast(self) -> AbstractContextManager[object]:

@@ -40,10 +40,6 @@ class TrainingOptions:
     fusion: str = option(
         CONCAT, "how an eagle3 head joins a token and hidden rows", choices=FUSIONS
     )
-    layers: int = option(3, "layers of a head that drafts blocks", least=1)
-    markov_rank: int = option(
-        128, "width of what a token adds to the next one's logits, for dspark", least=1
-    )
     intermediate_size: int | None = option(
         None, "width of the head's MLP", none="twice the hidden size", least=1
     )

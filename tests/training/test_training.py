@@ -23,7 +23,7 @@ from edgespec.training.training import WORK, Training
 
 OPTIONS = TrainingOptions(
     taps=(2, 4, 6), intermediate_size=64, draft_vocabulary=256, generate=False, window=64,
-    batch=128, steps=3, layers=2, markov_rank=8, disk=64 << 20,
+    batch=128, steps=3, disk=64 << 20,
 )  # fmt: skip
 TEXT = "".join(
     f"def add_{n}(values):\n    total = {n}\n    for value in values:\n        total += value\n"
@@ -96,11 +96,11 @@ def test_the_saved_layout_of_blocks_is_that_of_speculators(llm, text, tmp_path, 
     }  # fmt: skip
     if spark:
         wanted |= {
-            "markov_rank": 8, "markov_head_type": "vanilla", "enable_confidence_head": True,
+            "markov_rank": 128, "markov_head_type": "vanilla", "enable_confidence_head": True,
             "confidence_head_with_markov": True,
         }  # fmt: skip
     assert {name: config[name] for name in wanted} == wanted
-    assert config["transformer_layer_config"]["num_hidden_layers"] == 2
+    assert config["transformer_layer_config"]["num_hidden_layers"] == 3
     assert 0 <= config["mask_token_id"] < 4096
     tensors = load_file(tmp_path / "head" / "model.safetensors")
     heads, kv, h, inner = 4 * 64, 2 * 64, 256, 64
@@ -111,11 +111,11 @@ def test_the_saved_layout_of_blocks_is_that_of_speculators(llm, text, tmp_path, 
         "mlp.up_proj": (inner, h), "mlp.down_proj": (h, inner),
     }  # fmt: skip
     shapes = {"fc": (h, 3 * h), "hidden_norm": (h,), "norm": (h,), "lm_head": (256, h)}
-    shapes |= {f"layers.{n}.{name}": shape for n in range(2) for name, shape in layer.items()}
+    shapes |= {f"layers.{n}.{name}": shape for n in range(3) for name, shape in layer.items()}
     if spark:
         shapes |= {
-            "markov_head.markov_w1": (4096, 8), "markov_head.markov_w2": (256, 8),
-            "confidence_head.proj": (1, h + 8),
+            "markov_head.markov_w1": (4096, 128), "markov_head.markov_w2": (256, 128),
+            "confidence_head.proj": (1, h + 128),
         }  # fmt: skip
     shapes = {f"{name}.weight": shape for name, shape in shapes.items()}
     if spark:
