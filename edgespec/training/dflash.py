@@ -118,10 +118,11 @@ class _Layer(nn.Module):
             query.to(value.dtype), key.to(value.dtype), value, places.seen
         )
         rows = rows + attention.o_proj(mixed.transpose(1, 2).flatten(2))
-        return rows + self.mlp(self.post_attention_layernorm(rows))
+        out: Tensor = rows + self.mlp(self.post_attention_layernorm(rows))
+        return out
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self._size)).transpose(1, 2)
+        return x.view(*x.shape[:2], -1, self._size).transpose(1, 2)
 
 
 class DFlash(DraftHead):
@@ -193,4 +194,4 @@ class DFlash(DraftHead):
         for layer in self.layers:
             rows = layer(rows, context, where)
         normed: Tensor = self.norm(rows)
-        return normed.unflatten(1, (-1, block))
+        return normed.view(*anchors.shape, block, -1)
