@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,14 +15,15 @@ from torch import Tensor
 
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Floats
-from edgespec.training.head import DraftHead, ProjectedLoss
-from edgespec.training.shape import HeadShape
-from edgespec.training.shards import Window
-from edgespec.training.target_graph import Matrix
-from edgespec.training.vocabulary import DraftIds
+from edgespec.training.drafting import Batch, DraftHead, Step
+from edgespec.training.loss import ProjectedLoss
+from edgespec.training.vocabulary import DraftIds, offsets
+
+if TYPE_CHECKING:
+    from edgespec.training.shards import Window
+    from edgespec.training.target_graph import Matrix
 
 _WARM_UP = 50  # steps
-_DECAY = 0.8  # weight of a depth's loss, relative to the one before (Li et al., 2025)
 _LARGEST_NORM = 1.0  # of the gradients
 _AVERAGED = 0.99  # share of the average that a step leaves as it was
 _BETAS = (0.9, 0.95)
@@ -43,29 +46,6 @@ class Target:
     ids: DraftIds
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Texts side by side, padded to the longest.
-
-    Attributes:
-        features: [B, L, F].
-        embedded: [B, L, H].
-        tokens: [B, L] int64.
-        choices: [B, L] int64, the target's likeliest next token.
-        labels: [B, L, K] int64, numbers in the draft vocabulary of the target's likeliest tokens.
-        shares: [B, L, K] their probabilities; 0 for padding.
-        real: [B, L] whether a row is one of its text.
-    """
-
-    features: Tensor
-    embedded: Tensor
-    tokens: Tensor
-    choices: Tensor
-    labels: Tensor
-    shares: Tensor
-    real: Tensor
-
-
 class TrainedHead:
     """A head, its optimizer, and the average of its weights over the last steps.
 
@@ -73,46 +53,45 @@ class TrainedHead:
     that the training may end at any time.
 
     Args:
-        shape: sizes of the head.
+        head: the head, with weights as they are before the training.
         target: what it takes from the target.
         learning_rate: AdamW's learning rate, after a warm-up.
-        depths: depths to train for.
-        seed: seed of the random weights.
+        seed: seed of where drafts begin.
+
+    Attributes:
+        rate: AdamW's learning rate, after a warm-up.
+        device: where it is trained.
+        steps: steps of the optimizer.
     """
 
-    def __init__(
-        self, shape: HeadShape, target: Target, learning_rate: float, depths: int, seed: int
-    ) -> None:
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._target, self._rate, self.depths = target, learning_rate, depths
-        self.head = DraftHead(shape)
-        self.head.start(torch.from_numpy(target.norm), seed)
-        self.head.to(self._device)
-        self.average = DraftHead(shape).to(self._device)
-        self.average.load_state_dict(self.head.state_dict())
+    def __init__(self, head: DraftHead, target: Target, learning_rate: float, seed: int) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._target, self.rate, self._seed = target, learning_rate, seed
+        self.head = head.to(self.device)
+        self.average = deepcopy(self.head)
         self._half = self._half_precision()
-        self._projection = torch.from_numpy(target.projection).to(self._device, self._half)
+        self._projection = torch.from_numpy(target.projection).to(self.device, self._half)
         self._optimizer = torch.optim.AdamW(
             self.head.parameters(), learning_rate, _BETAS, weight_decay=0.0, fused=True
         )
         self.steps = 0
 
-    def step(self, windows: Sequence[Window]) -> float:
+    def step(self, batch: Batch) -> float:
         """Makes one step of the optimizer; returns the loss per token, over all depths.
 
         Raises:
             InputError: if the loss is not finite. The weights are as they were before.
         """
-        batch = self.batch(windows)
         for group in self._optimizer.param_groups:
-            group["lr"] = self._rate * min(1.0, (self.steps + 1) / _WARM_UP)
+            group["lr"] = self.rate * min(1.0, (self.steps + 1) / _WARM_UP)
         self._optimizer.zero_grad()
-        total, weights = torch.zeros((), device=self._device), 0.0
+        random = torch.Generator().manual_seed((self._seed << 32) + self.steps)
+        total, weights = torch.zeros((), device=self.device), 0.0
         with self._autocast():
-            for predicted in self.head.unroll(batch.features, batch.embedded, self.depths):
-                loss, _ = self._loss(predicted.rows, batch, predicted.depth)
-                weight = _DECAY**predicted.depth
-                total, weights = total + weight * loss, weights + weight
+            for predicted in self.head.unroll(batch, random):
+                weight = self.head.decay**predicted.depth
+                total = total + weight * self._loss(self.head, predicted, batch)[0]
+                weights += weight
         total = total / weights
         found = float(total.detach())
         if not math.isfinite(found):
@@ -133,15 +112,23 @@ class TrainedHead:
             for each, new in zip(self.average.parameters(), self.head.parameters(), strict=True):
                 each.lerp_(new, 1 - kept)
 
-    def _loss(self, rows: Tensor, batch: Batch, depth: int) -> tuple[Tensor, Tensor]:
+    def _loss(self, head: DraftHead, step: Step, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the mean loss of a depth, and the head's choices [B, n]."""
-        labels, shares = batch.labels[:, depth + 1 :], batch.shares[:, depth + 1 :]
-        flat = rows.flatten(0, 1), self._projection, labels.flatten(0, 1), shares.flatten(0, 1)
-        losses, chosen = ProjectedLoss.apply(*flat)  # type: ignore[no-untyped-call]
-        return losses.sum() / shares.sum().clamp(min=1), chosen.view(rows.shape[:2])
+        labels, shares = (
+            each.gather(1, step.at[..., None].expand(-1, -1, each.shape[-1]))
+            for each in (batch.labels, batch.shares)
+        )
+        before = None if step.before is None else step.before.flatten(0, 1)
+        total, chosen, overlaps = ProjectedLoss.apply(  # type: ignore[no-untyped-call]
+            step.rows.flatten(0, 1), self._projection, labels.flatten(0, 1), shares.flatten(0, 1),
+            before, head.after,
+        )  # fmt: skip
+        counted = shares.sum(-1)
+        further = head.further_loss(step, overlaps.view(step.at.shape), counted)
+        return total / counted.sum().clamp(min=1) + further, chosen.view(step.at.shape)
 
     @torch.no_grad()
-    def acceptance(self, batches: Sequence[Sequence[Window]]) -> list[float]:
+    def acceptance(self, batches: Iterable[Batch]) -> list[float]:
         """Measures how often a target accepts each depth of a drafted chain.
 
         A depth counts where all before it were accepted, so that its inputs are what they would be
@@ -153,24 +140,21 @@ class TrainedHead:
         Returns:
             The share of accepted tokens by depth.
         """
-        ids = torch.from_numpy(self._target.ids.ids).to(self._device)
-        reached, accepted = np.zeros(self.depths), np.zeros(self.depths)
-        for windows in batches:
-            batch = self.batch(windows)
-            alive = torch.ones_like(batch.real)
+        ids = torch.from_numpy(self._target.ids.ids).to(self.device)
+        reached, accepted = np.zeros(self.head.depths), np.zeros(self.head.depths)
+        for batch in batches:
             with self._autocast():
-                for predicted in self.average.unroll(batch.features, batch.embedded, self.depths):
-                    depth = predicted.depth
-                    _, chosen = self._loss(predicted.rows, batch, depth)
-                    n = chosen.shape[1]
-                    alive = alive[:, :n] & batch.real[:, depth + 1 :]
-                    right = ids[chosen] == batch.choices[:, depth + 1 :]
+                alive = torch.ones_like(batch.real)
+                for predicted in self.average.unroll(batch):
+                    at, depth = predicted.at, predicted.depth
+                    tokens = ids[self._loss(self.average, predicted, batch)[1]]
+                    alive = alive[:, : at.shape[1]] & batch.real.gather(1, at)
+                    right = tokens == batch.choices.gather(1, at)
                     reached[depth] += int(alive.sum())
                     accepted[depth] += int((alive & right).sum())
                     # The next depth reads the text, which must be what was drafted.
-                    follows = torch.zeros_like(alive)
-                    follows[:, : n - 1] = ids[chosen[:, :-1]] == batch.tokens[:, depth + 2 :]
-                    alive = alive & right & follows
+                    behind = (at + 1).clamp(max=batch.tokens.shape[1] - 1)
+                    alive = alive & right & (tokens == batch.tokens.gather(1, behind))
         shares: list[float] = (accepted / reached.clip(min=1)).tolist()
         return shares
 
@@ -179,7 +163,7 @@ class TrainedHead:
         length = max(len(window.tokens) for window in windows)
         parts = [self._padded(window, length) for window in windows]
         together = (np.stack(each) for each in zip(*parts, strict=True))
-        return Batch(*(torch.from_numpy(each).to(self._device) for each in together))
+        return Batch(*(torch.from_numpy(each).to(self.device) for each in together))
 
     def _padded(self, window: Window, length: int) -> list[np.ndarray]:
         tokens = np.asarray(window.tokens, np.int64)
@@ -198,13 +182,15 @@ class TrainedHead:
 
     def _half_precision(self) -> torch.dtype:
         """Products in half precision, where the processor has them; else float32."""
+        if self.device.type == "cuda":
+            return torch.bfloat16
         able = torch.cpu.get_capabilities()
-        fast = self._device.type == "cuda" or able.get("avx512_bf16") or able.get("amx_bf16")
+        fast = able.get("avx512_bf16") or able.get("amx_bf16")
         return torch.bfloat16 if fast else torch.float32
 
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(
-            self._device.type, torch.bfloat16, enabled=self._half is torch.bfloat16
+            self.device.type, torch.bfloat16, enabled=self._half is torch.bfloat16
         )
 
     def state(self) -> dict[str, Tensor]:
@@ -226,18 +212,20 @@ class TrainedHead:
             first, second = _part(state, "exp_avg."), _part(state, "exp_avg_sq.")
             for name, each in self.head.named_parameters():
                 self._optimizer.state[each] = {
-                    "step": torch.tensor(float(steps), device=self._device),
-                    "exp_avg": first[name].to(self._device),
-                    "exp_avg_sq": second[name].to(self._device),
+                    "step": torch.tensor(float(steps), device=self.device),
+                    "exp_avg": first[name].to(self.device),
+                    "exp_avg_sq": second[name].to(self.device),
                 }
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Returns the averaged weights and the projection by name, in half precision."""
+        """Returns the averaged weights and the projection in half precision, and its tokens."""
         found = {
             name: each.detach().cpu().to(torch.float16).numpy()
             for name, each in self.average.state_dict().items()
         }
-        return {**found, "lm_head.weight": self._target.projection.astype(np.float16)}
+        shifts, proposed = offsets(self._target.ids.ids, self.head.shape.vocabulary)
+        projection = self._target.projection.astype(np.float16)
+        return {**found, "lm_head.weight": projection, "d2t": shifts, "t2d": proposed}
 
 
 def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -7,13 +7,18 @@ from importlib.util import find_spec
 
 from edgespec.api.loading import parse_size
 from edgespec.errors import InputError, installing
+from edgespec.models.heads.eagle3 import default_taps
 from edgespec.system.options import check, explained, option
 from edgespec.training.shape import CONCAT, FUSIONS
+
+EAGLE3, DFLASH, DSPARK = KINDS = ("eagle3", "dflash", "dspark")
+"""What can be trained (Li et al., 2025; Chen et al., 2026; DeepSeek, 2026)."""
 
 SHARD_TOKENS = 1 << 13
 """Tokens of a shard: features are made for so many, and then trained on."""
 
 
+_LONGEST_BLOCK = 16  # drafted tokens
 _POSITIVE = {"above": 0, "most": 1e9, "give": "a number above 0"}
 
 
@@ -26,11 +31,15 @@ class TrainingOptions:
         InputError: if a value is out of range.
     """
 
+    kind: str = option(EAGLE3, "what to train: a layer that drafts token by token, or some that "
+        "draft a block in one call", choices=KINDS)  # fmt: skip
     taps: tuple[int, ...] | None = option(
-        None, "layers whose entering hidden rows the head reads",
-        none="2, the middle, and the third from the end", metavar="N,N,...",
+        None, "layers whose entering hidden rows the head reads", metavar="N,N,...",
+        none="2, the middle, and the third from the end; five for blocks",
     )  # fmt: skip
-    fusion: str = option(CONCAT, "how the head joins a token and hidden rows", choices=FUSIONS)
+    fusion: str = option(
+        CONCAT, "how an eagle3 head joins a token and hidden rows", choices=FUSIONS
+    )
     intermediate_size: int | None = option(
         None, "width of the head's MLP", none="twice the hidden size", least=1
     )
@@ -43,7 +52,9 @@ class TrainingOptions:
     )  # fmt: skip
     window: int = option(256, "tokens of a text that is read at once", least=16)
     batch: int = option(512, "tokens of a step of the optimizer", least=16)
-    steps: int = option(4, "tokens ahead that each position is trained for", least=1)
+    steps: int | None = option(
+        None, "tokens ahead that each position is trained for", none="4, or 7 in a block", least=1
+    )
     learning_rate: float = option(5e-4, "learning rate of AdamW", **_POSITIVE)
     hours: float | None = option(
         None,
@@ -68,8 +79,22 @@ class TrainingOptions:
         if isinstance(self.disk, str):
             object.__setattr__(self, "disk", parse_size(self.disk))
         check(self)
-        if self.steps + 2 > self.window:
-            raise InputError(f"window is {self.window}: give more than {self.steps + 1} tokens")
+        if self.depths + 2 > self.window:
+            raise InputError(f"window is {self.window}: give more than {self.depths + 1} tokens")
+        if self.kind != EAGLE3 and self.depths > _LONGEST_BLOCK:
+            raise InputError(f"steps is {self.steps}: give at most {_LONGEST_BLOCK} for a block")
+
+    @property
+    def depths(self) -> int:
+        """Tokens ahead that each position is trained for."""
+        return self.steps or (4 if self.kind == EAGLE3 else 7)
+
+    def tapped(self, layers: int) -> tuple[int, ...]:
+        """Returns the taps of a target with so many layers; five for blocks (Chen et al., 2026)."""
+        if self.taps or self.kind == EAGLE3:
+            return self.taps or default_taps(layers)
+        first, last = min(2, layers), max(layers - 2, 0)
+        return tuple(sorted({round(first + n * (last - first) / 4) for n in range(5)}))
 
 
 def require_torch() -> None:

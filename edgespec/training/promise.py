@@ -9,10 +9,10 @@ from operator import mul
 from edgespec.training.shape import HeadShape
 
 Seconds = Callable[[int], float]
-"""Seconds of a pass by its rows."""
+"""Seconds of a pass by its rows, or of a draft by its tokens."""
 
 
-def promised_speedup(acceptance: Sequence[float], verify: Seconds, draft: float) -> float:
+def promised_speedup(acceptance: Sequence[float], verify: Seconds, draft: Seconds) -> float:
     """Returns the speed of drafting chains of the best length, relative to plain decoding.
 
     A chain of n tokens yields 1 + sum(product of the first d acceptances, d = 1..n) tokens
@@ -21,23 +21,26 @@ def promised_speedup(acceptance: Sequence[float], verify: Seconds, draft: float)
     Args:
         acceptance: share of accepted tokens by depth, each where all before were accepted.
         verify: seconds of the target's pass by its rows.
-        draft: seconds of a call of the head.
+        draft: seconds of a draft by its tokens.
     """
     reached = accumulate(acceptance, mul)
     tokens = list(accumulate(reached, initial=1.0))
-    rates = (made / (verify(n + 1) + n * draft) for n, made in enumerate(tokens))
+    rates = (made / (verify(n + 1) + draft(n)) for n, made in enumerate(tokens))
     best: float = max(rates) * verify(1)
     return best
 
 
-def call_seconds(shape: HeadShape, target_bytes: int, verify: Seconds) -> float:
-    """Estimates the seconds of a head's call with one row.
+def draft_seconds(shape: HeadShape, target_bytes: int, verify: Seconds, tokens: int) -> float:
+    """Estimates the seconds of drafting a chain.
 
-    Such calls take as long as reading the weights does, and a head has one byte for each.
+    Calls of few rows take as long as reading the weights does, and a head has one byte for each.
 
     Args:
         shape: sizes of the head.
         target_bytes: bytes of the target's weights.
         verify: seconds of the target's pass by its rows.
+        tokens: length of the chain.
     """
-    return verify(1) * shape.parameters / target_bytes
+    if not tokens:
+        return 0.0
+    return sum(map(verify, shape.call_rows(tokens))) * shape.parameters / target_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,8 @@ _DEFAULT_THETA = 10_000.0
 
 
 @dataclass(frozen=True)
-class HeadShape:
-    """The sizes of a head.
+class HeadShape(ABC):
+    """The sizes of a head; a kind adds its own.
 
     Attributes:
         hidden: H, the target's hidden size.
@@ -37,7 +38,6 @@ class HeadShape:
         head_dim: width of a head.
         taps: layers of the target whose entering rows are the features; the number of layers means
             the rows that enter the final norm.
-        fusion: one of `FUSIONS`.
         vocabulary: number of tokens of the target.
         draft_vocabulary: number of tokens that the head may propose.
         eps: epsilon of its norms.
@@ -51,7 +51,6 @@ class HeadShape:
     kv_heads: int
     head_dim: int
     taps: tuple[int, ...]
-    fusion: str
     vocabulary: int
     draft_vocabulary: int
     eps: float
@@ -64,51 +63,33 @@ class HeadShape:
         return self.hidden * len(self.taps)
 
     @property
-    def mixed(self) -> int:
-        """The width of what the attention reads."""
-        return self.hidden if self.fusion == GATED else 2 * self.hidden
-
-    @property
+    @abstractmethod
     def parameters(self) -> int:
-        """The number of weights, without those of norms."""
-        width, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        attention = self.mixed * (width + 2 * kv) + width * self.hidden
-        gate = 2 * self.hidden**2 if self.fusion == GATED else 0
-        inner = self.features + 3 * self.intermediate + self.draft_vocabulary
-        return attention + gate + inner * self.hidden
+        """The number of weights that a call reads, without those of norms."""
 
-    def config(self, facts: Mapping[str, object]) -> dict[str, Any]:
-        """Returns the content of config.json.
+    @abstractmethod
+    def call_rows(self, tokens: int) -> list[int]:
+        """Returns the rows of each call that drafting so many tokens takes."""
 
-        Args:
-            facts: what is known about the training.
-        """
-        # SGLang names the layer whose output is tapped.
-        eagle = {
-            "eagle_aux_hidden_state_layer_ids": [tap - 1 for tap in self.taps],
-            "use_aux_hidden_state": True,
-        }
-        gated = {"edgespec_fusion": GATED} if self.fusion == GATED else {}
+    @abstractmethod
+    def layout(self) -> dict[str, Any]:
+        """Returns the content of config.json."""
+
+    def sizes(self) -> dict[str, Any]:
+        """Returns the fields of config.json that all kinds have."""
         return {
-            "architectures": ["LlamaForCausalLMEagle3"],
-            "model_type": "llama",
             "hidden_size": self.hidden,
             "intermediate_size": self.intermediate,
             "num_attention_heads": self.heads,
             "num_key_value_heads": self.kv_heads,
             "head_dim": self.head_dim,
-            "num_hidden_layers": 1,
             "rms_norm_eps": self.eps,
             "rope_theta": self.theta,
             "max_position_embeddings": self.context,
             "vocab_size": self.vocabulary,
-            "draft_vocab_size": self.draft_vocabulary,
             "hidden_act": "silu",
             "tie_word_embeddings": False,
             "torch_dtype": "float16",
-            "eagle_config": eagle,
-            **gated,
-            "edgespec": dict(facts),
         }
 
 

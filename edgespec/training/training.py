@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +20,16 @@ from edgespec.runtime.sequences.model import PassCost
 from edgespec.system.machine import default_threads
 from edgespec.training import checkpoints
 from edgespec.training.checkpoints import Progress
+from edgespec.training.kinds import new_head
 from edgespec.training.optimizer import Target, TrainedHead
 from edgespec.training.options import SHARD_TOKENS, TrainingOptions
-from edgespec.training.promise import call_seconds, promised_speedup
+from edgespec.training.promise import draft_seconds, promised_speedup
 from edgespec.training.reader import TOP, TargetReader
-from edgespec.training.shape import HeadShape, rope_theta, save_head
+from edgespec.training.shape import save_head
 from edgespec.training.shards import Shards, Window, row_bytes
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.texts import Windows, shuffled
-from edgespec.training.vocabulary import DraftIds, choose, expected_uses, offsets
+from edgespec.training.vocabulary import DraftIds, choose, expected_uses
 
 WORK = ".training"
 """Folder in a head's folder with what is needed to go on."""
@@ -174,7 +176,7 @@ class Training:
 
     def _step(self, windows: Sequence[Window]) -> None:
         began, progress = time.monotonic(), self.progress
-        loss = self._trained.step(windows)
+        loss = self._trained.step(self._trained.batch(windows))
         tokens = sum(len(window.tokens) for window in windows)
         progress.steps += 1
         kept = min(_SMOOTH, 1 - 1 / progress.steps)
@@ -190,8 +192,8 @@ class Training:
         if held_out is None:
             return
         size = max(1, self._options.batch // self._options.window)
-        batches = [held_out[n : n + size] for n in range(0, len(held_out), size)]
-        progress.acceptance = tuple(self._trained.acceptance(batches))
+        parts = (held_out[n : n + size] for n in range(0, len(held_out), size))
+        progress.acceptance = tuple(self._trained.acceptance(map(self._trained.batch, parts)))
         progress.evaluated = progress.tokens
         progress.history += ((progress.tokens, *(round(each, 4) for each in progress.acceptance)),)
         gained = progress.expected > progress.best
@@ -218,7 +220,7 @@ class Training:
         for text in texts:
             if self._stopping():
                 return None
-            if len(text) > self._options.steps + 2:
+            if len(text) > self._options.depths + 2:
                 made.append(Window.of(text, self._reader.read(text)))
             self._show(f"reading {len(made)}/{len(texts)}")
         self._shards.put(number, made)
@@ -239,27 +241,12 @@ class Training:
         )
         size = min(options.draft_vocabulary, vocabulary)
         ids = choose(self._texts.tokens, expected, size, role.eos_ids)
-        self._shape = HeadShape(
-            hidden=role.hidden_size,
-            intermediate=options.intermediate_size or 2 * role.hidden_size,
-            heads=role.heads,
-            kv_heads=role.kv_heads,
-            head_dim=role.head_dim,
-            taps=options.taps or (),
-            fusion=options.fusion,
-            vocabulary=role.vocab_size,
-            draft_vocabulary=size,
-            eps=graph.eps,
-            theta=rope_theta(role),
-            context=role.context_length,
-        )
-        self._ids = ids
         target = Target(
             graph.embedding, graph.projection.rows(ids), graph.norm, DraftIds(ids, role.vocab_size)
         )
-        trained = TrainedHead(
-            self._shape, target, options.learning_rate, options.steps, options.seed
-        )
+        head = new_head(options, role, self._llm.tokenizer, graph, size)
+        head.start(torch.from_numpy(target.norm), options.seed)
+        trained = TrainedHead(head, target, options.learning_rate, options.seed)
         if (found := checkpoints.recall(self._output / WORK, self._plan())) is not None:
             self.progress, tensors = found
             trained.restore(tensors, self.progress.steps)
@@ -280,9 +267,8 @@ class Training:
     def store(self) -> None:
         """Writes the head as it is now, and what is needed to go on."""
         checkpoints.store(self._output / WORK, self._plan(), self.progress, self._trained.state())
-        shifts, proposed = offsets(self._ids, self._shape.vocabulary)
-        tensors = {**self._trained.weights(), "d2t": shifts, "t2d": proposed}
-        save_head(self._output, self._shape.config(self.facts()), tensors)
+        config = {**self._trained.head.shape.layout(), "edgespec": self.facts()}
+        save_head(self._output, config, self._trained.weights())
         self._stored = time.monotonic()
 
     def facts(self) -> dict[str, object]:
@@ -304,9 +290,9 @@ class Training:
         """Returns the speed relative to plain decoding; None if it cannot be told yet."""
         if not self.progress.acceptance:
             return None
-        size = self._bundle.role_size(TARGET)
-        draft = call_seconds(self._shape, size, self._cost.seconds)
-        return promised_speedup(self.progress.acceptance, self._cost.seconds, draft)
+        shape, size = self._trained.head.shape, self._bundle.role_size(TARGET)
+        drafting = partial(draft_seconds, shape, size, self._cost.seconds)
+        return promised_speedup(self.progress.acceptance, self._cost.seconds, drafting)
 
     def _spent(self, began: float) -> None:
         self.progress.seconds += time.monotonic() - began

@@ -15,7 +15,7 @@ from edgespec import bundle as bundles
 from edgespec.errors import InputError
 from edgespec.export import copy_with_taps
 from edgespec.models.embedded import BUNDLE
-from edgespec.training.options import TrainingOptions
+from edgespec.training.options import DFLASH, DSPARK, KINDS, TrainingOptions
 from edgespec.training.shape import FUSIONS, GATED
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.texts import texts_of
@@ -62,24 +62,68 @@ def trained(llm, text, output, options=OPTIONS, stop_after=None, **changes):
     return training
 
 
-def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(llm, text, tmp_path):
-    whole = trained(llm, text, tmp_path / "whole", tokens=1500)
-    stopped = trained(llm, text, tmp_path / "stopped", tokens=1500, stop_after=5)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(llm, text, tmp_path, kind):
+    whole = trained(llm, text, tmp_path / "whole", tokens=1500, kind=kind)
+    stopped = trained(llm, text, tmp_path / "stopped", tokens=1500, stop_after=5, kind=kind)
     assert stopped.progress.steps == 5
-    resumed = trained(llm, text, tmp_path / "stopped", tokens=1500)
+    resumed = trained(llm, text, tmp_path / "stopped", tokens=1500, kind=kind)
     assert resumed.progress.steps == whole.progress.steps == 12
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
     for name, each in one.items():
         np.testing.assert_allclose(each, other[name], rtol=0, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_the_loss_falls(llm, text, tmp_path, fusion):
-    changes = {"fusion": fusion, "learning_rate": 2e-3}
-    begun = trained(llm, text, tmp_path / fusion, tokens=128, **changes)
+@pytest.mark.parametrize("changes", [*({"fusion": each} for each in FUSIONS),
+                                     {"kind": DFLASH}, {"kind": DSPARK}])  # fmt: skip
+def test_the_loss_falls(llm, text, tmp_path, changes):
+    changes = {**changes, "learning_rate": 2e-3}
+    begun = trained(llm, text, tmp_path / "head", tokens=128, **changes)
     first = begun.progress.loss
-    done = trained(llm, text, tmp_path / fusion, tokens=6000, **changes)
+    done = trained(llm, text, tmp_path / "head", tokens=6000, **changes)
     assert done.progress.loss < 0.8 * first
+
+
+@pytest.mark.parametrize("kind", [DFLASH, DSPARK])
+def test_the_saved_layout_of_blocks_is_that_of_speculators(llm, text, tmp_path, kind):
+    trained(llm, text, tmp_path / "head", tokens=128, kind=kind)
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    spark = kind == DSPARK
+    wanted = {
+        "architectures": ["DSparkSpeculator" if spark else "DFlashSpeculator"],
+        "speculators_model_type": kind, "draft_vocab_size": 256, "block_size": 3 if spark else 4,
+        "aux_hidden_state_layer_ids": [2, 4, 6], "sample_from_anchor": spark,
+    }  # fmt: skip
+    if spark:
+        wanted |= {
+            "markov_rank": 128, "markov_head_type": "vanilla", "enable_confidence_head": True,
+            "confidence_head_with_markov": True,
+        }  # fmt: skip
+    assert {name: config[name] for name in wanted} == wanted
+    assert config["transformer_layer_config"]["num_hidden_layers"] == 3
+    assert 0 <= config["mask_token_id"] < 4096
+    tensors = load_file(tmp_path / "head" / "model.safetensors")
+    heads, kv, h, inner = 4 * 64, 2 * 64, 256, 64
+    layer = {
+        "input_layernorm": (h,), "post_attention_layernorm": (h,), "self_attn.q_norm": (64,),
+        "self_attn.k_norm": (64,), "self_attn.q_proj": (heads, h), "self_attn.k_proj": (kv, h),
+        "self_attn.v_proj": (kv, h), "self_attn.o_proj": (h, heads), "mlp.gate_proj": (inner, h),
+        "mlp.up_proj": (inner, h), "mlp.down_proj": (h, inner),
+    }  # fmt: skip
+    shapes = {"fc": (h, 3 * h), "hidden_norm": (h,), "norm": (h,), "lm_head": (256, h)}
+    shapes |= {f"layers.{n}.{name}": shape for n in range(3) for name, shape in layer.items()}
+    if spark:
+        shapes |= {
+            "markov_head.markov_w1": (4096, 128), "markov_head.markov_w2": (256, 128),
+            "confidence_head.proj": (1, h + 128),
+        }  # fmt: skip
+    shapes = {f"{name}.weight": shape for name, shape in shapes.items()}
+    if spark:
+        shapes["confidence_head.proj.bias"] = (1,)
+    found = {name: each.shape for name, each in tensors.items()}
+    assert found.pop("d2t") == (256,)
+    assert found.pop("t2d") == (4096,)
+    assert found == shapes
 
 
 def test_the_saved_layout_is_that_of_eagle_and_other_options_do_not_go_on(llm, text, tmp_path):
@@ -177,6 +221,8 @@ def test_prompts_that_cannot_be_read(llm, tmp_path, line):
         ({"fusion": "sum"}, "fusion is 'sum': use one of concat, gated"),
         ({"window": 4}, "window is 4: give a whole number of at least 16"),
         ({"steps": 80}, "window is 64: give more than 81 tokens"),
+        ({"kind": "medusa"}, "kind is 'medusa': use one of eagle3, dflash, dspark"),
+        ({"kind": DFLASH, "steps": 17}, "steps is 17: give at most 16 for a block"),
         ({"hours": 0}, "hours is 0: give a number above 0"),
         ({"tokens": 0}, "tokens is 0: give a whole number"),
         ({"disk": 1000}, "disk is 1000 bytes: a token takes 1924, so give at"),

@@ -20,7 +20,6 @@ from edgespec.cli import INTERRUPTED
 from edgespec.cli.arguments import add_options, given
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.errors import InputError
-from edgespec.models.heads.eagle3 import default_taps
 from edgespec.training.options import TrainingOptions, require_torch
 from edgespec.training.shape import CONFIG, check_taps
 
@@ -52,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     require_torch()
     options = TrainingOptions(**given(arguments, TrainingOptions))
     bundle = bundles.load(arguments.bundle)
-    taps = options.taps or default_taps(bundle.target.layers)
+    taps = options.tapped(bundle.target.layers)
     check_taps(taps, bundle.target.layers)
     options = replace(options, taps=taps)
     output: Path = arguments.output

@@ -1,4 +1,4 @@
-"""The head in PyTorch against arithmetic that is written a second time, token by token."""
+"""An EAGLE-3 head in PyTorch against arithmetic that is written a second time, token by token."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import numpy as np
 import pytest
 import torch
 
-from edgespec.training.head import DraftHead, ProjectedLoss
-from edgespec.training.shape import CONCAT, GATED, HeadShape
+from edgespec.training.drafting import Batch
+from edgespec.training.eagle3 import Eagle3, Eagle3Shape
+from edgespec.training.shape import CONCAT, GATED
 
 LENGTH, DEPTHS = 11, 4
 
 
 def shape(fusion):
-    return HeadShape(
+    return Eagle3Shape(
         hidden=16, intermediate=24, heads=4, kv_heads=2, head_dim=8, taps=(0, 1, 2), fusion=fusion,
         vocabulary=50, draft_vocabulary=20, eps=1e-5, theta=10_000.0, context=64,
     )  # fmt: skip
 
 
 def random_head(fusion):
-    head = DraftHead(shape(fusion))
+    head = Eagle3(shape(fusion), DEPTHS)
     random = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for each in head.parameters():
@@ -80,8 +81,10 @@ def test_unrolled_depths_equal_decoding_with_a_cache(fusion):
     random = np.random.default_rng(3)
     features = random.normal(size=(2, LENGTH, head.shape.features)).astype(np.float32)
     embedded = random.normal(size=(2, LENGTH, head.shape.hidden)).astype(np.float32)
+    rows = torch.from_numpy(features), torch.from_numpy(embedded)
+    nothing = [torch.zeros(2, LENGTH, dtype=torch.int64)] * 5
     with torch.no_grad():
-        steps = list(head.unroll(torch.from_numpy(features), torch.from_numpy(embedded), DEPTHS))
+        steps = list(head.unroll(Batch(*rows, *nothing)))
     assert [step.depth for step in steps] == list(range(DEPTHS))
     compared = 0
     for text in range(2):
@@ -102,33 +105,13 @@ def test_unrolled_depths_equal_decoding_with_a_cache(fusion):
 
 
 def test_a_new_head_is_the_last_tap_and_nearly_that_alone():
-    head = DraftHead(shape(CONCAT))
+    head = Eagle3(shape(CONCAT), DEPTHS)
     norm = torch.rand(16)
     head.start(norm, seed=1)
     assert torch.equal(head.norm.weight, norm)
     features = torch.randn(1, 3, 48)
     assert torch.allclose(head.fc(features), features[..., 32:], atol=0.2)
-    again = DraftHead(shape(CONCAT))
+    again = Eagle3(shape(CONCAT), DEPTHS)
     again.start(norm, seed=1)
     for one, other in zip(head.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def test_the_loss_and_its_gradient_are_those_of_cross_entropy():
-    random = torch.Generator().manual_seed(0)
-    rows = torch.randn(600, 16, generator=random, requires_grad=True)
-    projection = torch.randn(20, 16, generator=random)
-    ids = torch.stack([torch.randperm(20, generator=random)[:5] for _ in range(600)])
-    shares = torch.rand(600, 5, generator=random).softmax(-1)
-    shares[7] = 0  # a row whose likeliest tokens are all outside
-    losses, choices = ProjectedLoss.apply(rows, projection, ids, shares)
-    weights = torch.rand(600, generator=random)
-    (losses * weights).sum().backward()
-    found, rows.grad = rows.grad, None
-    logits = rows @ projection.T
-    expected = -(logits.log_softmax(-1).gather(1, ids) * shares).sum(-1)
-    (expected * weights).sum().backward()
-    assert torch.allclose(losses, expected, atol=1e-5)
-    assert torch.allclose(found, rows.grad, atol=1e-5)
-    assert torch.equal(choices, logits.argmax(-1))
-    assert losses[7] == 0
