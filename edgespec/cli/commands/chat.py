@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions
-from edgespec.cli.arguments import MACHINE, TEXT, add_bundle, add_options, cut_off, given
+from edgespec.cli.arguments import MACHINE, TEXT, add_model, add_options, cut_off, given
 from edgespec.cli.chat_files import (
     Mentions,
     Message,
@@ -19,7 +19,7 @@ from edgespec.cli.chat_files import (
     write_conversation,
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
-from edgespec.cli.models import warm_up_aside
+from edgespec.cli.models import chosen, name_demonstration, warm_up_aside
 from edgespec.cli.typed import Typed
 from edgespec.errors import EdgespecError, InputError
 from edgespec.system.files import typed_path
@@ -49,7 +49,7 @@ _COMMANDS = ("/exit", "/help", "/reset", "/save", "/stats")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; the defaults are those of the API."""
-    add_bundle(parser)
+    add_model(parser)
     parser.add_argument(
         "--system", metavar="TEXT",
         help="system message that tells the model how to answer; replaces that of --history",
@@ -82,8 +82,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from edgespec.api.llm import LLM
 
-    with LLM(arguments.bundle, **given(arguments, LoadOptions)) as llm:
+    folder = chosen(arguments)
+    with LLM(folder, **given(arguments, LoadOptions)) as llm:
         warm_up_aside(llm)
+        name_demonstration(arguments, llm)
         _Conversation(llm, messages, options, arguments.history).talk()
         if llm.options.draft_memory is not None:
             llm.save_draft_memory(llm.options.draft_memory)

@@ -10,9 +10,9 @@ import sys
 
 from edgespec.api.at_once import TEXTS_AT_ONCE
 from edgespec.api.loading import LoadOptions, parse_size
-from edgespec.cli.arguments import CACHES, MACHINE, add_bundle, add_options, given, require_least
+from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.interrupts import ignoring_termination
-from edgespec.cli.models import add_model_name, model_name, warm_up_aside
+from edgespec.cli.models import add_model_name, chosen, model_name, warm_up_aside
 from edgespec.errors import InputError
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; those of the model have the API's defaults."""
-    add_bundle(parser)
+    add_model(parser)
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
@@ -85,6 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.api.llm import LLM
     from edgespec.api.models import sessions_with_room
 
+    folder = chosen(arguments)
     with listen(arguments.host, arguments.port) as sock:
         if not is_local(sock) and arguments.api_key is None:
             _log.warning(
@@ -93,9 +94,9 @@ def execute(arguments: argparse.Namespace) -> int:
         options = given(arguments, LoadOptions)
         parallel = arguments.parallel or TEXTS_AT_ONCE
         options["sessions"] = arguments.sessions or sessions_with_room(
-            arguments.bundle, options, arguments.parallel or _LONGEST_AT_ONCE
+            folder, options, arguments.parallel or _LONGEST_AT_ONCE
         )
-        with LLM(arguments.bundle, **options) as llm:
+        with LLM(folder, **options) as llm:
             warm_up_aside(llm)
             service = TextService(llm, parallel, arguments.queue)
             name = arguments.model_name or model_name(llm.bundle)
