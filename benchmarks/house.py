@@ -66,9 +66,10 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        35200,
+        35550,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
-        "and formats of weights against transformers (7,300), makers of small models (4,600)",
+        "and formats of weights against transformers (7,300), makers of small models (4,600), a "
+        "first day with a model that is no bundle (400)",
     ),
     "benchmarks": Room(("benchmarks/**/*.py",), 5000, 5100, "attacks on the server"),
     "results": Room(("benchmarks/RESULTS.md",), 700, 700),

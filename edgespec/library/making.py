@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from pathlib import Path
@@ -55,12 +55,11 @@ def bundle_of(
     if target.is_bundle and drafting is None:
         assert target.path is not None
         return target.path
-    store = Store()
-    identity = _hashed(target.identity, drafting and drafting.identity)
+    pair = [target] if drafting is None else [target, drafting]
+    store, identity = Store(), _hashed([each.identity for each in pair])
     made = store.seen(identity)
     if made is None:
-        pair = target.fetched(), drafting and drafting.fetched()
-        made = _made(store, *pair, identity, bars, say)
+        made = _made(store, [each.fetched() for each in pair], identity, bars, say)
     return made.path
 
 
@@ -80,41 +79,41 @@ def _draft(draft: str | Path) -> Asked:
 
 def _made(
     store: Store,
-    target: Asked,
-    draft: Asked | None,
+    pair: Sequence[Asked],
     identity: str,
     bars: Bars,
     say: Callable[[str], None],
 ) -> Made:
-    """Makes a bundle, unless one of the same content is there by now."""
+    """Makes a bundle of a model and perhaps its draft, unless one of this content is there."""
     from edgespec.export import replacing  # loads the onnx package
 
-    own, drafts = target.content, draft and draft.content
-    content, draft_name = _hashed(own, drafts), draft.name if draft else ""
+    contents, names = [each.content for each in pair], [each.name for each in pair]
+    content, alone = _hashed(contents), _hashed(contents[:1])
+    target, draft = names[0], "".join(names[1:])
     with store.changing(lambda: say("waiting for another process that makes a bundle")):
         found = store.of_content(content)
         if found is not None:
             return store.also(found, identity)
         for each in store.made().values():  # of older files or versions
-            if (each.record.target, each.record.draft) == (target.name, draft_name):
+            if (each.record.target, each.record.draft) == (target, draft):
                 store.discard(each)
-        names = [each.short_name for each in (target, draft) if each is not None]
-        folder = store.folder / store.free_name("+".join(names))
-        say(f"making a bundle of {' and '.join(names)}, once: {folder}")
-        alone = store.of_content(_hashed(own, None))  # whose weights can be linked
+        short = [each.short_name for each in pair]
+        folder = store.folder / store.free_name("+".join(short))
+        say(f"making a bundle of {' and '.join(short)}, once: {folder}")
+        paths = [each.path for each in pair if each.path is not None]
+        if (linked := store.of_content(alone)) is not None:
+            paths[0] = linked.path
         with bars() as progress, replacing(folder, overwrite=False) as partial:
-            source = target.path if alone is None else alone.path
-            _write(partial, source, draft and draft.path, progress)
-            vocabulary = vocabulary_hash(partial)
-            record = Record(target.name, draft_name, content, (identity,), vocabulary)
+            _write(partial, paths[0], *paths[1:], progress=progress)
+            record = Record(target, draft, content, (identity,), vocabulary_hash(partial))
             write_record(partial / RECORD, record)
     made = Made(folder, record)
-    if draft is None and (line := advice(made, store)) is not None:
+    if not draft and (line := advice(made, store)) is not None:
         say(line)
     return made
 
 
-def _write(folder: Path, target: Path, draft: Path | None, progress: Progress) -> None:
+def _write(folder: Path, target: Path, draft: Path | None = None, *, progress: Progress) -> None:
     """Writes a bundle of a checkpoint, or of another bundle's target, to an empty folder."""
     from edgespec.export import (
         ExportOptions,
@@ -135,7 +134,7 @@ def _write(folder: Path, target: Path, draft: Path | None, progress: Progress) -
         attach_head(folder, target, _HEAD_PRECISION, progress)
 
 
-def _hashed(target: str, draft: str | None) -> str:
-    """Returns a hash of a pair's identities or contents, and of what makes bundles of them."""
-    facts = (edgespec.__version__, bundles.FORMAT, _SETTINGS, target, draft)
+def _hashed(facts: Sequence[str]) -> str:
+    """Returns a hash of models' identities or contents, and of what makes bundles of them."""
+    facts = (edgespec.__version__, str(bundles.FORMAT), str(_SETTINGS), *facts)
     return sha256(repr(facts).encode(errors="surrogatepass")).hexdigest()[:32]

@@ -150,6 +150,15 @@ def test_a_bundle_gets_a_draft_and_keeps_its_own_files(made, models, tmp_path):
     assert bundles.load(bundle_of(models / "target.gguf", "draft")).draft is not None
 
 
+@pytest.mark.parametrize(("encoding", "form"), [("Q5_0", "q5_0"), ("Q8_0", "q4_0")])
+def test_a_draft_keeps_what_its_file_has_in_few_bits(models, made, tmp_path, encoding, form):
+    file = tmp_path / "small.gguf"
+    write_gguf(models / "draft", file, encoding)
+    draft = bundles.load(made("target.gguf", file)).draft
+    assert set(draft.native.formats) == {form}
+    assert set(draft.quantization_error.values()) == {0} or form == "q4_0"
+
+
 def test_a_draft_that_fits_is_proposed(made, said):
     made("draft.gguf")
     made("target.gguf")
@@ -167,7 +176,7 @@ def test_a_full_disk_leaves_nothing(made, own_cache, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(DataFile, "write", full)
-        with pytest.raises(ExportError, match="No space left on device.*free some space"):
+        with pytest.raises(ExportError, match=r"No space left on device.*free some space"):
             made("target.gguf")
     assert not Store().made()
     assert not left(own_cache)
