@@ -85,12 +85,12 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.api.llm import LLM
     from edgespec.api.models import sessions_with_room
 
-    folder = chosen(arguments)
     with listen(arguments.host, arguments.port) as sock:
         if not is_local(sock) and arguments.api_key is None:
             _log.warning(
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
             )
+        folder = chosen(arguments)
         options = given(arguments, LoadOptions)
         parallel = arguments.parallel or TEXTS_AT_ONCE
         options["sessions"] = arguments.sessions or sessions_with_room(
