@@ -31,6 +31,9 @@ FLOATS = {"fp32": "f32", "fp16": "f16"}
 # most _DAMAGE, or a share of all weights is widened. Small models lose more by 4 bits and are
 # cheaper to widen, so their share is larger. Measured: benchmarks/RESULTS.md.
 _DAMAGE, _WIDE_SHARE, _WIDE_SHARE_OF_SMALL, _SMALL = 0.01, 0.25, 0.45, 10**9
+# Most bits in which a draft keeps a file's own numbers if nobody asks for another precision.
+# Measured: benchmarks/RESULTS.md.
+_DRAFT_BITS = 6
 _PART_VALUES = 1 << 22  # values whose scales are looked at, at a time
 
 
@@ -52,7 +55,8 @@ class ExportOptions:
     )  # fmt: skip
     draft_precision: str | None = option(
         None, "precision of the draft's weights",
-        none="the target's, or int4-small if that is int4 or source; int8 for a head",
+        none="the target's, or int4-small if that is int4 or source, but what a file has in up "
+        "to 6 bits stays as it is; int8 for a head",
         choices=PRECISIONS,
     )  # fmt: skip
     lm_head_precision: str | None = option(
@@ -193,8 +197,9 @@ def _chosen(name: str, checkpoint: Checkpoint, options: ExportOptions) -> Storag
     linears = [linear for each in decoder.sublayers for linear in each.linears]
     block = choose_block_size(name, (each.in_features for each in linears), options.block_size)
     layers = [each.weight for each in linears]
-    kept = _kept(tensors, layers, _bits(weights), asked == SOURCE)
-    kept |= _kept(tensors, vocabulary, _bits(head), asked == SOURCE)
+    least = _DRAFT_BITS if asked == INT4_SMALL and options.draft_precision is None else 0
+    kept = _kept(tensors, layers, max(_bits(weights), least), asked == SOURCE)
+    kept |= _kept(tensors, vocabulary, max(_bits(head), least), asked == SOURCE)
     return Storage(bundle.Precision(weights, head, options.kv_precision, block), vocabulary, kept)
 
 

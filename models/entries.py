@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -75,6 +77,21 @@ class Entries(Generic[E]):
             ) from None
 
 
+def read_bytes(path: Path, offset: int, size: int) -> NDArray[np.uint8]:
+    """Reads a part of a file.
+
+    Raises:
+        CheckpointError: The file has changed since its header was read.
+    """
+    try:
+        found = np.fromfile(path, np.uint8, size, offset=offset)
+    except OSError as error:
+        raise _changed(path, error) from error
+    if len(found) < size:
+        raise _changed(path, f"it ends at byte {offset + len(found)}")
+    return found
+
+
 def mapped(
     path: Path, dtype: np.dtype[np.generic], offset: int, shape: tuple[int, ...]
 ) -> np.memmap[tuple[int, ...], np.dtype[np.generic]]:
@@ -86,6 +103,8 @@ def mapped(
     try:
         return np.memmap(path, dtype, "r", offset, shape)
     except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} changed while it was read ({error}): download it again"
-        ) from error
+        raise _changed(path, error) from error
+
+
+def _changed(path: Path, reason: object) -> CheckpointError:
+    return CheckpointError(f"{path} changed while it was read ({reason}): download it again")

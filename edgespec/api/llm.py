@@ -30,14 +30,14 @@ from edgespec.api.sessions import Session
 from edgespec.api.sources import Sources, stored_prompts
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.models.embedded import BUNDLE
+from edgespec.library.making import bundle_of
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.growth import TreeDrafter
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.pool import Sequence as Kept
 from edgespec.runtime.speculation.engine import Engine
-from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
+from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT, Limits, Request
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.runtime.text.streaming import TextEnd
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -51,7 +51,10 @@ class LLM:
     context manager that closes the model.
 
     Args:
-        bundle: folder of a bundle; None for the embedded pair, a small model of Python code.
+        bundle: folder of a bundle; or a model of which one is made, once, in the user's cache
+            folder: a checkpoint's folder, a GGUF file, owner/name or owner/name:FILE.gguf on the
+            Hub, or a name that `edgespec models` lists. None: the embedded pair, a small model of
+            Python code.
         options: fields of `edgespec.api.loading.LoadOptions`: `device`, `draft`, `draft_device`,
             `context`, `memory`, `threads` and more.
 
@@ -71,6 +74,8 @@ class LLM:
 
     Raises:
         BundleError: if the bundle cannot be used.
+        CheckpointError: if a bundle is to be made of a model that is damaged or not supported.
+        ExportError: if a model cannot be downloaded, or its bundle cannot be written.
         DeviceError: if a device does not exist or cannot run the model.
         InputError: if an option is out of range, the bundle has no draft model for the draft
             source, or the folder of the prompt cache cannot be used.
@@ -81,7 +86,10 @@ class LLM:
     @shown(LoadOptions)
     def __init__(self, bundle: str | Path | None = None, **options: Any) -> None:
         self.options = checked(LoadOptions, options)
-        self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
+        draft = self.options.draft_model
+        self.bundle = bundles.load(bundle_of(bundle, draft))
+        if draft is not None:
+            self.options = replace(self.options, draft=AUTO)
         self.draft = self.options.draft
         self.sampling = conversational(self.bundle.manifest.sampling)
         self.tokenizer = Tokenizer.of(self.bundle)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import NoneType
 
 from edgespec.errors import InputError
+from edgespec.library.asked import looks_like_model
 from edgespec.system.options import Option, check, explained, option
 
 DRAFTS = ("auto", "none", "model", "parallel", "head", "layer-skip", "lookup", "recycling")
@@ -41,9 +42,11 @@ class LoadOptions:
         "cpu", "device of the draft model", give="a device's name", metavar="DEVICE"
     )
     draft: str = option(
-        "auto", "draft source, which never changes the text; auto: in every round those with the "
-        "highest expected speed; layer-skip: the target without some layers; model, head or "
-        "parallel, which predicts several tokens in a call: the bundle's draft", choices=DRAFTS,
+        "auto", f"draft source, which never changes the text, one of {', '.join(DRAFTS)}; auto: in "
+        "every round those with the highest expected speed; layer-skip: the target without some "
+        "layers; model, head or parallel, which predicts several tokens in a call: the bundle's "
+        "draft. Or a model to draft with, named as the target is", give="a draft source or a model",
+        metavar="SOURCE|MODEL",
     )  # fmt: skip
     pipeline: str = option(
         "auto", "whether the draft model goes on while the target works: overlap, or serial, in "
@@ -86,8 +89,16 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         self._parse_sizes()
+        if isinstance(self.draft, Path):
+            object.__setattr__(self, "draft", str(self.draft))
         check(self)
-        if self.draft_memory is not None and self.draft not in RECYCLING_DRAFTS:
+        if self.draft not in DRAFTS and not looks_like_model(self.draft):
+            raise InputError(
+                f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}; or a model to draft "
+                "with: its path, owner/name, or a name that `edgespec models` lists"
+            )
+        unused = self.draft_model is None and self.draft not in RECYCLING_DRAFTS
+        if self.draft_memory is not None and unused:
             raise InputError(
                 f"draft_memory is given, but draft {self.draft!r} does not use it: "
                 f"use one of {', '.join(RECYCLING_DRAFTS)}"
@@ -103,6 +114,11 @@ class LoadOptions:
             object.__setattr__(self, "memory", _parse_memory(self.memory))
         if isinstance(self.prompt_cache_size, str):
             object.__setattr__(self, "prompt_cache_size", parse_size(self.prompt_cache_size))
+
+    @property
+    def draft_model(self) -> str | None:
+        """The model to draft with, if the user named one."""
+        return None if self.draft in DRAFTS else self.draft
 
     @property
     def limits(self) -> dict[str, int]:

@@ -20,12 +20,13 @@ from edgespec.cli.waiting import clear_line, waiting
 from edgespec.errors import EdgespecError, InputError, MemoryLimitError, printable
 
 COMMANDS = {
-    "run": "complete a prompt with a bundle",
+    "run": "complete a prompt with a model",
     "chat": "talk to a model in the terminal",
-    "serve": "serve a bundle on this machine with OpenAI's API",
+    "serve": "serve a model on this machine with OpenAI's API",
     "batch": "answer a file of requests in OpenAI's batch format",
-    "export": "make a bundle from a checkpoint",
+    "export": "make a bundle to ship from a checkpoint",
     "train-draft": "train a draft head for a bundle's target",
+    "models": "list, name and remove the bundles that were made of models",
     "inspect": "show the contents of a bundle",
     "bench": "compare the speed of draft sources with plain decoding on this machine",
     "eval": "measure a bundle's perplexity, and its distance from another bundle",

@@ -13,7 +13,6 @@ from typing import Any
 from edgespec.api.loading import LoadOptions, parse_size
 from edgespec.api.options import GenerationOptions
 from edgespec.errors import InputError
-from edgespec.models.embedded import BUNDLE
 from edgespec.system.files import read_utf8
 from edgespec.system.options import Option, declared, kinds_of, unknown
 
@@ -93,12 +92,16 @@ def settings(file: str) -> dict[str, Any]:
     return found
 
 
-def add_bundle(parser: argparse.ArgumentParser) -> None:
-    """Declares BUNDLE."""
-    parser.add_argument(
-        "bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE",
-        help="folder of a bundle (default: the embedded pair)",
-    )  # fmt: skip
+MODEL_HELP = (
+    "a bundle, a GGUF file, a checkpoint's folder, owner/name or owner/name:FILE.gguf on the Hub, "
+    "or a name that `edgespec models` lists; what is no bundle is made into one, once (default: "
+    "the embedded pair, a demonstration)"
+)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Declares MODEL."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
 
 
 def cut_off(tokens: int) -> str:

@@ -1,9 +1,11 @@
-"""Names of models for clients, and their first pass."""
+"""The model that a command is to use, its name for clients, and its first pass."""
 
 from __future__ import annotations
 
+import sys
 import threading
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.errors import EdgespecError
@@ -13,6 +15,44 @@ if TYPE_CHECKING:
 
     from edgespec.api.llm import LLM
     from edgespec.bundle import Bundle
+    from edgespec.export import Progress
+
+
+def chosen(arguments: argparse.Namespace) -> Path:
+    """Returns the folder of the bundle that is to be used, which is made if the model is none.
+
+    A draft model among the options is in that bundle, and its option becomes auto.
+
+    Raises:
+        EdgespecError: as `edgespec.library.making.bundle_of`.
+    """
+    from edgespec.api.loading import LoadOptions
+    from edgespec.library.making import bundle_of
+
+    draft = getattr(arguments, "draft", None)
+    draft = LoadOptions(draft=draft).draft_model if isinstance(draft, str) else None
+    if draft is not None:
+        arguments.draft = "auto"
+    return bundle_of(arguments.model, draft, _bars, _say)
+
+
+def name_demonstration(arguments: argparse.Namespace, llm: LLM) -> None:
+    """Says what is used if no model is given."""
+    if arguments.model is None:
+        _say(
+            f"no model is given: this is {model_name(llm.bundle)}, a demonstration that knows a "
+            "little Python and nothing else; give a model, as in `edgespec chat model.gguf`"
+        )
+
+
+def _bars() -> AbstractContextManager[Progress]:
+    from edgespec.cli.progress import role_bars  # loads rich
+
+    return role_bars()
+
+
+def _say(line: str) -> None:
+    print(f"edgespec: {line}", file=sys.stderr, flush=True)
 
 
 def add_model_name(parser: argparse.ArgumentParser) -> None:

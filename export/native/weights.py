@@ -6,6 +6,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +27,15 @@ from edgespec.export.formats.tiles import (
 from edgespec.export.graph_builder import DataFile
 from edgespec.export.storage import FLOATS, Storage
 from edgespec.models import TensorSource
+from edgespec.system.machine import default_threads
+
+_cores = cache(default_threads)
+_Found = TypeVar("_Found")
 
 # Values of the rows that are read and stored at a time.
 _PART_VALUES = 1 << 17
-_THREADS = 2
+_MOVED_VALUES = 1 << 20  # likewise of rows that are not rounded
+_MOST_THREADS = 8
 _HALVES = ("d", "dmin", "m")
 # Maximum share of a matrix's squared norm in blocks whose scales are too small for half precision.
 _FAINT_SHARE = 1e-4
@@ -124,10 +131,12 @@ class TileWeights:
         return form, self._kept(name, TILE_FORMATS[form])
 
     def _encoded(self, name: str, kind: TileFormat) -> Iterator[Bytes]:
-        for start, stop in self._bounds(name):
-            tiles = tiles_of_gguf(kind.name, self.tensors.read_encoded(name, start, stop))
+        def work(bounds: tuple[int, int]) -> Bytes:
+            tiles = tiles_of_gguf(kind.name, self.tensors.read_encoded(name, *bounds))
             _check_scales(self.tensors, name, tiles.view(kind.layout))
-            yield tiles
+            return tiles
+
+        return _in_order(work, self._bounds(name, _MOVED_VALUES))
 
     def _kept(self, name: str, kind: TileFormat) -> Iterator[Bytes]:
         blocks, middle = self.tensors.blocks(name), 1 << kind.bits - 1
@@ -181,9 +190,9 @@ class TileWeights:
             )
         self.errors[name] = float(np.sqrt(error / norm)) if norm else 0.0
 
-    def _bounds(self, name: str) -> Iterator[tuple[int, int]]:
+    def _bounds(self, name: str, values: int = _PART_VALUES) -> Iterator[tuple[int, int]]:
         rows, width = self.tensors.shape(name)
-        step = max(LANES, _PART_VALUES // width // LANES * LANES)
+        step = max(LANES, values // width // LANES * LANES)
         return ((start, min(start + step, rows)) for start in range(0, rows, step))
 
 
@@ -199,16 +208,15 @@ def _check_scales(tensors: TensorSource, name: str, stored: npt.NDArray[np.void]
 
 
 def _in_order(
-    work: Callable[[tuple[int, int]], tuple[Bytes, QuantizedRows]],
-    parts: Iterator[tuple[int, int]],
-) -> Iterator[tuple[Bytes, QuantizedRows]]:
+    work: Callable[[tuple[int, int]], _Found], parts: Iterator[tuple[int, int]]
+) -> Iterator[_Found]:
     """Calls a function with each part, on a few threads; yields its results in the same order."""
-    waiting: deque[Future[tuple[Bytes, QuantizedRows]]] = deque()
-    with ThreadPoolExecutor(_THREADS) as pool:
+    waiting, threads = deque[Future[_Found]](), min(_MOST_THREADS, _cores())
+    with ThreadPoolExecutor(threads) as pool:
         for part in parts:
             waiting.append(pool.submit(work, part))
             # Bounds the queue: with a slow disk, the whole matrix would gather in memory.
-            if len(waiting) > 2 * _THREADS:
+            if len(waiting) > 2 * threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

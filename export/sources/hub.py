@@ -8,17 +8,25 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgespec.errors import ExportError
-from edgespec.models.gguf.opening import parts
+from edgespec.models.named import HUB_FILE, HUB_ID, SUFFIX, parts
 from edgespec.models.pooled import MODULES
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _WANTED = ["*.safetensors", "*.json", "*.jinja"]
 # Mistral's repositories contain all weights twice; subfolders contain other formats.
 _UNWANTED = ["consolidated*", "*/*"]
 _POOLING = ["*_Pooling/config.json"]  # of an embedding model, see `models/pooled.py`
-# One file of a repository that has a model in many precisions, such as owner/name:q4/model.gguf.
-_HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+):([\w./ -]+\.gguf)")
 _CACHED = re.compile(r"models--(.+?)--(.+)")
+
+
+# A file's precision by its name, and which is taken of a repository of GGUF files: the nearest to
+# Q4_K_M that is there.
+_FILE_TYPE = re.compile(r"(?:^|[-._/])((?:I?Q\d|TQ\d|MXFP4|BF16|F16|F32)\w*)", re.IGNORECASE)
+_NEAREST = (
+    "Q4_K_M", "Q4_K_L", "Q4_K_XL", "Q4_K_S", "Q4_K", "MXFP4", "Q5_K_S", "Q5_K_M", "Q4_1", "IQ4_NL",
+    "IQ4_XS", "Q4_0", "Q5_1", "Q5_0", "Q6_K", "Q6_K_L", "Q8_0", "Q3_K_L", "Q3_K_M", "Q3_K_S",
+    "BF16", "F16", "F32", "Q2_K",
+)  # fmt: skip
+_NO_MODELS = ("mmproj", "imatrix")  # image towers, and statistics
 
 
 def resolve_checkpoint(source: str) -> Path:
@@ -26,7 +34,8 @@ def resolve_checkpoint(source: str) -> Path:
 
     Args:
         source: a local folder or GGUF file, a Hub id (owner/name), or a GGUF file of a repository
-            (owner/name:file.gguf), of which all parts are downloaded if it was split.
+            (owner/name:file.gguf), of which all parts are downloaded if it was split. Of a
+            repository of GGUF files alone, Q4_K_M is taken, or what is nearest to it.
 
     Raises:
         ExportError: if `source` is none of these, or cannot be downloaded.
@@ -34,15 +43,17 @@ def resolve_checkpoint(source: str) -> Path:
     local = Path(source)
     if local.is_dir() or local.is_file():
         return local
-    file = _HUB_FILE.fullmatch(source)
+    file = HUB_FILE.fullmatch(source)
     if file is not None:
         return _download_file(file[1], file[2])
-    if not _HUB_ID.fullmatch(source):
+    if not HUB_ID.fullmatch(source):
         raise ExportError(
             f"{source}: no such folder or GGUF file, and not on the Hub (owner/name, or "
             "owner/name:file.gguf)"
         )
     folder = download(source, _WANTED, _UNWANTED)
+    if not any(folder.glob("*.safetensors")) and (chosen := _gguf_of(source, folder)) is not None:
+        return _download_file(source, chosen)
     return download(source, _POOLING) if (folder / MODULES).is_file() else folder
 
 
@@ -65,6 +76,37 @@ def download(repository: str, wanted: Sequence[str], unwanted: Sequence[str] = (
         )
 
 
+def _gguf_of(repository: str, folder: Path) -> str | None:
+    """Returns the file to take of a repository without a checkpoint; None if it has no GGUF files.
+
+    Args:
+        repository: its id.
+        folder: what is on this machine of it, for when there is no network.
+
+    Raises:
+        ExportError: if its GGUF files have names that tell no known precision.
+    """
+    from huggingface_hub import list_repo_files
+
+    try:
+        files = list_repo_files(repository)
+    except Exception:  # its type depends on the HTTP library
+        files = [each.relative_to(folder).as_posix() for each in folder.rglob("*")]
+    found = [each for each in files if each.lower().endswith(SUFFIX)]
+    ranks = dict[str, tuple[int, int, str]]()
+    for name in found:
+        kinds = [each.upper() for each in _FILE_TYPE.findall(name)]
+        known = [_NEAREST.index(each) for each in kinds if each in _NEAREST]
+        if known and not any(word in name.lower() for word in _NO_MODELS):
+            ranks[name] = known[-1], name.count("/"), name
+    if found and not ranks:
+        raise ExportError(
+            f"{repository}: no file's name tells its precision, such as {_NEAREST[0]}: name one, "
+            f"as in {repository}:{found[0]}"
+        )
+    return min(ranks, key=ranks.__getitem__, default=None)
+
+
 def _download_file(repository: str, name: str) -> Path:
     """Downloads a GGUF file and those that belong to it; returns the first."""
     from huggingface_hub import hf_hub_download
@@ -79,7 +121,12 @@ def _download_file(repository: str, name: str) -> Path:
 @contextmanager
 def _failures(source: str) -> Iterator[None]:
     """Raises the errors of a download as those of an export."""
-    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     try:
         yield
@@ -87,6 +134,16 @@ def _failures(source: str) -> Iterator[None]:
         raise ExportError(
             f"{source}: the Hub requires that you accept its licence first: accept it on the "
             "model's page, log in with `hf auth login`, and try again"
+        ) from error
+    except LocalEntryNotFoundError as error:  # also an EntryNotFoundError
+        raise ExportError(
+            f"{source}: it was not downloaded yet, and the Hub cannot be reached: connect to the "
+            "network, or give a downloaded file or folder"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ExportError(
+            f"{source}: the Hub has no such repository, or it is private: check the name, or log "
+            "in with `hf auth login`"
         ) from error
     except EntryNotFoundError as error:
         raise ExportError(

@@ -31,6 +31,7 @@ _ALIGNMENT = 32
 _MOST_FIELDS, _MOST_TENSORS, _MOST_VALUES = 2**16, 2**18, 2**22
 _LONGEST_NAME, _LONGEST_TEXT, _LONGEST_METADATA = 2**10, 2**24, 2**28  # bytes
 _MOST_DIMENSIONS = 4
+_LENGTH = struct.Struct("<Q")  # of a text
 
 # Kinds of values, by their number in the file.
 _NUMBERS = {
@@ -199,10 +200,16 @@ class _Reader:
         return [_meant(value, form) for value in values] if form == "f" else values
 
     def _texts(self, count: int) -> Iterator[str]:
-        if 8 * count > len(self._data) - self.position:
+        data, position, end = self._data, self.position, len(self._data)
+        if 8 * count > end - position:
             raise ValueError(f"{count} texts")
-        for _ in range(count):
-            yield self.text()
+        for _ in range(count):  # of a vocabulary there are many
+            (length,) = _LENGTH.unpack_from(data, position)
+            start, position = position + 8, position + 8 + length
+            if length > _LONGEST_TEXT or position > end:
+                raise ValueError(f"a text of {length} bytes")
+            yield data[start:position].decode("utf-8", errors="replace")
+        self.position = position
 
 
 def _meant(value: int | float, form: str) -> int | float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from edgespec.models.gguf.mamba import GraniteHybridReader, NemotronReader
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.gguf.tokenizer import tokenizer_files
 from edgespec.models.gguf.vocabulary import Vocabulary
+from edgespec.models.named import parts
 from edgespec.models.opened import Opened
 from edgespec.models.parts import Parts
 from edgespec.models.pooled import Pooled
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from edgespec.models.gguf.encodings import Encoding
 
-SUFFIX = ".gguf"
-_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _READERS = {
     "gemma4": Gemma4Reader,
     "granitehybrid": GraniteHybridReader,
@@ -79,17 +77,6 @@ def open_gguf(path: Path) -> Opened:
         _kind(header),
         _pooled(metadata, str(kind)),
     )
-
-
-def parts(name: str) -> list[str]:
-    """Returns the names of the files that a model was split into, given one of them.
-
-    They are called model-00001-of-00003.gguf and so on; a file with any other name is whole.
-    """
-    match = _PART.fullmatch(name)
-    if match is None:
-        return [name]
-    return [f"{match[1]}-{n:05}-of-{match[3]}{SUFFIX}" for n in range(1, int(match[3]) + 1)]
 
 
 def _kind(header: Header) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgespec.models.entries import Entries, mapped
+from edgespec.models.entries import Entries, read_bytes
 from edgespec.models.gguf.names import EXPERT, FACTORS
 from edgespec.models.parts import Part
 from edgespec.models.rope import rotation_order
@@ -164,13 +164,13 @@ def _in_one_piece(order: NDArray[np.int64], size: int) -> bool:
 def stored_rows(entry: Entry, start: int, stop: int) -> NDArray[np.uint8]:
     """Reads rows start to stop of a tensor as they are stored, [rows, bytes].
 
-    The mapping ends here, and with it its resident pages.
+    They are read and not mapped: a page of a mapping costs more than its bytes.
 
     Raises:
         CheckpointError: The file has changed since its header was read.
     """
     nbytes = entry.nbytes // entry.shape[0]
     inner = math.prod(entry.shape[1:-1])
-    shape = ((stop - start) * inner, nbytes // inner)
-    offset = entry.start + start * nbytes
-    return np.array(mapped(entry.path, np.dtype(np.uint8), offset, shape), np.uint8)
+    size, offset = (stop - start) * nbytes, entry.start + start * nbytes
+    stored = read_bytes(entry.path, offset, size)
+    return stored.reshape((stop - start) * inner, nbytes // inner)

@@ -34,7 +34,7 @@ def test_commands_that_are_refused(cli, words):
 def test_help_says_what_a_command_is_for(cli, capsys):
     with pytest.raises(SystemExit):
         cli("serve", "--help")
-    assert "\nServe a bundle on this machine with OpenAI's API" in capsys.readouterr().out
+    assert "\nServe a model on this machine with OpenAI's API" in capsys.readouterr().out
 
 
 OF_ALL = {"-h", "-v", "--config"}
@@ -191,7 +191,7 @@ def test_version_and_module(tmp_path):
         ("main(['run', '--help'])", "onnxruntime openvino onnx torch transformers rich"),
         ("main(['export', '--help'])", "onnxruntime openvino"),
         ("main(['inspect'])", "onnxruntime openvino onnx"),
-        ("main(['run', 'x', '-n', '2'])", "openvino onnx torch transformers rich"),
+        ("main(['run', 'x ', '-n', '2'])", "openvino onnx torch transformers rich"),
         ("main(['plan'])", "onnxruntime openvino onnx torch transformers"),
         ("main(['bench', '--help'])", "onnxruntime openvino onnx"),
         ("main(['eval', '--help'])", "onnxruntime openvino onnx"),

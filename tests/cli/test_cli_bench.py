@@ -91,7 +91,7 @@ def test_faults_are_an_exit_code_and_a_warning(cli, monkeypatch):
         (["--json", "--markdown"], ["not allowed with"]),
         (["--prompts", "nowhere.jsonl"], ["nowhere.jsonl cannot be read"]),
         (["--chat"], ["the model has no chat template"]),
-        (["nowhere"], ["nowhere is not a bundle"]),
+        (["nowhere"], ["'nowhere' is no model"]),
         (["--context", "9999"], ["context is 9999"]),
         (["--device", "toaster"], ["toaster"]),
     ],

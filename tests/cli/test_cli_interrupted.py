@@ -17,6 +17,7 @@ from commandline import FAST, PROMPT
 from edgespec.api.generation import GenerationStream
 from edgespec.cli import main
 from edgespec.cli.interrupts import ignoring_termination
+from edgespec.models.embedded import BUNDLE
 
 FULL = Path("/dev/full")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of POSIX")
@@ -31,7 +32,7 @@ def test_ctrl_c_ends_with_the_text_so_far(start):
     assert process.returncode == 130
     assert (begun + out).endswith(b"\n")
     assert b"tokens (cancelled), " in err
-    assert len(err.splitlines()) == 1
+    assert len(err.splitlines()) == 2  # and what the demonstration is
 
 
 _SEVERAL_ENGINES = """
@@ -94,7 +95,7 @@ def test_a_second_ctrl_c_does_not_wait(cli, interrupt_after):
 
 @posix
 def test_a_reader_that_leaves_ends_it_quietly(start):
-    process = start("run", PROMPT, "-n", 2000, "--temperature=1", "--draft=none", *FAST)
+    process = start("run", BUNDLE, PROMPT, "-n", 2000, "--temperature=1", "--draft=none", *FAST)
     assert process.stdout.read(1)
     process.stdout.close()
     assert process.stderr.read() == b""

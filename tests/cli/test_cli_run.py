@@ -76,8 +76,7 @@ def test_options_may_stand_between_bundle_and_prompt(cli, llm):
 
 def test_what_follows_two_dashes_is_no_option(cli, llm):
     expected = llm.generate("-x", max_new_tokens=3).text + "\n"
-    for words in (["-n", 3, *FAST, "--", "-x"], ["-n", 3, *FAST, BUNDLE, "--", "-x"]):
-        assert cli("run", *words).out == expected
+    assert cli("run", "-n", 3, *FAST, BUNDLE, "--", "-x").out == expected
     fails(cli("run", *FAST, "--", "a", "b", "-c"), "unrecognized arguments: -c")
 
 
@@ -86,9 +85,9 @@ def test_what_follows_two_dashes_is_no_option(cli, llm):
     [
         (["-p", "a", "-f", "b"], "more than one prompt"),
         ([BUNDLE, "a", "-p", "b"], "more than one prompt"),
-        (["a", "-p", "b"], "'a' is not a bundle's folder"),
+        (["a", "-p", "b"], "'a' is no model"),
         (["a", "b", "c"], "unrecognized arguments: c"),
-        (["a", "b"], "a is not a bundle: no such folder"),
+        (["a", "b"], "'a' is no model"),
         ([""], "the prompt is empty"),
         ([], "the prompt is empty"),
         (["-f", "missing.txt"], "missing.txt: No such file or directory"),
@@ -98,9 +97,11 @@ def test_prompts_that_are_refused(cli, words, part):
     fails(cli("run", *words, *FAST), part)
 
 
-def test_a_folder_that_is_no_bundle_is_not_taken_for_a_prompt(cli, checkpoint):
-    fails(cli("run", checkpoint), "without manifest.json", f"-p {str(checkpoint)!r}")
-    fails(cli("run", checkpoint, "-p", "x"), "edgespec export")
+def test_what_looks_like_a_model_is_not_taken_for_a_prompt(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for word in ("model.gguf", "my model.gguf", "./model", "a/b/c", "misspelt", r"C:\model"):
+        fails(cli("run", word), f"'{word}' is no model", f"or -p {word!r}, if this is the prompt")
+    fails(cli("run", tmp_path), f"{tmp_path}", "config.json")
 
 
 def test_what_windows_adds_to_texts_is_no_part_of_the_prompt(cli, llm, tmp_path):
@@ -124,7 +125,7 @@ def test_bytes_that_are_not_utf8_are_located(cli, tmp_path):
     file.write_bytes("naïve".encode("latin-1"))
     fails(cli("run", stdin=b"ab\xff"), "stdin: byte 2 is not UTF-8")
     fails(cli("run", "-f", file), f"{file}: byte 2 is not UTF-8")
-    fails(cli("run", "\udcff"), "not valid Unicode")
+    fails(cli("run", "-p", "\udcff"), "not valid Unicode")
 
 
 def test_a_prompt_may_be_longer_than_any_path_but_not_than_the_context(cli):
@@ -149,7 +150,7 @@ def test_defaults_are_those_of_the_api(monkeypatch, cli):
 
     monkeypatch.setattr(LLM, "__init__", load)
     monkeypatch.setattr(LLM, "stream", stream)
-    assert cli("run", "x").code == 1
+    assert cli("run", "-p", "x").code == 1
     usual = asdict(LoadOptions()) | asdict(GenerationOptions())
     usual |= {"stop": [], "max_new_tokens": None}
     assert seen
@@ -196,8 +197,8 @@ def test_settings_come_from_a_file(cli, llm, tmp_path):
 )
 def test_settings_that_are_refused(cli, tmp_path, text, part):
     (tmp_path / "settings.toml").write_text(text)
-    fails(cli("run", "x", "--config", tmp_path / "settings.toml"), part)
-    fails(cli("run", "x", "--config", tmp_path / "none.toml"), "none.toml: No such file")
+    fails(cli("run", "-p", "x", "--config", tmp_path / "settings.toml"), part)
+    fails(cli("run", "-p", "x", "--config", tmp_path / "none.toml"), "none.toml: No such file")
 
 
 def test_stop_strings_know_three_escapes(cli, llm):
@@ -217,7 +218,7 @@ def test_stop_strings_know_three_escapes(cli, llm):
         (["-n", "0"], "max_new_tokens is 0"),
         (["-n", "many"], "invalid int value: 'many'"),
         (["--stop", ""], "at least one character"),
-        (["--draft", "best"], "invalid choice: 'best'"),
+        (["--draft", "best"], "draft is 'best': use one of auto, none"),
         (["--device", "toaster"], "device 'toaster' is not known"),
         (["--context", "1000000"], "context is 1000000"),
         (["--temp", "1"], "unrecognized arguments: --temp 1 (see edgespec run --help)"),
@@ -225,7 +226,7 @@ def test_stop_strings_know_three_escapes(cli, llm):
     ],
 )
 def test_options_that_are_refused(cli, words, part):
-    fails(cli("run", "x", *words), part)
+    fails(cli("run", "x ", *words), part)
 
 
 def test_bad_options_are_refused_before_the_model_is_loaded(cli, monkeypatch):
@@ -233,7 +234,7 @@ def test_bad_options_are_refused_before_the_model_is_loaded(cli, monkeypatch):
         pytest.fail("loaded")
 
     monkeypatch.setattr(LLM, "__init__", load)
-    fails(cli("run", "x", "--top-k", "-1"), "top_k is -1")
+    fails(cli("run", "-p", "x", "--top-k", "-1"), "top_k is -1")
 
 
 # Output
@@ -241,7 +242,7 @@ def test_bad_options_are_refused_before_the_model_is_loaded(cli, monkeypatch):
 
 def test_text_goes_to_stdout_and_facts_to_stderr(cli, llm):
     expected = llm.generate(PROMPT, max_new_tokens=20)
-    result = cli("run", PROMPT, "-n", 20, *FAST)
+    result = cli("run", BUNDLE, PROMPT, "-n", 20, *FAST)
     assert result.out == expected.text + "\n"
     cut, facts = result.err.splitlines()
     assert cut == "stopped after 20 tokens: use a larger -n for a longer text"
@@ -255,6 +256,7 @@ def test_text_goes_to_stdout_and_facts_to_stderr(cli, llm):
     )
     sampled = cli("run", PROMPT, "-n", 2, "--temperature=1", "--seed=5", "--draft=none", *FAST)
     assert sampled.err.endswith("draft: none, engine: cpu:native, seed: 5\n")
+    assert sampled.err.startswith("edgespec: no model is given: this is python-7m, a demonstration")
 
 
 def test_a_terminal_shows_the_prompt_before_the_text(cli, llm, monkeypatch):
@@ -265,7 +267,7 @@ def test_a_terminal_shows_the_prompt_before_the_text(cli, llm, monkeypatch):
 
 def test_a_text_that_ends_by_itself_is_not_called_cut(cli, llm):
     stop = llm.generate(PROMPT, max_new_tokens=20).text[5:8]
-    result = cli("run", PROMPT, "-n", 20, "--stop", stop, *FAST)
+    result = cli("run", BUNDLE, PROMPT, "-n", 20, "--stop", stop, *FAST)
     assert " tokens (stop), " in result.err
     assert len(result.err.splitlines()) == 1
 
@@ -293,8 +295,8 @@ def explained(text):
 
 
 def test_every_round_explains_itself_after_the_text(cli):
-    result = cli("run", PROMPT, "-n", 30, "--explain", *FAST)
-    plain = cli("run", PROMPT, "-n", 30, *FAST)
+    result = cli("run", BUNDLE, PROMPT, "-n", 30, "--explain", *FAST)
+    plain = cli("run", BUNDLE, PROMPT, "-n", 30, *FAST)
     assert result.out == plain.out
     *table, cut, facts = result.err.splitlines()
     assert cut == plain.err.splitlines()[0]
@@ -305,7 +307,7 @@ def test_every_round_explains_itself_after_the_text(cli):
     for row in rows:
         assert f"{row[1]} " in facts
         assert all(float(number) >= 0 for number in row[2:])
-    alone = cli("run", PROMPT, "-n", 30, "--explain", *QUICK)
+    alone = cli("run", BUNDLE, PROMPT, "-n", 30, "--explain", *QUICK)
     assert "expected" not in alone.err
     assert alone.err.split()[:6] == ["round", "source", "nodes", "tokens", "ms", "1"]
 

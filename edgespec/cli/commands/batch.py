@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from edgespec.api.at_once import TEXTS_AT_ONCE, TextsAtOnce
 from edgespec.api.loading import LoadOptions
 from edgespec.cli import ERRORS_IN_LINES, INTERRUPTED
-from edgespec.cli.arguments import CACHES, MACHINE, add_bundle, add_options, given, require_least
+from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.interrupts import noted_interrupts
-from edgespec.cli.models import add_model_name, model_name
+from edgespec.cli.models import add_model_name, chosen, model_name
 from edgespec.cli.progress import texts_bar
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; those of the model have the API's defaults."""
-    add_bundle(parser)
+    add_model(parser)
     parser.add_argument(
         "input", type=Path, metavar="INPUT", help="file with a request in OpenAI's format per line"
     )
@@ -61,7 +61,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError(f"batches need the package {error.name}: {installing('serve')}") from error
     from edgespec import bundle as bundles
 
-    requests, bundle = read_requests(arguments.input), bundles.load(arguments.bundle)
+    requests, bundle = read_requests(arguments.input), bundles.load(chosen(arguments))
     name = arguments.model_name or model_name(bundle)
     batch = Batch(requests, arguments.output, bundle.digest, name)
     with only_writer(arguments.output):
@@ -70,10 +70,12 @@ def execute(arguments: argparse.Namespace) -> int:
         elif (failed := batch.failures()) is not None:
             batch.forget()  # the last start may have ended just before it did
             return _summary(batch, failed, "were there already")
-        return _answer(batch, batch.journal(), arguments)
+        return _answer(bundle.path, batch, batch.journal(), arguments)
 
 
-def _answer(batch: Batch, journal: Journal | None, arguments: argparse.Namespace) -> int:
+def _answer(
+    folder: Path, batch: Batch, journal: Journal | None, arguments: argparse.Namespace
+) -> int:
     from edgespec.api.llm import LLM
     from edgespec.api.models import sessions_with_room
     from edgespec.batch.running import require_same
@@ -82,11 +84,11 @@ def _answer(batch: Batch, journal: Journal | None, arguments: argparse.Namespace
     if journal is not None and options["context"] is None:
         options["context"] = journal.start.context  # free memory may be another by now
     options["sessions"] = arguments.sessions or sessions_with_room(
-        arguments.bundle, options, arguments.parallel
+        folder, options, arguments.parallel
     )
     total, texts = len(batch.requests.lines), TextsAtOnce(arguments.parallel)
     with waiting("the model is loaded"):
-        loaded = LLM(arguments.bundle, **options)
+        loaded = LLM(folder, **options)
     with loaded as llm:
         if journal is None:
             journal = batch.begin(llm)

@@ -15,7 +15,8 @@ from edgespec import bundle as bundles
 from edgespec.api.loading import DRAFTS, LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.bundle import Bundle
-from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_bundle, add_options, given
+from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_model, add_options, given
+from edgespec.cli.models import chosen
 from edgespec.cli.progress import progress_bar
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    add_bundle(parser)
+    add_model(parser)
     show = parser.add_mutually_exclusive_group()
     show.add_argument("--json", action="store_true", help="print one JSON object")
     show.add_argument("--markdown", action="store_true", help="print the card as Markdown")
@@ -83,12 +84,12 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.cli.cards import markdown, print_card
     from edgespec.measuring.bench import Bench
 
-    bundle, drafts = bundles.load(arguments.bundle), arguments.draft
+    bundle, drafts = bundles.load(chosen(arguments)), arguments.draft
     requests = _requests(bundle, prompts, arguments)
     options = given(arguments, LoadOptions)
     options["draft"] = drafts[0] if len(drafts) == 1 else "auto" if drafts else "none"
     with waiting("the model is loaded"):
-        loaded = LLM(arguments.bundle, **options)
+        loaded = LLM(bundle.path, **options)
     with loaded as llm:
         bench = Bench(llm, drafts, requests)
         with progress_bar(bench.steps(arguments.repeat)) as show:

@@ -14,7 +14,7 @@ from edgespec.cli.arguments import (
     MACHINE,
     TEXT,
     WHOLE,
-    add_bundle,
+    add_model,
     add_options,
     cut_off,
     given,
@@ -27,7 +27,7 @@ from edgespec.cli.chat_files import (
     write_conversation,
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
-from edgespec.cli.models import warm_up_aside
+from edgespec.cli.models import chosen, name_demonstration, warm_up_aside
 from edgespec.cli.typed import Typed
 from edgespec.cli.waiting import waiting
 from edgespec.errors import EdgespecError, InputError
@@ -58,7 +58,7 @@ _COMMANDS = ("/exit", "/help", "/reset", "/save", "/stats")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; the defaults are those of the API."""
-    add_bundle(parser)
+    add_model(parser)
     parser.add_argument(
         "--system", metavar="TEXT",
         help="system message that tells the model how to answer; replaces that of --history",
@@ -93,9 +93,10 @@ def execute(arguments: argparse.Namespace) -> int:
     with waiting("the model is loaded"):
         from edgespec.api.llm import LLM
 
-        loaded = LLM(arguments.bundle, **given(arguments, LoadOptions))
+        loaded = LLM(chosen(arguments), **given(arguments, LoadOptions))
     with loaded as llm:
         warm_up_aside(llm)
+        name_demonstration(arguments, llm)
         _Conversation(llm, messages, options, arguments.history).talk()
         if llm.options.draft_memory is not None:
             llm.save_draft_memory(llm.options.draft_memory)

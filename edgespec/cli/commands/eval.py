@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.api.loading import LoadOptions
-from edgespec.cli.arguments import add_bundle, add_options
+from edgespec.cli.arguments import add_model, add_options
+from edgespec.cli.models import chosen
 from edgespec.cli.progress import progress_bar
 from edgespec.cli.tables import markdown_table
 from edgespec.errors import InputError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    add_bundle(parser)
+    add_model(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--text", type=Path, metavar="FILE", help="evaluate on this UTF-8 text")
     what.add_argument(
@@ -59,7 +60,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.api.llm import LLM
 
     how = {name: getattr(arguments, name) for name in ("device", "threads", "context")}
-    llm = LLM(arguments.bundle, draft="none", memory=arguments.memory, **how)
+    llm = LLM(chosen(arguments), draft="none", memory=arguments.memory, **how)
     reference = None
     if arguments.against is not None:
         # The second bundle gets the memory that the first one leaves, at least one byte, so that a

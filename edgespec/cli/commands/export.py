@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
-from rich.progress import TimeRemainingColumn as TimeRemaining
 
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST, Role
 from edgespec.bundle.sublayers import parse
 from edgespec.cli.arguments import add_options, given
+from edgespec.cli.progress import role_bars
 from edgespec.errors import InputError
 from edgespec.export import (
     ExportOptions,
@@ -127,7 +124,7 @@ def execute(arguments: argparse.Namespace) -> int:
     draft = _draft(arguments)
     sources = (target,) if draft is None else (target, draft)
     quality = vocabularies = None
-    with _progress_bars() as show:
+    with role_bars() as show:
         held_out = _held_out(arguments, target, show) if arguments.quality else None
         # An older bundle is replaced only after all steps, any of which may fail.
         with replacing(arguments.output, options.overwrite, sources) as folder:
@@ -213,7 +210,7 @@ def _attach(arguments: argparse.Namespace, head: DraftHead) -> int:
     _refuse_for_exported(arguments, _OF_CHECKPOINTS)
     source = bundles.load(Path(arguments.checkpoint))
     with (
-        _progress_bars() as show,
+        role_bars() as show,
         replacing(arguments.output, arguments.overwrite, (source.path,)) as folder,
     ):
         copy_bundle(source, folder)
@@ -234,7 +231,7 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
     options = ExportOptions(draft_precision=arguments.draft_precision)
     sources = [each for each in (graph, draft) if each is not None]
     with (
-        _progress_bars() as show,
+        role_bars() as show,
         replacing(arguments.output, arguments.overwrite, sources) as folder,
     ):
         report = adopt(graph, arguments.checkpoint, folder)
@@ -295,19 +292,3 @@ def _refuse_alone(arguments: argparse.Namespace) -> None:
             "--draft-precision does nothing without --draft or --draft-head: add one, or leave it "
             "out"
         )
-
-
-@contextmanager
-def _progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows one bar per role if stderr is a terminal; otherwise shows nothing."""
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description:7}"), BarColumn(), TaskProgressColumn(), TimeRemaining()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bars: dict[str, TaskID] = {}
-
-        def show(role: str, done: int, total: int) -> None:
-            if role not in bars:
-                bars[role] = progress.add_task(role, total=total)
-            progress.update(bars[role], completed=done, total=total)
-
-        yield show

@@ -13,7 +13,8 @@ from rich.table import Table
 from edgespec import bundle as bundles
 from edgespec.api.options import conversational
 from edgespec.bundle import Bundle, Role
-from edgespec.cli.arguments import add_bundle
+from edgespec.cli.arguments import add_model
+from edgespec.cli.models import chosen
 from edgespec.errors import printable
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
@@ -24,14 +25,14 @@ _SHORT_HASH = 12
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    add_bundle(parser)
+    add_model(parser)
     parser.add_argument("--verify", action="store_true", help="check the hash of every file")
     parser.add_argument("--json", action="store_true", help="print the manifest and more as JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the contents of the manifest, after checking all hashes if requested."""
-    bundle = bundles.load(arguments.bundle)
+    bundle = bundles.load(chosen(arguments))
     manifest = bundle.manifest
     if arguments.verify:
         bundle.verify()

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from edgespec import bundle as bundles
 from edgespec.api.loading import LoadOptions
-from edgespec.cli.arguments import MACHINE, add_bundle, add_options, given
+from edgespec.cli.arguments import MACHINE, add_model, add_options, given
+from edgespec.cli.models import chosen
 from edgespec.system import records
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _PARTS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    add_bundle(parser)
+    add_model(parser)
     add_options(parser, LoadOptions, "draft", *MACHINE, "sessions")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON, in bytes")
 
@@ -43,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     from edgespec.api.models import planned
 
-    bundle = bundles.load(arguments.bundle)
+    bundle = bundles.load(chosen(arguments))
     found = planned(bundle, LoadOptions(**given(arguments, LoadOptions)))
     if arguments.json:
         print(json.dumps(records.encode(found)))

@@ -21,8 +21,10 @@ from edgespec.cli.arguments import (
     given,
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
-from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
+from edgespec.cli.models import chosen, name_demonstration
+from edgespec.cli.prompt import add_prompt_arguments, take_prompt
 from edgespec.cli.waiting import waiting
+from edgespec.errors import InputError
 from edgespec.system.options import checked
 
 if TYPE_CHECKING:
@@ -54,20 +56,25 @@ def execute(arguments: argparse.Namespace) -> int:
     Returns:
         0, or `INTERRUPTED` if the user stopped the text.
     """
-    bundle, prompt = bundle_and_prompt(arguments)
+    prompt = take_prompt(arguments)
     options = given(arguments, GenerationOptions)
     checked(GenerationOptions, options)  # before a large model is loaded
+
+    if prompt is None:
+        return _chat(arguments)
 
     with waiting("the model is loaded"):
         from edgespec.api.llm import LLM
 
-        loaded = LLM(bundle, **given(arguments, LoadOptions))
+        loaded = LLM(chosen(arguments), **given(arguments, LoadOptions))
     with loaded as llm:
         asked: str | list[int] = prompt
         if arguments.chat:
             asked = llm.chat_tokens([{"role": "user", "content": prompt}])
             options = in_conversation(llm.sampling, options)
         stream = llm.stream(asked, **options)
+        if not arguments.json:
+            name_demonstration(arguments, llm)
         with cancelled_by_sigint(stream):
             _show(stream, "" if arguments.chat else prompt, arguments)
             if not arguments.json:
@@ -75,6 +82,22 @@ def execute(arguments: argparse.Namespace) -> int:
         if llm.options.draft_memory is not None:
             llm.save_draft_memory(llm.options.draft_memory)
     return INTERRUPTED if stream.result.finish_reason == "cancelled" else 0
+
+
+def _chat(arguments: argparse.Namespace) -> int:
+    """Chats, if the model does and nothing was asked for that belongs to a single text."""
+    missing = "there is no prompt: give PROMPT, -p, -f or text on stdin"
+    if arguments.model is None or arguments.json or arguments.explain:
+        raise InputError(missing)
+    from edgespec import bundle as bundles
+    from edgespec.cli.commands import chat
+    from edgespec.runtime.text.tokenizer import Tokenizer
+
+    folder = chosen(arguments)
+    if not Tokenizer.of(bundles.load(folder)).has_chat_template:
+        raise InputError(f"{missing}, since the model has no chat template")
+    how = {"system": None, "history": None, "model": str(folder)}
+    return chat.execute(argparse.Namespace(**(vars(arguments) | how)))
 
 
 def _show(stream: GenerationStream, prompt: str, arguments: argparse.Namespace) -> None:

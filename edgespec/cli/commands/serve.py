@@ -10,9 +10,9 @@ import sys
 
 from edgespec.api.at_once import TEXTS_AT_ONCE
 from edgespec.api.loading import LoadOptions, parse_size
-from edgespec.cli.arguments import CACHES, MACHINE, add_bundle, add_options, given, require_least
+from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.interrupts import ignoring_termination
-from edgespec.cli.models import add_model_name, model_name, warm_up_aside
+from edgespec.cli.models import add_model_name, chosen, model_name, warm_up_aside
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; those of the model have the API's defaults."""
-    add_bundle(parser)
+    add_model(parser)
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
@@ -92,13 +92,14 @@ def execute(arguments: argparse.Namespace) -> int:
             _log.warning(
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
             )
+        folder = chosen(arguments)
         options = given(arguments, LoadOptions)
         parallel = arguments.parallel or TEXTS_AT_ONCE
         options["sessions"] = arguments.sessions or sessions_with_room(
-            arguments.bundle, options, arguments.parallel or _LONGEST_AT_ONCE
+            folder, options, arguments.parallel or _LONGEST_AT_ONCE
         )
         with waiting("the model is loaded"):
-            loaded = LLM(arguments.bundle, **options)
+            loaded = LLM(folder, **options)
         with loaded as llm:
             warm_up_aside(llm)
             service = TextService(llm, parallel, arguments.queue)

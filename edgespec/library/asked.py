@@ -1,0 +1,144 @@
+"""What a user names as a model: a path, a name on the Hub, or that of a bundle in the store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
+
+from edgespec import bundle as bundles
+from edgespec.bundle import MANIFEST
+from edgespec.errors import InputError
+from edgespec.library.store import Store
+from edgespec.models.named import HUB_FILE, HUB_ID, SUFFIX, parts
+from edgespec.system.cachedir import cache_folder
+
+# What a checkpoint's folder is read from; Mistral's have all weights twice.
+_READ = ("*.safetensors", "*.json", "*.jinja", "*_Pooling/config.json")
+_UNREAD = "consolidated"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A model that was asked for and is known to exist, unless it is on the Hub.
+
+    Attributes:
+        name: its path, or its name on the Hub.
+        path: its path; None: it is on the Hub.
+    """
+
+    name: str
+    path: Path | None
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether it is a bundle's folder."""
+        return self.path is not None and (self.path / MANIFEST).is_file()
+
+    @property
+    def identity(self) -> str:
+        """What tells it from others without reading it: of files, paths, sizes and times."""
+        if self.path is None:
+            return f"Hub: {self.name}"
+        if self.is_bundle:
+            return self.content
+        return "\n".join(
+            f"{file.resolve()} {file.stat().st_size} {file.stat().st_mtime_ns}"
+            for file in _files(self.path)
+        )
+
+    @property
+    def content(self) -> str:
+        """A hash of what it is; all files are read, but a bundle's."""
+        assert self.path is not None
+        if self.is_bundle:
+            return bundles.load(self.path).digest
+        hashes = (f"{each.name} {bundles.sha256(each)}" for each in _files(self.path))
+        if self.path.is_file():  # whose name says nothing
+            hashes = (each.rpartition(" ")[2] for each in hashes)
+        return sha256("\n".join(hashes).encode(errors="surrogatepass")).hexdigest()
+
+    def fetched(self) -> Asked:
+        """Returns the same on this machine, downloaded from the Hub if need be.
+
+        Raises:
+            ExportError: if it cannot be downloaded.
+        """
+        from edgespec.export import resolve_checkpoint  # loads the onnx package
+
+        return self if self.path is not None else Asked(self.name, resolve_checkpoint(self.name))
+
+    @property
+    def short_name(self) -> str:
+        """A name to call it by."""
+        last = re.split(r"[/\\:]", self.name.rstrip("/\\"))[-1]
+        return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", last, flags=re.IGNORECASE)
+
+
+def looks_like_model(word: str) -> bool:
+    """Whether a word is meant as a model rather than as a prompt.
+
+    Such are what exists, the names in the store, what ends in `.gguf`, and without spaces in it
+    what has a slash.
+    """
+    if _exists(word) or (word.lower().endswith(SUFFIX) and "\n" not in word):
+        return True
+    return not re.search(r"\s", word) and ("/" in word or "\\" in word or word in _names())
+
+
+def asked_for(model: str | Path) -> Asked:
+    """Finds a model by what a user calls it.
+
+    Raises:
+        InputError: if there is none, or it is a folder that holds no model.
+    """
+    word = str(model)
+    if _exists(word):
+        path = Path(word).absolute()
+        return Asked(str(path), path)
+    if isinstance(model, str) and word in _names():
+        made = Store().named(model)
+        return Asked(str(made.path), made.path)
+    if isinstance(model, str) and (HUB_ID.fullmatch(model) or HUB_FILE.fullmatch(model)):
+        return Asked(model, None)
+    raise InputError(f"'{word}' is no model: {_why(word)}")
+
+
+def _why(word: str) -> str:
+    if looks_like_model(word):
+        return (
+            "there is no such file or folder, and names on the Hub are owner/name or "
+            "owner/name:FILE.gguf"
+        )
+    near = get_close_matches(word, _names(), 1)
+    guess = f" (did you mean {near[0]}?)" if near else ""
+    return (
+        f"there is no such file or folder, and `edgespec models` lists no such name{guess}: give a "
+        "path, or owner/name on the Hub"
+    )
+
+
+def _names() -> frozenset[str]:
+    """The names in the store; without a cache folder, there are none."""
+    return frozenset() if cache_folder("models") is None else frozenset(Store().made())
+
+
+def _exists(word: str) -> bool:
+    try:
+        return word != "" and Path(word).exists()
+    except (OSError, ValueError):  # too long for a path, or has a NUL character
+        return False
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Yields the files of a checkpoint."""
+    if path.is_file():
+        yield from (path.with_name(each) for each in parts(path.name))
+        return
+    for pattern in _READ:
+        for file in sorted(path.glob(pattern)):
+            if not file.name.startswith(_UNREAD):
+                yield file

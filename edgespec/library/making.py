@@ -1,0 +1,140 @@
+"""Makes a bundle of a model, once: it is found again by the model's files, or by their content."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import edgespec
+from edgespec import bundle as bundles
+from edgespec.bundle import MANIFEST
+from edgespec.errors import InputError
+from edgespec.library.asked import Asked, asked_for
+from edgespec.library.fitting import advice, vocabulary_hash
+from edgespec.library.store import RECORD, Made, Record, Store, write_record
+from edgespec.models.embedded import BUNDLE
+
+if TYPE_CHECKING:
+    from edgespec.export import Progress
+
+    Bars = Callable[[], AbstractContextManager[Progress]]
+
+_SETTINGS = 1  # raised when other bundles are made of the same models
+_HEAD_PRECISION = "int8"
+_log = logging.getLogger(__name__)
+
+
+def bundle_of(
+    model: str | Path | None,
+    draft: str | Path | None = None,
+    bars: Bars = lambda: nullcontext(lambda role, done, total: None),
+    say: Callable[[str], None] = _log.info,
+) -> Path:
+    """Returns the folder of a model's bundle, which is made if the model is none.
+
+    Args:
+        model: a bundle, a checkpoint's folder, a GGUF file, a name on the Hub or one in the store;
+            None: the embedded pair.
+        draft: likewise a model to draft with, but a bundle; None: the bundle's own, if it has one.
+        bars: opens what shows the progress of a bundle that is made.
+        say: called with lines for the user.
+
+    Raises:
+        CheckpointError: if a checkpoint is damaged or not supported.
+        ExportError: if a model cannot be downloaded, or the bundle cannot be written.
+        InputError: if there is no such model, or it and the draft do not suit each other.
+    """
+    if model is None and draft is None:
+        return BUNDLE
+    target = Asked(str(BUNDLE), BUNDLE) if model is None else asked_for(model)
+    drafting = None if draft is None else _draft(draft)
+    if target.is_bundle and drafting is None:
+        assert target.path is not None
+        return target.path
+    pair = [target] if drafting is None else [target, drafting]
+    store, identity = Store(), _hashed([each.identity for each in pair])
+    made = store.seen(identity)
+    if made is None:
+        made = _made(store, [each.fetched() for each in pair], identity, bars, say)
+    return made.path
+
+
+def _draft(draft: str | Path) -> Asked:
+    """Finds a draft model. That of a bundle in the store is what the bundle was made from."""
+    found = asked_for(draft)
+    if not found.is_bundle:
+        return found
+    made = next((each for each in Store().made().values() if each.path == found.path), None)
+    if made is None:
+        raise InputError(
+            f"{draft} is a bundle, which cannot be a draft: give the checkpoint or GGUF file that "
+            "it was made from"
+        )
+    return asked_for(made.record.target)
+
+
+def _made(
+    store: Store,
+    pair: Sequence[Asked],
+    identity: str,
+    bars: Bars,
+    say: Callable[[str], None],
+) -> Made:
+    """Makes a bundle of a model and perhaps its draft, unless one of this content is there."""
+    from edgespec.export import replacing  # loads the onnx package
+
+    contents, names = [each.content for each in pair], [each.name for each in pair]
+    content, alone = _hashed(contents), _hashed(contents[:1])
+    target, draft = names[0], "".join(names[1:])
+    with store.changing(lambda: say("waiting for another process that makes a bundle")):
+        found = store.of_content(content)
+        if found is not None:
+            return store.also(found, identity)
+        for each in store.made().values():  # of older files or versions
+            if (each.record.target, each.record.draft) == (target, draft):
+                store.discard(each)
+        short = [each.short_name for each in pair]
+        folder = store.folder / store.free_name("+".join(short))
+        say(f"making a bundle of {' and '.join(short)}, once: {folder}")
+        paths = [each.path for each in pair if each.path is not None]
+        if (linked := store.of_content(alone)) is not None:
+            paths[0] = linked.path
+        with bars() as progress, replacing(folder, overwrite=False) as partial:
+            _write(partial, paths[0], *paths[1:], progress=progress)
+            record = Record(target, draft, content, (identity,), vocabulary_hash(partial))
+            write_record(partial / RECORD, record)
+    made = Made(folder, record)
+    if not draft and (line := advice(made, store)) is not None:
+        say(line)
+    return made
+
+
+def _write(folder: Path, target: Path, draft: Path | None = None, *, progress: Progress) -> None:
+    """Writes a bundle of a checkpoint, or of another bundle's target, to an empty folder."""
+    from edgespec.export import (
+        ExportOptions,
+        attach_head,
+        attach_model,
+        copy_bundle,
+        write_bundle,
+    )
+    from edgespec.models.heads.mtp import holds_head
+
+    options = ExportOptions()
+    if draft is not None and (target / MANIFEST).is_file():
+        copy_bundle(bundles.load(target), folder)
+        attach_model(folder, draft, options, progress, None)
+        return
+    write_bundle(target, folder, draft, options, progress, None)
+    if draft is None and holds_head(target):
+        attach_head(folder, target, _HEAD_PRECISION, progress)
+
+
+def _hashed(facts: Sequence[str]) -> str:
+    """Returns a hash of models' identities or contents, and of what makes bundles of them."""
+    facts = (edgespec.__version__, str(bundles.FORMAT), str(_SETTINGS), *facts)
+    return sha256(repr(facts).encode(errors="surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,172 @@
+"""A user's first day: a model is named, fetched if need be, made into a bundle, and used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import huggingface_hub
+import pytest
+from checkpoints import make_checkpoint, write_tokenizer
+from commandline import FAST, PROMPT, fails
+from ggufs import write_gguf
+from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+
+from edgespec.export import resolve_checkpoint
+from edgespec.models.embedded import BUNDLE
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+NAME = "owner/name-GGUF"
+QUICK = [*FAST, "-n", 8, "--draft=none"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A chat model and one without a template, as GGUF files."""
+    folder = tmp_path_factory.mktemp("files")
+    make_checkpoint(folder / "c", "llama", hidden_size=64, intermediate_size=128, head_dim=32)
+    write_tokenizer(folder / "c", 331)
+    chat = {"tokenizer.chat_template": TEMPLATE}
+    write_gguf(folder / "c", folder / "chatty.gguf", "Q8_0", **chat)
+    write_gguf(folder / "c", folder / "plain.gguf", "Q8_0")
+    return folder
+
+
+def test_a_file_is_run_and_has_a_name_from_then_on(cli, files, own_cache):
+    first = cli("run", files / "plain.gguf", PROMPT, *QUICK)
+    assert (first.code, len(first.out) > 1) == (0, True)
+    assert first.err.startswith("edgespec: making a bundle of plain, once: ")
+    second = cli("run", "plain", PROMPT, *QUICK)
+    assert second.out == first.out
+    assert "edgespec:" not in second.err
+    assert cli("inspect", "plain", "--json").code == 0
+
+
+def test_without_a_prompt_a_chat_model_chats(cli, files, own_cache):
+    chatted = cli("run", files / "chatty.gguf", *QUICK, stdin=b"hello\n", terminal=True)
+    assert chatted.code == 0, chatted.err
+    assert "/help shows the commands" in chatted.err
+    piped = cli("run", "chatty", *QUICK, stdin=b"hello\n")
+    assert "/help" not in piped.err
+    assert "8 tokens (length)" in piped.err
+    said = cli("run", files / "plain.gguf", *QUICK, terminal=True)
+    assert said.code == 2
+    assert "there is no prompt" in said.err
+    assert "no chat template" in said.err
+    fails(cli("run", "chatty", "--json", *QUICK, terminal=True), "there is no prompt")
+
+
+def test_a_draft_is_named_like_a_model(cli, files, own_cache):
+    alone = cli("run", files / "chatty.gguf", "-p", PROMPT, *QUICK).out
+    words = ["--draft", files / "plain.gguf", *FAST, "-n", 8]
+    assert cli("run", "chatty", "-p", PROMPT, *words).out == alone
+    listed = json.loads(cli("models", "--json").out)
+    assert {each["name"] for each in listed} == {"chatty", "chatty+plain"}
+    fails(cli("run", "chatty", "-p", PROMPT, "--draft", "x.gguf"), "'x.gguf' is no model")
+    fails(cli("plan", "chatty", "--draft", "magic"), "draft is 'magic': use one of auto")
+
+
+def test_models_are_listed_named_and_removed(cli, files, own_cache):
+    assert "0 models" in cli("models").out
+    cli("inspect", files / "plain.gguf")
+    (listed,) = json.loads(cli("models", "list", "--json").out)
+    assert (listed["name"], listed["draft"]) == ("plain", None)
+    assert listed["target"] == str(files / "plain.gguf")
+    assert listed["size"] > 10_000
+    shown = cli("models").out
+    assert "plain" in shown
+    assert "1 models" in shown
+    assert cli("models", "name", "plain", "mine").code == 0
+    assert cli("run", "mine", PROMPT, *QUICK).code == 0
+    assert cli("models", "rm", "mine").code == 0
+    assert json.loads(cli("models", "--json").out) == []
+    for words, part in (
+        (["rm", "mine"], "there is no model 'mine'"),
+        (["rm"], "takes the names"),
+        (["name", "mine"], "takes two names"),
+        (["list", "mine"], "takes no names"),
+        (["drop"], "invalid choice: 'drop'"),
+    ):
+        fails(cli("models", *words), part)
+
+
+def test_the_demonstration_is_called_one(cli):
+    words = ["-n", 2, *FAST]
+    for given in (["run", PROMPT], ["chat"]):
+        found = cli(*given, *words, stdin=b"")
+        assert "this is python-7m, a demonstration that knows a little Python" in found.err
+    assert "demonstration" not in cli("run", BUNDLE, PROMPT, *words).err
+
+
+# From the Hub
+
+
+@pytest.fixture
+def hub(files, monkeypatch, tmp_path, own_cache):
+    """A repository of GGUF files; the names of what is asked of the Hub."""
+    asked, snapshot = [], tmp_path / "models--owner--name-GGUF" / "snapshots" / "0123"
+    listed = ["README.md", "mmproj-Q4_K_M.gguf", "name.Q8_0.gguf", "name-q4_k_m.gguf", "Q2_K.gguf"]
+
+    def snapshot_download(repository, **_):
+        asked.append(repository)
+        return str(snapshot)
+
+    def hf_hub_download(repository, name):
+        asked.append(f"{repository}:{name}")
+        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+        return shutil.copy(files / "plain.gguf", snapshot / name)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: listed)
+    return asked
+
+
+def test_a_repository_of_files_is_used_once_fetched(cli, hub, monkeypatch):
+    first = cli("run", NAME, PROMPT, *QUICK)
+    assert first.code == 0, first.err
+    assert hub == [NAME, f"{NAME}:name-q4_k_m.gguf"]
+    second = cli("run", NAME, PROMPT, *QUICK)
+    assert (second.out, len(hub)) == (first.out, 2)
+    assert json.loads(cli("models", "--json").out)[0]["name"] == "name-gguf"
+    assert cli("run", f"{NAME}:name.Q8_0.gguf", PROMPT, *QUICK).out == first.out
+
+
+@pytest.mark.parametrize(
+    ("listed", "taken"),
+    [
+        (["a-Q8_0.gguf", "a-Q5_K_M.gguf", "a-F16.gguf"], "a-Q5_K_M.gguf"),
+        (["UD/a-UD-Q4_K_XL.gguf", "a-IQ4_XS.gguf"], "UD/a-UD-Q4_K_XL.gguf"),
+        (["q4_k_m/a-Q4_K_M.gguf", "a.Q4_K_M.gguf"], "a.Q4_K_M.gguf"),
+        (["a-BF16-00002-of-00002.gguf", "a-BF16-00001-of-00002.gguf"],
+         "a-BF16-00001-of-00002.gguf"),
+        (["a-mxfp4.gguf", "mmproj-a-Q4_K_M.gguf"], "a-mxfp4.gguf"),
+    ],
+)  # fmt: skip
+def test_the_nearest_to_q4_k_m_is_taken(hub, monkeypatch, listed, taken):
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: listed)
+    resolve_checkpoint(NAME)
+    assert hub[1] == f"{NAME}:{taken}"
+
+
+def test_a_repository_that_tells_no_precision(cli, hub, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: ["model.gguf"])
+    fails(cli("run", NAME, PROMPT), "no file's name tells its precision", f"{NAME}:model.gguf")
+
+
+@pytest.mark.parametrize(
+    ("error", "part"),
+    [
+        (LocalEntryNotFoundError("no cached snapshot"), "the Hub cannot be reached: connect to"),
+        (RepositoryNotFoundError.__new__(RepositoryNotFoundError), "no such repository, or it is"),
+    ],
+)
+@pytest.mark.parametrize("name", ["owner/name", "owner/name:model.gguf"])
+def test_what_cannot_be_fetched_is_said(cli, own_cache, monkeypatch, name, error, part):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    fails(cli("run", name, PROMPT), name, part)
+    fails(cli("chat", BUNDLE, "--draft", name), name, part)
