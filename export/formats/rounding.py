@@ -298,7 +298,8 @@ class _Sums:
     ) -> tuple[Floats, Floats]:
         """Returns scale and minimum of x = scale * level - minimum with the least squared error.
 
-        Where the minimum would be below 0, or there is no one solution, scale or minimum alone, or as usual.
+        Where the minimum would be below 0, or there is no one solution, one of them alone is
+        solved for, or they are as usual.
         """  # fmt: skip
         both = square * weight - level * level
         some = both > 1e-6 * square * weight
