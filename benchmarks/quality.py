@@ -89,7 +89,8 @@ def main() -> None:
          *(f"perplexity, {kind}" for kind in TEXTS)],
         [
             [q.weights, round(q.mb), round(q.bits, 2),
-             *(round(value, 4) for value in q.kl.values()), round(q.agreement, 3), *(round(value, 3) for value in q.perplexity.values())]
+             *(round(value, 4) for value in q.kl.values()), round(q.agreement, 3),
+             *(round(value, 3) for value in q.perplexity.values())]
             for q in found
         ],
     )  # fmt: skip

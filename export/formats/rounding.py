@@ -91,11 +91,8 @@ class Grid:
         """Returns the levels next to weights [columns, rows]."""
         by_block = x.reshape(len(self.scales), -1, x.shape[1])
         steps = np.where(self.scales == 0, np.float32(np.inf), self.scales)[:, None]
-        if self.minima is None:
-            found = by_block / steps
-        else:
-            found = by_block + self.minima[:, None]
-            found /= steps
+        found: Floats = by_block if self.minima is None else by_block + self.minima[:, None]
+        found = found / steps
         np.rint(found, out=found)
         np.clip(found, self.lowest, self.lowest + 2**self.kind.bits - 1, out=found)
         return found.reshape(x.shape)
@@ -180,7 +177,7 @@ def fitted(kind: TileFormat, x: Floats, importance: Floats | None) -> Grid:
     scales = _scales(by_block, weights, kind.bits)
     if kind.unit == SUPER:
         # The largest scale has the negative end, which has one number more.
-        extreme = np.take_along_axis(scales, np.abs(scales).argmax(axis=0)[None], axis=0)
+        extreme: Floats = np.take_along_axis(scales, np.abs(scales).argmax(axis=0)[None], axis=0)
         steps = _half(extreme / -128)
         numbers = np.rint(_divided(scales, steps)).clip(-128, 127)
         return Grid(
@@ -217,7 +214,8 @@ def _scales(x: Floats, weights: Floats | None, bits: int) -> Floats:
         better = gains > best
         np.copyto(best, gains, where=better)
         np.copyto(scales, found, where=better)
-    return scales.clip(_LARGEST / low, -_LARGEST / low)
+    clipped: Floats = scales.clip(_LARGEST / low, -_LARGEST / low)
+    return clipped
 
 
 def _with_minima(kind: TileFormat, x: Floats, weights: Floats | None) -> Grid:
@@ -235,7 +233,7 @@ def _with_minima(kind: TileFormat, x: Floats, weights: Floats | None) -> Grid:
         (offsets * sums.x).sum(axis=0), (steps, shifts),
     )  # fmt: skip
     steps, shifts = _half(steps), _half(shifts)
-    fields = {
+    fields: dict[str, Array] = {
         "d": steps[None].astype(np.float16), "dmin": shifts[None].astype(np.float16),
         "s": numbers.astype(np.uint8), "m": offsets.astype(np.uint8),
     }  # fmt: skip
@@ -304,8 +302,8 @@ class _Sums:
         both = square * weight - level * level
         some = both > 1e-6 * square * weight
         inverse = 1 / np.where(some, both, 1)
-        scale = (weight * cross - level * x) * inverse
-        minimum = (level * cross - square * x) * inverse
+        scale: Floats = (weight * cross - level * x) * inverse
+        minimum: Floats = (level * cross - square * x) * inverse
         alone = ~some | (minimum < 0) | (scale <= 0)
         if usual is None:
             shift = np.where(level == 0, np.maximum(-x / weight, 0), np.float32(0))
@@ -316,11 +314,13 @@ class _Sums:
 
 
 def _numbers(values: Floats, steps: Floats) -> Floats:
-    return np.rint(_divided(values, steps)).clip(0, _MOST_MINIMUM)
+    found: Floats = np.rint(_divided(values, steps)).clip(0, _MOST_MINIMUM)
+    return found
 
 
 def _divided(values: Floats, steps: Floats) -> Floats:
-    found: Floats = values / np.where(steps == 0, np.float32(np.inf), steps)
+    steps = np.where(steps == 0, np.float32(np.inf), steps)
+    found: Floats = values / steps
     return found
 
 
