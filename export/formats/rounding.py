@@ -92,7 +92,7 @@ class Grid:
         by_block = x.reshape(len(self.scales), -1, x.shape[1])
         steps = np.where(self.scales == 0, np.float32(np.inf), self.scales)[:, None]
         found: Floats = by_block if self.minima is None else by_block + self.minima[:, None]
-        found = found / steps
+        found = np.divide(found, steps, dtype=np.float32)
         np.rint(found, out=found)
         np.clip(found, self.lowest, self.lowest + 2**self.kind.bits - 1, out=found)
         return found.reshape(x.shape)
@@ -178,7 +178,7 @@ def fitted(kind: TileFormat, x: Floats, importance: Floats | None) -> Grid:
     if kind.unit == SUPER:
         # The largest scale has the negative end, which has one number more.
         extreme: Floats = np.take_along_axis(scales, np.abs(scales).argmax(axis=0)[None], axis=0)
-        steps = _half(extreme / -128)
+        steps = _half(np.divide(extreme, -128, dtype=np.float32))
         numbers = np.rint(_divided(scales, steps)).clip(-128, 127)
         return Grid(
             kind,
@@ -302,8 +302,8 @@ class _Sums:
         both = square * weight - level * level
         some = both > 1e-6 * square * weight
         inverse = 1 / np.where(some, both, 1)
-        scale: Floats = (weight * cross - level * x) * inverse
-        minimum: Floats = (level * cross - square * x) * inverse
+        scale = np.multiply(weight * cross - level * x, inverse, dtype=np.float32)
+        minimum = np.multiply(level * cross - square * x, inverse, dtype=np.float32)
         alone = ~some | (minimum < 0) | (scale <= 0)
         if usual is None:
             shift = np.where(level == 0, np.maximum(-x / weight, 0), np.float32(0))
