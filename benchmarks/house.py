@@ -52,7 +52,12 @@ ROOMS = {
         "commands (2,900), batches that survive kills, measuring, tuning",
     ),
     "models": Room(("models/**/*.py",), 7000, 7600, "two dozen families, six formats of weights"),
-    "export": Room(("export/**/*.py",), 5000, 5800, "graphs of other programs, portable graphs"),
+    "export": Room(
+        ("export/**/*.py",),
+        5000,
+        6000,
+        "graphs of other programs, portable graphs, fitted K-quants",
+    ),
     "runtime": Room(
         ("runtime/**/*.py",),
         9000,
@@ -69,7 +74,9 @@ ROOMS = {
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,300), makers of small models (4,600)",
     ),
-    "benchmarks": Room(("benchmarks/**/*.py",), 5000, 5100, "attacks on the server"),
+    "benchmarks": Room(
+        ("benchmarks/**/*.py",), 5000, 5200, "attacks on the server, llama.cpp's quantizer"
+    ),
     "results": Room(("benchmarks/RESULTS.md",), 700, 700),
     "docs": Room(("README.md", "docs/*.md"), 1300, 1300),
 }

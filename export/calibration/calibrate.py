@@ -5,6 +5,8 @@ It also measures how much each matrix damages the model's computation once it is
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +39,7 @@ from edgespec.models import (
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 
 Progress = Callable[[int, int], None]
 """Called with the number of layers done and the total number."""
@@ -195,17 +198,18 @@ def to_widen(calibration: Calibration, more: Mapping[str, float], room: float) -
         more: bits that each weight of a matrix would have more, by name.
         room: maximum bits that are added, as the mean over all weights.
     """
-    sizes, chosen = calibration.sizes, set[str]()
-    left = room * sum(sizes.values())
-    worth = {
-        name: own / (sizes[name] * more[name])
-        for name, own in calibration.damage.items()
-        if own and name in more
-    }
-    for name in sorted(worth, key=worth.__getitem__, reverse=True):
-        if (bits := sizes[name] * more[name]) <= left:
-            chosen.add(name)
-            left -= bits
+    cost, gain = defaultdict[str, float](float), defaultdict[str, float](float)
+    members = defaultdict[str, list[str]](list)
+    for name in calibration.damage.keys() & more.keys():
+        group = _EXPERT.sub(".experts.", name)  # experts of a layer have one format
+        members[group].append(name)
+        cost[group] += calibration.sizes[name] * more[name]
+        gain[group] += calibration.damage[name]
+    left, chosen = room * sum(calibration.sizes.values()), set[str]()
+    for group in sorted(cost, key=lambda each: (-gain[each] / cost[each], each)):
+        if gain[group] and cost[group] <= left:
+            chosen.update(members[group])
+            left -= cost[group]
     return frozenset(chosen)
 
 
