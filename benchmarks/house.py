@@ -56,7 +56,7 @@ ROOMS = {
         ("export/**/*.py",),
         5000,
         6000,
-        "graphs of other programs, portable graphs, fitted K-quants",
+        "graphs of other programs, portable graphs, K-quants",
     ),
     "runtime": Room(
         ("runtime/**/*.py",),
@@ -74,9 +74,7 @@ ROOMS = {
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,300), makers of small models (4,600)",
     ),
-    "benchmarks": Room(
-        ("benchmarks/**/*.py",), 5000, 5200, "attacks on the server, llama.cpp's quantizer"
-    ),
+    "benchmarks": Room(("benchmarks/**/*.py",), 5000, 5200, "attacks on the server"),
     "results": Room(("benchmarks/RESULTS.md",), 700, 700),
     "docs": Room(("README.md", "docs/*.md"), 1300, 1300),
 }
