@@ -21,7 +21,6 @@ from edgespec.export.exporter import (
     export_bundle,
     write_bundle,
 )
-from edgespec.export.formats.blocks import BLOCK_SIZES
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.heads.attach import PRECISIONS as HEAD_PRECISIONS
 from edgespec.export.heads.attach import attach_head, copy_bundle, copy_with_taps, sizes_of
@@ -30,7 +29,6 @@ from edgespec.export.sources.hub import resolve_checkpoint, source_name
 from edgespec.export.storage import KV_PRECISIONS, PRECISIONS, STORED, ExportOptions
 
 __all__ = [
-    "BLOCK_SIZES",
     "HEAD_PRECISIONS",
     "KV_PRECISIONS",
     "PRECISIONS",

@@ -12,25 +12,26 @@ import numpy as np
 
 from edgespec import bundle
 from edgespec.errors import CheckpointError, InputError
-from edgespec.export.calibration.calibrate import Calibrate, to_widen, widened_by_rule
-from edgespec.export.formats.blocks import BLOCK_SIZES, QuantizedRows, choose_block_size
+from edgespec.export.calibration.calibrate import Calibrate, by_rule, to_widen
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
+from edgespec.export.formats.rounding import SUPER
 from edgespec.export.formats.tiles import BLOCK, TILE_FORMATS
 from edgespec.models import Checkpoint, Decoder, TensorSource
 from edgespec.system.options import check, explained, option
 
 INT4, INT4_SMALL, SOURCE = "int4", "int4-small", "source"
 PRECISIONS = (INT4, INT4_SMALL, SOURCE, "int8", "fp16", "fp32")
-STORED = (INT4, "int8", "fp16", "fp32")
+STORED = (INT4, "int6", "int8", "fp16", "fp32")
 """The precisions in which a single matrix can be stored."""
 KV_PRECISIONS = ("fp32", "fp16", "int8")
 FLOATS = {"fp32": "f32", "fp16": "f16"}
 """Formats of tiles by the precisions that are floats."""
 
-# Matrices are widened from 4 to 8 bits until the damage of the others (see `Calibration`) is at
-# most _DAMAGE, or a share of all weights is widened. Small models lose more by 4 bits and are
-# cheaper to widen, so their share is larger. Measured: benchmarks/RESULTS.md.
-_DAMAGE, _WIDE_SHARE, _WIDE_SHARE_OF_SMALL, _SMALL = 0.01, 0.25, 0.45, 10**9
+# Formats of rounded weights: of rows that have super-blocks of 256 weights, and of others.
+_SMALLEST, _USUAL, _WIDE = ("q4_k", "q4_0"), ("q4_k", "q5_0"), ("q6_k", "q8_0")
+# Bits that weights of layers get more by their damage (see `Calibration`), as many as in
+# llama.cpp's Q4_K_M in the mean.
+_MORE_BITS = 0.28
 # Most bits in which a draft keeps a file's own numbers if nobody asks for another precision.
 # Measured: benchmarks/RESULTS.md.
 _DRAFT_BITS = 6
@@ -47,10 +48,10 @@ class ExportOptions:
     """
 
     precision: str | None = option(
-        None, "precision of the target's weights; int4: 4 bits, and 8 bits for the vocabulary and "
-        "for the matrices that need them most; int4-small: 4 bits for all, faster and less "
-        "accurate; int8: close to the original, twice the size; source: quantized matrices as the "
-        "checkpoint holds them, others in 8 bits",
+        None, "precision of the target's weights; int4: 4 bits, and 6 for the vocabulary and for "
+        "the matrices that need them most (of rows that are no multiple of 256 weights 5 and 8); "
+        "int4-small: 4 bits for all, faster and less accurate; int8: close to the original, twice "
+        "the size; source: quantized matrices as the checkpoint holds them, others in 8 bits",
         none="source if the checkpoint is quantized, else int4", choices=PRECISIONS,
     )  # fmt: skip
     draft_precision: str | None = option(
@@ -61,13 +62,9 @@ class ExportOptions:
     )  # fmt: skip
     lm_head_precision: str | None = option(
         None, "precision of the output projections and embeddings",
-        none="that of the weights, or int8 if that is int4 or source", choices=STORED,
+        none="that of the weights, int6 if that is int4, or int8 if that is source", choices=STORED,
     )  # fmt: skip
     kv_precision: str = option("fp32", "precision of the KV caches", choices=KV_PRECISIONS)
-    block_size: int | None = option(
-        None, "number of weights per scale", none="the largest one that divides every row",
-        choices=BLOCK_SIZES,
-    )  # fmt: skip
     skip_sets: tuple[str, ...] = option(
         (), "sublayers of the target that each layer-skip draft leaves out, written as 4-6 for "
         "layers, 4a or 4m for an attention or MLP, with commas between them",
@@ -86,22 +83,30 @@ class Storage:
         precision: the formats of most.
         head: names of the output projection and the embedding.
         kept: matrices that keep the numbers of the checkpoint's file, and their formats of tiles.
-        wide: matrices that have 8 bits although most have 4.
-        rounded: matrices that are already rounded to 4 bits, in blocks of the precision's size.
+        mixed: whether some matrices have more bits than most, see `ExportOptions.precision`.
+        wide: these.
+        rounded: matrices that are already rounded.
     """
 
     precision: bundle.Precision
     head: frozenset[str]
     kept: Mapping[str, str] = field(default_factory=dict)
+    mixed: bool = False
     wide: frozenset[str] = frozenset()
-    rounded: Mapping[str, QuantizedRows] = field(default_factory=dict)
+    rounded: RoundedMatrices | None = None
 
-    def format(self, name: str) -> str:
-        """Returns the format of tiles of a matrix."""
+    def format(self, name: str, width: int) -> str:
+        """Returns the format of tiles of a matrix, whose rows have so many weights."""
         if name in self.kept:
             return self.kept[name]
         precision = self.precision.lm_head if name in self.head else self.precision.weights
-        return FLOATS.get(precision) or f"q{8 if name in self.wide else precision[3:]}_0"
+        if precision in FLOATS:
+            return FLOATS[precision]
+        if precision == "int8":
+            return "q8_0"
+        if precision == "int6" or name in self.wide:
+            return _WIDE[width % SUPER > 0]
+        return (_USUAL if self.mixed else _SMALLEST)[width % SUPER > 0]
 
     def describe(self, name: str, checkpoint: Checkpoint, errors: Mapping[str, float]) -> str:
         """Says what was kept of a quantized checkpoint, and what rounding others again has cost.
@@ -149,17 +154,23 @@ def stored(
         InputError: if the precision is that of the source, which is not quantized.
     """
     storage = _chosen(name, checkpoint, options)
-    with RoundedMatrices(folder, storage.kept) as rounded:
+    formats = {
+        each.weight: storage.format(each.weight, each.in_features)
+        for sublayer in checkpoint.decoder.sublayers
+        for each in sublayer.linears
+        if each.weight not in storage.kept
+    }
+    with RoundedMatrices(folder, formats) as rounded:
         seen = None
         if calibration is not None and storage.precision.weights == INT4:
-            seen = calibration(checkpoint, storage.precision.block_size, rounded)
-        if _asked(name, checkpoint, options) == INT4:
-            decoder = checkpoint.decoder
-            if seen is None:
-                wide = widened_by_rule(decoder)
-            else:
-                small = sum(seen.sizes.values()) < _SMALL
-                wide = to_widen(seen, _DAMAGE, _WIDE_SHARE_OF_SMALL if small else _WIDE_SHARE)
+            seen = calibration(checkpoint, rounded)
+        if storage.mixed:
+            more = {
+                name: TILE_FORMATS[_WIDE[form != _USUAL[0]]].weight_bits
+                - TILE_FORMATS[form].weight_bits
+                for name, form in formats.items()
+            }
+            wide = to_widen(seen or by_rule(checkpoint), more, _MORE_BITS)
             wide -= storage.kept.keys()
             kept = _kept(checkpoint.tensors, wide, 8, as_stored=False)
             storage = replace(storage, kept={**storage.kept, **kept}, wide=wide - kept.keys())
@@ -190,17 +201,17 @@ def _chosen(name: str, checkpoint: Checkpoint, options: ExportOptions) -> Storag
     decoder, tensors = checkpoint.decoder, checkpoint.tensors
     asked, vocabulary = _asked(name, checkpoint, options), _vocabulary(decoder)
     weights = {INT4_SMALL: INT4, SOURCE: "int8"}.get(asked, asked)
-    head = options.lm_head_precision or ("int8" if asked == INT4 else weights)
-    if not {weights, head} & {INT4, "int8"}:
+    head = options.lm_head_precision or ("int6" if asked == INT4 else weights)
+    if {weights, head} <= FLOATS.keys():
         precision = bundle.Precision(weights, head, options.kv_precision, 0)
         return Storage(precision, vocabulary)
     linears = [linear for each in decoder.sublayers for linear in each.linears]
-    block = choose_block_size(name, (each.in_features for each in linears), options.block_size)
     layers = [each.weight for each in linears]
     least = _DRAFT_BITS if asked == INT4_SMALL and options.draft_precision is None else 0
     kept = _kept(tensors, layers, max(_bits(weights), least), asked == SOURCE)
     kept |= _kept(tensors, vocabulary, max(_bits(head), least), asked == SOURCE)
-    return Storage(bundle.Precision(weights, head, options.kv_precision, block), vocabulary, kept)
+    precision = bundle.Precision(weights, head, options.kv_precision, BLOCK)
+    return Storage(precision, vocabulary, kept, mixed=asked == INT4)
 
 
 def _vocabulary(decoder: Decoder) -> frozenset[str]:

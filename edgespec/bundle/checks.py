@@ -18,7 +18,7 @@ from edgespec.bundle.manifest import (
 from edgespec.bundle.sublayers import ATTENTION, FUSION, KINDS
 from edgespec.system import records
 
-_BLOCKS = ("int4", "int8")
+_BLOCKS = ("int4", "int6", "int8")
 _FLOATS = ("fp16", "fp32")
 
 # The smallest and largest allowed sizes of a role. No real model comes near the upper limits, which

@@ -45,9 +45,7 @@ class TextCalibration:
         self._path, self._report = path, report
         self._text, self._source = calibration_text(path)
 
-    def __call__(
-        self, checkpoint: Checkpoint, block_size: int, rounded: RoundedMatrices
-    ) -> Calibration | None:
+    def __call__(self, checkpoint: Checkpoint, rounded: RoundedMatrices) -> Calibration | None:
         """Calibrates a role, see `Calibrate`; without compiled operators, returns None, too.
 
         Raises:
@@ -62,9 +60,9 @@ class TextCalibration:
             if self._path is not None:
                 raise
             # A model for another language is exported without calibration.
-            _log.warning("not calibrated: %s; give a suitable text with --calibration", error)
+            _log.warning("not calibrated: %s; give a suitable text with --calibrate FILE", error)
             return None
-        return calibrate(checkpoint, parts.read, block_size, rounded, opened, self._report)
+        return calibrate(checkpoint, parts.read, rounded, opened, self._report)
 
 
 def opener() -> Open | None:

@@ -117,7 +117,9 @@ class HeldOutText:
         except InputError as error:
             if path is not None:
                 raise
-            _log.warning("quality not measured: %s; give a suitable text with --calibration", error)
+            _log.warning(
+                "quality not measured: %s; give a suitable text with --calibrate FILE", error
+            )
 
     def quality(self, folder: Path) -> Quality | RowQuality | None:
         """Measures the quality of a bundle's target.

@@ -1,10 +1,12 @@
 """Calibrates quantization: runs a model on texts and rounds its matrices for these inputs.
 
-It also measures how much each matrix damages the model's computation if it is stored in 4 bits.
+It also measures how much each matrix damages the model's computation once it is rounded.
 """
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,14 +22,24 @@ from edgespec.export.calibration.graph import (
     SHARES,
     STREAM,
 )
-from edgespec.export.formats.blocks import Floats, dequantize_rows, quantize_rows
-from edgespec.export.formats.gptq import BITS, Columns, quantize_with_feedback
+from edgespec.export.formats.gptq import Columns, rounded_with_feedback
 from edgespec.export.formats.products import one_blas_thread
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
-from edgespec.models import Checkpoint, Decoder, Linear, Mlp, MlpAndMoe, Moe, Sublayer
+from edgespec.export.formats.rounding import rounded as rounded_alone
+from edgespec.export.formats.tiles import Floats, multiplied_out
+from edgespec.models import (
+    Attention,
+    Checkpoint,
+    Linear,
+    Mlp,
+    MlpAndMoe,
+    Moe,
+    Sublayer,
+)
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 
 Progress = Callable[[int, int], None]
 """Called with the number of layers done and the total number."""
@@ -39,7 +51,7 @@ class Calibration:
 
     Attributes:
         damage: damage of each matrix of the layers, by name: how much its sublayer's output changes
-            if this matrix alone has 4 bits, as the mean over tokens of the squared change divided
+            if this matrix alone is rounded, as the mean over tokens of the squared change divided
             by the square of the residual stream. It is 0 for matrices that are not rounded.
         sizes: number of weights of each of these matrices.
     """
@@ -61,20 +73,19 @@ class Texts:
     judged: Sequence[Sequence[int]]
 
 
-Calibrate = Callable[[Checkpoint, int, RoundedMatrices], Calibration | None]
-"""Calibrates a role, given its checkpoint, the block size and the store for rounded matrices.
-Returns None if the texts are not suitable for the model."""
+Calibrate = Callable[[Checkpoint, RoundedMatrices], Calibration | None]
+"""Calibrates a role, given its checkpoint and the store for rounded matrices, which knows their
+formats. Returns None if the texts are not suitable for the model."""
 
 
 def calibrate(
     checkpoint: Checkpoint,
     texts: Texts,
-    block_size: int,
     rounded: RoundedMatrices,
     opened: Open,
     progress: Progress = lambda done, total: None,
 ) -> Calibration:
-    """Runs a model on texts, layer by layer, and rounds its matrices to 4 bits for their inputs.
+    """Runs a model on texts, layer by layer, and rounds its matrices for their inputs.
 
     The inputs of all layers are those of the original model. Damage is relative to the residual
     stream, so that the matrices of one model are comparable: every sublayer normalizes it.
@@ -82,7 +93,6 @@ def calibrate(
     Args:
         checkpoint: the model.
         texts: the calibration texts.
-        block_size: number of weights that share a scale.
         rounded: receives the rounded matrices.
         opened: runs the layers.
         progress: called after each layer.
@@ -93,7 +103,7 @@ def calibrate(
     """
     with one_blas_thread():
         forward = Forward(checkpoint, np.array([*texts.fitted, *texts.judged], np.int64), opened)
-        judge = _Judge(forward, len(texts.fitted), block_size, rounded)
+        judge = _Judge(forward, len(texts.fitted), rounded)
         _run(forward, judge, len(checkpoint.decoder.layers), progress)
     return Calibration(judge.damage, judge.sizes)
 
@@ -180,35 +190,56 @@ def _mixed(forward: Forward, part: Part, layer: Moe) -> tuple[list[_Routed], Flo
     return routed, total
 
 
-def to_widen(calibration: Calibration, damage: float, share: float) -> frozenset[str]:
-    """Returns the matrices that need 8 bits most: those with the most damage per weight in 4 bits.
+def to_widen(calibration: Calibration, more: Mapping[str, float], room: float) -> frozenset[str]:
+    """Returns the matrices that need more bits most: those with the most damage per added bit.
 
     Args:
         calibration: the model's calibration.
-        damage: maximum total damage of the other matrices; no more are chosen once it is reached.
-        share: maximum share of all weights that get 8 bits.
+        more: bits that each weight of a matrix would have more, by name.
+        room: maximum bits that are added, as the mean over all weights.
     """
-    left = sum(calibration.damage.values())
-    room = share * sum(calibration.sizes.values())
-    chosen: set[str] = set()
-    sizes = calibration.sizes
-    for name, own in sorted(calibration.damage.items(), key=lambda item: -item[1] / sizes[item[0]]):
-        if left <= damage:
-            break
-        if sizes[name] <= room:
-            chosen.add(name)
-            room -= sizes[name]
-            left -= own
+    cost, gain = defaultdict[str, float](float), defaultdict[str, float](float)
+    members = defaultdict[str, list[str]](list)
+    for name in calibration.damage.keys() & more.keys():
+        group = _EXPERT.sub(".experts.", name)  # experts of a layer have one format
+        members[group].append(name)
+        cost[group] += calibration.sizes[name] * more[name]
+        gain[group] += calibration.damage[name]
+    left, chosen = room * sum(calibration.sizes.values()), set[str]()
+    for group in sorted(cost, key=lambda each: (-gain[each] / cost[each], each)):
+        if gain[group] and cost[group] <= left:
+            chosen.update(members[group])
+            left -= cost[group]
     return frozenset(chosen)
 
 
-def widened_by_rule(decoder: Decoder) -> frozenset[str]:
-    """Returns the matrices that get 8 bits without a calibration: those of keys and values.
+def by_rule(checkpoint: Checkpoint) -> Calibration:
+    """Returns what stands for the damage of matrices where no text is read.
 
-    With grouped heads, they are a hundredth of the weights and cause a third of the damage.
+    Most by weight are those of values: with grouped heads, they are a hundredth of the weights and
+    cause a third of the damage. Then come the last matrices of MLPs, of the first and the last
+    eighth of the layers before every third of the others; they are those that have more bits in
+    llama.cpp's Q4_K_M.
     """
-    own = (layer for each in decoder.attentions for layer in (each.k, each.v))
-    return frozenset(layer.weight for layer in own if layer is not None)
+    layers, damage = len(checkpoint.decoder.layers), dict[str, float]()
+    for number, layer in enumerate(checkpoint.decoder.layers):
+        inner = number - layers // 8
+        outer = inner < 0 or number >= 7 * layers // 8
+        for each in layer:
+            if isinstance(each, Attention) and each.v is not None:
+                damage[each.v.weight] = 3.0
+            elif isinstance(each, Mlp | Moe | MlpAndMoe):
+                worth = 2.0 if outer else 1.0 if inner % 3 == 2 else 0.0
+                damage |= {linear.weight: worth for linear in _downs(each)}
+    linears = [linear for each in checkpoint.decoder.sublayers for linear in each.linears]
+    sizes = {each.weight: each.in_features * each.out_features for each in linears}
+    return Calibration({name: sizes[name] * worth for name, worth in damage.items()}, sizes)
+
+
+def _downs(layer: Mlp | Moe | MlpAndMoe) -> list[Linear]:
+    if isinstance(layer, MlpAndMoe):
+        return [*_downs(layer.mlp), *_downs(layer.moe)]
+    return [each.down for each in (layer.experts if isinstance(layer, Moe) else [layer])]
 
 
 class _Judge:
@@ -218,22 +249,19 @@ class _Judge:
         forward: the model.
         fitted: number of texts for which matrices are rounded, the first ones. Damage is measured
             on the others, except for the first rows of each.
-        block_size: number of weights that share a scale.
         rounded: receives the rounded matrices.
 
     Attributes:
         damage, sizes: see `Calibration`.
     """
 
-    def __init__(
-        self, forward: Forward, fitted: int, block_size: int, rounded: RoundedMatrices
-    ) -> None:
+    def __init__(self, forward: Forward, fitted: int, rounded: RoundedMatrices) -> None:
         self._forward, self._texts = forward, forward.texts[fitted:]
         self._fitted, length = self._texts[0].start, self._texts[0].stop - self._texts[0].start
         places = np.arange(len(self._texts) * length) % length
         counts = places >= min(_WARM_UP, length - 1)
         self._counts = (counts / counts.sum()).astype(np.float32)
-        self._block_size, self._rounded = block_size, rounded
+        self._rounded = rounded
         self.damage: dict[str, float] = {}
         self.sizes: dict[str, int] = {}
 
@@ -307,17 +335,18 @@ class _Judge:
         """
         for layer in layers:
             self.damage[layer.weight], self.sizes[layer.weight] = 0.0, weights[layer.weight].size
-        layers = [layer for layer in layers if self._rounded.wants(layer.weight)]
+        layers = [layer for layer in layers if layer.weight in self._rounded.formats]
         if not layers:
             return
-        columns = Columns(x, self._block_size) if len(x) else None
-        for name, width in ((layer.weight, layer.in_features) for layer in layers):
+        columns = Columns(x) if len(x) else None
+        for name in (layer.weight for layer in layers):
+            form = self._rounded.formats[name]
             found = (
-                quantize_rows(weights[name], BITS, self._block_size)
+                rounded_alone(form, weights[name])
                 if columns is None
-                else quantize_with_feedback(weights[name], columns)
+                else rounded_with_feedback(form, weights[name], columns)
             )
-            self._rounded.keep(name, found)
+            self._rounded.keep(name, found, None if columns is None else columns.importance)
             if len(worth):
-                changed = change({name: dequantize_rows(found, BITS)[:, :width]})
+                changed = change({name: multiplied_out(form, found.tiles, *weights[name].shape)})
                 self.damage[name] = float(worth @ np.square(changed).sum(axis=1))

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from edgespec.bundle.sublayers import rope_inputs
 from edgespec.errors import CheckpointError
 from edgespec.export.calibration.graph import LAYER_INPUT, RESULT, STREAM, FloatGraph
-from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.checked import check_range, read_finite
 from edgespec.export.formats.products import in_threads
+from edgespec.export.formats.tiles import Floats
 from edgespec.models import Checkpoint, Linear, Mlp, Sublayer
 
 Array = npt.NDArray[Any]

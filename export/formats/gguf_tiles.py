@@ -10,11 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.export.formats.blocks import Bytes
 from edgespec.export.formats.tiles import (
     LANES,
     TILE_FORMATS,
     Array,
+    Bytes,
     Quads,
     TileFormat,
     by_lane,

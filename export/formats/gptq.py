@@ -1,4 +1,4 @@
-"""Rounds matrices to 4 bits so that later columns compensate the errors of earlier ones.
+"""Rounds matrices so that later columns compensate the errors of earlier ones.
 
 This is GPTQ (Frantar et al., 2023): rounding a column changes a layer's output. As far as the
 inputs of later columns are correlated with its own, changing these columns before they are rounded
@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 
-from edgespec.export.formats.blocks import Floats, QuantizedRows, best_scales, pack_rows
 from edgespec.export.formats.products import upper_moments
+from edgespec.export.formats.rounding import Grid, RoundedRows, fitted, packed
+from edgespec.export.formats.tiles import TILE_FORMATS, Floats, TileFormat
 
-BITS = 4
-"""Bits that matrices are rounded to. With 8 bits, plain rounding loses almost nothing."""
-
-_LOW, _HIGH = -(2 ** (BITS - 1)), 2 ** (BITS - 1) - 1
 # Number of columns that compensate each other. The second moments of wider matrices would need too
 # much memory, and little is lost.
 _RUN = 2048
@@ -37,18 +35,15 @@ class Columns:
 
     Args:
         x: [rows, K] float32, the inputs.
-        block_size: number of weights that share a scale.
 
     Attributes:
         importance: [K] float32, the damped mean square of each column, above 0.
     """
 
-    def __init__(self, x: Floats, block_size: int) -> None:
-        self.block_size = block_size
+    def __init__(self, x: Floats) -> None:
         square = np.square(x).mean(axis=0)
         self.importance: Floats = square + (_DAMPING * square.mean() or np.float32(1))
-        step = _RUN // block_size * block_size
-        self._runs = [slice(start, start + step) for start in range(0, x.shape[1], step)]
+        self._runs = [slice(start, start + _RUN) for start in range(0, x.shape[1], _RUN)]
         self._factors = [self._factor(x[:, run], self.importance[run]) for run in self._runs]
 
     def runs(self) -> Iterator[tuple[slice, Floats]]:
@@ -81,55 +76,65 @@ def _inverse(upper: Floats) -> Floats:
     return found
 
 
-def quantize_with_feedback(weights: Floats, columns: Columns) -> QuantizedRows:
-    """Quantizes an [N, K] matrix to 4 bits so that its products with such inputs change least.
+def rounded_with_feedback(form: str, weights: Floats, columns: Columns) -> RoundedRows:
+    """Rounds a matrix so that its products with such inputs change least.
 
-    Each block's scales are those of `best_scales`, computed when the blocks before it are rounded.
+    The numbers that columns may have are those of `fitted`, once the columns before are rounded.
 
     Args:
+        form: see `rounded`.
         weights: [N, K] float32, within the range of half precision.
         columns: statistics of the matrix's inputs.
     """
+    kind = TILE_FORMATS[form]
+    if rest := -weights.shape[1] % kind.unit:
+        weights = np.pad(weights, ((0, 0), (0, rest)))
     parts = np.array_split(weights, _THREADS)
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(lambda part: _quantized(part, columns), parts))
-    levels, scales = (np.concatenate(each) for each in zip(*found, strict=True))
-    return pack_rows(weights, levels, scales, BITS)
+        found = list(pool.map(lambda part: _rounded(kind, part, columns), parts))
+    levels = np.concatenate([each for each, _, _ in found], axis=1)
+    grids = [each for _, each, _ in found]
+    return packed(weights, levels, grids, sum(each for _, _, each in found))
 
 
-def _quantized(weights: Floats, columns: Columns) -> tuple[Floats, Floats]:
-    """Returns levels [N, blocks * block_size] and scales [N, blocks]."""
-    size = columns.block_size
-    rows, width = weights.shape
-    blocks = -(-width // size)
-    levels = np.zeros((blocks * size, rows), np.float32)
-    scales = np.empty((blocks, rows), np.float32)
+def _rounded(
+    kind: TileFormat, weights: Floats, columns: Columns
+) -> tuple[npt.NDArray[np.int8], list[Grid], float]:
+    """Returns levels [K, N], the grids of all units, and the squared error."""
+    levels, grids, error = np.zeros(weights.T.shape, np.int8), list[Grid](), 0.0
     for run, factor in columns.runs():
         left = np.ascontiguousarray(weights[:, run].T)
-        importance = columns.importance[run]
-        for start in range(0, len(left), size):
-            block = slice(start, min(start + size, len(left)))
-            place = run.start + start
-            found = best_scales(np.ascontiguousarray(left[block].T), BITS, size, importance[block])[
-                :, 0
-            ]
-            scales[place // size] = found
-            errors = _round_block(left[block], found, factor[block, block], levels[place:])
-            left[block.stop :] -= factor[block, block.stop :].T @ errors
-    return np.ascontiguousarray(levels.T), np.ascontiguousarray(scales.T)
+        importance = np.pad(columns.importance[run], (0, len(left) - len(factor)))
+        for start in range(0, len(left), kind.unit):
+            unit = slice(start, start + kind.unit)
+            grid = fitted(kind, left[unit], importance[unit])
+            grids.append(grid)
+            known = slice(start, min(unit.stop, len(factor)))
+            found = np.zeros((kind.unit, len(weights)), np.float32)
+            off = _round_unit(left[known], grid, factor[known, known], found)
+            left[known.stop : len(factor)] -= factor[known, known.stop :].T @ off
+            place = slice(run.start + start, run.start + unit.stop)
+            levels[place] = found
+            error += grid.error(found, np.ascontiguousarray(weights[:, place].T))
+    return levels, grids, error
 
 
-def _round_block(left: Floats, scales: Floats, factor: Floats, levels: Floats) -> Floats:
+def _round_unit(left: Floats, grid: Grid, factor: Floats, levels: Floats) -> Floats:
     """Rounds columns [k, N] into `levels`; returns the errors that later columns compensate."""
-    steps = np.where(scales == 0, 1, scales)
     errors = np.empty_like(left)
+    size, low = grid.kind.unit // len(grid.scales), grid.lowest
+    high = low + 2**grid.kind.bits - 1
+    inverse = np.where(grid.scales == 0, 0, 1 / np.where(grid.scales == 0, 1, grid.scales))
     for start in range(0, len(left), _STEP):
         stop = min(start + _STEP, len(left))
         for column in range(start, stop):
-            level = np.clip(np.rint(left[column] / steps), _LOW, _HIGH)
-            level[scales == 0] = 0
+            block = column // size
+            shifted = left[column]
+            if grid.minima is not None:
+                shifted = shifted + grid.minima[block]
+            level = np.clip(np.rint(shifted * inverse[block]), low, high)
             levels[column] = level
-            errors[column] = (left[column] - level * scales) / factor[column, column]
+            errors[column] = (shifted - level * grid.scales[block]) / factor[column, column]
             behind = slice(column + 1, stop)
             left[behind] -= factor[column, behind, None] * errors[column]
         left[stop:] -= factor[start:stop, stop:].T @ errors[start:stop]

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from edgespec.export.formats.blocks import QuantizedRows
+from edgespec.export.formats.rounding import RoundedRows
+from edgespec.export.formats.tiles import Floats
 
 
-class RoundedMatrices(Mapping[str, QuantizedRows]):
-    """Quantized matrices by name, in a temporary file that is deleted with the `with` statement.
+class RoundedMatrices(Mapping[str, RoundedRows]):
+    """Rounded matrices by name, in a temporary file that is deleted with the `with` statement.
 
     If the system supports it, the file has no name, so that even a killed process leaves none.
 
     Args:
         folder: folder with room for the file.
-        exact: names of matrices that are stored without rounding.
+        formats: names of the matrices that are to be rounded, and the formats of their tiles.
+
+    Attributes:
+        formats: see above.
+        importance: how much the columns of matrices count, [K] each, see `rounded`.
     """
 
-    def __init__(self, folder: Path, exact: Collection[str] = ()) -> None:
-        self._exact = exact
+    def __init__(self, folder: Path, formats: Mapping[str, str]) -> None:
+        self.formats, self.importance = formats, dict[str, Floats]()
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
-        self._kept: dict[str, tuple[int, tuple[int, ...], QuantizedRows]] = {}
+        self._kept: dict[str, tuple[int, tuple[int, ...], RoundedRows]] = {}
 
     def __enter__(self) -> RoundedMatrices:
         return self
@@ -33,22 +38,20 @@ class RoundedMatrices(Mapping[str, QuantizedRows]):
     def __exit__(self, *failure: object) -> None:
         self._file.close()
 
-    def wants(self, name: str) -> bool:
-        """Whether a matrix is to be rounded."""
-        return name not in self._exact
+    def keep(self, name: str, rows: RoundedRows, importance: Floats | None) -> None:
+        """Stores a matrix in the file, and how much its columns count in memory."""
+        place, shape = self._file.seek(0, 2), rows.tiles.shape
+        self._file.write(rows.tiles.data)
+        self._kept[name] = place, shape, replace(rows, tiles=np.empty(0, np.uint8))
+        if importance is not None:
+            self.importance[name] = importance
 
-    def keep(self, name: str, rows: QuantizedRows) -> None:
-        """Stores a matrix in the file; its scales stay in memory."""
-        place, shape = self._file.seek(0, 2), rows.packed.shape
-        self._file.write(rows.packed.data)
-        self._kept[name] = place, shape, replace(rows, packed=np.empty(0, np.uint8))
-
-    def __getitem__(self, name: str) -> QuantizedRows:
+    def __getitem__(self, name: str) -> RoundedRows:
         place, shape, rows = self._kept[name]
-        packed = np.empty(shape, np.uint8)
+        tiles = np.empty(shape, np.uint8)
         self._file.seek(place)
-        self._file.readinto(packed.data)
-        return replace(rows, packed=packed)
+        self._file.readinto(tiles.data)
+        return replace(rows, tiles=tiles)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kept)

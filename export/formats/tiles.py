@@ -16,13 +16,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.export.formats.blocks import Bytes, Floats
-
 LANES = 16
 BLOCK = 32
 """Number of columns whose planes lie together."""
 
 Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
 Quads = npt.NDArray[np.uint32]
 """[tiles, units, blocks, 8, 16] uint32: byte i of quad j is the level of column 4 j + i."""
 
@@ -58,6 +58,11 @@ class TileFormat:
     def unit_bytes(self) -> int:
         """Bytes of a unit of 16 rows."""
         return self.layout.itemsize
+
+    @property
+    def weight_bits(self) -> float:
+        """Bits of a weight with its share of all scales."""
+        return 8 * self.unit_bytes / (LANES * self.unit)
 
     @property
     def planes(self) -> tuple[int, ...]:
@@ -159,6 +164,35 @@ def tiles_of_levels(
     words = np.ascontiguousarray(levels).view("<u4").reshape(rows, units, 1, BLOCK // 4)
     put_plane(stored["levels"], np.ascontiguousarray(by_lane(words)), bits)
     return kind.name, bytes_of(stored, rows)
+
+
+def tiles_of_fields(kind: TileFormat, levels: Bytes, fields: Mapping[str, Array]) -> Bytes:
+    """Stores levels as they are.
+
+    Args:
+        kind: the format.
+        levels: [N, K] uint8, K a multiple of the format's unit.
+        fields: [N, numbers of a row] of each field beside the levels.
+
+    Returns:
+        See `tiles_of_levels`.
+    """
+    rows, columns = levels.shape
+    stored = empty_tiles(kind, rows, columns)
+    for name, each in fields.items():
+        shape = kind.layout[name].shape[:-1]
+        stored[name] = by_lane(np.ascontiguousarray(each).reshape(rows, -1, *shape))
+    words = (
+        np.ascontiguousarray(levels).view("<u4").reshape(rows, -1, kind.unit // BLOCK, BLOCK // 4)
+    )
+    quads, start = np.ascontiguousarray(by_lane(words)), 0
+    for bits in kind.planes:
+        mask = np.uint32((2**bits - 1) * 0x01010101)
+        put_plane(
+            stored["levels"][..., start : start + bits, :], quads >> np.uint32(start) & mask, bits
+        )
+        start += bits
+    return bytes_of(stored, rows)
 
 
 def tiles_of_floats(values: Floats, name: str) -> Bytes:

@@ -14,12 +14,12 @@ from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET, Bundle, FileEntry, Manifest, Precision, Role
 from edgespec.errors import ExportError
 from edgespec.export.exporter import check_drafted
-from edgespec.export.formats.blocks import choose_block_size
+from edgespec.export.formats.tiles import BLOCK
 from edgespec.export.heads.taps import add_taps
 from edgespec.export.heads.writer import write_head
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import source_name
-from edgespec.models.heads.head import BlockHead, Head, HeadCheckpoint, TargetSizes
+from edgespec.models.heads.head import HeadCheckpoint, TargetSizes
 from edgespec.models.heads.mtp import load_head
 
 PRECISIONS = ("int4", "int8", "fp16", "fp32")
@@ -74,7 +74,7 @@ def attach_head(folder: Path, path: Path, weights: str, progress: Progress) -> H
     checkpoint = load_head(path, sizes_of(manifest.roles[TARGET], folder))
     manifest = _tapped(folder, manifest, checkpoint.head.taps)
     target = manifest.roles[TARGET]
-    precision = _precision(checkpoint.head, weights, target.precision.kv)
+    precision = _precision(weights, target.precision.kv)
     head = write_head(folder, target, checkpoint, precision, progress)
     manifest = replace(
         manifest,
@@ -121,14 +121,8 @@ def _entries(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
     return {name: bundles.describe(folder / name) for name in sorted(names)}
 
 
-def _precision(head: Head | BlockHead, weights: str, kv: str) -> Precision:
-    if weights not in ("int4", "int8"):
-        return Precision(weights, weights, kv, 0)
-    compounds = [head.fusion, *head.layers, *(each.attention for each in head.layers)]
-    compounds += [each.mlp for each in head.layers]
-    widths = [each.in_features for part in compounds for each in part.linears]
-    block = choose_block_size(DRAFT, [*widths, head.hidden_size])
-    return Precision(weights, weights, kv, block)
+def _precision(weights: str, kv: str) -> Precision:
+    return Precision(weights, weights, kv, BLOCK if weights in ("int4", "int8") else 0)
 
 
 def _link(source: Path, copy: Path) -> None:

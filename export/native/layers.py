@@ -15,8 +15,8 @@ from onnx import TensorProto
 
 from edgespec.bundle import PoolShape, StateShape
 from edgespec.bundle.sublayers import rope_inputs
-from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.checked import read_finite
+from edgespec.export.formats.tiles import Floats
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
 from edgespec.export.native.recurrent import lower_recurrent
 from edgespec.models import (

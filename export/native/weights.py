@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TypeVar
 
@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import CheckpointError, ExportError
-from edgespec.export.formats.blocks import Bytes, QuantizedRows, quantize_rows
 from edgespec.export.formats.checked import check_range, read_finite
 from edgespec.export.formats.gguf_tiles import tiles_of_gguf
-from edgespec.export.formats.gptq import BITS
+from edgespec.export.formats.rounding import RoundedRows, rounded
 from edgespec.export.formats.tiles import (
     LANES,
     TILE_FORMATS,
+    Bytes,
     TileFormat,
     tiles_of_floats,
     tiles_of_levels,
@@ -33,7 +33,7 @@ _cores = cache(default_threads)
 _Found = TypeVar("_Found")
 
 # Values of the rows that are read and stored at a time.
-_PART_VALUES = 1 << 17
+_PART_VALUES = 1 << 19
 _MOVED_VALUES = 1 << 20  # likewise of rows that are not rounded
 _MOST_THREADS = 8
 _HALVES = ("d", "dmin", "m")
@@ -120,11 +120,11 @@ class TileWeights:
 
     def _parts(self, name: str, exact: bool) -> tuple[str, Iterator[Bytes]]:
         """Returns the format of a matrix, and its tiles, some at a time."""
-        form = "f32" if exact else self.storage.format(name)
+        form = "f32" if exact else self.storage.format(name, self.tensors.shape(name)[1])
         if form in FLOATS.values():
             return form, self._floats(name, form)
         if name not in self.storage.kept:
-            return form, self._quantized(name, int(form[1]))
+            return form, self._rounded(name, form)
         self.errors[name] = 0.0
         if form == self.tensors.encoding(name):
             return form, self._encoded(name, TILE_FORMATS[form])
@@ -158,30 +158,27 @@ class TileWeights:
                 check_range(self.tensors, name, values)
             yield tiles_of_floats(values, kind)
 
-    def _quantized(self, name: str, bits: int) -> Iterator[Bytes]:
+    def _rounded(self, name: str, form: str) -> Iterator[Bytes]:
         """Yields the tiles of rounded rows; sets the matrix's error at the end."""
-        size, (rows, width) = self.storage.precision.block_size, self.tensors.shape(name)
-        ready = self.storage.rounded.get(name) if bits == BITS else None
+        rows, width = self.tensors.shape(name)
+        held = self.storage.rounded
+        importance = None if held is None else held.importance.get(name)
 
-        def work(bounds: tuple[int, int]) -> tuple[Bytes, QuantizedRows]:
-            if ready is None:
-                values = read_finite(self.tensors, name, *bounds)
-                check_range(self.tensors, name, values)
-                found = quantize_rows(values, bits, size)
-            else:
-                own = slice(*bounds)
-                found = replace(ready, packed=ready.packed[own], scales=ready.scales[own])
-            levels = np.ascontiguousarray(_levels(found.packed, bits)[:, :width])
-            return tiles_of_levels(levels, found.scales, None, bits, size)[1], found
+        def work(bounds: tuple[int, int]) -> RoundedRows:
+            values = read_finite(self.tensors, name, *bounds)
+            check_range(self.tensors, name, values)
+            return rounded(form, values, importance)
 
         error = norm = faint = 0.0
-        for tiles, found in _in_order(work, self._bounds(name)):
-            yield tiles
+        if held is not None and name in held and held.formats[name] == form:
+            parts: Iterable[RoundedRows] = [held[name]]
+        else:
+            parts = _in_order(work, self._bounds(name))
+        for found in parts:
+            yield found.tiles
             error += found.squared_error
             norm += found.squared_norm
             faint += found.faint_norm
-        if ready is not None:
-            error, norm, faint = ready.squared_error, ready.squared_norm, ready.faint_norm
         if faint > _FAINT_SHARE * norm:
             raise ExportError(
                 f"{self.tensors.place(name)}: {name} contains weights of about "
@@ -220,11 +217,3 @@ def _in_order(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-def _levels(packed: Bytes, bits: int) -> npt.NDArray[np.uint8]:
-    """Returns the levels of packed blocks, [rows, blocks * block size]."""
-    flat = packed.reshape(len(packed), -1)
-    if bits == 8:
-        return flat
-    return np.stack([flat & 15, flat >> 4], axis=-1).reshape(len(flat), -1)

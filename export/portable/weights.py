@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from edgespec.export.formats.blocks import Bytes, Floats
 from edgespec.export.formats.tiles import (
     BLOCK,
     LANES,
     TILE_FORMATS,
+    Bytes,
+    Floats,
     TileLevels,
     levels_of_tiles,
     multiplied_out,

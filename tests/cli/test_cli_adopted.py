@@ -43,7 +43,7 @@ def with_optimum(tmp_path, monkeypatch):
 def test_it_is_exported_inspected_planned_and_run(cli, tmp_path):
     bundle = tmp_path / "bundle"
     make_original(tmp_path / "draft", "mistral", noise=0.05)
-    words = [FOLDER / "mistral", "--draft", tmp_path / "draft", "-o", bundle, "--no-calibration"]
+    words = [FOLDER / "mistral", "--draft", tmp_path / "draft", "-o", bundle]
     assert cli("export", *words).code == 0
     assert cli("inspect", bundle, "--verify").code == 0
     assert cli("plan", bundle).code == 0

@@ -9,7 +9,7 @@ from nodes import MISSING
 from parity import made
 
 from edgespec.export import RoundedMatrices, Texts, calibrate
-from edgespec.export.formats.blocks import dequantize_rows
+from edgespec.export.formats.tiles import multiplied_out
 from edgespec.models import load_checkpoint
 from edgespec.tuning.calibrating import opener
 
@@ -33,8 +33,9 @@ def calibrated(tmp_path_factory):
         moe_intermediate_size=96,
     )  # fmt: skip
     checkpoint = load_checkpoint(folder)
-    with RoundedMatrices(folder) as rounded:
-        damage = calibrate(checkpoint, TEXTS, 32, rounded, opener()).damage
+    linears = [each.weight for part in checkpoint.decoder.sublayers for each in part.linears]
+    with RoundedMatrices(folder, dict.fromkeys(linears, "q4_0")) as rounded:
+        damage = calibrate(checkpoint, TEXTS, rounded, opener()).damage
         yield model, damage, rounded
 
 
@@ -54,7 +55,7 @@ def test_so_it_is_of_experts_beside_an_mlp(calibrated, kind):
 
 def check(model, damage, rounded, name):
     weight = matrix(model, name)
-    other = dequantize_rows(rounded[name], 4)[:, : weight.shape[1]]
+    other = multiplied_out("q4_0", rounded[name].tiles, *weight.shape)
     expected = by_hand(model, name, weight, torch.tensor(other))
     assert expected > 1e-9
     assert damage[name] == pytest.approx(expected, rel=1e-2)

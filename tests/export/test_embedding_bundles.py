@@ -119,7 +119,7 @@ def test_drafts_of_bundles_are_refused(source, folder, writer):
 
 
 def test_the_command_says_what_the_bundle_makes(cli, source, tmp_path):
-    done = cli("export", source, "-o", tmp_path / "out", "--no-calibration")
+    done = cli("export", source, "-o", tmp_path / "out")
     assert done.code == 0
     said = "makes embeddings of 64 numbers: the last token's row, normalized; prompts: query"
     assert said in done.out

@@ -166,9 +166,8 @@ def test_missing_tensor(source, output):
     [
         ("precision", "int2", "int4, int4-small, source, int8, fp16, fp32"),
         ("draft_precision", "int2", "int4, int4-small, source, int8, fp16, fp32"),
-        ("lm_head_precision", "int2", "int4, int8, fp16, fp32"),
+        ("lm_head_precision", "int2", "int4, int6, int8, fp16, fp32"),
         ("kv_precision", "int4", "fp32, fp16, int8"),
-        ("block_size", 48, "128, 64, 32"),
     ],
 )
 def test_options_that_are_none_of_their_choices(name, value, known):

@@ -76,7 +76,7 @@ def test_export_and_inspect_say_so_in_one_line(cli, foreign, output, name, shown
     source = foreign.path(name).parent
     found = cli(
         "export", source / "target", "--draft", source / "draft", "-o", output,
-        "--precision", "fp32", "--no-calibration",
+        "--precision", "fp32",
     )  # fmt: skip
     assert found.code == 0, found.err
     assert found.err == ""

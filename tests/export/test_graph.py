@@ -153,7 +153,7 @@ def test_a_bundle_holds_nothing_else(bundle):
 
 def test_a_draft_has_a_precision_of_its_own(tmp_path):
     save_pair(tmp_path, "llama")
-    options = ExportOptions("int4-small", draft_precision="fp16", block_size=32)
+    options = ExportOptions("int4-small", draft_precision="fp16")
     export_bundle(tmp_path / "target", tmp_path / "bundle", tmp_path / "draft", options)
     bundle = bundles.load(tmp_path / "bundle")
     assert bundle.target.precision == bundles.Precision("int4", "int4", "fp32", 32)

@@ -336,7 +336,7 @@ def test_the_command_attaches_heads_to_checkpoints_and_bundles(target, tmp_path,
         (("--draft", checkpoint), "a bundle has one draft"),
         (("--precision", "int8"), "exported already"),
         (("--layer-skip", "4-6"), "--layer-skip is given, but"),
-        (("--no-calibration",), "--no-calibration is given, but"),
+        (("--calibrate",), "--calibrate is given, but"),
         (("--quality",), "--quality is given, but"),
         (("--draft-precision", "source"), "a head has one of"),
     ):

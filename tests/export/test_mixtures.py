@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 from edgespec import bundle as bundles
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate, export_bundle
-from edgespec.export.formats.blocks import dequantize_rows, quantize_rows
+from edgespec.export.formats.rounding import rounded
+from edgespec.export.formats.tiles import multiplied_out
 from edgespec.models import Moe, load_checkpoint
 from edgespec.tuning.calibrating import opener
 
@@ -158,16 +159,17 @@ def test_experts_are_rounded_by_the_rows_that_choose_them(saved_checkpoint, tmp_
     names = {layer.weight for each in mixtures for layer in each.linears}
     routers = {each.router.weight for each in mixtures}
     one = Texts(*([text[:8]] for text in TEXTS[:2]))
-    with RoundedMatrices(tmp_path) as rounded:
-        found = calibrate(checkpoint, one, 32, rounded, opener())
-        assert names <= set(rounded) == set(found.damage)
-        assert not routers & set(rounded)
+    linears = [each.weight for part in checkpoint.decoder.sublayers for each in part.linears]
+    with RoundedMatrices(tmp_path, dict.fromkeys(linears, "q4_0")) as kept:
+        found = calibrate(checkpoint, one, kept, opener())
+        assert names <= set(kept) == set(found.damage)
+        assert not routers & set(kept)
         unlike, unread = 0, 0
         for name in names:
-            plain = quantize_rows(checkpoint.tensors.read(name), 4, 32)
-            same = np.array_equal(plain.packed, rounded[name].packed)
+            weights = checkpoint.tensors.read(name)
+            same = np.array_equal(rounded("q4_0", weights).tiles, kept[name].tiles)
             unlike, unread = unlike + (not same), unread + same
-            error = dequantize_rows(rounded[name], 4)[:, : checkpoint.tensors.shape(name)[1]]
-            assert distance(error, checkpoint.tensors.read(name)) < 0.2
+            found = multiplied_out("q4_0", kept[name].tiles, *weights.shape)
+            assert distance(found, weights) < 0.2
         assert unread >= 3  # eight rows cannot choose all experts of both layers
         assert unlike >= 3

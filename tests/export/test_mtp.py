@@ -59,7 +59,7 @@ def test_the_head_computes_what_its_definition_says(tmp_path, tied):
 def test_the_command_finds_the_head_of_a_checkpoint(tmp_path, cli):
     source = tmp_path / "checkpoint"
     checkpoint(source)
-    fast = ("--precision", "fp32", "--no-calibration")
+    fast = ("--precision", "fp32")
     done = cli("export", source, *fast, "-o", tmp_path / "own")
     assert "draft head: the checkpoint's own (MTP), proposes 331 tokens" in done.out
     assert not done.err  # its tensors are not unused

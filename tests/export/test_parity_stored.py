@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,7 +23,7 @@ SAME_IN_HALF = 1e-4
 # How far logits may go beyond the same roundings made here.
 SLACK = 1.5
 BLOCK = 32  # columns of a row that share a scale where activations are rounded
-ROUNDED = ("q4_0", "q8_0")
+ROUNDED = ("q4_0", "q5_0", "q8_0", "q4_k", "q6_k")
 
 
 class HalfCache(DynamicCache):
@@ -37,40 +36,40 @@ class HalfCache(DynamicCache):
 
 @dataclass(frozen=True)
 class Asked:
-    """An export, and the block size it must choose (0: not quantized)."""
+    """An export of a model of these shapes."""
 
     options: ExportOptions
-    block_size: int
     shapes: dict = field(default_factory=dict)
-    misfits: str = ""
+
+    @property
+    def block_size(self):
+        kinds = {self.options.precision, self.options.lm_head_precision}
+        return 32 if kinds & {"int4", "int4-small", "int8"} else 0
 
 
 TIED = {"tie_word_embeddings": True}
-K64 = {"head_dim": 32, "intermediate_size": 192}
-K128 = {"hidden_size": 128, "head_dim": 64, "intermediate_size": 384}
+K256 = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 512}
 NO_BLOCK = {"hidden_size": 48, "head_dim": 20, "intermediate_size": 72}
 
 STORED = {
-    "fp16": Asked(ExportOptions("fp16"), 0),
-    "fp16-tied-kv-fp16": Asked(ExportOptions("fp16", kv_precision="fp16"), 0, TIED),
-    "fp32-kv-fp16": Asked(ExportOptions("fp32", kv_precision="fp16"), 0),
-    "fp32-head-int8": Asked(ExportOptions("fp32", lm_head_precision="int8"), 32),
-    "int4-auto-32": Asked(ExportOptions("int4"), 32),
-    "int4-small": Asked(ExportOptions("int4-small"), 32),
-    "int4-small-tied": Asked(ExportOptions("int4-small"), 32, TIED),
-    "int4-auto-64": Asked(ExportOptions("int4"), 64, K64),
-    "int4-auto-128-tied": Asked(ExportOptions("int4"), 128, {**K128, **TIED}),
-    "int4-32-where-128-fits": Asked(ExportOptions("int4", block_size=32), 32, K128),
-    "int4-padded-128": Asked(ExportOptions("int4", block_size=128), 128, {}, "64, 96, 160"),
-    "int4-padded-auto-tied": Asked(ExportOptions("int4"), 32, {**NO_BLOCK, **TIED}, "48, 72, 80"),
+    "fp16": Asked(ExportOptions("fp16")),
+    "fp16-tied-kv-fp16": Asked(ExportOptions("fp16", kv_precision="fp16"), TIED),
+    "fp32-kv-fp16": Asked(ExportOptions("fp32", kv_precision="fp16")),
+    "fp32-head-int8": Asked(ExportOptions("fp32", lm_head_precision="int8")),
+    "int4": Asked(ExportOptions("int4")),
+    "int4-small": Asked(ExportOptions("int4-small")),
+    "int4-small-tied": Asked(ExportOptions("int4-small"), TIED),
+    "int4-small-256": Asked(ExportOptions("int4-small"), K256),
+    "int4-256-tied": Asked(ExportOptions("int4"), {**K256, **TIED}),
+    "int4-padded-tied": Asked(ExportOptions("int4"), {**NO_BLOCK, **TIED}),
     "int4-head-int8-tied-kv-fp16": Asked(
-        ExportOptions("int4", lm_head_precision="int8", kv_precision="fp16"), 32, TIED
+        ExportOptions("int4", lm_head_precision="int8", kv_precision="fp16"), TIED
     ),
-    "int4-head-fp16": Asked(ExportOptions("int4", lm_head_precision="fp16"), 32),
-    "int8-auto-32-tied": Asked(ExportOptions("int8"), 32, TIED),
-    "int8-auto-128": Asked(ExportOptions("int8"), 128, K128),
-    "int8-padded-64": Asked(ExportOptions("int8", block_size=64), 64, {}, "96, 160"),
+    "int4-head-fp16": Asked(ExportOptions("int4", lm_head_precision="fp16")),
+    "int8-tied": Asked(ExportOptions("int8"), TIED),
+    "int8-256": Asked(ExportOptions("int8"), K256),
 }
+WIDE = {"q4_k": "q6_k", "q5_0": "q8_0"}
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,6 @@ class Case:
     original: torch.nn.Module
     rounded: torch.nn.Module
     matrices: dict
-    warnings: list
 
     def expected(self, tokens):
         half = self.asked.options.kv_precision == "fp16"
@@ -94,58 +92,40 @@ def case(request, tmp_path_factory):
     asked = STORED[request.param]
     folder = tmp_path_factory.mktemp("stored")
     original = made(folder / "checkpoint", "qwen2", **asked.shapes)
-    warnings = warnings_of(
-        lambda: export_bundle(folder / "checkpoint", folder / "bundle", options=asked.options)
-    )
+    export_bundle(folder / "checkpoint", folder / "bundle", options=asked.options)
     bundle = bundles.load(folder / "bundle")
     matrices = stored(bundle)
     rounded = type(original).from_pretrained(folder / "checkpoint", dtype=torch.float32).eval()
     for name, each in matrices.items():
         weight = rounded.get_parameter(name)
         weight.data = torch.from_numpy(each.values[:, : weight.shape[1]].copy())
-    return Case(asked, bundle, original, rounded, matrices, warnings)
-
-
-def warnings_of(call):
-    """Messages of the exporter while `call` runs."""
-    messages = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: messages.append(record.getMessage())
-    logger = logging.getLogger("edgespec.export")
-    logger.addHandler(handler)
-    try:
-        call()
-    finally:
-        logger.removeHandler(handler)
-    return messages
+    return Case(asked, bundle, original, rounded, matrices)
 
 
 def test_each_matrix_is_stored_in_the_precision_asked_for(case):
     options, precision = case.asked.options, case.bundle.target.precision
     weights = options.precision.removesuffix("-small")
     mixed = options.precision == "int4"
-    head = options.lm_head_precision or ("int8" if mixed else weights)
+    head = options.lm_head_precision or ("int6" if mixed else weights)
     assert precision == bundles.Precision(
         weights, head, options.kv_precision, case.asked.block_size
     )
-    formats = {"int4": "q4_0", "int8": "q8_0", "fp16": "f16", "fp32": "f32"}
-    counts = dict.fromkeys(formats.values(), 0)
+    counts = {}
     for name, each in case.matrices.items():
-        wanted = head if name in (HEAD, EMBEDDING) else weights
-        if mixed and name.split(".")[-2] in ("k_proj", "v_proj"):
-            wanted = "int8"
-        assert each.format == formats[wanted], name
-        counts[each.format] += case.original.get_parameter(name).numel()
-    assert case.bundle.target.native.formats == {k: n for k, n in counts.items() if n}
+        size = case.original.get_parameter(name)
+        wanted = format_of(head if name in (HEAD, EMBEDDING) else weights, size.shape[1], mixed)
+        if mixed and name.split(".")[-2] == "v_proj":
+            wanted = WIDE[wanted]
+        assert each.format == wanted, name
+        counts[each.format] = counts.get(each.format, 0) + size.numel()
+    assert case.bundle.target.native.formats == counts
 
 
-def test_blocks_that_do_not_divide_are_warned_about(case):
-    if case.asked.misfits:
-        (warning,) = case.warnings
-        expected = f"{case.asked.block_size} does not divide the row sizes {case.asked.misfits}, so"
-        assert expected in warning
-    else:
-        assert case.warnings == []
+def format_of(precision, width, mixed):
+    supers = width % 256 == 0
+    formats = {"int6": "q6_k" if supers else "q8_0", "int8": "q8_0", "fp16": "f16", "fp32": "f32"}
+    usual = "q4_k" if supers else "q5_0" if mixed else "q4_0"
+    return formats.get(precision, usual)
 
 
 def test_the_recorded_error_is_that_of_the_stored_bytes(case):

@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def running(real_bundle):
-    bundle = real_bundle(CODER, "--no-calibration")
+    bundle = real_bundle(CODER)
     with LLM(bundle, threads=2, context=4096) as llm, serving(llm) as running:
         yield running
 

@@ -39,14 +39,14 @@ from edgespec.tuning.texts import calibration_text, read_text
 
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
 _AUTO, _NONE, _OPTIMUM = "auto", "none", "optimum"
+_BUILT_IN = Path()  # the text that is built in
 # Fields of `ExportOptions` that the export of a head has, too, or that no argument is named after.
 _ELSEWHERE = ("draft_precision", "overwrite", "skip_sets")
 # Arguments that only the export of a checkpoint uses, and their defaults.
 _OF_CHECKPOINTS: dict[str, object] = {
     **{name: value for name, value in _DEFAULTS.items() if name not in _ELSEWHERE},
     "layer_skip": _NONE,
-    "calibration": None,
-    "no_calibration": False,
+    "calibrate": None,
     "quality": False,
 }
 _log = logging.getLogger(__name__)
@@ -80,8 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "is no --draft)",
     )  # fmt: skip
     add_options(
-        parser, ExportOptions, "precision", "draft_precision", "lm_head_precision", "kv_precision",
-        "block_size",
+        parser, ExportOptions, "precision", "draft_precision", "lm_head_precision", "kv_precision"
     )  # fmt: skip
     parser.add_argument(
         "--layer-skip", default=_NONE, metavar="auto|none|SETS",
@@ -90,18 +89,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "between sets (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--calibration", type=Path, metavar="FILE",
-        help="a text like those that the model will read; quantized weights are fitted to it "
-        "and --layer-skip auto tries layers on it (default: a built-in text)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-calibration", action="store_true",
-        help="quantize without calibration: faster export, lower quality",
+        "--calibrate", type=Path, nargs="?", const=_BUILT_IN, metavar="FILE",
+        help="let the model read a text, and fit 4-bit weights to what it computes: a slower "
+        "export, and a better bundle; FILE: a text like those that the model will read, on which "
+        "--layer-skip auto tries layers, too (default: a built-in text)",
     )  # fmt: skip
     parser.add_argument(
         "--quality", action="store_true",
         help="also measure how far the bundle's predictions are from the original's, on a part of "
-        "the calibration text that no weights are fitted to; reads the checkpoint once more",
+        "the text for calibration that no weights are fitted to; reads the checkpoint once more",
     )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
 
@@ -131,7 +127,7 @@ def execute(arguments: argparse.Namespace) -> int:
             calibration = _calibration(arguments, show)
             report = write_bundle(target, folder, draft, options, show, calibration)
             if arguments.layer_skip == _AUTO:
-                text, _ = calibration_text(arguments.calibration)
+                text, _ = calibration_text(_own_text(arguments))
                 scan(bundles.load(folder), text, partial(show, "skips"))
             if held_out is not None:
                 quality = held_out.quality(folder)
@@ -166,22 +162,27 @@ def _embedding(target: Role) -> str | None:
 
 def _check_first(arguments: argparse.Namespace) -> None:
     """Checks what an export needs only at its end, since it takes long."""
-    if arguments.calibration is not None:
-        read_text(arguments.calibration)
+    if (text := _own_text(arguments)) is not None:
+        read_text(text)
 
 
 def _calibration(
     arguments: argparse.Namespace, show: Callable[[str, int, int], None]
 ) -> TextCalibration | None:
-    if arguments.no_calibration:
+    if arguments.calibrate is None:
         return None
-    return TextCalibration(arguments.calibration, partial(show, "reading"))
+    return TextCalibration(_own_text(arguments), partial(show, "reading"))
+
+
+def _own_text(arguments: argparse.Namespace) -> Path | None:
+    """Returns the file with the user's text for calibration, if there is one."""
+    return None if arguments.calibrate == _BUILT_IN else arguments.calibrate
 
 
 def _held_out(
     arguments: argparse.Namespace, target: Path, show: Callable[[str, int, int], None]
 ) -> HeldOutText:
-    return HeldOutText(target, arguments.calibration, partial(show, "quality"))
+    return HeldOutText(target, _own_text(arguments), partial(show, "quality"))
 
 
 def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:
@@ -224,7 +225,7 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
     """Takes over a model that another program exported as ONNX, perhaps with a draft model."""
     of_target = _OF_CHECKPOINTS | {"draft_head": None}
     if arguments.draft is not None:
-        of_target = {k: v for k, v in of_target.items() if not k.endswith("calibration")}
+        of_target = {k: v for k, v in of_target.items() if k != "calibrate"}
     _refuse_for_exported(arguments, of_target)
     _check_first(arguments)
     draft = _draft(arguments)
