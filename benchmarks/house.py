@@ -62,7 +62,7 @@ ROOMS = {
     "export": Room(
         ("export/**/*.py",),
         5000,
-        6150,
+        6250,
         "graphs of other programs, portable graphs, K-quants",
     ),
     "runtime": Room(

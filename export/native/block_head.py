@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 
 from edgespec.bundle import FEATURES, LOGITS, SIGHT, Block, Native
-from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.checked import read_finite
+from edgespec.export.formats.tiles import Floats
 from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
 from edgespec.export.native.graph import NativeGraph, write_ids
 from edgespec.export.native.head import fused
