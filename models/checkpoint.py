@@ -28,6 +28,7 @@ from edgespec.models.families.phi3 import Phi3
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.qwen3_5 import Qwen3_5
+from edgespec.models.families.qwen3_5_moe import Qwen3_5Moe
 from edgespec.models.families.qwen3_moe import Qwen3Moe
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
@@ -70,6 +71,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "phi3": Phi3,
     "qwen2": Qwen2,
     "qwen3": Qwen3,
+    "qwen3_5_moe_text": Qwen3_5Moe,
     "qwen3_5_text": Qwen3_5,
     "qwen3_moe": Qwen3Moe,
     "smollm3": SmolLm3,

@@ -292,14 +292,18 @@ class Moe(Compound):
     """Mixture of experts (Shazeer et al., 2017): of many MLPs, each row is read by a few.
 
     A row's output is the sum of the outputs of the `top_k` experts that the router scores highest,
-    each times its share: the softmax of the scores.
+    each times its share: the softmax of the scores, or the sigmoid of its score.
 
     Attributes:
         router: [hidden] to a score for each expert. It is never quantized.
         experts: The experts, alike but for the names of their tensors; they have no norms.
         top_k: Number of experts that a row is read by.
         normalized: Whether a row's shares add up to 1: the softmax is over the chosen experts
-            instead of all.
+            instead of all, and sigmoids are divided by their sum.
+        sigmoid: Whether shares are sigmoids.
+        least_sum: Added to the sum that sigmoids are divided by.
+        choice_bias: Name of the [experts] tensor that is added to sigmoids when experts are chosen,
+            and not to shares (Wang et al., 2024); None: there is none.
         router_norm: Applied to the sublayer's input for the router; None: it reads what the
             experts read.
         expert_factors: Name of the [experts] tensor with a factor of each expert's share; None:
@@ -311,6 +315,9 @@ class Moe(Compound):
     experts: tuple[Mlp, ...]
     top_k: int
     normalized: bool
+    sigmoid: bool = False
+    least_sum: float = 0.0
+    choice_bias: str | None = None
     output_factor: float = 1.0
     router_norm: Norm | None = None
     expert_factors: str | None = None
@@ -323,8 +330,8 @@ class Moe(Compound):
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        factors = {} if self.expert_factors is None else {self.expert_factors: (len(self.experts),)}
-        return super().tensors() | factors
+        vectors = filter(None, (self.expert_factors, self.choice_bias))
+        return super().tensors() | dict.fromkeys(vectors, (len(self.experts),))
 
 
 @dataclass(frozen=True)
@@ -335,12 +342,15 @@ class MlpAndMoe(Compound):
         mlp: The MLP, with norms of its own.
         moe: The mixture, with norms of its own.
         norm: Applied to the input of both; None: no normalization.
+        share: [hidden] to [1], of which the sigmoid is a factor of the MLP's output; it is never
+            quantized. None: there is no such factor.
         post_norm: Applied to the sum; None: no normalization.
     """
 
     mlp: Mlp
     moe: Moe
     norm: Norm | None = None
+    share: Linear | None = None
     post_norm: Norm | None = None
     output_factor: float = 1.0
 

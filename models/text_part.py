@@ -9,7 +9,7 @@ from edgespec.models.fields import Fields
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-COMPOSITES = ("gemma3", "gemma4", "mistral3", "qwen3_5")
+COMPOSITES = ("gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe")
 """Each `model_type` whose config has the text part's in `text_config`."""
 
 # Fields that the whole model's config has for its text part, too.

@@ -18,6 +18,7 @@ from edgespec.bundle.sublayers import rope_inputs
 from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
+from edgespec.export.native.experts import sigmoid
 from edgespec.export.native.recurrent import lower_convolution, lower_delta
 from edgespec.models import (
     Attention,
@@ -191,8 +192,12 @@ class LayerGraph(ABC):
         if isinstance(sublayer, Moe):
             return self.norm(self.mixture(x, hidden, sublayer), sublayer.post_norm)
         if isinstance(sublayer, MlpAndMoe):
-            parts = (self._contribution(x, number, each) for each in (sublayer.mlp, sublayer.moe))
-            update = self.graph.op("Add", *parts)
+            both = sublayer.mlp, sublayer.moe
+            beside, update = (self._contribution(x, number, each) for each in both)
+            if sublayer.share is not None:
+                share = sigmoid(self.graph, self.linear(x, sublayer.share, exact=True))
+                beside = self.graph.op("Mul", beside, share)
+            update = self.graph.op("Add", beside, update)
         else:
             update = self.lowered(x, number, sublayer)
         update = self.norm(update, sublayer.post_norm)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
-from edgespec.models.expert_tensors import ExpertTensors, Part, Stack
 from edgespec.models.families.granite import Granite
-from edgespec.models.families.mixture import mixture
+from edgespec.models.families.mixture import mixture, unstacked
 from edgespec.models.layers import Linear
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgespec.models.expert_tensors import ByteSource
     from edgespec.models.layers import Moe
     from edgespec.models.tensors import TensorSource
 
@@ -39,16 +37,11 @@ class GraniteMoe(Granite):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights with each expert's matrices as tensors of their own."""
-        parts = dict[str, Part]()
-        for index in range(self.config.num_layers):
-            name = f"model.layers.{index}.block_sparse_moe"
-            experts = self.feed_forward(index).experts
-            hidden, width = self.config.hidden_size, self.config.intermediate_size
-            shapes = (len(experts), 2 * width, hidden), (len(experts), hidden, width)
-            first = Stack(f"{name}.input_linear.weight", "rows", shapes[0])
-            last = Stack(f"{name}.output_linear.weight", "rows", shapes[1])
-            for number, expert in enumerate(experts):
-                parts[expert.gate.weight] = Part(first, number, 0, 1, width)
-                parts[expert.up.weight] = Part(first, number, width, 1, width)
-                parts[expert.down.weight] = Part(last, number, 0, 1, hidden)
-        return ExpertTensors(cast("ByteSource", tensors), parts)
+        names = (f"model.layers.{n}.block_sparse_moe" for n in range(self.config.num_layers))
+        return unstacked(
+            tensors,
+            (
+                (f"{name}.input_linear.weight", f"{name}.output_linear.weight", self.feed_forward(n))
+                for n, name in enumerate(names)
+            ),
+        )

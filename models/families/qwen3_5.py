@@ -50,7 +50,7 @@ class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
     def decoder(self) -> Decoder:
         """Returns the model's description."""
         layers = range(self.config.num_layers)
-        return self.of_layers((self.mixer(index), self.mlp(index)) for index in layers)
+        return self.of_layers((self.mixer(index), self.feed_forward(index)) for index in layers)
 
     def mixer(self, index: int) -> Sublayer:
         """Returns the attention of a layer, of either kind."""

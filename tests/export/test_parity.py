@@ -84,6 +84,8 @@ FULL_PRECISION = {
     "gemma3_text-window-beyond-the-context": {"sliding_window": 4096, "layer_types": MIXED},
     "olmo2": {},
     "lfm2": {},
+    "qwen3_5_moe_text": {},
+    "qwen3_5_moe_text-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16},
     "qwen3_5_text": {},
     "lfm2-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16, "conv_L_cache": 4},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
@@ -184,7 +186,7 @@ def check_tree(found, model, text, same):
 def test_logits_are_those_of_transformers(full):
     """Of prompts, trees behind them, and two sequences in one pass, one a fork of the other."""
     model, bundle = full
-    states = model.config.model_type in ("gemma4_text", "qwen3_5_text")
+    states = model.config.model_type.startswith(("gemma4", "qwen3_5"))
     same = SAME_STATES if states else SAME
     text, tokens = Text(load(bundle)), PROMPT[:150]
     assert distance(text.read(tokens)[-1], reference(model, tokens)) < same

@@ -20,6 +20,8 @@ from transformers import (
     Gemma4TextConfig,
     Glm4Config,
     Glm4ForCausalLM,
+    Glm4MoeLiteConfig,
+    Glm4MoeLiteForCausalLM,
     GlmConfig,
     GlmForCausalLM,
     GptOssConfig,
@@ -34,12 +36,16 @@ from transformers import (
     HunYuanDenseV1ForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
+    Lfm2MoeConfig,
+    Lfm2MoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Ministral3Config,
     Ministral3ForCausalLM,
     MinistralConfig,
     MinistralForCausalLM,
+    Mistral4Config,
+    Mistral4ForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     Olmo2Config,
@@ -54,6 +60,8 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -88,6 +96,7 @@ ARCHITECTURES = {
     "phi3": (Phi3Config, Phi3ForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_5_moe_text": (Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM),
     "qwen3_5_text": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
@@ -95,9 +104,12 @@ ARCHITECTURES = {
 }
 
 RECURRENT = ("lfm2", "qwen3_5_text")
-"""Those with recurrent layers."""
+"""Those with recurrent layers and without experts."""
 
-MIXTURES = ("gpt_oss", "granitemoe", "olmoe", "qwen3_moe")
+RECURRENT_MIXTURES = ("qwen3_5_moe_text",)
+"""Those with both."""
+
+MIXTURES = ("gpt_oss", "granitemoe", "olmoe", "qwen3_moe", *RECURRENT_MIXTURES)
 """The architectures whose layers are mixtures of experts."""
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
@@ -126,6 +138,17 @@ _EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 96,
     "norm_topk_prob": True,
 }
+
+# Of Qwen3.5: linear attention around the other.
+_DELTA: dict[str, Any] = {
+    "num_hidden_layers": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_key_head_dim": 16, "linear_value_head_dim": 8, "num_key_value_heads": 2,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 2, 2],
+    },
+}  # fmt: skip
 
 # What a family's two layers need so that all that is special in it matters.
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -185,15 +208,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "pad_token_id": 0,
         "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75},
     },
-    "qwen3_5_text": {
-        "num_hidden_layers": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-        "linear_key_head_dim": 16, "linear_value_head_dim": 8, "num_key_value_heads": 2,
-        "rope_parameters": {
-            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
-            "mrope_section": [2, 2, 2],
-        },
-    },
+    "qwen3_5_moe_text": {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 64},
+    "qwen3_5_text": _DELTA,
     "smollm3": {"pad_token_id": None, "no_rope_layers": [0, 1]},
     "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},  # heads of 24, 6 of them rotated
     "gpt_oss": {
