@@ -6,11 +6,11 @@ from contextlib import closing
 from pathlib import Path
 
 from edgespec import bundle
-from edgespec.bundle.sublayers import ATTENTION, FUSION, MLP, Sublayer
+from edgespec.bundle.sublayers import ATTENTION, FUSION, Sublayer
 from edgespec.export.graph_builder import DataFile
 from edgespec.export.native.head import write_native_head
 from edgespec.export.native.weights import TileWeights
-from edgespec.export.role import Progress, counted, parameters, rounded_errors
+from edgespec.export.role import Progress, counted, described_one, parameters, rounded_errors
 from edgespec.export.storage import Storage
 from edgespec.models.heads.head import HeadCheckpoint
 
@@ -44,7 +44,7 @@ def write_head(
         count = counted(name, shapes, progress)
         weights = TileWeights(data, checkpoint.tensors, storage, count)
         native = write_native_head(folder, name, checkpoint, weights, target.native.graph)
-    attention, mlp, rope, fc = head.layer.attention, head.layer.mlp, head.rope, head.fusion.fc
+    attention, rope, fc = head.layer.attention, head.rope, head.fusion.fc
     outputs = head.lm_head.out_features
     return bundle.Role(
         architecture=head.architecture,
@@ -65,7 +65,7 @@ def write_head(
         sublayers=(
             Sublayer(0, FUSION, 0 if fc is None else fc.in_features),
             Sublayer(0, ATTENTION),
-            Sublayer(0, MLP, mlp.up.out_features),
+            described_one(0, head.layer.mlp),
         ),
         attention_factor=target.attention_factor if rope is None else rope.attention_factor,
         output_tokens=0 if outputs == head.vocab_size else outputs,

@@ -18,6 +18,18 @@ _NORMS_BEHIND = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _NORMS_AROUND = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
+_DELTA = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_dt.bias": "linear_attn.dt_bias",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
 _MIXTURE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
 
 ARCHITECTURES: Mapping[str, Naming] = {
@@ -43,21 +55,22 @@ ARCHITECTURES: Mapping[str, Naming] = {
         integers={**_MIXTURE, "moe_intermediate_size": "expert_feed_forward_length"},
         constants={"norm_topk_prob": True},
     ),
-    "qwen35": Naming(
-        "qwen3_5_text",
+    "qwen35": Naming("qwen3_5_text", layer=_DELTA, norm_offset=1.0),
+    "qwen35moe": Naming(
+        "qwen3_5_moe_text",
         layer={
-            "post_attention_norm": "post_attention_layernorm",
-            "attn_qkv": "linear_attn.in_proj_qkv",
-            "attn_gate": "linear_attn.in_proj_z",
-            "ssm_beta": "linear_attn.in_proj_b",
-            "ssm_alpha": "linear_attn.in_proj_a",
-            "ssm_conv1d": "linear_attn.conv1d",
-            "ssm_a": "linear_attn.A_log",
-            "ssm_dt.bias": "linear_attn.dt_bias",
-            "ssm_norm": "linear_attn.norm",
-            "ssm_out": "linear_attn.out_proj",
+            **_DELTA,
+            "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+            "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+            "ffn_up_shexp": "mlp.shared_expert.up_proj",
+            "ffn_down_shexp": "mlp.shared_expert.down_proj",
         },
         norm_offset=1.0,
+        integers={
+            **_MIXTURE,
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+        },
     ),
     "olmo2": Naming("olmo2", _NORMS_BEHIND, window=True, windowed="olmo3"),
     "olmoe": Naming("olmoe", integers=_MIXTURE),

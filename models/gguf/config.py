@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _SIZES = {
     "hidden_size": "embedding_length",
-    "intermediate_size": "feed_forward_length",
     "num_attention_heads": "attention.head_count",
     "max_position_embeddings": "context_length",
 }
@@ -102,12 +101,14 @@ class ConfigReader:
                 name: self._anywhere(place)
                 for name, place in {**_PRESENT, **naming.present}.items()
             },
+            "intermediate_size": self._width,
             **{name: self.integer(place) for name, place in {**_SIZES, **naming.integers}.items()},
             **{
                 name: metadata.number(f"{self.kind}.{place}")
                 for name, place in {**numbers, **naming.numbers}.items()
             },
             "num_hidden_layers": self.layers,
+            "mtp_num_hidden_layers": self.integer("block_count") - self.layers,
             **naming.constants,
         }
         windows = self._windows() if naming.window else {}
@@ -161,6 +162,12 @@ class ConfigReader:
         """
         usual = self.integer("embedding_length") // self._heads
         return self.integer("attention.key_length", max(usual, 1))
+
+    @property
+    def _width(self) -> int:
+        """Inner size of MLPs; of experts where all layers are mixtures of these."""
+        name = "feed_forward_length"
+        return self.integer(name if self.get(name) is not None else f"expert_{name}")
 
     @property
     def _heads(self) -> int:

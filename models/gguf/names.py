@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 EXPERT = ".experts.{}."
 """In the name of a tensor that holds those of all experts, in place of the part with a number."""
 
+BOTH = "gate_up_proj"
+"""In the name of a tensor that holds gate above up of each of them."""
+
 _MODEL = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -33,6 +36,13 @@ _LAYER = {
     "ffn_gate_exps": f"mlp{EXPERT}gate_proj",
     "ffn_up_exps": f"mlp{EXPERT}up_proj",
     "ffn_down_exps": f"mlp{EXPERT}down_proj",
+    "ffn_gate_up_exps": f"mlp{EXPERT}{BOTH}",
+}
+_HEAD = {
+    "nextn.eh_proj": "fc",
+    "nextn.enorm": "pre_fc_norm_embedding",
+    "nextn.hnorm": "pre_fc_norm_hidden",
+    "nextn.shared_head_norm": "norm",
 }
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
@@ -77,14 +87,23 @@ class Naming:
     constants: Mapping[str, object] = field(default_factory=dict)
     only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
-    def translated(self, name: str) -> str:
-        """Returns the name in transformers of a tensor, or its own if it has none there."""
+    def translated(self, name: str, layers: int) -> str:
+        """Returns the name in transformers of a tensor, or its own if it has none there.
+
+        Args:
+            name: Its name in the file.
+            layers: Number of the model's layers; those behind them are of the draft head `mtp`.
+        """
         block = _BLOCK.fullmatch(name)
         if block is None:
             prefix, rest, places = "", name, {**_MODEL, **self.model}
         else:
-            prefix, rest = f"model.layers.{block[1]}.", block[2]
-            places = {**_LAYER, **self.layer}
+            number, rest = int(block[1]), block[2]
+            prefix, places = f"model.layers.{number}.", {**_LAYER, **self.layer}
+            if number >= layers:
+                prefix = f"mtp.layers.{number - layers}."
+            if number == layers and rest.startswith("nextn."):
+                prefix, places = "mtp.", _HEAD
         stem, _, kind = rest.rpartition(".")
         if rest in places:
             return prefix + places[rest]

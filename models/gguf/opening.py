@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-_READERS = {"lfm2": Lfm2Reader, "qwen35": Qwen35Reader}
+_READERS = {"lfm2": Lfm2Reader, "qwen35": Qwen35Reader, "qwen35moe": Qwen35Reader}
 _UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
 _TEMPLATE = "tokenizer.chat_template"
 # llama.cpp's numbers of ways to pool, of which 2 is the first token and 4 a ranking.
@@ -59,7 +59,7 @@ def open_gguf(path: Path) -> Opened:
             raise metadata.invalid(_TEMPLATE, "must be text")
         files["chat_template.jinja"] = template
     config = Fields(reader.config(vocabulary.ends()), str(path))
-    tensors = GgufTensors(str(path), header.entries, naming, reader.columns())
+    tensors = GgufTensors(str(path), header.entries, naming, reader.layers, reader.columns())
     return Opened(
         config,
         Parts(tensors, reader.rows(tensors)),

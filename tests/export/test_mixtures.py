@@ -69,6 +69,27 @@ def test_bundles_keep_the_numbers_of_mxfp4(published, tmp_path):
     assert native.formats["mxfp4"] == sum(sizes)
 
 
+@pytest.mark.parametrize("architecture", ["qwen3_5_moe_text"])
+def test_experts_may_lie_in_stacks(tmp_path, architecture):
+    """As published files hold them, and not as transformers saves them."""
+    made(tmp_path, architecture)
+    original, file = load_checkpoint(tmp_path), tmp_path / "model.safetensors"
+    expected = {name: original.tensors.read(name) for name in original.decoder.tensors()}
+    tensors, layers = load_file(file), range(len(original.decoder.layers))
+    for name in (f"model.layers.{layer}.mlp.experts" for layer in layers):
+        for kinds, stack in ((("gate", "up"), "gate_up_proj"), (("down",), "down_proj")):
+            own = [
+                np.concatenate([tensors.pop(f"{name}.{n}.{kind}_proj.weight") for kind in kinds])
+                for n in range(8)
+            ]
+            tensors[f"{name}.{stack}"] = np.stack(own)
+    save_file(tensors, file, {"format": "pt"})
+    found = load_checkpoint(tmp_path)
+    assert found.decoder.layers == original.decoder.layers
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found.tensors.read(name), values)
+
+
 def test_rows_of_an_expert_are_the_same_however_many_are_read(published):
     tensors = load_checkpoint(published[0]).tensors
     name = "model.layers.1.mlp.experts.5.up_proj.weight"

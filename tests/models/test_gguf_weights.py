@@ -53,6 +53,7 @@ SIZES = {
     "lfm2": {"num_hidden_layers": 3},
     "olmo3": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "olmoe": {"norm_topk_prob": False},
+    "qwen3_5_moe_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
     "qwen3_5_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 7},
 }  # fmt: skip

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 Values = np.ndarray[Any, np.dtype[np.float32]]
 
 _EXPERT = re.compile(r"(.+\.mlp\.experts\.)(\d+)\.(\w+_proj\.weight)")
+_NEXTN = {
+    "fc": "eh_proj", "norm": "shared_head_norm", "pre_fc_norm_embedding": "enorm",
+    "pre_fc_norm_hidden": "hnorm",
+}  # fmt: skip
 _TURNED = ("granite", "llama", "mistral3", "smollm3")
 _V_ROWS = ("in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
 
@@ -29,9 +33,20 @@ def converted(
     """
     experts = dict[str, dict[int, Values]]()
     for name, values in tensors.items():
+        if name.startswith("mtp."):
+            stem = name.removeprefix("mtp.").removesuffix(".weight")
+            if stem in _NEXTN:
+                place = f"blk.{config['num_hidden_layers']}.nextn.{_NEXTN[stem]}.weight"
+                yield place, values + (values.ndim == 1)
+                continue
+            name = name.replace("mtp.layers.0", f"model.layers.{config['num_hidden_layers']}")
         match = _EXPERT.fullmatch(name)
         if match is not None:
             experts.setdefault(match[1] + match[3], {})[int(match[2])] = values
+        elif name.endswith(".shared_expert_gate.weight"):
+            yield name, values[0]
+        elif ".mlp.experts." in name and kind != "gpt-oss":
+            yield f"{name}.weight", values
         elif ".mlp.experts." in name:
             yield from _apart(name, values)
         elif "shared_mlp.input_linear" in name:

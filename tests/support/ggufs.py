@@ -36,6 +36,7 @@ KINDS = {
     "phi3": gguf.MODEL_ARCH.PHI3,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,
     "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
@@ -64,6 +65,7 @@ _INTEGERS = {
     "expert_count": "num_experts",
     "expert_used_count": "num_experts_per_tok",
     "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     "shortconv.l_cache": "conv_L_cache",
     "ssm.conv_kernel": "linear_conv_kernel_dim",
     "ssm.state_size": "linear_key_head_dim",
@@ -105,14 +107,16 @@ def write_gguf(
     for key, value in {**_numbers(name, config), **_vocabulary(folder), **metadata}.items():
         _add(writer, key, value)
     tensors = SafetensorsFolder(folder)
-    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"] + 1)  # and a draft head
     read = {
         each: tensors.read(each)
         for each in sorted(tensors.names)
         if each != "lm_head.weight" or not config["tie_word_embeddings"]
     }
     for each, values in converted(name, read, config):
-        place = names.get_name(each, try_suffixes=(".weight", ".bias"))
+        place = each
+        if not each.startswith("blk."):
+            place = names.get_name(each, try_suffixes=(".weight", ".bias"))
         quantized = (values.ndim > 1 and each.endswith("_proj.weight")) or values.ndim == 2
         short = "conv" in each or ".bias" in each or each.endswith("_bias")
         used = GGMLQuantizationType[encoding if quantized and not short else "F32"]
@@ -166,7 +170,7 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
     if config["model_type"] == "granitemoehybrid":
         heads = [config["num_key_value_heads"]] * config["num_hidden_layers"]
         numbers["attention.head_count_kv"] = heads
-    if config["model_type"] == "qwen3_5_text":
+    if config["model_type"] in ("qwen3_5_text", "qwen3_5_moe_text"):
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
         recurrent = [each == "linear_attention" for each in config["layer_types"]]
