@@ -19,6 +19,7 @@ from edgespec.models.families.granitemoe import GraniteMoe
 from edgespec.models.families.granitemoehybrid import GraniteMoeHybrid
 from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.lfm2 import Lfm2
+from edgespec.models.families.lfm2_moe import Lfm2Moe
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.ministral3 import Ministral3
 from edgespec.models.families.olmo2 import Olmo2
@@ -61,6 +62,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "granitemoehybrid": GraniteMoeHybrid,
     "hunyuan_v1_dense": Hunyuan,
     "lfm2": Lfm2,
+    "lfm2_moe": Lfm2Moe,
     "llama": Llama,
     "ministral": Mistral,
     "ministral3": Ministral3,

@@ -30,7 +30,7 @@ class GraniteMoe(Granite):
 
     def feed_forward(self, index: int) -> Moe:
         """Returns the mixture of experts of a layer."""
-        layer = mixture(self, self.mlp(index), index, self.config.intermediate_size)
+        layer = mixture(self.config, self.mlp(index), self.config.intermediate_size)
         router = f"model.layers.{index}.block_sparse_moe.router.layer.weight"
         inputs, count = layer.router.in_features, layer.router.out_features
         return replace(layer, router=Linear(router, inputs, count), normalized=True)

@@ -62,7 +62,7 @@ class Lfm2(Llama):
             raise self.config.fields.unsupported("conv_bias", "use a model without biases")
         layers = range(self.config.num_layers)
         return replace(
-            self.of_layers((self.mixer(index), self.mlp(index)) for index in layers),
+            self.of_layers((self.mixer(index), self.feed_forward(index)) for index in layers),
             norm=self.norm("model.embedding_norm", self.config.hidden_size),
         )
 

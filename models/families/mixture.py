@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from edgespec.models.config import ModelConfig
     from edgespec.models.expert_tensors import ByteSource
-    from edgespec.models.families.llama import Llama
+    from edgespec.models.fields import Fields
     from edgespec.models.tensors import TensorSource
 
 
@@ -31,22 +31,28 @@ def experts_of(config: ModelConfig, names: tuple[str, ...]) -> tuple[int, int]:
     return experts, chosen
 
 
-def mixture(family: Llama, dense: Mlp, index: int, width: int) -> Moe:
+def dense_layers(fields: Fields, name: str) -> int:
+    """Returns how many of the first layers are dense, by a field that may be 0 or null.
+
+    Raises:
+        CheckpointError: It is something else.
+    """
+    return fields.integer(name) if fields.get(name) else 0
+
+
+def mixture(config: ModelConfig, dense: Mlp, width: int) -> Moe:
     """Returns the mixture of experts of a layer, with tensors named as in Qwen3-MoE and OLMoE.
 
     Args:
-        family: The family, for its config and its biases.
-        dense: The layer's MLP if it were dense, for its norm, its activation and its factor.
-        index: Number of the layer.
+        config: The config.
+        dense: The layer's MLP if it were dense, for its names, norm, activation and factor.
         width: Inner size of an expert.
 
     Raises:
         CheckpointError: A field is missing or has an invalid value.
     """
-    config, name = family.config, f"{family.layers}.{index}.mlp"
-    hidden = config.hidden_size
-    count, chosen = experts_of(config, ("num_experts", "num_local_experts"))
-
+    hidden, (name, *_) = config.hidden_size, dense.gate.weight.rsplit(".", 2)
+    count, chosen = experts_of(config, ("num_experts", "num_local_experts", "n_routed_experts"))
     return Moe(
         norm=dense.norm,
         router=Linear(f"{name}.gate.weight", hidden, count),
@@ -74,14 +80,20 @@ def beside_shared(
 
 
 def _expert(dense: Mlp, name: str, width: int) -> Mlp:
+    """Returns an MLP whose tensors are called as those of a dense one, but for what is before."""
     hidden = dense.gate.in_features
+
+    def linear(like: Linear, in_features: int, out_features: int) -> Linear:
+        own = ".".join((name, *like.weight.rsplit(".", 2)[1:]))
+        return Linear(own, in_features, out_features)
+
     return replace(
         dense,
         norm=None,
         output_factor=1.0,
-        gate=Linear(f"{name}.gate_proj.weight", hidden, width),
-        up=Linear(f"{name}.up_proj.weight", hidden, width),
-        down=Linear(f"{name}.down_proj.weight", width, hidden),
+        gate=linear(dense.gate, hidden, width),
+        up=linear(dense.up, hidden, width),
+        down=linear(dense.down, width, hidden),
     )
 
 

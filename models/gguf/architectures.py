@@ -6,9 +6,10 @@ What llama.cpp's converter made of a checkpoint's config and tensors is taken fr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.gguf.names import Naming
+from edgespec.models.gguf.names import EXPERT, Naming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,27 @@ _DELTA = {
     "ssm_out": "linear_attn.out_proj",
 }
 _MIXTURE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+
+_LFM2 = Naming(
+    "lfm2",
+    layer={
+        "attn_norm": "operator_norm",
+        "attn_output": "self_attn.out_proj",
+        "attn_q_norm": "self_attn.q_layernorm",
+        "attn_k_norm": "self_attn.k_layernorm",
+        "shortconv.conv": "conv.conv",
+        "shortconv.in_proj": "conv.in_proj",
+        "shortconv.out_proj": "conv.out_proj",
+        "ffn_norm": "ffn_norm",
+        "ffn_gate": "feed_forward.w1",
+        "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+    },
+    model={"token_embd_norm": "model.embedding_norm"},
+    integers={"conv_L_cache": "shortconv.l_cache"},
+    present={"conv_bias": "shortconv.in_proj.bias"},
+    constants={"block_auto_adjust_ff_dim": False},
+)
 
 ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming("llama", interleaved=True),
@@ -111,25 +133,26 @@ ARCHITECTURES: Mapping[str, Naming] = {
         layer_norm=True,
         present={"use_qkv_bias": "attn_q.bias", "qk_layernorm": "attn_q_norm.weight"},
     ),
-    "lfm2": Naming(
-        "lfm2",
+    "lfm2": _LFM2,
+    "lfm2moe": replace(
+        _LFM2,
+        model_type="lfm2_moe",
         layer={
-            "attn_norm": "operator_norm",
-            "attn_output": "self_attn.out_proj",
-            "attn_q_norm": "self_attn.q_layernorm",
-            "attn_k_norm": "self_attn.k_layernorm",
-            "shortconv.conv": "conv.conv",
-            "shortconv.in_proj": "conv.in_proj",
-            "shortconv.out_proj": "conv.out_proj",
-            "ffn_norm": "ffn_norm",
-            "ffn_gate": "feed_forward.w1",
-            "ffn_up": "feed_forward.w3",
-            "ffn_down": "feed_forward.w2",
+            **_LFM2.layer,
+            "ffn_gate_inp": "feed_forward.gate",
+            "ffn_gate_exps": f"feed_forward{EXPERT}w1",
+            "ffn_up_exps": f"feed_forward{EXPERT}w3",
+            "ffn_down_exps": f"feed_forward{EXPERT}w2",
+            "exp_probs_b.bias": "feed_forward.expert_bias",
         },
-        model={"token_embd_norm": "model.embedding_norm"},
-        integers={"conv_L_cache": "shortconv.l_cache"},
-        present={"conv_bias": "shortconv.in_proj.bias"},
-        constants={"block_auto_adjust_ff_dim": False},
+        integers={
+            **_LFM2.integers,
+            **_MIXTURE,
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "num_dense_layers": "leading_dense_block_count",
+        },
+        present={**_LFM2.present, "use_expert_bias": "exp_probs_b.bias"},
+        only={"expert_gating_func": (2,), "expert_weights_scale": (None,)},  # 2: sigmoids
     ),
     "gemma2": Naming(
         "gemma2",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-_READERS = {"lfm2": Lfm2Reader, "qwen35": Qwen35Reader, "qwen35moe": Qwen35Reader}
+_READERS = {"lfm2": Lfm2Reader, "lfm2moe": Lfm2Reader, "qwen35": Qwen35Reader, "qwen35moe": Qwen35Reader}
 _UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
 _TEMPLATE = "tokenizer.chat_template"
 # llama.cpp's numbers of ways to pool, of which 2 is the first token and 4 a ranking.

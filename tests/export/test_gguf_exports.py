@@ -14,14 +14,16 @@ pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without 
 
 # Experts with and without biases, states, fused and partly rotated projections, windows.
 FAMILIES = (
-    "glm4", "gpt_oss", "lfm2", "olmo3", "phi3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+    "glm4", "gpt_oss", "lfm2", "lfm2_moe", "olmo3", "phi3", "qwen3_5_moe_text", "qwen3_5_text",
+    "qwen3_moe",
 )  # fmt: skip
+SIZES = {"lfm2_moe": {"routed_scaling_factor": 1.0, "tie_word_embeddings": True}}
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_logits_are_those_of_the_folder(tmp_path, architecture):
     folder, file = tmp_path / "folder", tmp_path / "file.gguf"
-    make_checkpoint(folder, architecture)
+    make_checkpoint(folder, architecture, **SIZES.get(architecture, {}))
     write_tokenizer(folder, 331)
     write_gguf(folder, file)
     texts = []

@@ -84,6 +84,11 @@ FULL_PRECISION = {
     "gemma3_text-window-beyond-the-context": {"sliding_window": 4096, "layer_types": MIXED},
     "olmo2": {},
     "lfm2": {},
+    "lfm2_moe": {},
+    "lfm2_moe-no-bias-not-normalized": {
+        "use_expert_bias": False, "norm_topk_prob": False, "num_experts_per_tok": 1,
+        "num_dense_layers": 0, "routed_scaling_factor": 1.0,
+    },
     "qwen3_5_moe_text": {},
     "qwen3_5_moe_text-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16},
     "qwen3_5_text": {},

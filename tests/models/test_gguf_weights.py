@@ -51,13 +51,14 @@ SIZES = {
     "granite": _FACTORS,
     "granitemoehybrid": {**_FACTORS, "shared_intermediate_size": 160},
     "lfm2": {"num_hidden_layers": 3},
+    "lfm2_moe": {"routed_scaling_factor": 1.0},
     "olmo3": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "olmoe": {"norm_topk_prob": False},
     "qwen3_5_moe_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
     "qwen3_5_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 7},
 }  # fmt: skip
-_NEVER_TIED, _ALWAYS_TIED = ("gpt_oss", "olmoe"), ("gemma2",)  # which have no output projection
+_NEVER_TIED, _ALWAYS_TIED = ("gpt_oss", "olmoe"), ("gemma2", "lfm2_moe")
 
 
 def close(name, architecture):

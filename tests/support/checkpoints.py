@@ -86,6 +86,7 @@ ARCHITECTURES = {
     "granitemoehybrid": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM),
     "hunyuan_v1_dense": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
     "lfm2": (Lfm2Config, Lfm2ForCausalLM),
+    "lfm2_moe": (Lfm2MoeConfig, Lfm2MoeForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
     "ministral": (MinistralConfig, MinistralForCausalLM),
     "ministral3": (Ministral3Config, Ministral3ForCausalLM),
@@ -106,7 +107,7 @@ ARCHITECTURES = {
 RECURRENT = ("lfm2", "qwen3_5_text")
 """Those with recurrent layers and without experts."""
 
-RECURRENT_MIXTURES = ("qwen3_5_moe_text",)
+RECURRENT_MIXTURES = ("lfm2_moe", "qwen3_5_moe_text")
 """Those with both."""
 
 MIXTURES = ("gpt_oss", "granitemoe", "olmoe", "qwen3_moe", *RECURRENT_MIXTURES)
@@ -183,6 +184,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "lfm2": {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
         "block_multiple_of": 32, "norm_eps": 1e-5,
+    },
+    "lfm2_moe": {
+        "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
+        "num_dense_layers": 1, "norm_eps": 1e-5, "routed_scaling_factor": 1.5, **_EXPERTS,
     },
     "ministral": {"sliding_window": 40, "layer_types": _MIXED},
     "ministral3": {
@@ -273,6 +278,8 @@ def make_checkpoint(
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
                 buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.6)
+            elif name.endswith(("expert_bias", "e_score_correction_bias")):
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
     model.to(dtype).save_pretrained(path, max_shard_size=max_shard_size)
     # Read back, because casting a model rounds its RoPE frequencies too, which no file holds.
     return model_class.from_pretrained(path, dtype=torch.float32).eval()

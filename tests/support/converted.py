@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Values = np.ndarray[Any, np.dtype[np.float32]]
 
-_EXPERT = re.compile(r"(.+\.mlp\.experts\.)(\d+)\.(\w+_proj\.weight)")
+_EXPERT = re.compile(r"(.+\.\w+\.experts\.)(\d+)\.(\w+\.weight)")
 _NEXTN = {
     "fc": "eh_proj", "norm": "shared_head_norm", "pre_fc_norm_embedding": "enorm",
     "pre_fc_norm_hidden": "hnorm",
@@ -56,9 +56,11 @@ def converted(
             yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), values
         else:
             own = name.replace(".dt_bias", ".dt_proj.bias")
+            own += ".bias" if own.endswith("expert_bias") else ""
             own += ".weight" if own.endswith("sinks") else ""
             yield own, _stored(kind, name, values, config)
     for name, each in experts.items():
+        name = name.removeprefix("model.") if ".feed_forward." in name else name
         yield name, np.stack([each[number] for number in sorted(each)])
 
 

@@ -27,6 +27,7 @@ KINDS = {
     "granitemoehybrid": gguf.MODEL_ARCH.GRANITE,
     "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
     "lfm2": gguf.MODEL_ARCH.LFM2,
+    "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
     "llama": gguf.MODEL_ARCH.LLAMA,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "mistral": gguf.MODEL_ARCH.LLAMA,
@@ -66,6 +67,7 @@ _INTEGERS = {
     "expert_used_count": "num_experts_per_tok",
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    "leading_dense_block_count": "num_dense_layers",
     "shortconv.l_cache": "conv_L_cache",
     "ssm.conv_kernel": "linear_conv_kernel_dim",
     "ssm.state_size": "linear_key_head_dim",
@@ -161,12 +163,15 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         if config["model_type"] in ("exaone4", "olmo3"):
             pattern = [each == "sliding_attention" for each in config["layer_types"]]
             numbers["attention.sliding_window_pattern"] = pattern
-    if config["model_type"] == "lfm2":
+    if config["model_type"] in ("lfm2", "lfm2_moe"):
         heads = config["num_key_value_heads"]
         kinds = config["layer_types"]
         numbers["attention.head_count_kv"] = [heads * (each != "conv") for each in kinds]
+    if config["model_type"] == "lfm2":
         width, multiple = 2 * config["intermediate_size"] // 3, config["block_multiple_of"]
         numbers["feed_forward_length"] = multiple * -(-width // multiple)
+    if config["model_type"] == "lfm2_moe":
+        numbers["expert_gating_func"] = 2
     if config["model_type"] == "granitemoehybrid":
         heads = [config["num_key_value_heads"]] * config["num_hidden_layers"]
         numbers["attention.head_count_kv"] = heads
