@@ -13,6 +13,7 @@ from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
 from edgespec.models.families.gemma4 import Gemma4
 from edgespec.models.families.glm import Glm, Glm4
+from edgespec.models.families.glm4_moe_lite import Glm4MoeLite
 from edgespec.models.families.gpt_oss import GptOss
 from edgespec.models.families.granite import Granite
 from edgespec.models.families.granitemoe import GraniteMoe
@@ -22,6 +23,7 @@ from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.lfm2_moe import Lfm2Moe
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.ministral3 import Ministral3
+from edgespec.models.families.mistral4 import Mistral4
 from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.olmo3 import Olmo3
 from edgespec.models.families.olmoe import Olmoe
@@ -56,6 +58,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "gemma4_text": Gemma4,
     "glm": Glm,
     "glm4": Glm4,
+    "glm4_moe_lite": Glm4MoeLite,
     "gpt_oss": GptOss,
     "granite": Granite,
     "granitemoe": GraniteMoe,
@@ -67,6 +70,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "ministral": Mistral,
     "ministral3": Ministral3,
     "mistral": Mistral,
+    "mistral4": Mistral4,
     "olmo2": Olmo2,
     "olmo3": Olmo3,
     "olmoe": Olmoe,

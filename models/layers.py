@@ -174,10 +174,50 @@ class Attention(Compound):
         """Number of positions that it sees, its own included; None: all before it."""
         return window_of(self.mask)
 
+    @property
+    def rotated(self) -> int:
+        """Number of the first elements of a head that are rotated."""
+        return self.head_dim
+
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
         sinks: Shapes = {} if self.sinks is None else {self.sinks: (self.heads,)}
         return sinks | super().tensors()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttention(Attention):
+    """Attention to one latent vector for each position (MLA: DeepSeek-AI, DeepSeek-V2, 2024).
+
+    A head's key is made of the latent by a matrix of its own, and of further numbers, which are
+    rotated and the same for all heads; its value is made of the latent by another matrix. Here a
+    query becomes one of latents, and what attention gives of latents becomes that of values, so
+    that the only head of keys is [rotated part, latent], and values are latents. So `q` gives for
+    each head what is not rotated, then what is, and `k` the latent, then what is rotated.
+
+    Attributes:
+        q_in: [hidden] to the vector that `q` reads behind a norm; None: `q` reads the input.
+        q_in_norm: That norm; None: there is none.
+        latent_norm: Applied to latents.
+        keys: Of each head, what is not rotated to [latent].
+        values: Of each head, [latent] to its value.
+    """
+
+    q_in: Linear | None
+    q_in_norm: Norm | None
+    latent_norm: Norm
+    keys: tuple[Linear, ...]
+    values: tuple[Linear, ...]
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its matrices."""
+        return super().linears + self.keys + self.values
+
+    @property
+    def rotated(self) -> int:
+        """Number of the first elements of a head that are rotated."""
+        return self.head_dim - self.latent_norm.size
 
 
 @dataclass(frozen=True)

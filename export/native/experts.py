@@ -33,8 +33,8 @@ def lower_moe(native: NativeGraph, x: str, hidden: str, layer: Moe) -> str:
     chosen, shares = routed(native, x, hidden, layer)
     gates = [expert.gate for expert in layer.experts]
     ups = [expert.up for expert in layer.experts]
-    inner = native.gated(_products(native, x, chosen, [gates, ups]), first.activation)
-    return _products(native, inner, chosen, [[each.down for each in layer.experts]], shares)
+    inner = native.gated(products(native, x, chosen, [gates, ups]), first.activation)
+    return products(native, inner, chosen, [[each.down for each in layer.experts]], shares)
 
 
 def routed(native: LayerGraph, x: str, hidden: str, layer: Moe) -> tuple[str, str]:
@@ -90,14 +90,26 @@ def sigmoid(graph: GraphBuilder, x: str) -> str:
     return graph.op("Gather", both, graph.constant(0, np.int64), axis=2)
 
 
-def _products(
+def products(
     native: NativeGraph,
     x: str,
     chosen: str,
     layers: Sequence[Sequence[Linear]],
     shares: str = "",
 ) -> str:
-    """Emits an `ExpertLinear` of some layers of each expert, side by side."""
+    """Emits an `ExpertLinear` of some layers of each expert, side by side.
+
+    Args:
+        native: receives the nodes.
+        x: what they read, a row for each row of `chosen`, or for each pair of one and an expert.
+        chosen: [rows, top_k] int64, the experts of each row.
+        layers: the layers, each of all experts.
+        shares: [rows, top_k], the factors of a row's experts, whose results are added; empty: they
+            are not.
+
+    Raises:
+        UnsupportedModelError: if the experts' matrices have several formats.
+    """
     matrices = [_stacked(native, own) for own in layers]
     bias = ""
     if any(each.bias is not None for own in layers for each in own):
@@ -121,7 +133,11 @@ def _products(
 
 
 def _stacked(native: NativeGraph, layers: Sequence[Linear]) -> Matrix:
-    """Writes a matrix of each expert, one behind the other, all in one format."""
+    """Writes a matrix of each expert, one behind the other, all in one format.
+
+    Raises:
+        UnsupportedModelError: if they have several formats.
+    """
     try:
         return native.weights.matrix(*(each.weight for each in layers))
     except ValueError as error:

@@ -35,6 +35,7 @@ from edgespec.models import (
 from edgespec.models.layers import (
     Activation,
     ClampedSwiglu,
+    LatentAttention,
     LayerInputs,
     LayerNorm,
     Recurrent,
@@ -89,6 +90,18 @@ class LayerGraph(ABC):
     @abstractmethod
     def embedding(self, ids: str, name: str, scale: float = 1.0) -> str:
         """Emits rows of a table by token, [S, width]."""
+
+    @abstractmethod
+    def by_head(self, x: str, layers: Sequence[Linear]) -> str:
+        """Emits a linear layer for each head, which reads its own part of x.
+
+        Args:
+            x: [S, in_features of all], the heads' parts side by side.
+            layers: the layers, alike but for the names of their tensors.
+
+        Returns:
+            [S, out_features of all].
+        """
 
     @abstractmethod
     def mixture(self, x: str, hidden: str, layer: Moe) -> str:
@@ -224,7 +237,8 @@ class LayerGraph(ABC):
             factor: factor on the product before that.
         """
         if isinstance(sublayer, Attention):
-            inner, last = self._attention(x, number, sublayer), sublayer.o
+            attend = self._latent if isinstance(sublayer, LatentAttention) else self._attention
+            inner, last = attend(x, number, sublayer), sublayer.o
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
             inner, last = self.gated(both, sublayer.activation), sublayer.down
@@ -244,6 +258,32 @@ class LayerGraph(ABC):
             number = layer.source
         keys = self._keys.setdefault(number, layer.k)
         qkv = self.linear(x, *layer.linears[:-1])
+        return self._attended(qkv, number, layer, self._evening(layer, keys))
+
+    def _latent(self, x: str, number: int, layer: LatentAttention) -> str:
+        """Emits attention to latents, and what heads make of its results, [S, values of all]."""
+        g, heads, size = self.graph, layer.heads, layer.latent_norm.size
+        still, turned = layer.keys[0].in_features, layer.rotated
+        first = layer.q_in or layer.q
+        assert layer.k is not None
+        both = self.linear(x, first, layer.k)
+        parts = g.ints(first.out_features, size, turned)
+        q, latent, key = g.multi_op("Split", both, parts, outputs=3, axis=1)
+        if layer.q_in is not None:
+            q = self.linear(self.norm(q, layer.q_in_norm), layer.q)
+        q = g.op("Reshape", q, g.ints(0, heads, still + turned))
+        asked, turning = g.multi_op("Split", q, g.ints(still, turned), outputs=2, axis=2)
+        asked = self.by_head(g.op("Reshape", asked, g.ints(0, heads * still)), layer.keys)
+        asked = g.op("Concat", turning, g.op("Reshape", asked, g.ints(0, heads, size)), axis=2)
+        asked = g.op("Reshape", asked, g.ints(0, heads * layer.head_dim))
+        qkv = g.op("Concat", asked, key, self.norm(latent, layer.latent_norm), axis=1)
+        found = self._attended(qkv, number, layer)
+        found = g.op("Reshape", found, g.ints(0, heads, layer.head_dim))
+        _, found = g.multi_op("Split", found, g.ints(turned, size), outputs=2, axis=2)
+        return self.by_head(g.op("Reshape", found, g.ints(0, heads * size)), layer.values)
+
+    def _attended(self, qkv: str, number: int, layer: Attention, evening: str = "") -> str:
+        """Emits attention of rows with these queries, keys and values, [S, heads * head_dim]."""
         cos, sin = self._rotation(layer)
         pool, scales = self._pool(number, layer)
         eps = {"q_eps": layer.q_norm, "k_eps": layer.k_norm, "v_eps": layer.v_norm}
@@ -263,7 +303,7 @@ class LayerGraph(ABC):
             "" if layer.q_norm is None else self.norm_weight(layer.q_norm),
             "" if layer.k_norm is None else self.norm_weight(layer.k_norm),
             "" if layer.sinks is None else self.vector(layer.sinks),
-            self._evening(layer, keys),
+            evening,
             domain=NATIVE,
             heads=layer.heads,
             kv_heads=layer.kv_heads,
@@ -299,7 +339,7 @@ class LayerGraph(ABC):
         if layer.rope not in self.ropes:
             self.ropes.append(layer.rope)
             for name in names:
-                self.graph.input(name, FLOAT, ["S", layer.head_dim // 2])
+                self.graph.input(name, FLOAT, ["S", layer.rotated // 2])
         return names
 
     def _pool(self, number: int, layer: Attention) -> tuple[str, str]:

@@ -135,6 +135,15 @@ FULL_PRECISION = {
         "rope_parameters": {**PLAIN_ROPE, "partial_rotary_factor": 1.0},
     },
     "glm4-tied": {"attention_bias": False, "tie_word_embeddings": True},
+    "glm4_moe_lite": {},
+    "glm4_moe_lite-latents-of-512": {
+        "kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 64, "num_hidden_layers": 1,
+    },
+    "glm4_moe_lite-no-latent-queries-half-split-biases-bf16": {
+        "q_lora_rank": None, "rope_interleave": False, "attention_bias": True,
+        "n_shared_experts": 2, "v_head_dim": 32, "dtype": torch.bfloat16,
+    },
+    "mistral4": {},
     "hunyuan_v1_dense-biases-alpha": {
         "attention_bias": True, "num_key_value_heads": 2,
         "rope_parameters": {**DYNAMIC_ROPE, "alpha": 50.0},

@@ -80,6 +80,7 @@ ARCHITECTURES = {
     "gemma4_text": (Gemma4TextConfig, Gemma4ForCausalLM),
     "glm": (GlmConfig, GlmForCausalLM),
     "glm4": (Glm4Config, Glm4ForCausalLM),
+    "glm4_moe_lite": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
     "gpt_oss": (GptOssConfig, GptOssForCausalLM),
     "granite": (GraniteConfig, GraniteForCausalLM),
     "granitemoe": (GraniteMoeConfig, GraniteMoeForCausalLM),
@@ -91,6 +92,7 @@ ARCHITECTURES = {
     "ministral": (MinistralConfig, MinistralForCausalLM),
     "ministral3": (Ministral3Config, Ministral3ForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
+    "mistral4": (Mistral4Config, Mistral4ForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
     "olmo3": (Olmo3Config, Olmo3ForCausalLM),
     "olmoe": (OlmoeConfig, OlmoeForCausalLM),
@@ -110,7 +112,10 @@ RECURRENT = ("lfm2", "qwen3_5_text")
 RECURRENT_MIXTURES = ("lfm2_moe", "qwen3_5_moe_text")
 """Those with both."""
 
-MIXTURES = ("gpt_oss", "granitemoe", "olmoe", "qwen3_moe", *RECURRENT_MIXTURES)
+MIXTURES = (
+    "glm4_moe_lite", "gpt_oss", "granitemoe", "mistral4", "olmoe", "qwen3_moe",
+    *RECURRENT_MIXTURES,
+)  # fmt: skip
 """The architectures whose layers are mixtures of experts."""
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
@@ -140,6 +145,13 @@ _EXPERTS: dict[str, Any] = {
     "norm_topk_prob": True,
 }
 
+# Attention to latents; values are larger than queries and keys without what is rotated.
+_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4, "q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 32, "head_dim": 32, "v_head_dim": 48, "n_routed_experts": 8,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 96,
+}  # fmt: skip
+
 # Of Qwen3.5: linear attention around the other.
 _DELTA: dict[str, Any] = {
     "num_hidden_layers": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -167,6 +179,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
+    "glm4_moe_lite": {**_LATENT, "routed_scaling_factor": 1.8},
     "granite": {
         "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4,
         "logits_scaling": 0.6,
@@ -198,6 +211,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
         },
     },
     "mistral": {"sliding_window": None},
+    "mistral4": {
+        **_LATENT, "head_dim": 64, "first_k_dense_replace": 1, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 512,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
     "olmo3": {
         "sliding_window": 40, "layer_types": _MIXED,
         "rope_parameters": {
