@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.gguf.names import EXPERT, Naming
+from edgespec.models.gguf.names import EXPERT, NUMBER, Naming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,9 +54,23 @@ _LFM2 = Naming(
     constants={"block_auto_adjust_ff_dim": False},
 )
 
+_LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": f"self_attn.k_b_proj.{NUMBER}",
+    "attn_v_b": f"self_attn.v_b_proj.{NUMBER}",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+
 ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming("llama", interleaved=True),
-    "mistral3": Naming("ministral3", interleaved=True),
+    "mistral3": Naming("ministral3", interleaved=True, log_multiplier=1.0),
     "smollm3": Naming("smollm3", interleaved=True),
     # Granite 4, too, where all layers are attention and an MLP.
     "granite": Naming(
@@ -120,6 +134,19 @@ ARCHITECTURES: Mapping[str, Naming] = {
             "ffn_up": "mlp.gate_up_proj",
         },
         only={"rope.dimension_sections": (None,)},  # of models that also read pictures
+    ),
+    # GLM-4 MoE lite, and others that DeepSeek's computation fits.
+    "deepseek2": Naming(
+        "glm4_moe_lite",
+        layer={**_LATENT, "exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+        log_multiplier=0.1,
+        only={"expert_gating_func": (2,)},  # sigmoids
+    ),
+    "mistral4": Naming(
+        "mistral4",
+        layer=_LATENT,
+        log_multiplier=0.1,
+        only={"expert_gating_func": (1, None)},  # softmax
     ),
     "hunyuan-dense": Naming(
         "hunyuan_v1_dense",

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-EXPERT = ".experts.{}."
-"""In the name of a tensor that holds those of all experts, in place of the part with a number."""
+NUMBER = "{}"
+"""In the name of a tensor that holds those of all experts or heads, in place of a number."""
+
+EXPERT = f".experts.{NUMBER}."
 
 BOTH = "gate_up_proj"
 """In the name of a tensor that holds gate above up of each of them."""
@@ -69,6 +71,7 @@ class Naming:
         integers: The same of integers.
         present: Tensors of a layer whose presence is a field of config.json, by that field.
         constants: Fields of config.json that GGUF files of this architecture leave out.
+        log_multiplier: What RoPE's `mscale` of 1 is in a file; 0: it is none.
         only: The values of a field that can be read, None among them where it may be absent.
     """
 
@@ -85,6 +88,7 @@ class Naming:
     integers: Mapping[str, str] = field(default_factory=dict)
     present: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, object] = field(default_factory=dict)
+    log_multiplier: float = 0.0
     only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
     def translated(self, name: str, layers: int) -> str:

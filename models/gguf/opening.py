@@ -16,6 +16,7 @@ from edgespec.models.gguf.architectures import ARCHITECTURES
 from edgespec.models.gguf.config import ConfigReader
 from edgespec.models.gguf.header import Header, read_header
 from edgespec.models.gguf.hybrids import Lfm2Reader, Qwen35Reader
+from edgespec.models.gguf.latent import LatentReader
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.gguf.tokenizer import tokenizer_files
 from edgespec.models.gguf.vocabulary import Vocabulary
@@ -30,7 +31,14 @@ if TYPE_CHECKING:
 
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-_READERS = {"lfm2": Lfm2Reader, "lfm2moe": Lfm2Reader, "qwen35": Qwen35Reader, "qwen35moe": Qwen35Reader}
+_READERS = {
+    "deepseek2": LatentReader,
+    "lfm2": Lfm2Reader,
+    "lfm2moe": Lfm2Reader,
+    "mistral4": LatentReader,
+    "qwen35": Qwen35Reader,
+    "qwen35moe": Qwen35Reader,
+}
 _UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
 _TEMPLATE = "tokenizer.chat_template"
 # llama.cpp's numbers of ways to pool, of which 2 is the first token and 4 a ranking.

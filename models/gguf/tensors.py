@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.models.entries import Entries, mapped
-from edgespec.models.gguf.names import BOTH, EXPERT
+from edgespec.models.gguf.names import BOTH, NUMBER
 from edgespec.models.parts import Part
 from edgespec.models.rope import rotation_order
 from edgespec.models.tensors import check_rows
@@ -139,9 +139,9 @@ def _translated(
     """Yields names and places of tensors as transformers has them."""
     for stored, entry in entries.items():
         name, shape = naming.translated(stored, layers), entry.shape
-        # Experts lie one behind the other, each as a matrix or bias of its own would.
+        # Experts, or heads, lie one behind the other, each as a matrix or bias of its own would.
         fits = len(shape) == 3 or (len(shape) == 2 and entry.encoding.block == 1)
-        if EXPERT in name and name != stored and fits and shape[0] <= _MOST_EXPERTS:
+        if NUMBER in name and name != stored and fits and shape[0] <= _MOST_EXPERTS:
             yield from _experts(name, entry)
         elif name.endswith(_CONVOLUTIONS) and len(shape) == 2:
             yield name, replace(entry, shape=(shape[0], 1, shape[1]))
@@ -161,7 +161,7 @@ def _experts(name: str, entry: Entry) -> Iterator[tuple[str, Entry]]:
         for number, kind in enumerate(kinds):
             start = entry.start + (expert * len(kinds) + number) * nbytes
             own = replace(entry, shape=(rows, *width), start=start, nbytes=nbytes)
-            yield kind.replace(EXPERT, EXPERT.format(expert)), own
+            yield kind.replace(NUMBER, str(expert)), own
 
 
 def _in_one_piece(order: NDArray[np.int64], size: int) -> bool:

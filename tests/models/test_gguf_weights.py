@@ -48,10 +48,12 @@ SIZES = {
     "exaone4": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "gemma2": {**_GEMMA, "attn_logit_softcapping": 0.75, "final_logit_softcapping": 0.875},
     "gemma3_text": _GEMMA,  # seven layers, one of them without a window
+    "glm4_moe_lite": {"routed_scaling_factor": 1.75, "num_key_value_heads": 4},
     "granite": _FACTORS,
     "granitemoehybrid": {**_FACTORS, "shared_intermediate_size": 160},
     "lfm2": {"num_hidden_layers": 3},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
+    "mistral4": {"num_key_value_heads": 4},
     "olmo3": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "olmoe": {"norm_topk_prob": False},
     "qwen3_5_moe_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},

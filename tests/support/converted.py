@@ -43,6 +43,11 @@ def converted(
         match = _EXPERT.fullmatch(name)
         if match is not None:
             experts.setdefault(match[1] + match[3], {})[int(match[2])] = values
+        elif "kv_b_proj" in name:
+            heads, still = config["num_attention_heads"], config["qk_nope_head_dim"]
+            both = values.reshape(heads, -1, values.shape[1])
+            yield name.replace("kv_b_proj", "k_b_proj"), both[:, :still].swapaxes(1, 2)
+            yield name.replace("kv_b_proj", "v_b_proj"), both[:, still:]
         elif name.endswith(".shared_expert_gate.weight"):
             yield name, values[0]
         elif ".mlp.experts." in name and kind != "gpt-oss":
@@ -56,7 +61,8 @@ def converted(
             yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), values
         else:
             own = name.replace(".dt_bias", ".dt_proj.bias")
-            own += ".bias" if own.endswith("expert_bias") else ""
+            own = own.replace("correction_bias", "correction")
+            own += ".bias" if own.endswith(("expert_bias", "e_score_correction")) else ""
             own += ".weight" if own.endswith("sinks") else ""
             yield own, _stored(kind, name, values, config)
     for name, each in experts.items():

@@ -22,6 +22,7 @@ KINDS = {
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
     "glm4": gguf.MODEL_ARCH.GLM4,
+    "glm4_moe_lite": gguf.MODEL_ARCH.DEEPSEEK2,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "granite": gguf.MODEL_ARCH.GRANITE,
     "granitemoehybrid": gguf.MODEL_ARCH.GRANITE,
@@ -31,6 +32,7 @@ KINDS = {
     "llama": gguf.MODEL_ARCH.LLAMA,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "mistral": gguf.MODEL_ARCH.LLAMA,
+    "mistral4": gguf.MODEL_ARCH.MISTRAL4,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
     "olmo3": gguf.MODEL_ARCH.OLMO2,
     "olmoe": gguf.MODEL_ARCH.OLMOE,
@@ -172,6 +174,8 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         numbers["feed_forward_length"] = multiple * -(-width // multiple)
     if config["model_type"] == "lfm2_moe":
         numbers["expert_gating_func"] = 2
+    if config.get("kv_lora_rank"):
+        numbers |= _latent(config)
     if config["model_type"] == "granitemoehybrid":
         heads = [config["num_key_value_heads"]] * config["num_hidden_layers"]
         numbers["attention.head_count_kv"] = heads
@@ -181,6 +185,28 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         recurrent = [each == "linear_attention" for each in config["layer_types"]]
         numbers["attention.recurrent_layers"] = recurrent
     return {f"{kind}.{name}": value for name, value in numbers.items() if value is not None}
+
+
+def _latent(config: dict[str, Any]) -> dict[str, Any]:
+    """Sizes of attention to latents, and experts by DeepSeek's names."""
+    latent, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    kinds = config.get("mlp_layer_types", [])
+    return {
+        "rope.dimension_count": turned,
+        "attention.head_count_kv": 1,
+        "attention.q_lora_rank": config["q_lora_rank"],
+        "attention.kv_lora_rank": latent,
+        "attention.key_length": latent + turned,
+        "attention.value_length": latent,
+        "attention.key_length_mla": config["qk_nope_head_dim"] + turned,
+        "attention.value_length_mla": config["v_head_dim"],
+        "expert_count": config["n_routed_experts"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_weights_scale": config["routed_scaling_factor"],
+        "expert_weights_norm": config["norm_topk_prob"],
+        "expert_gating_func": 2 if kinds else 1,
+        "leading_dense_block_count": kinds.count("dense") or config.get("first_k_dense_replace"),
+    }
 
 
 def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
@@ -194,8 +220,9 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         scaling["attn_factor"] = math.sqrt(1 + math.log(stretch) / math.log(original))
         scaling["original_context_length"] = original
     found = {f"rope.scaling.{name}": value for name, value in scaling.items()}
-    if config["model_type"] == "ministral3":
-        found["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
+    if config["model_type"] in ("ministral3", "mistral4"):
+        unit = 0.1 if config["model_type"] == "mistral4" else 1.0
+        found["rope.scaling.yarn_log_multiplier"] = unit * rope["mscale_all_dim"]
         found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
     return found
 
