@@ -186,11 +186,11 @@ def _open_folder(path: Path) -> Opened:
     fields = Fields.read(path / "config.json")
     contents = tokenizer_contents(path)
     composite = fields.get("model_type") in COMPOSITES
+    # Before the weights, which models of unknown types often have in other files.
+    _architecture(fields.group("text_config") if composite else fields)
     pooled = read_pooled(path)
-    if composite:
-        if pooled is not None:
-            raise fields.unsupported("model_type", "use an embedding model of text alone")
-        _architecture(fields.group("text_config"))
+    if composite and pooled is not None:
+        raise fields.unsupported("model_type", "use an embedding model of text alone")
     named = text_name if composite else str if pooled is None else inner_name
     folder = SafetensorsFolder(path, named)
     tensors, quantization = unpacked(folder, _quantization(path, fields))

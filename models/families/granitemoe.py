@@ -41,7 +41,11 @@ class GraniteMoe(Granite):
         return unstacked(
             tensors,
             (
-                (f"{name}.input_linear.weight", f"{name}.output_linear.weight", self.feed_forward(n))
+                (
+                    f"{name}.input_linear.weight",
+                    f"{name}.output_linear.weight",
+                    self.feed_forward(n),
+                )
                 for n, name in enumerate(names)
             ),
         )

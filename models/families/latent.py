@@ -76,13 +76,9 @@ class Latent(Llama):
             q=Linear(q, asking, heads * (still + turned)),
             k=self.linear(f"{own}.kv_a_proj_with_mqa", hidden, latent + turned),
             latent_norm=replace(self.norm(f"{own}.kv_a_layernorm", latent), eps=_NORM_EPS),
-            keys=tuple(
-                Linear(f"{own}.k_b_proj.{n}.weight", still, latent) for n in range(heads)
-            ),
+            keys=tuple(Linear(f"{own}.k_b_proj.{n}.weight", still, latent) for n in range(heads)),
             v=None,
-            values=tuple(
-                Linear(f"{own}.v_b_proj.{n}.weight", latent, value) for n in range(heads)
-            ),
+            values=tuple(Linear(f"{own}.v_b_proj.{n}.weight", latent, value) for n in range(heads)),
             o=self.linear(f"{own}.o_proj", heads * value, hidden),
             heads=heads,
             kv_heads=1,
@@ -128,9 +124,7 @@ class Latent(Llama):
         stacks = ((f"{name}.gate_up_proj", f"{name}.down_proj", moe) for name, moe in mixtures)
         return Parts(unstacked(tensors, stacks), parts)
 
-    def _parts(
-        self, name: str, layer: LatentAttention, tensors: TensorSource
-    ) -> dict[str, Part]:
+    def _parts(self, name: str, layer: LatentAttention, tensors: TensorSource) -> dict[str, Part]:
         parts, turned = dict[str, Part](), layer.rotated
         still, value = layer.keys[0].in_features, layer.values[0].out_features
         both = f"{name}.kv_b_proj.weight"

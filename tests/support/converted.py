@@ -31,18 +31,15 @@ def converted(
         tensors: The checkpoint's tensors.
         config: Its config.json.
     """
-    experts = dict[str, dict[int, Values]]()
-    for name, values in tensors.items():
-        if name.startswith("mtp."):
-            stem = name.removeprefix("mtp.").removesuffix(".weight")
-            if stem in _NEXTN:
-                place = f"blk.{config['num_hidden_layers']}.nextn.{_NEXTN[stem]}.weight"
-                yield place, values + (values.ndim == 1)
-                continue
-            name = name.replace("mtp.layers.0", f"model.layers.{config['num_hidden_layers']}")
+    experts, last = dict[str, dict[int, Values]](), config["num_hidden_layers"]
+    for own_name, values in tensors.items():
+        name = own_name.replace("mtp.layers.0", f"model.layers.{last}")
         match = _EXPERT.fullmatch(name)
         if match is not None:
             experts.setdefault(match[1] + match[3], {})[int(match[2])] = values
+        elif name.startswith("mtp."):
+            stem = name.removeprefix("mtp.").removesuffix(".weight")
+            yield f"blk.{last}.nextn.{_NEXTN[stem]}.weight", values + (values.ndim == 1)
         elif "kv_b_proj" in name:
             heads, still = config["num_attention_heads"], config["qk_nope_head_dim"]
             both = values.reshape(heads, -1, values.shape[1])
@@ -66,8 +63,8 @@ def converted(
             own += ".weight" if own.endswith("sinks") else ""
             yield own, _stored(kind, name, values, config)
     for name, each in experts.items():
-        name = name.removeprefix("model.") if ".feed_forward." in name else name
-        yield name, np.stack([each[number] for number in sorted(each)])
+        own = name.removeprefix("model.") if ".feed_forward." in name else name
+        yield own, np.stack([each[number] for number in sorted(each)])
 
 
 def _apart(name: str, values: Values) -> Iterator[tuple[str, Values]]:

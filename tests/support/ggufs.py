@@ -221,8 +221,8 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         scaling["original_context_length"] = original
     found = {f"rope.scaling.{name}": value for name, value in scaling.items()}
     if config["model_type"] in ("ministral3", "mistral4"):
-        unit = 0.1 if config["model_type"] == "mistral4" else 1.0
-        found["rope.scaling.yarn_log_multiplier"] = unit * rope["mscale_all_dim"]
+        scale, told = rope["mscale_all_dim"], "rope.scaling.yarn_log_multiplier"
+        found[told] = scale / 10 if scale and config["model_type"] == "mistral4" else scale
         found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
     return found
 
