@@ -111,6 +111,11 @@ class Compound:
         """Its matrices."""
         return tuple(each for each in vars(self).values() if isinstance(each, Linear))
 
+    @property
+    def stacks(self) -> tuple[tuple[Linear, ...], ...]:
+        """Those of its matrices that have one format, since they are multiplied as one."""
+        return ()
+
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors, the matrices first."""
         values = (each if isinstance(each, tuple) else (each,) for each in vars(self).values())
@@ -213,6 +218,11 @@ class LatentAttention(Attention):
     def linears(self) -> tuple[Linear, ...]:
         """Its matrices."""
         return super().linears + self.keys + self.values
+
+    @property
+    def stacks(self) -> tuple[tuple[Linear, ...], ...]:
+        """See `Compound`: those of all heads."""
+        return self.keys, self.values
 
     @property
     def rotated(self) -> int:
@@ -368,6 +378,11 @@ class Moe(Compound):
         """The experts' matrices."""
         return tuple(linear for expert in self.experts for linear in expert.linears)
 
+    @property
+    def stacks(self) -> tuple[tuple[Linear, ...], ...]:
+        """See `Compound`: those of all experts."""
+        return tuple(zip(*(expert.linears for expert in self.experts), strict=True))
+
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
         vectors = filter(None, (self.expert_factors, self.choice_bias))
@@ -398,6 +413,11 @@ class MlpAndMoe(Compound):
     def linears(self) -> tuple[Linear, ...]:
         """The matrices of both."""
         return self.mlp.linears + self.moe.linears
+
+    @property
+    def stacks(self) -> tuple[tuple[Linear, ...], ...]:
+        """See `Compound`."""
+        return self.moe.stacks
 
 
 @dataclass(frozen=True)
