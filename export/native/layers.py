@@ -236,9 +236,10 @@ class LayerGraph(ABC):
             residual: [S, hidden], which is added; empty: nothing is.
             factor: factor on the product before that.
         """
-        if isinstance(sublayer, Attention):
-            attend = self._latent if isinstance(sublayer, LatentAttention) else self._attention
-            inner, last = attend(x, number, sublayer), sublayer.o
+        if isinstance(sublayer, LatentAttention):
+            inner, last = self._latent(x, number, sublayer), sublayer.o
+        elif isinstance(sublayer, Attention):
+            inner, last = self._attention(x, number, sublayer), sublayer.o
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
             inner, last = self.gated(both, sublayer.activation), sublayer.down
