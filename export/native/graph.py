@@ -139,7 +139,7 @@ class NativeGraph(LayerGraph):
         """See `LayerGraph`: the heads' layers are experts, of which each pair has its own."""
         g, heads = self.graph, len(layers)
         if heads not in self._heads:  # [S * heads, 1], the numbers of heads again and again
-            shape = g.op("Concat", g.op("Shape", "write"), g.ints(1), axis=0)
+            shape = g.op("Concat", g.op("Shape", "input_ids"), g.ints(1), axis=0)
             every = g.op("Expand", g.ints(*range(heads)), shape)
             self._heads[heads] = g.op("Reshape", every, g.ints(-1, 1))
         x = g.op("Reshape", x, g.ints(-1, layers[0].in_features))
