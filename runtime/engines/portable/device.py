@@ -246,7 +246,8 @@ class _Recording:
     _numbers = count(1)
 
     def __init__(self, gpu: Gpu) -> None:
-        self._captures, self._runs, self._options = gpu.captures, 0, None
+        self._captures, self._runs = gpu.captures, 0
+        self._options: Any = None
 
     def next(self) -> Any:
         """Returns the options of the next run."""
