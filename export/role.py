@@ -24,7 +24,17 @@ from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.sources.vocabulary import end_ids
 from edgespec.export.storage import ExportOptions, Storage, stored
-from edgespec.models import Attention, Checkpoint, Decoder, Injection, Mlp, MlpAndMoe, Moe, Rope
+from edgespec.models import (
+    Attention,
+    Checkpoint,
+    Decoder,
+    Injection,
+    Mlp,
+    MlpAndMoe,
+    Moe,
+    Rope,
+    layers,
+)
 from edgespec.models.layers import PlainMlp, Shapes
 
 Progress = Callable[[str, int, int], None]
@@ -136,21 +146,25 @@ def described(decoder: Decoder) -> Iterator[Sublayer]:
     """Yields each sublayer of a decoder in the form of the manifest."""
     for number, layer in enumerate(decoder.layers):
         for each in layer:
-            if isinstance(each, Attention):
-                yield Sublayer(number, ATTENTION, source=each.source)
-            elif isinstance(each, Injection):
-                yield Sublayer(number, INJECTION)
-            elif isinstance(each, Moe):
-                inner = each.experts[0].up.out_features
-                yield Sublayer(number, MLP, inner, len(each.experts), each.top_k)
-            elif isinstance(each, MlpAndMoe):
-                moe, beside = each.moe, each.mlp.up.out_features
-                inner, experts = moe.experts[0].up.out_features, len(moe.experts)
-                yield Sublayer(number, MLP, inner, experts, moe.top_k, beside)
-            elif isinstance(each, Mlp | PlainMlp):
-                yield Sublayer(number, MLP, each.up.out_features)
-            else:
-                yield Sublayer(number, RECURRENT)
+            yield described_one(number, each)
+
+
+def described_one(number: int, each: layers.Sublayer) -> Sublayer:
+    """Returns a sublayer of the layer of this number in the form of the manifest."""
+    if isinstance(each, Attention):
+        return Sublayer(number, ATTENTION, source=each.source)
+    if isinstance(each, Injection):
+        return Sublayer(number, INJECTION)
+    if isinstance(each, Moe):
+        inner = each.experts[0].up.out_features
+        return Sublayer(number, MLP, inner, len(each.experts), each.top_k)
+    if isinstance(each, MlpAndMoe):
+        moe, beside = each.moe, each.mlp.up.out_features
+        inner, experts = moe.experts[0].up.out_features, len(moe.experts)
+        return Sublayer(number, MLP, inner, experts, moe.top_k, beside)
+    if isinstance(each, Mlp | PlainMlp):
+        return Sublayer(number, MLP, each.up.out_features)
+    return Sublayer(number, RECURRENT)
 
 
 def _table(name: str, rope: Rope) -> bundle.RopeTable:

@@ -171,10 +171,18 @@ def stored(
                 for name, form in formats.items()
             }
             wide = to_widen(seen or by_rule(checkpoint), more, _MORE_BITS)
-            wide -= storage.kept.keys()
+            wide = _alike(checkpoint.decoder, wide) - storage.kept.keys()
             kept = _kept(checkpoint.tensors, wide, 8, as_stored=False)
             storage = replace(storage, kept={**storage.kept, **kept}, wide=wide - kept.keys())
         yield replace(storage, rounded=rounded)
+
+
+def _alike(decoder: Decoder, wide: frozenset[str]) -> frozenset[str]:
+    """Returns the matrices to widen, those of a stack all if most of them are among these."""
+    for stack in (stack for each in decoder.sublayers for stack in each.stacks):
+        own = frozenset(linear.weight for linear in stack)
+        wide = wide | own if 2 * len(own & wide) > len(own) else wide - own
+    return wide
 
 
 def _asked(name: str, checkpoint: Checkpoint, options: ExportOptions) -> str:

@@ -13,14 +13,17 @@ from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
 from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
 from edgespec.models.families.glm import Glm, Glm4
+from edgespec.models.families.glm4_moe_lite import Glm4MoeLite
 from edgespec.models.families.gpt_oss import GptOss
 from edgespec.models.families.granite import Granite
 from edgespec.models.families.granitemoe import GraniteMoe
 from edgespec.models.families.granitemoehybrid import GraniteMoeHybrid
 from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.lfm2 import Lfm2
+from edgespec.models.families.lfm2_moe import Lfm2Moe
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.ministral3 import Ministral3
+from edgespec.models.families.mistral4 import Mistral4
 from edgespec.models.families.nemotron_h import NemotronH
 from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.olmo3 import Olmo3
@@ -29,6 +32,7 @@ from edgespec.models.families.phi3 import Phi3
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.qwen3_5 import Qwen3_5
+from edgespec.models.families.qwen3_5_moe import Qwen3_5Moe
 from edgespec.models.families.qwen3_moe import Qwen3Moe
 from edgespec.models.families.qwen3_vl import Qwen3Vl
 from edgespec.models.families.smollm3 import SmolLm3
@@ -58,16 +62,19 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "gemma4_unified_text": Gemma4Unified,
     "glm": Glm,
     "glm4": Glm4,
+    "glm4_moe_lite": Glm4MoeLite,
     "gpt_oss": GptOss,
     "granite": Granite,
     "granitemoe": GraniteMoe,
     "granitemoehybrid": GraniteMoeHybrid,
     "hunyuan_v1_dense": Hunyuan,
     "lfm2": Lfm2,
+    "lfm2_moe": Lfm2Moe,
     "llama": Llama,
     "ministral": Mistral,
     "ministral3": Ministral3,
     "mistral": Mistral,
+    "mistral4": Mistral4,
     "nemotron_h": NemotronH,
     "olmo2": Olmo2,
     "olmo3": Olmo3,
@@ -75,6 +82,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "phi3": Phi3,
     "qwen2": Qwen2,
     "qwen3": Qwen3,
+    "qwen3_5_moe_text": Qwen3_5Moe,
     "qwen3_5_text": Qwen3_5,
     "qwen3_moe": Qwen3Moe,
     "qwen3_vl_text": Qwen3Vl,
@@ -187,11 +195,11 @@ def _open_folder(path: Path) -> Opened:
     fields = Fields.read(path / "config.json")
     contents = tokenizer_contents(path)
     composite = fields.get("model_type") in COMPOSITES
+    # Before the weights, which models of unknown types often have in other files.
+    _architecture(fields.group("text_config") if composite else fields)
     pooled = read_pooled(path)
-    if composite:
-        if pooled is not None:
-            raise fields.unsupported("model_type", "use an embedding model of text alone")
-        _architecture(fields.group("text_config"))
+    if composite and pooled is not None:
+        raise fields.unsupported("model_type", "use an embedding model of text alone")
     named = text_name if composite else str if pooled is None else inner_name
     folder = SafetensorsFolder(path, named)
     tensors, quantization = unpacked(folder, _quantization(path, fields))

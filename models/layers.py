@@ -111,6 +111,11 @@ class Compound:
         """Its matrices."""
         return tuple(each for each in vars(self).values() if isinstance(each, Linear))
 
+    @property
+    def stacks(self) -> tuple[tuple[Linear, ...], ...]:
+        """Those of its matrices that have one format, since they are multiplied as one."""
+        return ()
+
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors, the matrices first."""
         values = (each if isinstance(each, tuple) else (each,) for each in vars(self).values())
@@ -174,10 +179,55 @@ class Attention(Compound):
         """Number of positions that it sees, its own included; None: all before it."""
         return window_of(self.mask)
 
+    @property
+    def rotated(self) -> int:
+        """Number of the first elements of a head that are rotated."""
+        return self.head_dim
+
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
         sinks: Shapes = {} if self.sinks is None else {self.sinks: (self.heads,)}
         return sinks | super().tensors()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttention(Attention):
+    """Attention to one latent vector for each position (MLA: DeepSeek-AI, DeepSeek-V2, 2024).
+
+    A head's key is made of the latent by a matrix of its own, and of further numbers, which are
+    rotated and the same for all heads; its value is made of the latent by another matrix. Here a
+    query becomes one of latents, and what attention gives of latents becomes that of values, so
+    that the only head of keys is [rotated part, latent], and values are latents. So `q` gives for
+    each head what is not rotated, then what is, and `k` the latent, then what is rotated.
+
+    Attributes:
+        q_in: [hidden] to the vector that `q` reads behind a norm; None: `q` reads the input.
+        q_in_norm: That norm; None: there is none.
+        latent_norm: Applied to latents.
+        keys: Of each head, what is not rotated to [latent].
+        values: Of each head, [latent] to its value.
+    """
+
+    q_in: Linear | None
+    q_in_norm: Norm | None
+    latent_norm: Norm
+    keys: tuple[Linear, ...]
+    values: tuple[Linear, ...]
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its matrices."""
+        return super().linears + self.keys + self.values
+
+    @property
+    def stacks(self) -> tuple[tuple[Linear, ...], ...]:
+        """See `Compound`: those of all heads."""
+        return self.keys, self.values
+
+    @property
+    def rotated(self) -> int:
+        """Number of the first elements of a head that are rotated."""
+        return self.head_dim - self.latent_norm.size
 
 
 @dataclass(frozen=True)
@@ -355,14 +405,18 @@ class Moe(Compound):
     """Mixture of experts (Shazeer et al., 2017): of many MLPs, each row is read by a few.
 
     A row's output is the sum of the outputs of the `top_k` experts that the router scores highest,
-    each times its share: the softmax of the scores.
+    each times its share: the softmax of the scores, or the sigmoid of its score.
 
     Attributes:
         router: [hidden] to a score for each expert. It is never quantized.
         experts: The experts, alike but for the names of their tensors; they have no norms.
         top_k: Number of experts that a row is read by.
         normalized: Whether a row's shares add up to 1: the softmax is over the chosen experts
-            instead of all.
+            instead of all, and sigmoids are divided by their sum.
+        sigmoid: Whether shares are sigmoids.
+        least_sum: Added to the sum that sigmoids are divided by.
+        choice_bias: Name of the [experts] tensor that is added to sigmoids when experts are chosen,
+            and not to shares (Wang et al., 2024); None: there is none.
         router_norm: Applied to the sublayer's input for the router; None: it reads what the
             experts read.
         expert_factors: Name of the [experts] tensor with a factor of each expert's share; None:
@@ -374,6 +428,9 @@ class Moe(Compound):
     experts: tuple[Mlp, ...]
     top_k: int
     normalized: bool
+    sigmoid: bool = False
+    least_sum: float = 0.0
+    choice_bias: str | None = None
     output_factor: float = 1.0
     router_norm: Norm | None = None
     expert_factors: str | None = None
@@ -384,10 +441,15 @@ class Moe(Compound):
         """The experts' matrices."""
         return tuple(linear for expert in self.experts for linear in expert.linears)
 
+    @property
+    def stacks(self) -> tuple[tuple[Linear, ...], ...]:
+        """See `Compound`: those of all experts."""
+        return tuple(zip(*(expert.linears for expert in self.experts), strict=True))
+
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        factors = {} if self.expert_factors is None else {self.expert_factors: (len(self.experts),)}
-        return super().tensors() | factors
+        vectors = filter(None, (self.expert_factors, self.choice_bias))
+        return super().tensors() | dict.fromkeys(vectors, (len(self.experts),))
 
 
 @dataclass(frozen=True)
@@ -398,12 +460,15 @@ class MlpAndMoe(Compound):
         mlp: The MLP, with norms of its own.
         moe: The mixture, with norms of its own.
         norm: Applied to the input of both; None: no normalization.
+        share: [hidden] to [1], of which the sigmoid is a factor of the MLP's output; it is never
+            quantized. None: there is no such factor.
         post_norm: Applied to the sum; None: no normalization.
     """
 
     mlp: Mlp
     moe: Moe
     norm: Norm | None = None
+    share: Linear | None = None
     post_norm: Norm | None = None
     output_factor: float = 1.0
 
@@ -411,6 +476,11 @@ class MlpAndMoe(Compound):
     def linears(self) -> tuple[Linear, ...]:
         """The matrices of both."""
         return self.mlp.linears + self.moe.linears
+
+    @property
+    def stacks(self) -> tuple[tuple[Linear, ...], ...]:
+        """See `Compound`."""
+        return self.moe.stacks
 
 
 @dataclass(frozen=True)

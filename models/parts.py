@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,11 +27,13 @@ class Part:
         rows: [n] int64, numbers of its rows in the order of the part's; neighbours in the part
             should lie near each other.
         total: Number of rows of the stored tensor.
+        turned: Whether the part's columns are these rows.
     """
 
     stored: str
     rows: NDArray[np.int64]
     total: int
+    turned: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,24 +83,30 @@ class Parts:
                 f"{self.place(name)}: {part.stored} has {shape[0]} rows, config.json asks for "
                 f"{part.total}: use config and weights of the same model"
             )
-        return (len(part.rows), *shape[1:])
+        own = (len(part.rows), *shape[1:])
+        return own[::-1] if part.turned else own
 
     def read(self, name: str) -> NDArray[np.float32]:
         """See `TensorSource`."""
         if name in self.parts:
-            return self.read_rows(name, 0, len(self.parts[name].rows))
+            return self.read_rows(name, 0, self.shape(name)[0])
         return self.tensors.read(name)
 
     def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         """See `TensorSource`."""
         if name not in self.parts:
             return self.tensors.read_rows(name, start, stop)
+        part = self.parts[name]
+        if part.turned:
+            check_rows(name, start, stop, self.shape(name)[0])
+            whole = Parts(self.tensors, {name: replace(part, turned=False)}).read(name)
+            return np.ascontiguousarray(whole[:, start:stop].T)
         first, last, order = self._span(name, start, stop)
         return self.tensors.read_rows(self._stored(name), first, last)[order]
 
     def blocks(self, name: str) -> Blocks | None:
-        """See `TensorSource`."""
-        return self.tensors.blocks(self._stored(name))
+        """See `TensorSource`; parts that are turned are given as floats."""
+        return None if self._turned(name) else self.tensors.blocks(self._stored(name))
 
     def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
         """See `TensorSource`."""
@@ -110,8 +118,8 @@ class Parts:
         return BlockRows(rows.levels[order], rows.scales[order], zeros)
 
     def encoding(self, name: str) -> str | None:
-        """See `TensorSource`."""
-        return self.tensors.encoding(self._stored(name))
+        """See `TensorSource`; parts that are turned are given as floats."""
+        return None if self._turned(name) else self.tensors.encoding(self._stored(name))
 
     def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """See `TensorSource`."""
@@ -119,6 +127,9 @@ class Parts:
             return self.tensors.read_encoded(name, start, stop)
         first, last, order = self._span(name, start, stop)
         return self.tensors.read_encoded(self._stored(name), first, last)[order]
+
+    def _turned(self, name: str) -> bool:
+        return name in self.parts and self.parts[name].turned
 
     def _stored(self, name: str) -> str:
         return self.parts[name].stored if name in self.parts else name

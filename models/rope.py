@@ -280,6 +280,19 @@ def _yarn_attention_factor(scaling: Fields, factor: float) -> float:
     return above / below
 
 
+def scores_factor(fields: Fields) -> float:
+    """Returns the factor of attention scores of models with latents, by RoPE's `mscale_all_dim`.
+
+    Raises:
+        CheckpointError: A parameter has an invalid value.
+    """
+    scaling = _parameters(fields, None)
+    kind = scaling.get("rope_type") or scaling.get("type")
+    if kind in (None, "default") or not scaling.get("mscale_all_dim"):
+        return 1.0
+    return _mscale(scaling.number("factor"), scaling.number("mscale_all_dim")) ** 2
+
+
 def _mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 

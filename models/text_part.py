@@ -9,7 +9,9 @@ from edgespec.models.fields import Fields
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-COMPOSITES = ("gemma3", "gemma4", "gemma4_unified", "mistral3", "qwen3_5", "qwen3_vl")
+COMPOSITES = (
+    "gemma3", "gemma4", "gemma4_unified", "mistral3", "qwen3_5", "qwen3_5_moe", "qwen3_vl",
+)  # fmt: skip
 """Each `model_type` whose config has the text part's in `text_config`."""
 
 # Fields that the whole model's config has for its text part, too.

@@ -23,7 +23,7 @@ _FLOATS = ("fp16", "fp32")
 
 # The smallest and largest allowed sizes of a role. No real model comes near the upper limits, which
 # keep a damaged manifest from causing endless work.
-_MOST_HEADS, _MOST_DIM = 4096, 512
+_MOST_HEADS, _MOST_DIM = 4096, 640
 _MOST_ROWS = 64  # of a block
 _MOST_BEFORE, _MOST_NUMBERS = 15, 2**24  # of a recurrent layer
 _SIZES = {

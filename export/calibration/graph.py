@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from onnx import TensorProto
 
@@ -97,6 +99,15 @@ class FloatGraph(LayerGraph):
             if scale == 1
             else self.graph.op("Mul", rows, self.graph.constant(scale, np.float32))
         )
+
+    def by_head(self, x: str, layers: Sequence[Linear]) -> str:
+        """See `LayerGraph`."""
+        count = len(layers)
+        parts = [x]
+        if count > 1:
+            parts = self.graph.multi_op("Split", x, outputs=count, axis=1, num_outputs=count)
+        each = [self.linear(part, layer) for part, layer in zip(parts, layers, strict=True)]
+        return self.graph.op("Concat", *each, axis=1)
 
     def mixture(self, x: str, hidden: str, layer: Moe) -> str:
         """Declares the sum of the experts as an input; which a row chooses are outputs."""

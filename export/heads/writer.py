@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 from edgespec import bundle
-from edgespec.bundle.sublayers import ATTENTION, FUSION, MLP, Sublayer
+from edgespec.bundle.sublayers import ATTENTION, FUSION, Sublayer
 from edgespec.export.graph_builder import DataFile
 from edgespec.export.native.block_head import write_block, write_native_block
 from edgespec.export.native.head import write_native_head
 from edgespec.export.native.weights import TileWeights
-from edgespec.export.role import Progress, counted, parameters, rounded_errors
+from edgespec.export.role import Progress, counted, described_one, parameters, rounded_errors
 from edgespec.export.storage import Storage
 from edgespec.models.heads.head import BlockHead, Head, HeadCheckpoint
 
@@ -54,7 +54,7 @@ def write_head(
     outputs = head.vocab_size if head.lm_head is None else head.lm_head.out_features
     sublayers = [Sublayer(0, FUSION, 0 if fc is None else fc.in_features)]
     for number, mlp in enumerate(each.mlp for each in head.layers):
-        sublayers += Sublayer(number, ATTENTION), Sublayer(number, MLP, mlp.up.out_features)
+        sublayers += Sublayer(number, ATTENTION), described_one(number, mlp)
     return bundle.Role(
         architecture=head.architecture,
         layers=len(head.layers),

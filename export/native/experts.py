@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.export.graph_builder import NATIVE
+from edgespec.export.graph_builder import NATIVE, GraphBuilder
 from edgespec.models import Linear, Moe
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def lower_moe(native: NativeGraph, x: str, hidden: str, layer: Moe) -> str:
     chosen, shares = routed(native, x, hidden, layer)
     gates = [expert.gate for expert in layer.experts]
     ups = [expert.up for expert in layer.experts]
-    inner = native.gated(_products(native, x, chosen, [gates, ups]), first.activation)
-    return _products(native, inner, chosen, [[each.down for each in layer.experts]], shares)
+    inner = native.gated(products(native, x, chosen, [gates, ups]), first.activation)
+    return products(native, inner, chosen, [[each.down for each in layer.experts]], shares)
 
 
 def routed(native: LayerGraph, x: str, hidden: str, layer: Moe) -> tuple[str, str]:
@@ -47,10 +47,13 @@ def routed(native: LayerGraph, x: str, hidden: str, layer: Moe) -> tuple[str, st
     read = x if layer.router_norm is None else native.norm(hidden, layer.router_norm)
     # The router decides what is computed at all, so its few weights stay as they are.
     scores = native.linear(read, layer.router, exact=True)
-    if not layer.normalized:
-        scores = g.op("Softmax", scores, axis=-1)
-    top, chosen = g.multi_op("TopK", scores, g.ints(layer.top_k), outputs=2, axis=-1)
-    shares = g.op("Softmax", top, axis=-1) if layer.normalized else top
+    if layer.sigmoid:
+        chosen, shares = _by_sigmoids(native, scores, layer)
+    else:
+        if not layer.normalized:
+            scores = g.op("Softmax", scores, axis=-1)
+        top, chosen = g.multi_op("TopK", scores, g.ints(layer.top_k), outputs=2, axis=-1)
+        shares = g.op("Softmax", top, axis=-1) if layer.normalized else top
     if layer.output_factor != 1:
         shares = g.op("Mul", shares, g.constant(layer.output_factor, np.float32))
     if layer.expert_factors is not None:
@@ -59,14 +62,54 @@ def routed(native: LayerGraph, x: str, hidden: str, layer: Moe) -> tuple[str, st
     return chosen, shares
 
 
-def _products(
+def _by_sigmoids(native: LayerGraph, scores: str, layer: Moe) -> tuple[str, str]:
+    """Emits chosen experts and their shares, see `routed`, by sigmoids of scores [S, experts]."""
+    g = native.graph
+    ranked = scores = sigmoid(g, scores)
+    if layer.choice_bias is not None:
+        ranked = g.op("Add", scores, native.vector(layer.choice_bias))
+    _, chosen = g.multi_op("TopK", ranked, g.ints(layer.top_k), outputs=2, axis=-1)
+    shares = g.op("GatherElements", scores, chosen, axis=1)
+    if layer.normalized:
+        # Sums of neighbours may depend on where a row lies in memory; a sum of columns does not.
+        columns, count = [shares], layer.top_k
+        if count > 1:
+            columns = g.multi_op("Split", shares, outputs=count, axis=1, num_outputs=count)
+        shares = g.op("Div", shares, g.op("Sum", *columns, g.constant(layer.least_sum, np.float32)))
+    return chosen, shares
+
+
+def sigmoid(graph: GraphBuilder, x: str) -> str:
+    """Emits sigmoids of x [S, n], each as the softmax of the number and 0.
+
+    The bits of a softmax depend on its own numbers alone; those of ONNX Runtime's Sigmoid also on
+    a number's place, where a vector's end needs other instructions.
+    """
+    pairs = graph.op("Pad", graph.op("Unsqueeze", x, graph.ints(2)), graph.ints(0, 0, 0, 0, 0, 1))
+    both = graph.op("Softmax", pairs, axis=-1)
+    return graph.op("Gather", both, graph.constant(0, np.int64), axis=2)
+
+
+def products(
     native: NativeGraph,
     x: str,
     chosen: str,
     layers: Sequence[Sequence[Linear]],
     shares: str = "",
 ) -> str:
-    """Emits an `ExpertLinear` of some layers of each expert, side by side."""
+    """Emits an `ExpertLinear` of some layers of each expert, side by side.
+
+    Args:
+        native: receives the nodes.
+        x: what they read, a row for each row of `chosen`, or for each pair of one and an expert.
+        chosen: [rows, top_k] int64, the experts of each row.
+        layers: the layers, each of all experts.
+        shares: [rows, top_k], the factors of a row's experts, whose results are added; empty: they
+            are not.
+
+    Raises:
+        UnsupportedModelError: if the experts' matrices have several formats.
+    """
     matrices = [_stacked(native, own) for own in layers]
     bias = ""
     if any(each.bias is not None for own in layers for each in own):
@@ -90,7 +133,11 @@ def _products(
 
 
 def _stacked(native: NativeGraph, layers: Sequence[Linear]) -> Matrix:
-    """Writes a matrix of each expert, one behind the other, all in one format."""
+    """Writes a matrix of each expert, one behind the other, all in one format.
+
+    Raises:
+        UnsupportedModelError: if they have several formats.
+    """
     try:
         return native.weights.matrix(*(each.weight for each in layers))
     except ValueError as error:

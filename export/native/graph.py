@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from edgespec.bundle import LAST_HIDDEN, LOGITS, Native
 from edgespec.export.graph_builder import NATIVE, GraphBuilder, entering
-from edgespec.export.native.experts import lower_moe
+from edgespec.export.native.experts import lower_moe, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
@@ -29,6 +29,7 @@ class NativeGraph(LayerGraph):
         graph = GraphBuilder(name, weights.data.name)
         super().__init__(graph, weights.tensors, weights.storage.precision.kv)
         self.weights = weights
+        self._heads: dict[int, str] = {}
 
     def build(self, decoder: Decoder) -> None:
         """Emits all nodes of a decoder."""
@@ -133,6 +134,17 @@ class NativeGraph(LayerGraph):
         if scale == 1:
             return rows
         return self.graph.op("Mul", rows, self.graph.constant(scale, np.float32))
+
+    def by_head(self, x: str, layers: Sequence[Linear]) -> str:
+        """See `LayerGraph`: the heads' layers are experts, of which each pair has its own."""
+        g, heads = self.graph, len(layers)
+        if heads not in self._heads:  # [S * heads, 1], the numbers of heads again and again
+            shape = g.op("Concat", g.op("Shape", "input_ids"), g.ints(1), axis=0)
+            every = g.op("Expand", g.ints(*range(heads)), shape)
+            self._heads[heads] = g.op("Reshape", every, g.ints(-1, 1))
+        x = g.op("Reshape", x, g.ints(-1, layers[0].in_features))
+        y = products(self, x, self._heads[heads], [layers])
+        return g.op("Reshape", y, g.ints(-1, heads * layers[0].out_features))
 
     def mixture(self, x: str, hidden: str, layer: Moe) -> str:
         """See `LayerGraph`."""

@@ -91,4 +91,4 @@ def _lowered_layer(native: NativeGraph, layer: HeadLayer, token: str, hidden: st
         mixed = g.op("Add", token, g.op("Mul", share, g.op("Sub", normed, token)))
     x = native.norm(mixed, layer.attention.norm)
     stream = native.lowered(x, 0, layer.attention, stream)
-    return native.lowered(native.norm(stream, layer.mlp.norm), 0, layer.mlp, stream)
+    return native.added(stream, 0, layer.mlp)

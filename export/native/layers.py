@@ -18,6 +18,7 @@ from edgespec.bundle.sublayers import rope_inputs
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.formats.tiles import Floats
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
+from edgespec.export.native.experts import sigmoid
 from edgespec.export.native.recurrent import lower_recurrent
 from edgespec.models import (
     Attention,
@@ -33,6 +34,7 @@ from edgespec.models import (
 from edgespec.models.layers import (
     Activation,
     ClampedSwiglu,
+    LatentAttention,
     LayerInputs,
     LayerNorm,
     PlainMlp,
@@ -91,6 +93,18 @@ class LayerGraph(ABC):
     @abstractmethod
     def embedding(self, ids: str, name: str, scale: float = 1.0) -> str:
         """Emits rows of a table by token, [S, width]."""
+
+    @abstractmethod
+    def by_head(self, x: str, layers: Sequence[Linear]) -> str:
+        """Emits a linear layer for each head, which reads its own part of x.
+
+        Args:
+            x: [S, in_features of all], the heads' parts side by side.
+            layers: the layers, alike but for the names of their tensors.
+
+        Returns:
+            [S, out_features of all].
+        """
 
     @abstractmethod
     def mixture(self, x: str, hidden: str, layer: Moe) -> str:
@@ -194,8 +208,12 @@ class LayerGraph(ABC):
         if isinstance(sublayer, Moe):
             return self.norm(self.mixture(x, hidden, sublayer), sublayer.post_norm)
         if isinstance(sublayer, MlpAndMoe):
-            parts = (self._contribution(x, number, each) for each in (sublayer.mlp, sublayer.moe))
-            update = self.graph.op("Add", *parts)
+            both = sublayer.mlp, sublayer.moe
+            beside, update = (self._contribution(x, number, each) for each in both)
+            if sublayer.share is not None:
+                share = sigmoid(self.graph, self.linear(x, sublayer.share, exact=True))
+                beside = self.graph.op("Mul", beside, share)
+            update = self.graph.op("Add", beside, update)
         else:
             update = self.lowered(x, number, sublayer)
         update = self.norm(update, sublayer.post_norm)
@@ -221,7 +239,9 @@ class LayerGraph(ABC):
             residual: [S, hidden], which is added; empty: nothing is.
             factor: factor on the product before that.
         """
-        if isinstance(sublayer, Attention):
+        if isinstance(sublayer, LatentAttention):
+            inner, last = self._latent(x, number, sublayer), sublayer.o
+        elif isinstance(sublayer, Attention):
             inner, last = self.attended(x, number, sublayer), sublayer.o
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
@@ -243,6 +263,32 @@ class LayerGraph(ABC):
             number = layer.source
         keys = self._keys.setdefault(number, layer.k)
         qkv = self.linear(x, *layer.linears[:-1])
+        return self._tree_attention(qkv, number, layer, self._evening(layer, keys))
+
+    def _latent(self, x: str, number: int, layer: LatentAttention) -> str:
+        """Emits attention to latents, and what heads make of its results, [S, values of all]."""
+        g, heads, size = self.graph, layer.heads, layer.latent_norm.size
+        still, turned = layer.keys[0].in_features, layer.rotated
+        first = layer.q_in or layer.q
+        assert layer.k is not None
+        both = self.linear(x, first, layer.k)
+        parts = g.ints(first.out_features, size, turned)
+        q, latent, key = g.multi_op("Split", both, parts, outputs=3, axis=1)
+        if layer.q_in is not None:
+            q = self.linear(self.norm(q, layer.q_in_norm), layer.q)
+        q = g.op("Reshape", q, g.ints(0, heads, still + turned))
+        asked, turning = g.multi_op("Split", q, g.ints(still, turned), outputs=2, axis=2)
+        asked = self.by_head(g.op("Reshape", asked, g.ints(0, heads * still)), layer.keys)
+        asked = g.op("Concat", turning, g.op("Reshape", asked, g.ints(0, heads, size)), axis=2)
+        asked = g.op("Reshape", asked, g.ints(0, heads * layer.head_dim))
+        qkv = g.op("Concat", asked, key, self.norm(latent, layer.latent_norm), axis=1)
+        found = self._tree_attention(qkv, number, layer)
+        found = g.op("Reshape", found, g.ints(0, heads, layer.head_dim))
+        _, found = g.multi_op("Split", found, g.ints(turned, size), outputs=2, axis=2)
+        return self.by_head(g.op("Reshape", found, g.ints(0, heads * size)), layer.values)
+
+    def _tree_attention(self, qkv: str, number: int, layer: Attention, evening: str = "") -> str:
+        """Emits attention of rows with these queries, keys and values, [S, heads * head_dim]."""
         cos, sin = self._rotation(layer)
         pool, scales = self._pool(number, layer)
         eps = {"q_eps": layer.q_norm, "k_eps": layer.k_norm, "v_eps": layer.v_norm}
@@ -262,7 +308,7 @@ class LayerGraph(ABC):
             "" if layer.q_norm is None else self.norm_weight(layer.q_norm),
             "" if layer.k_norm is None else self.norm_weight(layer.k_norm),
             "" if layer.sinks is None else self.vector(layer.sinks),
-            self._evening(layer, keys),
+            evening,
             self.sight,
             domain=NATIVE,
             heads=layer.heads,
@@ -299,7 +345,7 @@ class LayerGraph(ABC):
         if layer.rope not in self.ropes:
             self.ropes.append(layer.rope)
             for name in names:
-                self.graph.input(name, FLOAT, ["S", layer.head_dim // 2])
+                self.graph.input(name, FLOAT, ["S", layer.rotated // 2])
         return names
 
     def _pool(self, number: int, layer: Attention) -> tuple[str, str]:

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.gemma2 import Gemma2
-from edgespec.models.families.gemma4_experts import beside_experts, stacked_experts
+from edgespec.models.families.gemma4_experts import beside_experts
 from edgespec.models.families.layer_inputs import SIZE, with_layer_inputs
-from edgespec.models.layers import Mlp, Norm
+from edgespec.models.families.mixture import unstacked
+from edgespec.models.layers import MlpAndMoe, Norm
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Decoder, MlpAndMoe
+    from edgespec.models.layers import Attention, Decoder, Mlp
     from edgespec.models.rope import Rope
     from edgespec.models.tensors import TensorSource
 
@@ -92,11 +93,13 @@ class Gemma4(Gemma2):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights with each expert's matrices as tensors of their own."""
-        layer = self.feed_forward(0)
-        # GGUF files have the experts as they are.
-        if isinstance(layer, Mlp) or layer.moe.experts[0].gate.weight in tensors.names:
-            return tensors
-        return stacked_experts(self.config, tensors)
+        mixtures = (
+            (f"model.layers.{n}.experts", each.moe)
+            for n in range(self.config.num_layers)
+            if isinstance(each := self.feed_forward(n), MlpAndMoe)
+        )
+        stacks = ((f"{name}.gate_up_proj", f"{name}.down_proj", moe) for name, moe in mixtures)
+        return unstacked(tensors, stacks)
 
     def ropes(self) -> dict[str, Rope]:
         """Returns a rotation table for layers with a window, and one for those without."""

@@ -60,11 +60,8 @@ class Lfm2(Llama):
         """Returns the model's description."""
         if self.config.fields.flag("conv_bias"):
             raise self.config.fields.unsupported("conv_bias", "use a model without biases")
-        layers = range(self.config.num_layers)
-        return replace(
-            self.of_layers((self.mixer(index), self.mlp(index)) for index in layers),
-            norm=self.norm("model.embedding_norm", self.config.hidden_size),
-        )
+        norm = self.norm("model.embedding_norm", self.config.hidden_size)
+        return replace(super().decoder(), norm=norm)
 
     def mixer(self, index: int) -> Sublayer:
         """Returns the attention or the convolution of a layer."""

@@ -28,6 +28,9 @@ class Llama:
         published: Published weights with which it was run, by a class of its own; else none.
         defaults: Default values of transformers for fields that config.json leaves out.
         activation_field: Name of the field of config.json with the MLP's activation.
+
+    Args:
+        config: The config.
         layers: What names of the layers' tensors begin with.
     """
 
@@ -43,10 +46,9 @@ class Llama:
     }
 
     activation_field: ClassVar[str] = "hidden_act"
-    layers: ClassVar[str] = "model.layers"
 
-    def __init__(self, config: ModelConfig) -> None:
-        self.config = config
+    def __init__(self, config: ModelConfig, layers: str = "model.layers") -> None:
+        self.config, self.layers = config, layers
 
     @classmethod
     def usual(cls, fields: Fields) -> Fields:

@@ -11,6 +11,7 @@ from edgespec.models.families.llama import Mistral
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edgespec.models.fields import Fields
     from edgespec.models.layers import Decoder
 
 _log = logging.getLogger(__name__)
@@ -38,21 +39,25 @@ class Ministral3(Mistral):
     }
 
     def decoder(self) -> Decoder:
-        """Returns the model's description.
+        """Returns the model's description."""
+        return within_original(super().decoder(), self.config.fields)
 
-        Queries are multiplied by 1 + beta * log(1 + floor(position / original context)), which is
-        1 within the original context: texts end there.
-        """
-        decoder, fields = super().decoder(), self.config.fields
-        scaling = fields.group("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
-        name = "original_max_position_embeddings"
-        if not scaling.get("llama_4_scaling_beta"):
-            return decoder
-        original = scaling.integer(name)
-        if original < decoder.context_length:
-            _log.warning(
-                "%s: llama_4_scaling_beta=%s changes attention behind %s=%d, which is not "
-                "implemented: texts end there",
-                scaling.source, scaling.get("llama_4_scaling_beta"), name, original,
-            )  # fmt: skip
-        return replace(decoder, context_length=min(original, decoder.context_length))
+
+def within_original(decoder: Decoder, fields: Fields) -> Decoder:
+    """Returns the description of a model whose texts end at its original context.
+
+    Queries are multiplied by 1 + beta * log(1 + floor(position / original context)), which is 1
+    there.
+    """
+    scaling = fields.group("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
+    name = "original_max_position_embeddings"
+    if not scaling.get("llama_4_scaling_beta"):
+        return decoder
+    original = scaling.integer(name)
+    if original < decoder.context_length:
+        _log.warning(
+            "%s: llama_4_scaling_beta=%s changes attention behind %s=%d, which is not "
+            "implemented: texts end there",
+            scaling.source, scaling.get("llama_4_scaling_beta"), name, original,
+        )  # fmt: skip
+    return replace(decoder, context_length=min(original, decoder.context_length))

@@ -12,6 +12,7 @@ from edgespec.models.layers import PlainMlp
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edgespec.models.config import ModelConfig
     from edgespec.models.fields import Fields
     from edgespec.models.layers import Attention, Decoder, Norm, StateSpace
 
@@ -45,7 +46,9 @@ class NemotronH(Llama):
         "layer_norm_epsilon": 1e-5,
         "eos_token_id": 2,
     }
-    layers = "backbone.layers"
+
+    def __init__(self, config: ModelConfig, layers: str = "backbone.layers") -> None:
+        super().__init__(config, layers)
 
     @classmethod
     def usual(cls, fields: Fields) -> Fields:

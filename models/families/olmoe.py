@@ -39,4 +39,4 @@ class Olmoe(Llama):
 
     def feed_forward(self, index: int) -> Moe:
         """Returns the mixture of experts of a layer."""
-        return mixture(self, self.mlp(index), index, self.config.intermediate_size)
+        return mixture(self.config, self.mlp(index), self.config.intermediate_size)

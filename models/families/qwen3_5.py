@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Decoder, Norm, Sublayer
+    from edgespec.models.layers import Attention, Norm, Sublayer
 
 
 class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
@@ -46,11 +46,6 @@ class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
             for index in range(fields.integer("num_hidden_layers"))
         ]
         return replace(fields, values={**fields.values, "layer_types": types})
-
-    def decoder(self) -> Decoder:
-        """Returns the model's description."""
-        layers = range(self.config.num_layers)
-        return self.of_layers((self.mixer(index), self.mlp(index)) for index in layers)
 
     def mixer(self, index: int) -> Sublayer:
         """Returns the attention of a layer, of either kind."""

@@ -34,4 +34,4 @@ class Qwen3Moe(Qwen3):
             raise fields.invalid("mlp_only_layers", "must be a list of layers")
         if index in named or (index + 1) % fields.integer("decoder_sparse_step"):
             return dense
-        return mixture(self, dense, index, fields.integer("moe_intermediate_size"))
+        return mixture(self.config, dense, fields.integer("moe_intermediate_size"))

@@ -6,9 +6,10 @@ What llama.cpp's converter made of a checkpoint's config and tensors is taken fr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.gguf.names import EXPERT, Naming
+from edgespec.models.gguf.names import BOTH, EXPERT, NUMBER, Naming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,18 @@ _NORMS_BEHIND = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _NORMS_AROUND = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
+_DELTA = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_dt.bias": "linear_attn.dt_bias",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
 _MIXTURE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
 _GRANITE = {
     "embedding_multiplier": "embedding_scale",
@@ -35,9 +48,44 @@ _MAMBA = {
     "ssm_out": "out_proj",
 }
 
+_LFM2 = Naming(
+    "lfm2",
+    layer={
+        "attn_norm": "operator_norm",
+        "attn_output": "self_attn.out_proj",
+        "attn_q_norm": "self_attn.q_layernorm",
+        "attn_k_norm": "self_attn.k_layernorm",
+        "shortconv.conv": "conv.conv",
+        "shortconv.in_proj": "conv.in_proj",
+        "shortconv.out_proj": "conv.out_proj",
+        "ffn_norm": "ffn_norm",
+        "ffn_gate": "feed_forward.w1",
+        "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+    },
+    model={"token_embd_norm": "model.embedding_norm"},
+    integers={"conv_L_cache": "shortconv.l_cache"},
+    present={"conv_bias": "shortconv.in_proj.bias"},
+    constants={"block_auto_adjust_ff_dim": False},
+)
+
+_LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": f"self_attn.k_b_proj.{NUMBER}",
+    "attn_v_b": f"self_attn.v_b_proj.{NUMBER}",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+
 ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming("llama", interleaved=True),
-    "mistral3": Naming("ministral3", interleaved=True),
+    "mistral3": Naming("ministral3", interleaved=True, log_multiplier=1.0),
     "smollm3": Naming("smollm3", interleaved=True),
     # Granite 4, too, where all layers are attention and an MLP.
     "granite": Naming(
@@ -99,21 +147,22 @@ ARCHITECTURES: Mapping[str, Naming] = {
         constants={"norm_topk_prob": True},
     ),
     "qwen3vl": Naming("qwen3_vl_text"),
-    "qwen35": Naming(
-        "qwen3_5_text",
+    "qwen35": Naming("qwen3_5_text", layer=_DELTA, norm_offset=1.0),
+    "qwen35moe": Naming(
+        "qwen3_5_moe_text",
         layer={
-            "post_attention_norm": "post_attention_layernorm",
-            "attn_qkv": "linear_attn.in_proj_qkv",
-            "attn_gate": "linear_attn.in_proj_z",
-            "ssm_beta": "linear_attn.in_proj_b",
-            "ssm_alpha": "linear_attn.in_proj_a",
-            "ssm_conv1d": "linear_attn.conv1d",
-            "ssm_a": "linear_attn.A_log",
-            "ssm_dt.bias": "linear_attn.dt_bias",
-            "ssm_norm": "linear_attn.norm",
-            "ssm_out": "linear_attn.out_proj",
+            **_DELTA,
+            "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+            "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+            "ffn_up_shexp": "mlp.shared_expert.up_proj",
+            "ffn_down_shexp": "mlp.shared_expert.down_proj",
         },
         norm_offset=1.0,
+        integers={
+            **_MIXTURE,
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+        },
     ),
     "olmo2": Naming("olmo2", _NORMS_BEHIND, window=True, windowed="olmo3"),
     "olmoe": Naming("olmoe", integers=_MIXTURE),
@@ -142,6 +191,19 @@ ARCHITECTURES: Mapping[str, Naming] = {
         },
         only={"rope.dimension_sections": (None,)},  # of models that also read pictures
     ),
+    # GLM-4 MoE lite, and others that DeepSeek's computation fits.
+    "deepseek2": Naming(
+        "glm4_moe_lite",
+        layer={**_LATENT, "exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+        log_multiplier=0.1,
+        only={"expert_gating_func": (2,)},  # sigmoids
+    ),
+    "mistral4": Naming(
+        "mistral4",
+        layer=_LATENT,
+        log_multiplier=0.1,
+        only={"expert_gating_func": (1, None)},  # softmax
+    ),
     "hunyuan-dense": Naming(
         "hunyuan_v1_dense",
         layer={
@@ -154,25 +216,26 @@ ARCHITECTURES: Mapping[str, Naming] = {
         layer_norm=True,
         present={"use_qkv_bias": "attn_q.bias", "qk_layernorm": "attn_q_norm.weight"},
     ),
-    "lfm2": Naming(
-        "lfm2",
+    "lfm2": _LFM2,
+    "lfm2moe": replace(
+        _LFM2,
+        model_type="lfm2_moe",
         layer={
-            "attn_norm": "operator_norm",
-            "attn_output": "self_attn.out_proj",
-            "attn_q_norm": "self_attn.q_layernorm",
-            "attn_k_norm": "self_attn.k_layernorm",
-            "shortconv.conv": "conv.conv",
-            "shortconv.in_proj": "conv.in_proj",
-            "shortconv.out_proj": "conv.out_proj",
-            "ffn_norm": "ffn_norm",
-            "ffn_gate": "feed_forward.w1",
-            "ffn_up": "feed_forward.w3",
-            "ffn_down": "feed_forward.w2",
+            **_LFM2.layer,
+            "ffn_gate_inp": "feed_forward.gate",
+            "ffn_gate_exps": f"feed_forward{EXPERT}w1",
+            "ffn_up_exps": f"feed_forward{EXPERT}w3",
+            "ffn_down_exps": f"feed_forward{EXPERT}w2",
+            "exp_probs_b.bias": "feed_forward.expert_bias",
         },
-        model={"token_embd_norm": "model.embedding_norm"},
-        integers={"conv_L_cache": "shortconv.l_cache"},
-        present={"conv_bias": "shortconv.in_proj.bias"},
-        constants={"block_auto_adjust_ff_dim": False},
+        integers={
+            **_LFM2.integers,
+            **_MIXTURE,
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "num_dense_layers": "leading_dense_block_count",
+        },
+        present={**_LFM2.present, "use_expert_bias": "exp_probs_b.bias"},
+        only={"expert_gating_func": (2,), "expert_weights_scale": (None,)},  # 2: sigmoids
     ),
     "gemma2": Naming(
         "gemma2",
@@ -203,7 +266,7 @@ ARCHITECTURES: Mapping[str, Naming] = {
             "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
             "ffn_gate_inp.scale": "router.scale",
             "ffn_gate_inp": "router.proj",
-            "ffn_gate_up_exps": f"{EXPERT[1:]}gate_up_proj",
+            "ffn_gate_up_exps": f"{EXPERT[1:]}{BOTH}",
             "ffn_down_exps": f"{EXPERT[1:]}down_proj",
             "ffn_down_exps.scale": "router.per_expert_scale",
             "layer_output_scale.weight": "layer_scalar",

@@ -77,9 +77,7 @@ class ConfigReader:
         for name, allowed in naming.only.items():
             if self.get(name) not in allowed:
                 raise metadata.unsupported(f"{self.kind}.{name}", "use another file of the model")
-        if self.integer("attention.value_length", head_dim) != head_dim:
-            name = f"{self.kind}.attention.value_length"
-            raise metadata.unsupported(name, f"use a file where it is {head_dim}")
+        self.check_sizes()
         rms, norm = (f"attention.layer_norm{each}epsilon" for each in ("_rms_", "_"))
         numbers = {"layer_norm_eps": norm} if naming.layer_norm else {"rms_norm_eps": rms}
         config: dict[str, object] = {
@@ -99,17 +97,28 @@ class ConfigReader:
                 name: self._anywhere(place)
                 for name, place in {**_PRESENT, **naming.present}.items()
             },
-            "intermediate_size": max(self.by_layer("feed_forward_length")),
+            "intermediate_size": max(self.by_layer(self._width)),
             **{name: self.integer(place) for name, place in {**_SIZES, **naming.integers}.items()},
             **{
                 name: metadata.number(f"{self.kind}.{place}")
                 for name, place in {**numbers, **naming.numbers}.items()
             },
             "num_hidden_layers": self.layers,
+            "mtp_num_hidden_layers": self.integer("block_count") - self.layers,
             **naming.constants,
         }
         windows = self._windows() if naming.window else {}
         return config | windows | self._scale() | self.special()
+
+    def check_sizes(self) -> None:
+        """Checks that values are as large as keys.
+
+        Raises:
+            UnsupportedModelError: They are not.
+        """
+        name, size = "attention.value_length", self._key_length
+        if self.integer(name, size) != size:
+            raise self.metadata.unsupported(f"{self.kind}.{name}", f"use a file where it is {size}")
 
     def special(self) -> dict[str, object]:
         """Returns fields of config.json that only architectures of one kind have."""
@@ -178,6 +187,12 @@ class ConfigReader:
     def _key_length(self) -> int:
         usual = self.integer("embedding_length") // self._heads
         return self.integer("attention.key_length", max(usual, 1))
+
+    @property
+    def _width(self) -> str:
+        """Field of MLPs' inner sizes; of experts' where all layers are mixtures of these."""
+        name = "feed_forward_length"
+        return name if self.get(name) is not None else f"expert_{name}"
 
     @property
     def _heads(self) -> int:
@@ -265,12 +280,15 @@ class ConfigReader:
             return None
         if kind not in ("linear", "yarn"):
             raise self.metadata.unsupported(f"{place}.type", "use a file with linear or yarn")
-        multiplier = self.metadata.get(f"{place}.yarn_log_multiplier")
-        if multiplier is not None and self._naming.model_type != "ministral3":
-            raise self.metadata.unsupported(f"{place}.yarn_log_multiplier", "use another file")
+        multiplier, unit = f"{place}.yarn_log_multiplier", self._naming.log_multiplier
+        scale = None
+        if self.metadata.get(multiplier) is not None:
+            if not unit:
+                raise self.metadata.unsupported(multiplier, "use another file")
+            scale = self.metadata.number(multiplier) / unit
         scales = {
-            "mscale": 1.0,
-            "mscale_all_dim": multiplier,
+            "mscale": scale,
+            "mscale_all_dim": scale,
             "llama_4_scaling_beta": self.get("attention.temperature_scale"),
             "truncate": self._naming.model_type != "gpt_oss",
         }

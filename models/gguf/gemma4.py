@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from edgespec.models.gguf.config import ConfigReader
-from edgespec.models.parts import Part, stacked
-
-if TYPE_CHECKING:
-    from edgespec.models.tensors import TensorSource
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _LIMIT = "final_logit_softcapping"
@@ -72,17 +66,6 @@ class Gemma4Reader(ConfigReader):
             "partial_rotary_factor": 1.0,
             **self._experts(),
         }
-
-    def rows(self, tensors: TensorSource) -> dict[str, Part]:
-        """See `ConfigReader`; gates of experts lie above what they are multiplied with."""
-        parts = dict[str, Part]()
-        for name in tensors.names:
-            own, both, _ = name.rpartition("gate_up_proj.weight")
-            if both:
-                width = tensors.shape(name)[0] // 2
-                names = (f"{own}gate_proj.weight", f"{own}up_proj.weight")
-                parts |= stacked(name, dict.fromkeys(names, width))
-        return parts
 
     def _angles(self) -> dict[str, object]:
         """RoPE of both kinds of layers; without a window, only a part of each head is rotated."""

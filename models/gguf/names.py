@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-EXPERT = ".experts.{}."
-"""In the name of a tensor that holds those of all experts, in place of the part with a number."""
+NUMBER = "{}"
+"""In the name of a tensor that holds those of all experts or heads, in place of a number."""
+
+EXPERT = f".experts.{NUMBER}."
+
+BOTH = "gate_up_proj"
+"""In the name of a tensor that holds gate above up of each of them."""
 
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 """Tensors by one of which llama.cpp divides the angles of each dimension."""
@@ -36,6 +41,13 @@ _LAYER = {
     "ffn_gate_exps": f"mlp{EXPERT}gate_proj",
     "ffn_up_exps": f"mlp{EXPERT}up_proj",
     "ffn_down_exps": f"mlp{EXPERT}down_proj",
+    "ffn_gate_up_exps": f"mlp{EXPERT}{BOTH}",
+}
+_HEAD = {
+    "nextn.eh_proj": "fc",
+    "nextn.enorm": "pre_fc_norm_embedding",
+    "nextn.hnorm": "pre_fc_norm_hidden",
+    "nextn.shared_head_norm": "norm",
 }
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
@@ -63,6 +75,7 @@ class Naming:
         integers: The same of integers.
         present: Tensors of a layer whose presence is a field of config.json, by that field.
         constants: Fields of config.json that GGUF files of this architecture leave out.
+        log_multiplier: What RoPE's `mscale` of 1 is in a file; 0: it is none.
         only: The values of a field that can be read, None among them where it may be absent.
     """
 
@@ -80,16 +93,26 @@ class Naming:
     integers: Mapping[str, str] = field(default_factory=dict)
     present: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, object] = field(default_factory=dict)
+    log_multiplier: float = 0.0
     only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
-    def translated(self, name: str) -> str:
-        """Returns the name in transformers of a tensor, or its own if it has none there."""
+    def translated(self, name: str, layers: int) -> str:
+        """Returns the name in transformers of a tensor, or its own if it has none there.
+
+        Args:
+            name: Its name in the file.
+            layers: Number of the model's layers; those behind them are of the draft head `mtp`.
+        """
         block = _BLOCK.fullmatch(name)
         if block is None:
             prefix, rest, places = "", name, {**_MODEL, **self.model}
         else:
-            prefix, rest = f"{self.layers}.{block[1]}.", block[2]
-            places = {**_LAYER, **self.layer}
+            number, rest = int(block[1]), block[2]
+            prefix, places = f"{self.layers}.{number}.", {**_LAYER, **self.layer}
+            if number >= layers:
+                prefix = f"mtp.layers.{number - layers}."
+            if number == layers and rest.startswith("nextn."):
+                prefix, places = "mtp.", _HEAD
         stem, _, kind = rest.rpartition(".")
         if rest in places:
             return prefix + places[rest]

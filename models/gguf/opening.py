@@ -17,6 +17,7 @@ from edgespec.models.gguf.config import ConfigReader
 from edgespec.models.gguf.gemma4 import Gemma4Reader
 from edgespec.models.gguf.header import Header, read_header
 from edgespec.models.gguf.hybrids import Lfm2Reader, Qwen35Reader
+from edgespec.models.gguf.latent import LatentReader
 from edgespec.models.gguf.mamba import GraniteHybridReader, NemotronReader
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.gguf.tokenizer import tokenizer_files
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
     from edgespec.models.gguf.encodings import Encoding
 
 _READERS = {
+    "deepseek2": LatentReader,
     "gemma4": Gemma4Reader,
     "granitehybrid": GraniteHybridReader,
     "lfm2": Lfm2Reader,
+    "lfm2moe": Lfm2Reader,
+    "mistral4": LatentReader,
     "nemotron_h": NemotronReader,
     "qwen35": Qwen35Reader,
+    "qwen35moe": Qwen35Reader,
 }
 _UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
 _TEMPLATE = "tokenizer.chat_template"
@@ -69,7 +74,7 @@ def open_gguf(path: Path) -> Opened:
     if sampling := gguf_sampling(metadata):
         files["generation_config.json"] = json.dumps(sampling)
     config = Fields(reader.config(vocabulary.ends()), str(path))
-    tensors = GgufTensors(str(path), header.entries, naming, reader.columns())
+    tensors = GgufTensors(str(path), header.entries, naming, reader.layers, reader.columns())
     return Opened(
         config,
         Parts(tensors, reader.rows(tensors)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.models.entries import Entries, read_bytes
-from edgespec.models.gguf.names import EXPERT, FACTORS
+from edgespec.models.gguf.names import BOTH, FACTORS, NUMBER
 from edgespec.models.parts import Part
 from edgespec.models.rope import rotation_order
 from edgespec.models.tensors import check_rows
@@ -27,7 +27,9 @@ _TURNED = (".self_attn.q_proj.weight", ".self_attn.q_proj.bias",
            ".self_attn.k_proj.weight", ".self_attn.k_proj.bias")  # fmt: skip
 _CONVOLUTIONS = (".conv.conv.weight", ".conv1d.weight")
 _FLAT = (".A_log", ".D", ".mamba.norm.weight", ".mixer.norm.weight")  # by head, and by group
+_NORMS = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
 _STORED_NORM = ".linear_attn.norm.weight"  # to which nothing was added
+_SHARE = ".shared_expert_gate.weight"
 _MOST_EXPERTS = 2**12
 
 
@@ -38,6 +40,7 @@ class GgufTensors(Entries["Entry"]):
         place: The file, for messages.
         entries: All tensors by their names in the file.
         naming: The file's architecture.
+        layers: Number of the model's layers.
         columns: The order of the stored columns of some matrices, by their names in transformers:
             [width] numbers of columns.
     """
@@ -47,9 +50,10 @@ class GgufTensors(Entries["Entry"]):
         place: str,
         entries: Mapping[str, Entry],
         naming: Naming,
+        layers: int,
         columns: Mapping[str, NDArray[np.int64]],
     ) -> None:
-        super().__init__(place, dict(_translated(entries, naming)))
+        super().__init__(place, dict(_translated(entries, naming, layers)))
         self._naming = naming
         self._columns = columns
 
@@ -66,7 +70,7 @@ class GgufTensors(Entries["Entry"]):
         stored = self._stored(name, start, stop)
         values = self.entry(name).encoding.decode(stored).reshape(-1, *self.shape(name)[1:])
         offset = self._naming.norm_offset
-        if offset and name.endswith("norm.weight") and not name.endswith(_STORED_NORM):
+        if offset and name.endswith(_NORMS) and not name.endswith(_STORED_NORM):
             values -= np.float32(offset)
         if name.endswith(".A_log"):  # stored as the decay itself
             with np.errstate(all="ignore"):
@@ -130,26 +134,39 @@ def turned_back(tensors: TensorSource, head_dim: int) -> dict[str, Part]:
     return parts
 
 
-def _translated(entries: Mapping[str, Entry], naming: Naming) -> Iterator[tuple[str, Entry]]:
+def _translated(
+    entries: Mapping[str, Entry], naming: Naming, layers: int
+) -> Iterator[tuple[str, Entry]]:
     """Yields names and places of tensors as transformers has them."""
     for stored, entry in entries.items():
-        name, shape = naming.translated(stored), entry.shape
         if stored in FACTORS:  # part of the config
             continue
-        # Experts lie one behind the other, each as a matrix or bias of its own would.
+        name, shape = naming.translated(stored, layers), entry.shape
+        # Experts, or heads, lie one behind the other, each as a matrix or bias of its own would.
         fits = len(shape) == 3 or (len(shape) == 2 and entry.encoding.block == 1)
-        if EXPERT in name and name != stored and fits and shape[0] <= _MOST_EXPERTS:
-            nbytes = entry.nbytes // shape[0]
-            for expert in range(shape[0]):
-                own = name.replace(EXPERT, EXPERT.format(expert))
-                start = entry.start + expert * nbytes
-                yield own, replace(entry, shape=shape[1:], start=start, nbytes=nbytes)
+        if NUMBER in name and name != stored and fits and shape[0] <= _MOST_EXPERTS:
+            yield from _experts(name, entry)
         elif name.endswith(_CONVOLUTIONS) and len(shape) == 2:
             yield name, replace(entry, shape=(shape[0], 1, shape[1]))
         elif name.endswith(_FLAT):
             yield name, replace(entry, shape=(math.prod(shape),))
+        elif name.endswith(_SHARE) and len(shape) == 1:
+            yield name, replace(entry, shape=(1, *shape))
         else:
             yield name, entry
+
+
+def _experts(name: str, entry: Entry) -> Iterator[tuple[str, Entry]]:
+    """Yields the matrices or biases of each expert; of a stack of gates above ups, both."""
+    (count, rows, *width), kinds = entry.shape, [name]
+    if BOTH in name and rows % 2 == 0:
+        kinds = [name.replace(BOTH, each) for each in ("gate_proj", "up_proj")]
+    rows, nbytes = rows // len(kinds), entry.nbytes // count // len(kinds)
+    for expert in range(count):
+        for number, kind in enumerate(kinds):
+            start = entry.start + (expert * len(kinds) + number) * nbytes
+            own = replace(entry, shape=(rows, *width), start=start, nbytes=nbytes)
+            yield kind.replace(NUMBER, str(expert)), own
 
 
 def _in_one_piece(order: NDArray[np.int64], size: int) -> bool:

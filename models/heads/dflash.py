@@ -6,7 +6,7 @@ what the token before tells, and how far the block can be trusted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.config import ModelConfig
@@ -116,12 +116,6 @@ def _form(fields: Fields) -> str:
     return DFLASH if fields.get(_GROUPS[0]) is not None else ""
 
 
-class _Layers(Qwen3):
-    """The layers, which have those of Qwen3 in all that they do not read."""
-
-    layers: ClassVar[str] = "layers"
-
-
 class _Reader:
     """Builds the description of a block drafter from its config.
 
@@ -146,7 +140,7 @@ class _Reader:
         """Returns the description."""
         config, fields, hidden = self._config, self._fields, self._config.hidden_size
         self._check()
-        model, taps = _Layers(config), self._taps()
+        model, taps = Qwen3(config, "layers"), self._taps()
         outputs = fields.integer("draft_vocab_size", config.vocab_size)
         whole = outputs == config.vocab_size
         anchored = fields.get("sample_from_anchor")
@@ -189,7 +183,7 @@ class _Reader:
         if config.recurrent:
             raise layer.unsupported("layer_types", "use a draft head that attends in every layer")
 
-    def _layer(self, model: _Layers, index: int) -> BlockLayer:
+    def _layer(self, model: Qwen3, index: int) -> BlockLayer:
         fields, attention = self._fields, model.attention(index)
         # Of layers with a window, a row sees no later row of its block by default.
         causal = attention.window is not None and not fields.flag("sliding_window_non_causal")

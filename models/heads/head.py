@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.models.layers import Attention, Compound, Linear, Mlp, Norm, Shapes
+from edgespec.models.layers import Attention, Compound, Linear, Mlp, MlpAndMoe, Moe, Norm, Shapes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ class HeadLayer(Compound):
             2024), which mixes both rows; None: both are read side by side, as in EAGLE-3.
         norm_before_residual: whether the residual stream begins with the normalized hidden row.
         attention: its input is [2 * hidden], or [hidden] with a gate or an entry.
-        mlp: the MLP.
+        mlp: the MLP, or a mixture of experts.
         entry: [2 * hidden] to [hidden]: makes of both rows the one with which the residual stream
             begins, and which attention reads, as in MTP; None: see above.
     """
@@ -63,7 +63,7 @@ class HeadLayer(Compound):
     gate: Linear | None
     norm_before_residual: bool
     attention: Attention
-    mlp: Mlp
+    mlp: Mlp | Moe | MlpAndMoe
     entry: Linear | None = None
 
 

@@ -1,4 +1,4 @@
-"""Reads the draft head that a Qwen3.5 checkpoint holds beside the model, in tensors named `mtp.*`.
+"""Reads the draft head that a checkpoint holds beside the model, in tensors named `mtp.*`.
 
 Multi-token prediction (DeepSeek-AI, DeepSeek-V3, 2024): the row that the target's last norm gives
 for a position and the embedding of the token after it, each normalized, become one row by a
@@ -10,18 +10,18 @@ target's row. As vLLM and SGLang compute it.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.models.checkpoint import load_checkpoint
-from edgespec.models.families.qwen3_5 import Qwen3_5
+from edgespec.models.checkpoint import ARCHITECTURES, load_checkpoint
 from edgespec.models.fields import Fields
 from edgespec.models.heads.dflash import is_block_head, load_block_head
 from edgespec.models.heads.eagle3 import load_eagle3
 from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
 from edgespec.models.layers import Linear
+from edgespec.models.named import SUFFIX
 from edgespec.models.tensors import check_shapes
 
 if TYPE_CHECKING:
@@ -29,28 +29,35 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.models.checkpoint import Checkpoint
+    from edgespec.models.families.llama import Llama
+    from edgespec.models.tensors import TensorSource
 
 MTP = "mtp"
 """Name of this form of a head."""
 
-_MODEL_TYPES = ("qwen3_5", "qwen3_5_text")
+_MODEL_TYPES = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
 _PREFIX = f"{MTP}."
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a path is the checkpoint of a family whose checkpoints may hold a head."""
+    """Whether a path is the checkpoint of a family whose checkpoints may hold a head, or GGUF."""
+    if path.suffix == SUFFIX:
+        return path.is_file()
     config = path / "config.json"
     return config.is_file() and Fields.read(config).get("model_type") in _MODEL_TYPES
 
 
 def holds_head(path: Path) -> bool:
-    """Whether a checkpoint holds a head.
+    """Whether a checkpoint holds a head that can be read.
 
     Raises:
         UnsupportedModelError: The checkpoint needs something that is not implemented.
         CheckpointError: It is damaged or inconsistent.
     """
-    return is_checkpoint(path) and bool(_names(load_checkpoint(path)))
+    if not is_checkpoint(path):
+        return False
+    checkpoint = load_checkpoint(path)
+    return checkpoint.config.model_type in _MODEL_TYPES and bool(_names(checkpoint.tensors))
 
 
 def load_mtp(path: Path, target: TargetSizes) -> HeadCheckpoint:
@@ -61,8 +68,7 @@ def load_mtp(path: Path, target: TargetSizes) -> HeadCheckpoint:
         CheckpointError: It is missing, damaged, inconsistent, or of another target.
     """
     checkpoint = load_checkpoint(path)
-    names = _names(checkpoint)
-    if not names:
+    if not _names(checkpoint.tensors):
         raise CheckpointError(
             f"{path} has no tensors {_PREFIX}*, which a draft head consists of: download the "
             "original checkpoint, since tools that write checkpoints anew leave the head out"
@@ -70,9 +76,9 @@ def load_mtp(path: Path, target: TargetSizes) -> HeadCheckpoint:
     _check_config(checkpoint.config.fields)
     _check_target(checkpoint, target)
     config = replace(checkpoint.config, num_layers=1, recurrent=frozenset(), windows=(None,))
-    model = _Layer(config)
+    model = ARCHITECTURES[config.model_type](config, f"{_PREFIX}layers")
     head, tensors = _head(model, checkpoint), model.arranged(checkpoint.tensors)
-    unknown = sorted(names - head.tensors().keys())
+    unknown = sorted(_names(tensors) - head.tensors().keys())
     if unknown:
         raise UnsupportedModelError(
             f"{tensors.place(unknown[0])}: {unknown[0]} belongs to no part of a draft head that is "
@@ -82,14 +88,8 @@ def load_mtp(path: Path, target: TargetSizes) -> HeadCheckpoint:
     return HeadCheckpoint(path, head, tensors, np.arange(target.tokens, dtype=np.int64))
 
 
-class _Layer(Qwen3_5):
-    """The layer of the head, one of the family's own that attend."""
-
-    layers: ClassVar[str] = f"{_PREFIX}layers"
-
-
-def _names(checkpoint: Checkpoint) -> frozenset[str]:
-    return frozenset(name for name in checkpoint.tensors.names if name.startswith(_PREFIX))
+def _names(tensors: TensorSource) -> frozenset[str]:
+    return frozenset(name for name in tensors.names if name.startswith(_PREFIX))
 
 
 def _check_config(fields: Fields) -> None:
@@ -114,7 +114,7 @@ def _check_target(checkpoint: Checkpoint, target: TargetSizes) -> None:
             raise fields.invalid(name, f"must be the target's, {theirs}: the head is another's")
 
 
-def _head(model: _Layer, checkpoint: Checkpoint) -> Head:
+def _head(model: Llama, checkpoint: Checkpoint) -> Head:
     decoder, hidden = checkpoint.decoder, checkpoint.decoder.hidden_size
     return Head(
         architecture=MTP,
@@ -127,7 +127,7 @@ def _head(model: _Layer, checkpoint: Checkpoint) -> Head:
             gate=None,
             norm_before_residual=False,
             attention=model.attention(0),
-            mlp=model.mlp(0),
+            mlp=model.feed_forward(0),
             entry=Linear(f"{_PREFIX}fc.weight", 2 * hidden, hidden),
         ),
         norm=model.norm(f"{_PREFIX}norm", hidden),

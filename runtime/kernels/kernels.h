@@ -57,7 +57,7 @@ struct Gate {
 };
 
 constexpr int BlockPositions = 64;
-constexpr int MostHeadDim = 512;
+constexpr int MostHeadDim = 640;
 
 enum class CacheType : int { F32, F16, I8 };
 

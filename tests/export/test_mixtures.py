@@ -70,6 +70,40 @@ def test_bundles_keep_the_numbers_of_mxfp4(published, tmp_path):
     assert native.formats["mxfp4"] == sum(sizes)
 
 
+@pytest.mark.parametrize("architecture", ["glm4_moe_lite", "mistral4", "qwen3_5_moe_text"])
+def test_experts_may_lie_in_stacks(tmp_path, architecture):
+    """As published files hold them, and not as transformers saves them."""
+    made(tmp_path, architecture)
+    original, file = load_checkpoint(tmp_path), tmp_path / "model.safetensors"
+    expected = {name: original.tensors.read(name) for name in original.decoder.tensors()}
+    tensors, layers = load_file(file), range(len(original.decoder.layers))
+    names = (f"model.layers.{layer}.mlp.experts" for layer in layers)
+    for name in (each for each in names if f"{each}.0.down_proj.weight" in tensors):
+        for kinds, stack in ((("gate", "up"), "gate_up_proj"), (("down",), "down_proj")):
+            own = [
+                np.concatenate([tensors.pop(f"{name}.{n}.{kind}_proj.weight") for kind in kinds])
+                for n in range(8)
+            ]
+            tensors[f"{name}.{stack}"] = np.stack(own)
+    save_file(tensors, file, {"format": "pt"})
+    found = load_checkpoint(tmp_path)
+    assert found.decoder.layers == original.decoder.layers
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found.tensors.read(name), values)
+
+
+@needs_library
+@pytest.mark.parametrize("architecture", ["glm4_moe_lite", "qwen3_5_moe_text"])
+def test_matrices_of_all_experts_or_heads_get_8_bits_together(tmp_path, cli, architecture):
+    model = made(tmp_path / "checkpoint", architecture)
+    done = cli("export", tmp_path / "checkpoint", "-o", tmp_path / "bundle")
+    assert done.code == 0, done.err
+    formats = bundles.load(tmp_path / "bundle").target.native.formats
+    assert formats.keys() >= {"q4_0", "q8_0"}
+    found = logits_of_bundle(tmp_path / "bundle", PROMPT[:50])[-1]
+    assert distance(found, reference(model, PROMPT[:50])) < 0.4
+
+
 def test_rows_of_an_expert_are_the_same_however_many_are_read(published):
     tensors = load_checkpoint(published[0]).tensors
     name = "model.layers.1.mlp.experts.5.up_proj.weight"

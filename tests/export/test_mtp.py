@@ -8,9 +8,11 @@ import pytest
 import torch
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
 from commandline import fails
+from ggufs import write_gguf
 from head_rows import SAME, attached, check_rows, features_of_target, with_features
 from mtp import MtpReference, add_tensors, normed_rows, write_mtp
 from nodes import needs_library
+from numpy.testing import assert_allclose
 from parity import PROMPT, distance
 from safetensors.torch import load_file, save_file
 
@@ -20,14 +22,14 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import load_checkpoint
 from edgespec.models.heads.head import TargetSizes
-from edgespec.models.heads.mtp import load_head
+from edgespec.models.heads.mtp import holds_head, load_head
 
 FAMILY = "qwen3_5_text"
 TEXT = PROMPT[:60]
 
 
-def checkpoint(folder, **changes):
-    model = make_checkpoint(folder, FAMILY, **changes)
+def checkpoint(folder, family=FAMILY, **changes):
+    model = make_checkpoint(folder, family, **changes)
     write_tokenizer(folder, 331)
     return model, write_mtp(folder, model.config)
 
@@ -40,10 +42,12 @@ def head_of(folder):
 
 
 @needs_library
-@pytest.mark.parametrize("tied", [False, True])
-def test_the_head_computes_what_its_definition_says(tmp_path, tied):
+@pytest.mark.parametrize(
+    ("family", "tied"), [(FAMILY, False), (FAMILY, True), ("qwen3_5_moe_text", False)]
+)
+def test_the_head_computes_what_its_definition_says(tmp_path, family, tied):
     """Rows of the text read the target's rows, and two levels of a tree the head's own."""
-    model, weights = checkpoint(tmp_path / "checkpoint", tie_word_embeddings=tied)
+    model, weights = checkpoint(tmp_path / "checkpoint", family, tie_word_embeddings=tied)
     export_bundle(tmp_path / "checkpoint", tmp_path / "b", None, ExportOptions(precision="fp32"))
     opened = attached(tmp_path / "b", tmp_path / "bundle", tmp_path / "checkpoint")
     fused, features = normed_rows(model, TEXT[:-1]), features_of_target(opened, TEXT)[:-1]
@@ -52,7 +56,7 @@ def test_the_head_computes_what_its_definition_says(tmp_path, tied):
     head = with_features(opened, DRAFT)
     check_rows(head, MtpReference(weights, model), TEXT, features, fused)
     # Embedding and output projection are the target's.
-    own = sum(each.numel() for each in weights.values() if each.dim() == 2)
+    own = sum(each.numel() for each in weights.values() if each.dim() > 1)
     assert sum(opened.draft.native.formats.values()) == own
 
 
@@ -109,6 +113,24 @@ def test_the_head_of_a_model_that_reads_pictures_is_read(tmp_path):
     assert found.head == expected.head
     for name in expected.head.tensors():
         assert (found.tensors.read(name) == expected.tensors.read(name)).all()
+
+
+@pytest.mark.parametrize("family", [FAMILY, "qwen3_5_moe_text"])
+def test_the_head_of_a_gguf_file_is_read(tmp_path, family):
+    checkpoint(tmp_path / "folder", family)
+    file = tmp_path / "file.gguf"
+    place = "qwen35" if family == FAMILY else "qwen35moe"
+    drafting = {f"{place}.block_count": 4, f"{place}.nextn_predict_layers": 1}
+    write_gguf(tmp_path / "folder", file, **drafting)
+    expected, found = head_of(tmp_path / "folder"), head_of(file)
+    assert holds_head(file)
+    assert found.head == expected.head
+    for name in expected.head.tensors():
+        assert_allclose(found.tensors.read(name), expected.tensors.read(name), atol=3e-7)
+    write_gguf(tmp_path / "folder", file, **{**drafting, f"{place}.block_count": 5,
+                                             f"{place}.nextn_predict_layers": 2})  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match=r"mtp_num_hidden_layers=2.*one layer"):
+        head_of(file)
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,13 @@ FULL_PRECISION = {
     "gemma3_text-window-beyond-the-context": {"sliding_window": 4096, "layer_types": MIXED},
     "olmo2": {},
     "lfm2": {},
+    "lfm2_moe": {},
+    "lfm2_moe-no-bias-not-normalized": {
+        "use_expert_bias": False, "norm_topk_prob": False, "num_experts_per_tok": 1,
+        "num_dense_layers": 0, "routed_scaling_factor": 1.0,
+    },
+    "qwen3_5_moe_text": {},
+    "qwen3_5_moe_text-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16},
     "qwen3_5_text": {},
     "lfm2-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16, "conv_L_cache": 4},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
@@ -137,6 +144,15 @@ FULL_PRECISION = {
         "rope_parameters": {**PLAIN_ROPE, "partial_rotary_factor": 1.0},
     },
     "glm4-tied": {"attention_bias": False, "tie_word_embeddings": True},
+    "glm4_moe_lite": {},
+    "glm4_moe_lite-latents-of-512": {
+        "kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 64, "num_hidden_layers": 1,
+    },
+    "glm4_moe_lite-no-latent-queries-half-split-biases-bf16": {
+        "q_lora_rank": None, "rope_interleave": False, "attention_bias": True,
+        "n_shared_experts": 2, "v_head_dim": 32, "dtype": torch.bfloat16,
+    },
+    "mistral4": {},
     "hunyuan_v1_dense-biases-alpha": {
         "attention_bias": True, "num_key_value_heads": 2,
         "rope_parameters": {**DYNAMIC_ROPE, "alpha": 50.0},
@@ -194,7 +210,7 @@ def check_tree(found, model, text, same):
 def test_logits_are_those_of_transformers(full):
     """Of prompts, trees behind them, and two sequences in one pass, one a fork of the other."""
     model, bundle = full
-    sharp = model.config.model_type in ("gemma4_text", "gemma4_unified_text")
+    sharp = model.config.model_type.startswith("gemma4")
     states = any(each.state for each in bundle.target.native.recurrent)
     same = SAME_STATES if sharp or states else SAME
     text, tokens = Text(load(bundle)), PROMPT[:150]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from checkpoints import ARCHITECTURES, RECURRENT
+from checkpoints import ARCHITECTURES, RECURRENT, RECURRENT_MIXTURES
 from nodes import LIBRARY, needs_library
 from onnx import TensorProto
 from parity import SAME, distance, made
@@ -24,7 +24,8 @@ from edgespec.runtime.engines.native import NativeGraph
 
 pytestmark = needs_library
 
-FAMILIES = [*(each for each in ARCHITECTURES if each not in RECURRENT), "gemma4_experts"]
+STATES = RECURRENT + RECURRENT_MIXTURES
+FAMILIES = [*(each for each in ARCHITECTURES if each not in STATES), "gemma4_experts"]
 GEMMA_EXPERTS = {
     "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 96,
     "num_kv_shared_layers": 0,

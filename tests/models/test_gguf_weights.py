@@ -49,25 +49,29 @@ SIZES = {
     "gemma2": {**_GEMMA, "attn_logit_softcapping": 0.75, "final_logit_softcapping": 0.875},
     "gemma3_text": _GEMMA,  # seven layers, one of them without a window
     "gemma4_unified_text": {"num_hidden_layers": 7, "layer_types": None},
+    "glm4_moe_lite": {"routed_scaling_factor": 1.75, "num_key_value_heads": 4},
     "granite": _FACTORS,
     "granitemoe": _FACTORS,
     "granitemoehybrid": {**_FACTORS, "mamba_n_groups": 2},
     "lfm2": {"num_hidden_layers": 3},
+    "lfm2_moe": {"routed_scaling_factor": 1.0},
+    "mistral4": {"num_key_value_heads": 4},
     "nemotron_h": {"layer_norm_epsilon": 1e-5},
     "olmo3": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "olmoe": {"norm_topk_prob": False},
+    "qwen3_5_moe_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
     "qwen3_5_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 7},
 }  # fmt: skip
 # The last have no output projection.
-_NEVER_TIED, _ALWAYS_TIED = ("gpt_oss", "nemotron_h", "olmoe"), ("gemma2",)
+_NEVER_TIED, _ALWAYS_TIED = ("gpt_oss", "nemotron_h", "olmoe"), ("gemma2", "lfm2_moe")
 
 
 def close(name, architecture):
     """How far values may be off that a file does not hold as they were, but larger by 1."""
     if "A_log" in name:
         return 1e-6
-    one_more = architecture in ("gemma2", "gemma3_text", "qwen3_5_text") and "norm" in name
+    one_more = architecture.startswith(("gemma2", "gemma3", "qwen3_5")) and "norm" in name
     return 3e-7 if one_more else 0
 
 

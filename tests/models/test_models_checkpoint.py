@@ -154,3 +154,10 @@ def test_unusable_chat_template(tmp_path):
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(CheckpointError, match=r"chat_template\.jinja is not UTF-8"):
         load_checkpoint(tmp_path)
+
+
+def test_an_unknown_type_is_named_whatever_the_weights_are_in(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "newer"}))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"weights")
+    with pytest.raises(UnsupportedModelError, match="model_type='newer' is not supported"):
+        load_checkpoint(tmp_path)

@@ -22,6 +22,8 @@ from transformers import (
     Gemma4UnifiedTextConfig,
     Glm4Config,
     Glm4ForCausalLM,
+    Glm4MoeLiteConfig,
+    Glm4MoeLiteForCausalLM,
     GlmConfig,
     GlmForCausalLM,
     GptOssConfig,
@@ -36,12 +38,16 @@ from transformers import (
     HunYuanDenseV1ForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
+    Lfm2MoeConfig,
+    Lfm2MoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Ministral3Config,
     Ministral3ForCausalLM,
     MinistralConfig,
     MinistralForCausalLM,
+    Mistral4Config,
+    Mistral4ForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     NemotronHConfig,
@@ -58,6 +64,8 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -99,16 +107,19 @@ ARCHITECTURES = {
     "gemma4_unified_text": (Gemma4UnifiedTextConfig, Gemma4UnifiedForCausalLM),
     "glm": (GlmConfig, GlmForCausalLM),
     "glm4": (Glm4Config, Glm4ForCausalLM),
+    "glm4_moe_lite": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
     "gpt_oss": (GptOssConfig, GptOssForCausalLM),
     "granite": (GraniteConfig, GraniteForCausalLM),
     "granitemoe": (GraniteMoeConfig, GraniteMoeForCausalLM),
     "granitemoehybrid": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM),
     "hunyuan_v1_dense": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
     "lfm2": (Lfm2Config, Lfm2ForCausalLM),
+    "lfm2_moe": (Lfm2MoeConfig, Lfm2MoeForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
     "ministral": (MinistralConfig, MinistralForCausalLM),
     "ministral3": (Ministral3Config, Ministral3ForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
+    "mistral4": (Mistral4Config, Mistral4ForCausalLM),
     "nemotron_h": (NemotronHConfig, NemotronHForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
     "olmo3": (Olmo3Config, Olmo3ForCausalLM),
@@ -116,6 +127,7 @@ ARCHITECTURES = {
     "phi3": (Phi3Config, Phi3ForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_5_moe_text": (Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM),
     "qwen3_5_text": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
     "qwen3_vl_text": (Qwen3VLTextConfig, Qwen3VLForCausalLM),
@@ -124,9 +136,15 @@ ARCHITECTURES = {
 }
 
 RECURRENT = ("granitemoehybrid", "lfm2", "nemotron_h", "qwen3_5_text")
-"""Those with recurrent layers."""
+"""Those with recurrent layers and without experts."""
 
-MIXTURES = ("gpt_oss", "granitemoe", "olmoe", "qwen3_moe")
+RECURRENT_MIXTURES = ("lfm2_moe", "qwen3_5_moe_text")
+"""Those with both."""
+
+MIXTURES = (
+    "glm4_moe_lite", "gpt_oss", "granitemoe", "mistral4", "olmoe", "qwen3_moe",
+    *RECURRENT_MIXTURES,
+)  # fmt: skip
 """The architectures whose layers are mixtures of experts."""
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
@@ -156,6 +174,24 @@ _EXPERTS: dict[str, Any] = {
     "norm_topk_prob": True,
 }
 
+# Attention to latents; values are larger than queries and keys without what is rotated.
+_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4, "q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 32, "head_dim": 32, "v_head_dim": 48, "n_routed_experts": 8,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 96,
+}  # fmt: skip
+
+# Of Qwen3.5: linear attention around the other.
+_DELTA: dict[str, Any] = {
+    "num_hidden_layers": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_key_head_dim": 16, "linear_value_head_dim": 8, "num_key_value_heads": 2,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 2, 2],
+    },
+}  # fmt: skip
+
 # What a family's two layers need so that all that is special in it matters.
 SPECIAL: dict[str, dict[str, Any]] = {
     "exaone4": {"sliding_window": 40, "layer_types": _MIXED},
@@ -176,6 +212,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
+    "glm4_moe_lite": {**_LATENT, "routed_scaling_factor": 1.8},
     "granite": {
         "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4,
         "logits_scaling": 0.6,
@@ -194,6 +231,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
         "block_multiple_of": 32, "norm_eps": 1e-5,
     },
+    "lfm2_moe": {
+        "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
+        "num_dense_layers": 1, "norm_eps": 1e-5, "routed_scaling_factor": 1.5, **_EXPERTS,
+    },
     "ministral": {"sliding_window": 40, "layer_types": _MIXED},
     "ministral3": {
         "rope_parameters": {
@@ -203,6 +244,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
         },
     },
     "mistral": {"sliding_window": None},
+    "mistral4": {
+        **_LATENT, "head_dim": 64, "first_k_dense_replace": 1, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 512,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
     "nemotron_h": {
         "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba"],
         "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 3, "ssm_state_size": 24,
@@ -222,15 +270,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "pad_token_id": 0,
         "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75},
     },
-    "qwen3_5_text": {
-        "num_hidden_layers": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-        "linear_key_head_dim": 16, "linear_value_head_dim": 8, "num_key_value_heads": 2,
-        "rope_parameters": {
-            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
-            "mrope_section": [2, 2, 2],
-        },
-    },
+    "qwen3_5_moe_text": {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 64},
+    "qwen3_5_text": _DELTA,
     "qwen3_vl_text": {
         "rope_parameters": {
             "rope_type": "default", "rope_theta": 1e6, "mrope_section": [6, 3, 3],
@@ -300,6 +341,8 @@ def make_checkpoint(
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
                 buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.6)
+            elif name.endswith(("expert_bias", "e_score_correction_bias")):
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
     model.to(dtype).save_pretrained(path, max_shard_size=max_shard_size)
     # Read back, because casting a model rounds its RoPE frequencies too, which no file holds.
     return model_class.from_pretrained(path, dtype=torch.float32).eval()

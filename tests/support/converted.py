@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 Values = np.ndarray[Any, np.dtype[np.float32]]
 
-_EXPERT = re.compile(r"(.+\.mlp\.experts\.)(\d+)\.(\w+_proj\.weight)")
+_EXPERT = re.compile(r"(.+\.\w+\.experts\.)(\d+)\.(\w+\.weight)")
+_NEXTN = {
+    "fc": "eh_proj", "norm": "shared_head_norm", "pre_fc_norm_embedding": "enorm",
+    "pre_fc_norm_hidden": "hnorm",
+}  # fmt: skip
 _TURNED = ("granite", "granitehybrid", "granitemoe", "llama", "mistral3", "smollm3")
 _V_ROWS = ("in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
 
@@ -27,8 +31,9 @@ def converted(
         tensors: The checkpoint's tensors.
         config: Its config.json.
     """
-    experts = dict[str, dict[int, Values]]()
-    for name, values in tensors.items():
+    experts, last = dict[str, dict[int, Values]](), config.get("num_hidden_layers")
+    for own_name, values in tensors.items():
+        name = own_name.replace("mtp.layers.0", f"model.layers.{last}")
         match = _EXPERT.fullmatch(name)
         if match is not None:
             experts.setdefault(match[1] + match[3], {})[int(match[2])] = values
@@ -37,6 +42,18 @@ def converted(
         elif name.endswith((".router.scale", ".per_expert_scale")):
             block, place = name.split(".")[2], "gate_inp" if "router.scale" in name else "down_exps"
             yield f"blk.{block}.ffn_{place}.scale", values
+        elif name.startswith("mtp."):
+            stem = name.removeprefix("mtp.").removesuffix(".weight")
+            yield f"blk.{last}.nextn.{_NEXTN[stem]}.weight", values + (values.ndim == 1)
+        elif "kv_b_proj" in name:
+            heads, still = config["num_attention_heads"], config["qk_nope_head_dim"]
+            both = values.reshape(heads, -1, values.shape[1])
+            yield name.replace("kv_b_proj", "k_b_proj"), both[:, :still].swapaxes(1, 2)
+            yield name.replace("kv_b_proj", "v_b_proj"), both[:, still:]
+        elif name.endswith(".shared_expert_gate.weight"):
+            yield name, values[0]
+        elif ".mlp.experts." in name and kind != "gpt-oss":
+            yield f"{name}.weight", values
         elif ".mlp.experts." in name:
             yield from _apart(name, values)
         elif ".input_linear" in name or ".output_linear" in name:
@@ -44,10 +61,13 @@ def converted(
         else:
             own = name.replace(".mixer.dt_bias", ".mixer.dt.bias")
             own = own.replace(".dt_bias", ".dt_proj.bias")
+            own = own.replace("correction_bias", "correction")
+            own += ".bias" if own.endswith(("expert_bias", "e_score_correction")) else ""
             own += ".weight" if own.endswith(("sinks", "layer_scalar")) else ""
             yield own, _stored(kind, name, values, config)
     for name, each in experts.items():
-        yield name, np.stack([each[number] for number in sorted(each)])
+        own = name.removeprefix("model.") if ".feed_forward." in name else name
+        yield own, np.stack([each[number] for number in sorted(each)])
 
 
 def _apart(name: str, values: Values) -> Iterator[tuple[str, Values]]:
@@ -87,7 +107,7 @@ def _stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Val
         return (-np.exp(values) if name.endswith("A_log") else values)[:, None]
     if ".linear_attn." in name:
         return _tiled(name, -np.exp(values) if name.endswith("A_log") else values, config)
-    one_more = kind in ("gemma2", "gemma3", "qwen35") and name.endswith("norm.weight")
+    one_more = kind.startswith(("gemma2", "gemma3", "qwen35")) and name.endswith("norm.weight")
     return values + 1 if one_more else values
 
 

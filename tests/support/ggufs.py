@@ -24,15 +24,18 @@ KINDS = {
     "gemma4_text": gguf.MODEL_ARCH.GEMMA4,
     "gemma4_unified_text": gguf.MODEL_ARCH.GEMMA4,
     "glm4": gguf.MODEL_ARCH.GLM4,
+    "glm4_moe_lite": gguf.MODEL_ARCH.DEEPSEEK2,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "granite": gguf.MODEL_ARCH.GRANITE,
     "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
     "granitemoehybrid": gguf.MODEL_ARCH.GRANITE_HYBRID,
     "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
     "lfm2": gguf.MODEL_ARCH.LFM2,
+    "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
     "llama": gguf.MODEL_ARCH.LLAMA,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "mistral": gguf.MODEL_ARCH.LLAMA,
+    "mistral4": gguf.MODEL_ARCH.MISTRAL4,
     "nemotron_h": gguf.MODEL_ARCH.NEMOTRON_H,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
     "olmo3": gguf.MODEL_ARCH.OLMO2,
@@ -40,6 +43,7 @@ KINDS = {
     "phi3": gguf.MODEL_ARCH.PHI3,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,
     "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
     "qwen3_vl_text": gguf.MODEL_ARCH.QWEN3VL,
@@ -69,6 +73,8 @@ _INTEGERS = {
     "expert_count": "num_experts",
     "expert_used_count": "num_experts_per_tok",
     "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    "leading_dense_block_count": "num_dense_layers",
     "shortconv.l_cache": "conv_L_cache",
     "ssm.conv_kernel": "linear_conv_kernel_dim",
     "ssm.state_size": "linear_key_head_dim",
@@ -115,7 +121,8 @@ def write_gguf(
     for key, value in {**_numbers(name, config), **_vocabulary(folder), **metadata}.items():
         _add(writer, key, value)
     tensors = SafetensorsFolder(folder)
-    names = gguf.get_tensor_name_map(kind, _numbers(name, config)[f"{name}.block_count"])
+    layers = _numbers(name, config)[f"{name}.block_count"]
+    names = gguf.get_tensor_name_map(kind, layers + 1)  # and a draft head
     read = {
         each: tensors.read(each)
         for each in sorted(tensors.names)
@@ -180,12 +187,17 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         if config["model_type"] in ("exaone4", "olmo3"):
             pattern = [each == "sliding_attention" for each in config["layer_types"]]
             numbers["attention.sliding_window_pattern"] = pattern
-    if config["model_type"] == "lfm2":
+    if config["model_type"] in ("lfm2", "lfm2_moe"):
         heads = config["num_key_value_heads"]
         kinds = config["layer_types"]
         numbers["attention.head_count_kv"] = [heads * (each != "conv") for each in kinds]
+    if config["model_type"] == "lfm2":
         width, multiple = 2 * config["intermediate_size"] // 3, config["block_multiple_of"]
         numbers["feed_forward_length"] = multiple * -(-width // multiple)
+    if config["model_type"] == "lfm2_moe":
+        numbers["expert_gating_func"] = 2
+    if config.get("kv_lora_rank"):
+        numbers |= _latent(config)
     if config["model_type"] == "granitemoehybrid":
         recurrent = [each == "linear_attention" for each in config["layer_types"]]
         numbers |= {
@@ -219,7 +231,7 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
             "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
             "ssm.time_step_rank": config["mamba_num_heads"],
         }  # fmt: skip
-    if config["model_type"] == "qwen3_5_text":
+    if config["model_type"] in ("qwen3_5_text", "qwen3_5_moe_text"):
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
         recurrent = [each == "linear_attention" for each in config["layer_types"]]
@@ -227,6 +239,28 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
     if kind == "gemma4":
         numbers |= _gemma4(config, ropes)
     return {f"{kind}.{name}": value for name, value in numbers.items() if value is not None}
+
+
+def _latent(config: dict[str, Any]) -> dict[str, Any]:
+    """Sizes of attention to latents, and experts by DeepSeek's names."""
+    latent, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    kinds = config.get("mlp_layer_types", [])
+    return {
+        "rope.dimension_count": turned,
+        "attention.head_count_kv": 1,
+        "attention.q_lora_rank": config["q_lora_rank"],
+        "attention.kv_lora_rank": latent,
+        "attention.key_length": latent + turned,
+        "attention.value_length": latent,
+        "attention.key_length_mla": config["qk_nope_head_dim"] + turned,
+        "attention.value_length_mla": config["v_head_dim"],
+        "expert_count": config["n_routed_experts"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_weights_scale": config["routed_scaling_factor"],
+        "expert_weights_norm": config["norm_topk_prob"],
+        "expert_gating_func": 2 if kinds else 1,
+        "leading_dense_block_count": kinds.count("dense") or config.get("first_k_dense_replace"),
+    }
 
 
 def _gemma4(config: dict[str, Any], ropes: dict[str, Any]) -> dict[str, Any]:
@@ -267,8 +301,9 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         scaling["attn_factor"] = math.sqrt(1 + math.log(stretch) / math.log(original))
         scaling["original_context_length"] = original
     found = {f"rope.scaling.{name}": value for name, value in scaling.items()}
-    if config["model_type"] == "ministral3":
-        found["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
+    if config["model_type"] in ("ministral3", "mistral4"):
+        scale, told = rope["mscale_all_dim"], "rope.scaling.yarn_log_multiplier"
+        found[told] = scale / 10 if scale and config["model_type"] == "mistral4" else scale
         found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
     return found
 

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from head_parts import attended, continuations, repeatable, rms, teach, turned
 from safetensors.torch import load_file, save_file
-from torch.nn.functional import silu
+from torch.func import functional_call
+from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5MLP
+from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeSparseMoeBlock
 
 Weights = dict[str, torch.Tensor]
 
 
 def write_mtp(folder: Path, config: Any, seed: int = 3) -> Weights:
     """Adds a random head to a saved checkpoint with a transformers config; returns its tensors."""
-    hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+    hidden, dim = config.hidden_size, config.head_dim
     heads, kv = config.num_attention_heads * dim, config.num_key_value_heads * dim
     layer = "mtp.layers.0"
     shapes = {
@@ -24,9 +26,6 @@ def write_mtp(folder: Path, config: Any, seed: int = 3) -> Weights:
         f"{layer}.self_attn.k_proj": (kv, hidden),
         f"{layer}.self_attn.v_proj": (kv, hidden),
         f"{layer}.self_attn.o_proj": (hidden, heads),
-        f"{layer}.mlp.gate_proj": (inner, hidden),
-        f"{layer}.mlp.up_proj": (inner, hidden),
-        f"{layer}.mlp.down_proj": (hidden, inner),
         f"{layer}.self_attn.q_norm": (dim,),
         f"{layer}.self_attn.k_norm": (dim,),
         f"{layer}.input_layernorm": (hidden,),
@@ -35,13 +34,23 @@ def write_mtp(folder: Path, config: Any, seed: int = 3) -> Weights:
         "mtp.pre_fc_norm_hidden": (hidden,),
         "mtp.norm": (hidden,),
     }
+    shapes = {f"{name}.weight": shape for name, shape in shapes.items()}
+    for name, each in feed_forward(config).named_parameters():
+        shapes[f"{layer}.mlp.{name}"] = tuple(each.shape)
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in shapes.items():
-        scale = shape[1] ** -0.5 if len(shape) == 2 else 0.2
-        weights[f"{name}.weight"] = torch.randn(shape, generator=generator) * scale
+        scale = shape[-1] ** -0.5 if len(shape) > 1 else 0.2
+        weights[name] = torch.randn(shape, generator=generator) * scale
     add_tensors(folder, weights)
     return weights
+
+
+def feed_forward(config: Any) -> torch.nn.Module:
+    """Returns what follows attention in a layer, as transformers has it."""
+    if getattr(config, "num_experts", 0):
+        return Qwen3_5MoeSparseMoeBlock(config)
+    return Qwen3_5MLP(config, config.intermediate_size)
 
 
 def add_tensors(folder: Path, tensors: Weights) -> None:
@@ -81,7 +90,7 @@ class MtpReference:
     def __init__(self, weights: Weights, model: Any) -> None:
         short = {name.removeprefix("mtp."): each for name, each in weights.items()}
         self.weights = {name.removeprefix("layers.0."): each for name, each in short.items()}
-        self.config = model.config
+        self.config, self.feed_forward = model.config, feed_forward(model.config)
         self.embedding = model.get_input_embeddings().weight.data
         self.lm_head = model.lm_head.weight.data
         self.ids = torch.arange(len(self.lm_head))
@@ -105,8 +114,8 @@ class MtpReference:
         x = self.norm(stream, "input_layernorm")
         stream = stream + self.attend(x, positions, sees)
         x = self.norm(stream, "post_attention_layernorm")
-        gate = silu(x @ w["mlp.gate_proj.weight"].T)
-        stream = stream + (gate * (x @ w["mlp.up_proj.weight"].T)) @ w["mlp.down_proj.weight"].T
+        own = {name[4:]: each for name, each in w.items() if name.startswith("mlp.")}
+        stream = stream + functional_call(self.feed_forward, own, x[None])[0]
         output = self.norm(stream, "norm")
         return output @ self.lm_head.T, output
 

@@ -1,0 +1,62 @@
+"""GLM-4 MoE lite, as GLM-4.7-Flash: attention to latents, and mixtures of experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.latent import Latent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.fields import Fields
+    from edgespec.models.layers import Moe
+
+
+class Glm4MoeLite(Latent):
+    """A model with latents whose experts are chosen by sigmoids and a bias of each."""
+
+    models: ClassVar[str] = "GLM-4.7-Flash"
+    defaults: ClassVar[Mapping[str, object]] = {
+        **Latent.defaults,
+        "num_attention_heads": 20,
+        "kv_lora_rank": 512,
+        "q_lora_rank": 768,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "moe_intermediate_size": 1536,
+        "n_routed_experts": 64,
+        "num_experts_per_tok": 4,
+        "routed_scaling_factor": 1.8,
+        "max_position_embeddings": 202_752,
+        "rms_norm_eps": 1e-5,
+        "eos_token_id": 1,
+    }
+
+    @classmethod
+    def usual(cls, fields: Fields) -> Fields:
+        """Returns a config which says of each layer whether it has experts."""
+        fields, layers = super().usual(fields), fields.integer("num_hidden_layers")
+        types = fields.get("mlp_layer_types")
+        if types is None:
+            types = ["dense", *["sparse"] * (layers - 1)]
+        if not isinstance(types, list) or len(types) != layers:
+            raise fields.invalid("mlp_layer_types", f"must be a list of {layers} layers")
+        return replace(fields, values={**fields.values, "mlp_layer_types": types})
+
+    def is_dense(self, index: int) -> bool:
+        """Returns whether a layer has an MLP in place of experts."""
+        types = self.config.fields.get("mlp_layer_types")
+        assert isinstance(types, list)
+        return bool(types[index] != "sparse")
+
+    def routed(self, index: int, moe: Moe) -> Moe:
+        """Returns the mixture of a layer with the shares of its experts."""
+        return replace(
+            super().routed(index, moe),
+            sigmoid=True,
+            least_sum=1e-20,
+            choice_bias=f"{self.layers}.{index}.mlp.gate.e_score_correction_bias",
+        )

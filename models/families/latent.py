@@ -1,0 +1,144 @@
+"""What families have in common that attend to latent vectors (MLA), with experts in most layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from edgespec.bundle.sublayers import DEFAULT_ROPE
+from edgespec.models.families.llama import Llama
+from edgespec.models.families.mixture import beside_shared, mixture, unstacked
+from edgespec.models.families.partly_rotated import ordered
+from edgespec.models.layers import LatentAttention, Linear, Mlp, MlpAndMoe, Moe
+from edgespec.models.parts import Part, Parts
+from edgespec.models.rope import rope_from_config, rotation_order, scores_factor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.fields import Fields
+    from edgespec.models.rope import Rope
+    from edgespec.models.tensors import TensorSource
+
+_NORM_EPS = 1e-6  # of latents, whatever other norms have
+
+
+class Latent(Llama):
+    """Llama with attention to latents, and mixtures of experts beside one that all rows read."""
+
+    defaults: ClassVar[Mapping[str, object]] = {
+        "hidden_act": "silu",
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+        "rope_interleave": True,
+    }
+
+    @classmethod
+    def usual(cls, fields: Fields) -> Fields:
+        """Returns a config whose only head of keys is of latents, with RoPE of what is rotated."""
+        scaling = fields.group("rope_parameters").values
+        own = {
+            **fields.values,
+            "num_key_value_heads": 1,
+            "head_dim": fields.integer("qk_rope_head_dim"),
+            "rope_parameters": {**scaling, "partial_rotary_factor": 1.0} if scaling else None,
+            "partial_rotary_factor": None,
+        }
+        return replace(fields, values=own)
+
+    def ropes(self) -> dict[str, Rope]:
+        """Returns the rotation table, of the part of queries and keys that is rotated."""
+        return {DEFAULT_ROPE: rope_from_config(self.config.fields, self.config.head_dim)}
+
+    def attention(self, index: int) -> LatentAttention:
+        """Returns the attention of a layer."""
+        config, fields = self.config, self.config.fields
+        name, hidden, heads = f"{self.layers}.{index}", config.hidden_size, config.heads
+        own, turned = f"{name}.self_attn", config.head_dim
+        latent, still, value = (
+            fields.integer(each, most=2**16)
+            for each in ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
+        )
+        q_in, q_in_norm, asking, q = None, None, hidden, f"{own}.q_proj.weight"
+        if fields.get("q_lora_rank") is not None:
+            asking = fields.integer("q_lora_rank", most=2**16)
+            q_in = self.linear(f"{own}.q_a_proj", hidden, asking)
+            q_in_norm = replace(self.norm(f"{own}.q_a_layernorm", asking), eps=_NORM_EPS)
+            q = f"{own}.q_b_proj.weight"
+        return LatentAttention(
+            norm=self.norm(f"{name}.input_layernorm", hidden),
+            q_in=q_in,
+            q_in_norm=q_in_norm,
+            q=Linear(q, asking, heads * (still + turned)),
+            k=self.linear(f"{own}.kv_a_proj_with_mqa", hidden, latent + turned),
+            latent_norm=replace(self.norm(f"{own}.kv_a_layernorm", latent), eps=_NORM_EPS),
+            keys=tuple(Linear(f"{own}.k_b_proj.{n}.weight", still, latent) for n in range(heads)),
+            v=None,
+            values=tuple(Linear(f"{own}.v_b_proj.{n}.weight", latent, value) for n in range(heads)),
+            o=self.linear(f"{own}.o_proj", heads * value, hidden),
+            heads=heads,
+            kv_heads=1,
+            head_dim=turned + latent,
+            scale=(still + turned) ** -0.5 * scores_factor(fields),
+        )
+
+    def feed_forward(self, index: int) -> Mlp | MlpAndMoe:
+        """Returns the MLP of a layer, or its mixture of experts."""
+        fields, dense = self.config.fields, self.mlp(index)
+        if self.is_dense(index):
+            return dense
+        if fields.integer("n_group") != fields.integer("topk_group"):
+            raise fields.unsupported("n_group", "use a model whose experts are one group")
+        width = fields.integer("moe_intermediate_size")
+        shared = width * fields.integer("n_shared_experts")
+        moe = self.routed(index, mixture(self.config, dense, width))
+        return beside_shared(moe, dense, f"{self.layers}.{index}.mlp.shared_experts", shared)
+
+    def is_dense(self, index: int) -> bool:
+        """Returns whether a layer has an MLP in place of experts."""
+        raise NotImplementedError
+
+    def routed(self, index: int, moe: Moe) -> Moe:
+        """Returns the mixture of a layer with the shares of its experts."""
+        del index
+        return replace(moe, output_factor=self.config.fields.number("routed_scaling_factor"))
+
+    def arranged(self, tensors: TensorSource) -> TensorSource:
+        """Returns the weights.
+
+        Files have what heads make of latents in one tensor, keys and values of each head by turns,
+        and what is rotated in another order.
+        """
+        parts = dict[str, Part]()
+        for index in range(self.config.num_layers):
+            parts |= self._parts(f"{self.layers}.{index}.self_attn", self.attention(index), tensors)
+        mixtures = (
+            (f"{self.layers}.{n}.mlp.experts", each.moe)
+            for n in range(self.config.num_layers)
+            if isinstance(each := self.feed_forward(n), MlpAndMoe)
+        )
+        stacks = ((f"{name}.gate_up_proj", f"{name}.down_proj", moe) for name, moe in mixtures)
+        return Parts(unstacked(tensors, stacks), parts)
+
+    def _parts(self, name: str, layer: LatentAttention, tensors: TensorSource) -> dict[str, Part]:
+        parts, turned = dict[str, Part](), layer.rotated
+        still, value = layer.keys[0].in_features, layer.values[0].out_features
+        both = f"{name}.kv_b_proj.weight"
+        if both in tensors.names:  # and not parted already, as in GGUF files
+            total = layer.heads * (still + value)
+            for number, (key, own) in enumerate(zip(layer.keys, layer.values, strict=True)):
+                start = number * (still + value)
+                rows = np.arange(start, start + still + value)
+                parts[key.weight] = Part(both, rows[:still], total, turned=True)
+                parts[own.weight] = Part(both, rows[still:], total)
+        if self.config.fields.flag("rope_interleave"):
+            assert layer.k is not None
+            order = rotation_order(turned, turned, interleaved=True)
+            for linear, before in ((layer.q, still), (layer.k, layer.latent_norm.size)):
+                of_head = np.append(np.arange(before), before + order)
+                parts |= ordered(linear, of_head)
+        return parts

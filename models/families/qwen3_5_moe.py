@@ -1,0 +1,60 @@
+"""Qwen3.5 with mixtures of experts (text only), as Qwen3.5-35B-A3B and Qwen3.6-35B-A3B."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.mixture import beside_shared, mixture, unstacked
+from edgespec.models.families.qwen3_5 import Qwen3_5
+from edgespec.models.layers import Linear
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.fields import Fields
+    from edgespec.models.layers import MlpAndMoe
+    from edgespec.models.tensors import TensorSource
+
+
+class Qwen3_5Moe(Qwen3_5):  # noqa: N801 - the model's name
+    """Qwen3.5 with a mixture of experts in every layer, beside one that all rows read."""
+
+    models: ClassVar[str] = "Qwen3.5 and 3.6 with mixtures of experts, text only"
+    defaults: ClassVar[Mapping[str, object]] = {
+        **Qwen3_5.defaults,
+        "num_key_value_heads": 2,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+        "norm_topk_prob": True,
+    }
+
+    @classmethod
+    def usual(cls, fields: Fields) -> Fields:
+        """Returns a config with the types of all layers, and the shared expert's width."""
+        width = fields.integer("shared_expert_intermediate_size")
+        values = {**fields.values, "intermediate_size": width}
+        return super().usual(replace(fields, values=values))
+
+    def feed_forward(self, index: int) -> MlpAndMoe:
+        """Returns the mixture of experts of a layer, and the expert that all rows read."""
+        config, name, dense = self.config, f"{self.layers}.{index}.mlp", self.mlp(index)
+        moe = mixture(config, dense, config.fields.integer("moe_intermediate_size"))
+        share = Linear(f"{name}.shared_expert_gate.weight", config.hidden_size, 1)
+        shared = f"{name}.shared_expert"
+        return beside_shared(moe, dense, shared, config.intermediate_size, share)
+
+    def arranged(self, tensors: TensorSource) -> TensorSource:
+        """Returns the weights; published files have all experts of a layer in two tensors."""
+        names = [f"{self.layers}.{n}.mlp.experts" for n in range(self.config.num_layers)]
+        return super().arranged(
+            unstacked(
+                tensors,
+                (
+                    (f"{name}.gate_up_proj", f"{name}.down_proj", self.feed_forward(n).moe)
+                    for n, name in enumerate(names)
+                ),
+            )
+        )
