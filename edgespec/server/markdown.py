@@ -73,7 +73,7 @@ def _parser() -> MarkdownIt:
 class _Renderer(RendererHTML):
     """Its methods are named after the tokens that they render."""
 
-    def fence(self, tokens: Sequence[Token], idx: int, _options: Any, _env: _Env) -> str:
+    def fence(self, tokens: Sequence[Token], idx: int, options: Any, env: _Env) -> str:
         name, code = (tokens[idx].info.split() or [""])[0], tokens[idx].content
         shown, longest = escapeHtml(code), max(map(len, code.splitlines()), default=0)
         if name.lower() in _COLOURED and len(code) <= _MOST_CODE and longest <= _LONGEST_LINE:
