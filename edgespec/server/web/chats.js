@@ -121,9 +121,9 @@ async function importTalks(file) {
   listTalks();
 }
 
-meet();
 Store.open().then((opened) => {
   store = opened;
   if (talk.nodes.length) save(talk);  // something was asked already
   else open(remembered() ?? talk);
+  return meet();  // afterwards, as what it complains of is to stay
 });
