@@ -47,8 +47,9 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        16400,
-        "the server speaks three programs' APIs, with schemas of all fields (4,300); the authors' "
+        16600,
+        "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
+        "for its page (4,400); the authors' "
         "sampling and waiting lines; twelve commands (3,000), batches that survive kills, "
         "measuring, tuning, bundles made of models once and found again (500)",
     ),
@@ -85,7 +86,7 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        37600,
+        38100,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
         "first day with a model that is no bundle (400)",

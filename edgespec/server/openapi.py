@@ -11,6 +11,7 @@ import edgespec
 from edgespec.server.bodies import Json
 from edgespec.server.embeddings import EmbeddingsRequest
 from edgespec.server.infill import InfillRequest
+from edgespec.server.markdown import RenderRequest
 from edgespec.server.ollama.requests import (
     OllamaChatRequest,
     OllamaEmbeddingsRequest,
@@ -37,6 +38,7 @@ _MADE: dict[str, tuple[type[BaseModel], str, Json]] = {
     "/infill": (InfillRequest, "the text at a cursor", _EVENTS),
     "/tokenize": (TokenizeRequest, "the tokens of a text", _OBJECT),
     "/detokenize": (DetokenizeRequest, "the text of tokens", _OBJECT),
+    "/render": (RenderRequest, "HTML of an answer in Markdown, by blocks", _OBJECT),
     "/api/chat": (OllamaChatRequest, "the answer in a conversation", _LINES),
     "/api/generate": (OllamaGenerateRequest, "the answer to a prompt", _LINES),
     "/api/embed": (OllamaEmbedRequest, "vectors of texts", _OBJECT),

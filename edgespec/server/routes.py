@@ -25,6 +25,7 @@ from edgespec.server.bodies import LONG, Fields, Json, Whole
 from edgespec.server.embeddings import EmbeddingsEndpoint, EmbeddingsRequest
 from edgespec.server.endpoint import JsonEndpoint, Served, TextEndpoint
 from edgespec.server.infill import InfillRequest, InfillWriter
+from edgespec.server.markdown import RenderEndpoint, RenderRequest
 from edgespec.server.refusals import require_model
 from edgespec.server.requests import Asked, ChatRequest, CompletionRequest
 from edgespec.server.response_output import ResponsesWriter
@@ -55,7 +56,16 @@ CAPABILITIES: Mapping[str, Callable[[LLM], bool]] = {
 """What a model that makes texts may be able to do, by the name that clients see."""
 
 _WEB = Path(__file__).parent / "web"
-_SCRIPTS = ("view.js", "settings.js", "answer.js", "chat.js")  # each uses those before it
+_SCRIPTS = (
+    "view",
+    "settings",
+    "answer",
+    "store",
+    "markdown",
+    "files",
+    "chat",
+    "chats",
+)  # in their order
 # Text from a model can do no harm: the page loads nothing and connects only to its own server.
 _PAGE_HEADERS = {
     "content-security-policy": (
@@ -83,6 +93,7 @@ def openai_routes(served: Served) -> list[Route]:
         "/v1/embeddings": EmbeddingsEndpoint(served, EmbeddingsRequest),
         "/tokenize": JsonEndpoint(served, TokenizeRequest, tokens.tokenized),
         "/detokenize": JsonEndpoint(served, DetokenizeRequest, tokens.detokenized),
+        "/render": RenderEndpoint(served, RenderRequest),
     }
     return [
         *(Route(path, models.all) for path in ("/v1/models", "/v1/models/")),
@@ -98,7 +109,7 @@ def page_route() -> Route:
         return (_WEB / name).read_text(encoding="utf-8")
 
     page = read("page.html").replace("{{style}}", read("page.css"))
-    text = page.replace("{{script}}", "".join(map(read, _SCRIPTS)))
+    text = page.replace("{{script}}", "".join(read(f"{name}.js") for name in _SCRIPTS))
 
     async def get(_request: Request) -> Response:
         return HTMLResponse(text, headers=_PAGE_HEADERS)

@@ -62,7 +62,7 @@ def test_the_document_has_all_routes(running):
     assert sorted(found["paths"]) == [
         "/", "/api/chat", "/api/embed", "/api/embeddings", "/api/generate", "/api/ps", "/api/show",
         "/api/tags", "/api/version",
-        "/detokenize", "/health", "/infill", "/metrics", "/openapi.json", "/tokenize",
+        "/detokenize", "/health", "/infill", "/metrics", "/openapi.json", "/render", "/tokenize",
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models",
         "/v1/models/{model}", "/v1/responses",
     ]  # fmt: skip

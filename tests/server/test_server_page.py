@@ -5,7 +5,7 @@ from __future__ import annotations
 import chromium
 import httpx
 import pytest
-from pages import IDLE, TEXT, opened, say
+from pages import ANSWER, IDLE, TEXT, opened, say
 from servers import MODEL, PLACE, serving, until
 
 from edgespec import LLM
@@ -44,12 +44,14 @@ def conversation(llm, *said):
 
 def test_a_conversation_with_what_was_drafted_in_another_colour(page, llm):
     first, second = conversation(llm, "hello", "<b>and</b> then?")
+    page.run("document.getElementById('drafts').checked = true")
     say(page, "hello")
     page.until(IDLE)
     assert page.run(TEXT) == first
     say(page, "<b>and</b> then?")
     page.until(IDLE)
     assert page.run(TEXT) == second
+    assert page.run(f"{ANSWER}.querySelector('.text').textContent") == second
     drafted = page.run("document.querySelectorAll('article.assistant .drafted').length")
     colours = "[...new Set([...document.querySelectorAll('article span')]"
     assert drafted > 0

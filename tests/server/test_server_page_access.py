@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import chromium
 import pytest
 from pages import ANSWER, FOCUS, IDLE, called, feed, finish, make_up, opened, say
@@ -43,7 +45,8 @@ FAINT = """(() => {
     if (element.placeholder) {
       check(element.placeholder, getComputedStyle(element, "::placeholder").color, element, 4.5);
     }
-    if (element.matches("input, textarea, button")) {
+    const edged = numbers(style.borderTopColor)[3] !== 0;
+    if (edged && element.matches("input, textarea, button, select")) {
       check(element.id || element.textContent, style.borderTopColor, element.parentElement, 3);
     }
   }
@@ -82,14 +85,16 @@ def test_all_has_a_name_for_screen_readers(page):
     converse(page)
     page.run("for (const each of document.querySelectorAll('details')) each.open = true")
     page.run("document.getElementById('key-label').hidden = false")
-    page.run("document.getElementById('tools').disabled = false")
+    page.run("document.getElementById('for-tools').hidden = false")
     found = page.reachable()
     names = [name for _, name in found]
     assert all(name.strip() for name in names), found
     wanted = [
-        "Settings", "Temperature", "Max tokens", "API key", "Tools", "New chat", "Conversation",
-        "Call of get_weather", "Result of get_weather", "Send result", "Try again", "Message",
-        "Send",
+        "Settings", "System prompt", "Temperature", "Top-p", "Seed", "Max tokens", "JSON schema",
+        "Tools", "API key", "New chat", "Search in chats", "What is the weather?",
+        "Rename What is the weather?", "Delete What is the weather?", "Export", "Import",
+        "Conversation", "Edit", "Copy", "Call of get_weather", "Result of get_weather",
+        "Send result", "Try again", "Message", "Attach", "Send",
     ]  # fmt: skip
     places = [names.index(name) for name in wanted]
     assert places == sorted(places)
@@ -99,14 +104,17 @@ def test_the_tab_key_goes_everywhere_and_is_seen(page):
     converse(page)
     page.run("document.getElementById('settings').firstElementChild.focus()")
     seen = []
-    for _ in range(9):
+    for _ in range(20):
         seen.append(page.run(f"{FOCUS} || document.activeElement.textContent"))
         style = page.run("getComputedStyle(document.activeElement).outline")
         assert "solid 2px" in style, (seen, style)
         page.press("Tab")
-    assert seen[:3] == ["Settings", "reset", "said"]
-    assert seen[3].startswith("Thought for")
-    assert seen[4:] == ["Call of get_weather", "", "Send result", "retry", "text"]
+    chats = ["search", "What is the weather?", "✎", "✕", "export", "import"]
+    assert seen[:9] == ["Settings", "reset", *chats, "said"]
+    assert seen[9:12] == ["Edit", "Copy", "Edit"]
+    assert seen[12].startswith("Thought for")
+    rest = ["Call of get_weather", "", "Send result", "Copy", "retry", "text", "attach"]
+    assert seen[13:] == rest
     assert page.run(FOCUS) == "send"
 
 
@@ -120,6 +128,7 @@ def test_a_fold_is_opened_with_the_keyboard(page):
 def test_escape_stops_and_the_focus_is_not_lost(page):
     assert page.run(FOCUS) == "text"
     page.write("hello")
+    page.press("Tab")
     page.press("Tab")
     page.press("Enter")
     assert page.run(FOCUS) == "stop"
@@ -170,12 +179,37 @@ def test_an_answer_is_read_out_once_and_not_word_by_word(page):
     assert page.run("heard") == ["The model thinks.", "".join(words)]
 
 
+def say_code(page):
+    """Show an answer with code, a quote and a table."""
+    page.run("new AnswerView().add({content: " + json.dumps(_CODE) + "})")
+    page.until("document.querySelectorAll('figure .c-k').length")
+
+
+_CODE = """```python
+@cache
+def f(x: int = 3) -> str:
+    "Says it."
+    return f"{x}" and None  # so
+```
+```diff
+-old
++new
+```
+> quoted
+
+| a | b |
+|---|---|
+| 1 | `2` |
+"""
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_contrast_is_enough(page, theme):
     page.prefer(color_scheme=theme)
     converse(page)
     page.run("complain('It failed.')")
-    page.run("document.querySelector('.text span').className = 'drafted'")
+    page.run("document.querySelector('.text p').className = 'drafted'")
+    say_code(page)
     page.run("tell('9 tokens/s')")
     page.run("showResult('clock', 'noon')")
     page.run("for (const each of document.querySelectorAll('details')) each.open = true")
@@ -214,7 +248,7 @@ def test_nothing_moves_for_who_does_not_want_it(page):
 def test_who_reads_further_up_is_left_there(page):
     say(page, "hello")
     feed(page, {"content": "line\n" * 100})
-    page.until(f"{ANSWER}.textContent.length >= 500")
+    page.until(f"{ANSWER}.querySelectorAll('br').length === 99")
     said = "document.getElementById('said')"
     assert page.run(f"{said}.scrollHeight - {said}.scrollTop - {said}.clientHeight") < 2
     page.run(f"{said}.scrollTop = 100")

@@ -71,7 +71,7 @@ class Page:
     def until(self, condition: str) -> None:
         """Wait until an expression is true."""
         end = time.monotonic() + _PATIENCE
-        while not self.run(condition):
+        while not self.run(f"Boolean({condition})"):  # an element has no value here
             assert time.monotonic() < end, f"{condition} is not so"
             time.sleep(0.02)
 

@@ -12,14 +12,18 @@ import chromium
 from servers import MODEL, Running
 
 ANSWER = "[...document.querySelectorAll('article.assistant')].at(-1)"
-TEXT = f"{ANSWER}.querySelector('.text').textContent"
+TEXT = "talk.nodes[talk.leaf].message.content"
+SHOWN = f"{ANSWER}.querySelector('.text').textContent.trim()"
 IDLE = "document.getElementById('stop').hidden"
 FOCUS = "document.activeElement.id"
 
-# Requests are kept in `sent`, and the test says what comes.
+# Requests for answers are kept in `sent`, and the test says what comes.
 _MADE_UP = """
   window.sent = [];
-  window.fetch = async (_path, {body, signal}) => {
+  const real = window.fetch;
+  window.fetch = async (path, options) => {
+    if (path === "/render") return real(path, options);
+    const {body, signal} = options;
     sent.push(JSON.parse(body));
     let stream = null;
     const answer = new ReadableStream({start: (controller) => { stream = controller; }});
@@ -44,7 +48,8 @@ def opened(running: Running, folder: Path) -> Iterator[chromium.Page]:
 
 
 def say(page: chromium.Page, text: str, tokens: int = 40) -> None:
-    """Send a message."""
+    """Send a message, for an answer of the likeliest tokens if the test sets no temperature."""
+    page.run("document.getElementById('temperature').value ||= 0")
     page.run(f"document.getElementById('tokens').value = {tokens}")
     page.run(f"document.getElementById('text').value = {json.dumps(text)}")
     page.run("document.getElementById('send').click()")
@@ -54,6 +59,12 @@ def set_tools(page: chromium.Page, text: str) -> None:
     """Give the page tools, as its settings take them."""
     page.run(f"document.getElementById('tools').value = {json.dumps(text)}")
     page.run("document.getElementById('tools').onchange()")
+
+
+def click(page: chromium.Page, name: str) -> None:
+    """Click the last visible button of this name."""
+    named = f"(each) => each.checkVisibility() && each.textContent === {json.dumps(name)}"
+    page.run(f"[...document.querySelectorAll('button')].filter({named}).at(-1).click()")
 
 
 def make_up(page: chromium.Page) -> None:

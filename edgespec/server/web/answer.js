@@ -17,6 +17,11 @@ class Answer {
   calls = [];
   finish = null;
 
+  /** Returns what goes on where an earlier message ended. */
+  static from(message) {
+    return Object.assign(new Answer(), {text: message.content, reasoning: message.reasoning_content ?? ""});
+  }
+
   add(delta) {
     this.text += delta.content ?? "";
     this.reasoning += delta.reasoning_content ?? "";

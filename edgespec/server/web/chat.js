@@ -1,9 +1,9 @@
-// The conversation: asking, stopping, trying again and giving results of calls.
+// The conversation: asking, stopping, trying again, editing and giving results of calls.
 
+let store = null, talk = newTalk();
 let model = null, chats = true, stopper = null;
-let talk = {messages: [], asked: null};  // `asked`: the article that the last answer follows
 
-/** Asks the server for its model. */
+/** Asks the server for its models. */
 async function meet() {
   let complaint = null;
   try {
@@ -11,11 +11,11 @@ async function meet() {
     at("key-label").hidden = response.status !== 401 && !at("key").value;
     if (response.status === 401) openSettings("key");
     if (!response.ok) throw new Error((await response.json()).error.message);
-    const found = (await response.json()).data[0];
-    [model, chats] = [found.id, found.edgespec.chat];
-    at("temperature").placeholder = found.edgespec.sampling.temperature;
-    allowTools(found.capabilities.includes("tools"));
-    at("model").textContent = `${model}${chats ? "" : " (no chat template: continues your text)"}`;
+    const found = (await response.json()).data;
+    at("models").replaceChildren(...found.map(({id}) => make("option", {}, id)));
+    at("models").hidden = found.length < 2;
+    at("models").onchange = () => use(found[at("models").selectedIndex]);
+    use(found[0]);
   } catch (error) {
     complaint = error;
   }
@@ -23,23 +23,32 @@ async function meet() {
   if (complaint !== null) complain(readable(complaint)).classList.add("unmet");
 }
 
+function use({id, edgespec, capabilities}) {
+  [model, chats] = [id, edgespec.chat];
+  for (const name of ["temperature", "top_p"]) at(name).placeholder = edgespec.sampling?.[name] ?? "";
+  at("for-tools").hidden = !capabilities.includes("tools");
+  at("model").textContent = `${at("models").hidden ? model : ""}${chats ? "" : " (no chat template: continues your text)"}`;
+}
+
 /** Browsers say only that fetching failed. */
 function readable(error) {
   return error instanceof TypeError ? `The server cannot be reached (${error.message}).` : error.message;
 }
 
-function request() {
-  const body = {model, stream: true, max_tokens: Number(at("tokens").value || -1)};
-  if (at("temperature").value) body.temperature = Number(at("temperature").value);
-  if (!chats) return {...body, prompt: talk.messages.map((each) => each.content).join("")};
-  const tools = toolsInUse();
-  return {...body, messages: talk.messages, ...(tools?.length && {tools})};
+/** Returns the body of a request for what follows a node. */
+function request(place) {
+  const body = {model, stream: true, max_tokens: -1, ...options()}, [schema] = schemaInUse(), tools = toolsInUse();
+  const messages = path(talk, place).map((each) => talk.nodes[each].message);
+  if (!chats) return {...body, prompt: messages.map((each) => each.content).join("")};
+  if (at("system").value.trim()) messages.unshift({role: "system", content: at("system").value});
+  const form = schema && {response_format: {type: "json_schema", json_schema: {name: "answer", schema}}};
+  return {...body, messages, ...(tools.length && {tools}), ...form};
 }
 
 /** Yields the choices of an answer as they come, with the statistics of each. */
-async function* pieces(signal) {
+async function* pieces(body, signal) {
   const response = await fetch(chats ? "/v1/chat/completions" : "/v1/completions", {
-    method: "POST", headers: headers(), body: JSON.stringify(request()), signal,
+    method: "POST", headers: headers(), body: JSON.stringify(body), signal,
   });
   if (!response.ok) throw new Error((await response.json()).error.message);
   for await (const event of events(response)) {
@@ -50,26 +59,35 @@ async function* pieces(signal) {
   }
 }
 
-/** Adds an answer to the conversation. */
-async function answer() {
-  const mine = talk, view = new AnswerView(), got = new Answer(), speed = new Speed();
-  let failure = null;
+/** Adds an answer below a node, or lets the answer that is there go on. */
+async function answer(place, goesOn, signal) {
+  const mine = talk, speed = new Speed(), node = goesOn ? talk.nodes[place] : null;
+  const got = node ? Answer.from(node.message) : new Answer();
+  if (node) articleOf(place)?.remove();
+  const view = new AnswerView();
+  if (node) view.add(node.message);
+  let failure = null, kept = node ? place : null, saved = performance.now();
   try {
     if (model === null) await meet();
-    for await (const {delta, finish, round} of pieces(stopper.signal)) {
+    for await (const {delta, finish, round} of pieces(request(place), signal)) {
       got.add(delta);
       got.finish = finish ?? got.finish;
-      view.add(delta, round.drafted);
+      if (talk === mine) view.add(delta, round.drafted);
       if (delta.content || delta.reasoning_content || delta.tool_calls) speed.add(round);
+      if (performance.now() - saved > 1000) {  // a reload loses a second of it
+        kept = keep(mine, kept, place, got);
+        saved = performance.now();
+      }
     }
   } catch (error) {
     failure = error;
   }
-  if (talk !== mine) return;  // a new conversation was started
+  if (!got.empty) kept = keep(mine, kept, place, got);
+  if (talk !== mine) return;  // another conversation was opened
   const stopped = failure?.name === "AbortError";
-  view.end(got, got.finish !== null && got.finish !== "length");
+  await view.end(got, got.finish !== null && got.finish !== "length");
+  if (talk !== mine) return;
   if (failure !== null && got.empty) view.article.remove();
-  else talk.messages.push(got.message);
   const calls = got.complete;
   if (calls.length) askForResults(view.article, calls, (texts) => giveResults(calls, texts));
   if (failure === null) announce(spoken(got));
@@ -77,6 +95,15 @@ async function answer() {
   else complain(readable(failure));
   if (got.finish === "length") view.remark("Cut at the most tokens that the settings or the context allow.");
   else if (failure === null && got.empty) view.remark("The answer is empty.");
+  if (kept !== null) dress(view.article, kept);
+}
+
+/** Keeps what has come of an answer; returns the place of its node. */
+function keep(talk, place, parent, got) {
+  if (place === null) place = grow(talk, parent, got.message);
+  Object.assign(talk.nodes[place], {message: got.message, finish: got.finish});
+  save(talk);
+  return place;
 }
 
 /** What screen readers say of an answer, once it is complete. */
@@ -104,13 +131,15 @@ class Speed {
   }
 }
 
-/** Has the last message answered. */
-async function go() {
-  stopper = new AbortController();
+/** Has a node answered, or lets the answer that it is go on. */
+async function go(place, goesOn = false) {
+  if (!settingsAreSound()) return;
+  const mine = stopper = new AbortController();
   at("settings").open = false;
   showState(true);
   announce("");
-  await answer();
+  await answer(place, goesOn, mine.signal);
+  if (stopper !== mine) return;  // another conversation was opened
   stopper = null;
   showState(false);
 }
@@ -118,58 +147,144 @@ async function go() {
 /** Shows what can be done; a focus on what goes away moves on to what comes next. */
 function showState(busy) {
   const next = busy ? at("stop") : document.querySelector(".results textarea") ?? at("text");
-  const gone = busy ? [at("send"), at("retry")] : [at("stop"), ...(at("text").value ? [] : [at("text")])];
+  const gone = busy ? [at("send"), at("retry"), at("continue")] : [at("stop"), ...(at("text").value ? [] : [at("text")])];
   const moves = [...gone, document.body].includes(document.activeElement);
+  const last = talk.leaf === null ? null : talk.nodes[talk.leaf];
+  const cut = last?.message.role === "assistant" && last.message.content && !last.message.tool_calls && last.finish !== "stop";
   follow(() => {
     at("stop").hidden = !busy;
     at("send").hidden = busy;
-    at("retry").hidden = busy || talk.asked === null;
+    at("retry").hidden = busy || last === null;
+    at("continue").hidden = busy || !cut || !chats;
+    for (const each of document.querySelectorAll(".actions button:not(.copies)")) each.disabled = busy;
   });
   if (moves) next.focus();
 }
 
-/** Sends messages of the user's, or of tools, and has them answered. */
-function ask(article, ...messages) {
+/** Adds a message of the user's, or of a tool, below the last answer. */
+function add(message, more) {
+  const last = talk.leaf === null ? null : talk.nodes[talk.leaf];
   // A message that got no answer is not sent again with the next.
-  if (talk.messages.at(-1)?.role === "user") talk.messages.pop();
-  talk.messages.push(...messages);
-  talk.asked = article;
-  return go();
+  if (last?.message.role === "user" && message.role === "user") talk.leaf = last.parent;
+  const place = grow(talk, talk.leaf, message, more);
+  talk.title ||= (more?.text || message.content).trim().split("\n")[0].slice(0, 60);
+  save(talk);
+  return place;
 }
 
 function giveResults(calls, texts) {
-  const articles = calls.map((call, place) => showResult(call.name, texts[place]));
-  const messages = calls.map(
-    ({id, name}, place) => ({role: "tool", tool_call_id: id, name, content: texts[place]}));
-  return ask(articles.at(-1), ...messages);
+  calls.forEach(({id, name}, place) => {
+    showNode(add({role: "tool", tool_call_id: id, name, content: texts[place]}));
+  });
+  return go(talk.leaf);
+}
+
+/** Shows a message or an answer that is complete. */
+function showNode(place) {
+  const {message, files = [], text} = talk.nodes[place];
+  let article;
+  if (message.role === "tool") article = showResult(message.name, message.content);
+  else if (message.role === "user") {
+    const names = files.map(({name}) => make("p", {className: "note"}, `Attached: ${name}`));
+    article = show("user", "You", ...names, make("div", {className: "mine"}, text ?? message.content));
+  } else {
+    const view = new AnswerView(), got = Answer.from(message);
+    (message.tool_calls ?? []).forEach(({id, function: {name, arguments: given}}, index) => {
+      got.add({tool_calls: [{index, id, function: {name, arguments: given}}]});
+    });
+    view.add({reasoning_content: message.reasoning_content, content: message.content});
+    view.add({tool_calls: got.calls.map(({id, name, text}, index) => ({index, id, function: {name, arguments: text}}))});
+    view.end(got, true);
+    if (view.thought) view.thought.summary.textContent = "Thought";
+    if (place === talk.leaf && got.complete.length) {
+      askForResults(view.article, got.complete, (texts) => giveResults(got.complete, texts));
+    }
+    article = view.article;
+  }
+  dress(article, place);
+  return article;
+}
+
+const articleOf = (place) => document.querySelector(`article[data-place="${place}"]`);
+
+/** Adds what can be done with a message. */
+function dress(article, place) {
+  article.dataset.place = place;
+  const {message, text, files = []} = talk.nodes[place], all = siblings(talk, place), number = all.indexOf(place);
+  const actions = [];
+  if (message.role === "assistant" && message.content) {
+    actions.push(["Copy", (button) => copy(button, message.content), {className: "copies"}]);
+  }
+  if (message.role === "user") {
+    actions.push(["Edit", () => edit(article, text ?? message.content, (edited) => {
+      if (stopper || !settingsAreSound()) return;
+      talk.leaf = talk.nodes[place].parent;
+      grow(talk, talk.leaf, {...message, content: withFiles(edited, files)}, {text: edited, files});
+      save(talk);
+      showTalk();
+      go(talk.leaf);
+    })]);
+  }
+  const turn = (step, name) => [name, () => {
+    goThrough(talk, all[(number + step + all.length) % all.length]);
+    save(talk);
+    showTalk();
+  }];
+  if (all.length > 1) actions.push(turn(-1, "Earlier version"), turn(1, "Later version"));
+  if (!actions.length) return;
+  addActions(article, ...actions);
+  if (all.length > 1) article.lastChild.append(`version ${number + 1} of ${all.length}`);
+}
+
+/** Shows the whole conversation. */
+function showTalk() {
+  at("said").replaceChildren();
+  for (const place of path(talk)) showNode(place);
+  at("said").scrollTop = at("said").scrollHeight;
+  tell("");
+  showState(false);
+  listTalks();
+}
+
+/** Leaves this conversation for another. */
+function open(other) {
+  stopper?.abort();
+  stopper = null;
+  talk = other;
+  remember();
+  showTalk();
 }
 
 at("form").onsubmit = (event) => {
   event.preventDefault();
-  const text = at("text").value, open = document.querySelector(".results textarea");
-  if (!text.trim() || stopper) return;
-  if (open) {
-    open.focus();
+  const text = at("text").value, result = document.querySelector(".results textarea"), files = attached;
+  if ((!text.trim() && !files.length) || stopper) return;
+  if (result) {
+    result.focus();
     return announce("The model waits for the result of its call.");
   }
-  if (toolsInUse() === null) return openSettings("tools");
+  if (!settingsAreSound()) return;
   at("text").value = "";
-  ask(show("user", "You", text), {role: "user", content: text});
+  attached = [];
+  showAttached();
+  const place = add({role: "user", content: withFiles(text, files)}, {text, files});
+  for (const each of document.querySelectorAll("#said article")) {
+    if (!path(talk).includes(Number(each.dataset.place ?? -1)) && !each.matches(".error")) each.remove();
+  }
+  showNode(place);
+  go(place);
 };
 at("text").onkeydown = (event) => sendByEnter(event, at("form"));
 at("stop").onclick = () => stopper?.abort();
 at("retry").onclick = () => {
-  if (toolsInUse() === null) return openSettings("tools");
-  while (talk.messages.at(-1)?.role === "assistant") talk.messages.pop();
-  while (at("said").lastElementChild !== talk.asked) at("said").lastElementChild.remove();
-  go();
+  if (!settingsAreSound()) return;
+  while (talk.nodes[talk.leaf].message.role === "assistant") talk.leaf = talk.nodes[talk.leaf].parent;
+  showTalk();
+  go(talk.leaf);
 };
+at("continue").onclick = () => go(talk.leaf, true);
 at("reset").onclick = () => {
-  talk = {messages: [], asked: null};
-  stopper?.abort();
-  at("said").replaceChildren();
-  at("retry").hidden = true;
-  tell("");
+  open(newTalk());
   announce("A new chat.");
   at("text").focus();
 };
@@ -177,8 +292,8 @@ at("key").onchange = meet;
 document.onkeydown = (event) => {
   if (event.key !== "Escape" || event.isComposing) return;
   if (stopper) return stopper.abort();
+  if (document.body.classList.contains("listed")) return showList(false);
   if (!at("settings").open) return;
   at("settings").open = false;
   at("settings").firstElementChild.focus();
 };
-meet();

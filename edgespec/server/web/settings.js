@@ -1,6 +1,7 @@
-// The settings, and the tools among them, which the browser keeps.
+// The settings, which the browser keeps but for the key.
 
-const TOOLS = "edgespec.tools";
+const KEPT = "edgespec.settings";
+const FIELDS = ["system", "temperature", "top_p", "seed", "tokens", "schema", "tools", "drafts"];
 const NAME = /^[a-zA-Z0-9_-]{1,64}$/;
 
 const headers = () => {
@@ -8,15 +9,26 @@ const headers = () => {
   return {"content-type": "application/json", ...(key && {authorization: `Bearer ${key}`})};
 };
 
-/** Returns the tools of a text. Throws an error that says what is wrong with it. */
-function readTools(text) {
-  if (!text.trim()) return [];
-  let tools;
+/** Returns the options of a request that are not empty. */
+function options() {
+  const names = {temperature: "temperature", top_p: "top_p", seed: "seed", tokens: "max_tokens"};
+  const given = Object.keys(names).filter((id) => at(id).value !== "");
+  return Object.fromEntries(given.map((id) => [names[id], Number(at(id).value)]));
+}
+
+/** Returns the value of a JSON text. Throws an error that says what is wrong with it. */
+function readJson(text) {
   try {
-    tools = JSON.parse(text);
+    return JSON.parse(text);
   } catch (error) {
     throw new Error(`This is no JSON: ${error.message}.`);
   }
+}
+
+/** Returns the tools of a text. Throws an error that says what is wrong with it. */
+function readTools(text) {
+  if (!text.trim()) return [];
+  const tools = readJson(text);
   if (!Array.isArray(tools)) throw new Error("Tools are a list: put them between [ and ].");
   const names = tools.map((tool, place) => checked(tool, place + 1));
   const twice = names.find((name, place) => names.indexOf(name) < place);
@@ -40,18 +52,35 @@ function checked(tool, number) {
   return name;
 }
 
-/** Returns the tools of the settings; null if they cannot be used, which is then told there. */
-function toolsInUse() {
-  if (at("tools").disabled) return [];
-  let tools = null, problem = "";
+/** Returns the schema of a text; nothing if it is empty. */
+function readSchema(text) {
+  if (!text.trim()) return [];
+  const schema = readJson(text);
+  if (!isObject(schema)) throw new Error('A schema is an object: write {"type": …}.');
+  return [schema];
+}
+
+/** Returns what a field holds; null if it cannot be used, which is then told there. */
+function inUse(id, readField) {
+  let found = null, problem = "";
   try {
-    tools = readTools(at("tools").value);
+    found = readField(at(id).value);
   } catch (error) {
     problem = error.message;
   }
-  at("tools-problem").textContent = problem;
-  at("tools").setAttribute("aria-invalid", String(tools === null));
-  return tools;
+  at(`${id}-problem`).textContent = problem;
+  at(id).setAttribute("aria-invalid", String(found === null));
+  return found;
+}
+
+const toolsInUse = () => at("for-tools").hidden ? [] : inUse("tools", readTools);
+const schemaInUse = () => inUse("schema", readSchema);
+
+/** Opens the settings at the first field that is wrong; returns whether all can be used. */
+function settingsAreSound() {
+  const wrong = toolsInUse() === null ? "tools" : schemaInUse() === null ? "schema" : null;
+  if (wrong) openSettings(wrong);
+  return wrong === null;
 }
 
 /** Opens the settings at a field. */
@@ -60,18 +89,18 @@ function openSettings(id) {
   at(id).focus();
 }
 
-/** Says in the settings whether the model can call tools. */
-function allowTools(allowed) {
-  at("tools").disabled = !allowed;
-  if (!allowed) at("tools-hint").textContent = "The chat template of this model knows no tools.";
+const value = (field) => field.type === "checkbox" ? "checked" : "value";
+for (const id of FIELDS) {
+  at(id).onchange = () => {
+    if (id === "tools") toolsInUse();
+    if (id === "schema") schemaInUse();
+    const held = FIELDS.map((each) => [each, at(each)[value(at(each))]]);
+    try {
+      localStorage.setItem(KEPT, JSON.stringify(Object.fromEntries(held)));
+    } catch {}  // a browser may forbid it; then they last as long as the page
+  };
 }
-
-at("tools").onchange = () => {
-  toolsInUse();
-  try {
-    localStorage.setItem(TOOLS, at("tools").value);
-  } catch {}  // a browser may forbid it; then they last as long as the page
-};
 try {
-  at("tools").value = localStorage.getItem(TOOLS) ?? "";
+  const held = JSON.parse(localStorage.getItem(KEPT)) ?? {};
+  for (const id of FIELDS) if (id in held) at(id)[value(at(id))] = held[id];
 } catch {}

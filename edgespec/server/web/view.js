@@ -1,4 +1,4 @@
-// What is shown of a conversation. Texts go into the page as texts, never as HTML.
+// What is shown of a conversation. Texts go into the page as texts, or as the server renders them.
 
 const at = (id) => document.getElementById(id);
 
@@ -39,7 +39,7 @@ function announce(text) {
 
 function tell(facts) {
   at("facts").textContent = facts;
-  at("legend").hidden = !facts;
+  at("legend").hidden = !facts || !at("drafts").checked;
 }
 
 function seconds(milliseconds) {
@@ -48,19 +48,45 @@ function seconds(milliseconds) {
   return all < 60 ? `${all.toFixed(0)} s` : `${Math.floor(all / 60)} min ${Math.floor(all % 60)} s`;
 }
 
+/** Copies a text, and says so on the button for a while. */
+async function copy(button, text) {
+  const name = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {  // a page without https may not
+    const field = make("textarea", {value: text});
+    document.body.append(field);
+    field.select();
+    button.textContent = document.execCommand("copy") ? "Copied" : "Not allowed";
+    field.remove();
+  }
+  setTimeout(() => { button.textContent = name; }, 1500);
+}
+
+/** Adds small buttons below a message: `[name, action]` each. */
+function addActions(article, ...actions) {
+  const buttons = actions.map(([name, action, more]) => {
+    const button = make("button", {type: "button", ...more}, name);
+    button.onclick = () => action(button);
+    return button;
+  });
+  follow(() => article.append(make("p", {className: "actions"}, ...buttons)));
+}
+
 /** An answer in the conversation, which grows. */
 class AnswerView {
   constructor() {
     this.article = show("assistant", "Answer");
     this.article.ariaBusy = "true";
-    this.thought = this.text = null;
+    this.thought = this.text = this.rendered = null;
     this.calls = [];
     this.since = null;  // when the reasoning began that has not ended
     this.thoughtFor = 0;  // milliseconds
   }
 
   /** Adds a delta, the first characters of whose text were drafted. */
-  add(delta, drafted) {
+  add(delta, drafted = 0) {
     follow(() => {
       if (delta.reasoning_content) this.#think(delta.reasoning_content);
       if (delta.content) this.#say(delta.content, drafted);
@@ -69,7 +95,8 @@ class AnswerView {
   }
 
   /** Ends the answer; `whole` if it ended by itself. */
-  end(answer, whole) {
+  async end(answer, whole) {
+    await this.rendered?.end();
     follow(() => {
       this.#thoughtEnds(whole ? "" : ", unfinished");
       this.article.ariaBusy = "false";
@@ -111,7 +138,12 @@ class AnswerView {
 
   #say(piece, drafted) {
     this.#thoughtEnds("");
-    if (this.text === null) this.article.append(this.text = make("div", {className: "text"}));
+    if (this.text === null) {
+      this.article.append(this.text = make("div", {className: "text"}));
+      if (at("drafts").checked) this.text.classList.add("plain");
+      else this.rendered = new Rendered(this.text);
+    }
+    if (this.rendered) return this.rendered.add(piece);
     const letters = Array.from(piece);
     this.#span(letters.slice(0, drafted).join(""), "drafted");
     this.#span(letters.slice(drafted).join(""), "");
@@ -150,6 +182,30 @@ function askForResults(article, calls, send) {
   follow(() => article.append(form));
 }
 
+/** Lets a message be written anew in its place; hands it to `send`. */
+function edit(article, text, send) {
+  const shown = [...article.childNodes];
+  const field = make("textarea", {rows: Math.min(12, text.split("\n").length + 1), value: text, ariaLabel: "Edited message"});
+  const leave = () => {
+    article.replaceChildren(...shown);
+    article.querySelector(".actions button").focus();
+  };
+  const cancel = make("button", {type: "button", onclick: leave}, "Cancel");
+  const form = make("form", {className: "edited", ariaLabel: "Edit the message"}, field, make("p", {className: "row"}, make("button", {}, "Send"), cancel));
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    if (field.value.trim()) send(field.value);
+  };
+  field.onkeydown = (event) => {
+    sendByEnter(event, form);
+    if (event.key !== "Escape" || event.isComposing) return;
+    event.stopPropagation();
+    leave();
+  };
+  article.replaceChildren(form);
+  field.focus();
+}
+
 /** Shows the result of a call. */
 function showResult(name, text) {
   const title = `Result of ${name}`;
@@ -162,3 +218,7 @@ function sendByEnter(event, form) {
   event.preventDefault();
   form.requestSubmit();
 }
+
+document.addEventListener("click", ({target}) => {
+  if (target.matches(".text .copy")) copy(target, target.closest("figure").querySelector("code").textContent);
+});

@@ -1,0 +1,51 @@
+// Files that are read as text and go before a message.
+
+const MOST_BYTES = 1 << 20;
+let attached = [];
+
+/** Reads files, and shows them above the message. */
+async function attach(files) {
+  for (const file of files) {
+    const text = file.size <= MOST_BYTES ? await file.text() : "";
+    if (file.size > MOST_BYTES) complain(`${file.name} is larger than 1 MiB: give a part of it.`);
+    else if (/[\0\ufffd]/.test(text)) complain(`${file.name} is no text in UTF-8.`);
+    else attached.push({name: file.name, text});
+  }
+  showAttached();
+  at("text").focus();
+}
+
+function showAttached() {
+  at("files").replaceChildren(...attached.map((file) => {
+    const remove = make("button", {type: "button", ariaLabel: `Remove ${file.name}`}, "✕");
+    remove.onclick = () => {
+      attached = attached.filter((each) => each !== file);
+      showAttached();
+      at("text").focus();
+    };
+    return make("li", {}, file.name, " ", remove);
+  }));
+}
+
+/** Returns a message with files before it, each in a fence that it does not hold. */
+function withFiles(text, files) {
+  const parts = files.map((file) => {
+    const ticks = Math.max(2, ...(file.text.match(/`+/g) ?? []).map((each) => each.length)) + 1;
+    return `${file.name}:\n${"`".repeat(ticks)}\n${file.text}\n${"`".repeat(ticks)}\n\n`;
+  });
+  return parts.join("") + text;
+}
+
+/** Asks for files; hands them to `take`. */
+function choose(take, properties) {
+  const field = make("input", {type: "file", ...properties});
+  field.onchange = () => take([...field.files]);
+  field.click();
+}
+
+at("attach").onclick = () => choose(attach, {multiple: true});
+document.body.ondragover = (event) => event.preventDefault();
+document.body.ondrop = (event) => {
+  event.preventDefault();
+  attach([...event.dataTransfer.files]);
+};

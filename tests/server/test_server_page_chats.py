@@ -1,0 +1,349 @@
+"""What the chat page keeps of conversations, and how it shows answers, in a real browser."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import chromium
+import pytest
+from pages import ANSWER, FOCUS, IDLE, SHOWN, TEXT, click, feed, finish, make_up, opened, say
+from servers import PLACE, serving
+
+from edgespec import LLM
+from edgespec.server.markdown import blocks
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here"),
+]
+
+TITLES = "[...document.querySelectorAll('#found .opens')].map((each) => each.textContent)"
+CONTENTS = "sent.at(-1).messages.map((each) => each.content)"
+MINE = "[...document.querySelectorAll('.mine')].map((each) => each.textContent)"
+
+
+@pytest.fixture(scope="module")
+def running(served_bundle):
+    with LLM(served_bundle, draft="none", context=256, **PLACE) as llm, serving(llm) as running:
+        yield running
+
+
+@pytest.fixture
+def page(running, tmp_path):
+    with opened(running, tmp_path) as page:
+        page.until("store !== null")
+        make_up(page)
+        yield page
+
+
+def asked(page, question, answer, reason="stop"):
+    say(page, question)
+    feed(page, {"content": answer})
+    finish(page, reason)
+
+
+def reloaded(page, running):
+    page.open(running.url)
+    page.until("store !== null && model !== null && document.querySelectorAll('#found li').length")
+    make_up(page)
+
+
+def drop(page, name, text):
+    """Drop a file on the page."""
+    page.run(f"attach([new File([{json.dumps(text)}], {json.dumps(name)})])")
+    page.until("document.getElementById('text') === document.activeElement")
+
+
+def test_a_reload_loses_nothing(page, running):
+    asked(page, "One?", "It is **one**.")
+    asked(page, "Two?", "`two`")
+    reloaded(page, running)
+    page.until("document.querySelectorAll('article').length === 4")
+    page.until(f"{SHOWN} === 'two'")
+    page.until("document.querySelector('.text strong')?.textContent === 'one'")
+    asked(page, "Three?", "3")
+    assert page.run(CONTENTS) == ["One?", "It is **one**.", "Two?", "`two`", "Three?"]
+
+
+def test_what_came_of_an_answer_is_there_after_a_reload(page, running):
+    say(page, "hello")
+    feed(page, {"content": "begun "})
+    page.until("talk.nodes.length === 1")
+    page.run("new Promise((resolve) => setTimeout(resolve, 1100))")
+    page.until("performance.now() > 0 && (feed({content: 'more '}), talk.nodes.length === 2)")
+    reloaded(page, running)
+    page.until("document.querySelectorAll('article.assistant').length")
+    assert page.run(TEXT).startswith("begun more")
+    assert page.run("document.getElementById('continue').hidden") is False
+
+
+def test_chats_are_listed_found_renamed_and_deleted(page):
+    asked(page, "About apples", "Yes.")
+    click(page, "New chat")
+    asked(page, "About pears", "No, plums.")
+    assert page.run(TITLES) == ["About pears", "About apples"]
+    page.run("document.getElementById('search').value = 'PLUM'; listTalks()")
+    assert page.run(TITLES) == ["About pears"]
+    page.run("document.getElementById('search').value = ''; listTalks()")
+    page.run("document.querySelectorAll('#found .opens')[1].click()")
+    page.until("document.querySelector('.mine')?.textContent === 'About apples'")
+    asked(page, "Go on", "So.")
+    assert page.run(CONTENTS) == ["About apples", "Yes.", "Go on"]
+    page.run("document.querySelector('[title=Rename]').click()")
+    page.write("Fruit")
+    page.press("Enter")
+    assert page.run(TITLES) == ["Fruit", "About pears"]
+    page.run("document.querySelectorAll('[title=Delete]')[0].click()")
+    assert len(page.run(TITLES)) == 2  # it asks first
+    page.run("document.querySelectorAll('[title=Delete]')[0].click()")
+    page.until(f"{TITLES}.length === 1")
+    page.until("document.querySelectorAll('article').length === 0")
+
+
+def test_an_edited_question_is_a_branch(page):
+    asked(page, "First", "1")
+    asked(page, "Secnod", "2")
+    click(page, "Edit")
+    page.run("document.querySelector('.edited textarea').value = 'Second'")
+    page.run("document.querySelector('.edited').requestSubmit()")
+    page.until("sent.length === 3")
+    assert page.run(CONTENTS) == ["First", "1", "Second"]
+    feed(page, {"content": "two"})
+    finish(page)
+    assert page.run(MINE) == ["First", "Second"]
+    click(page, "Earlier version")
+    page.until(f"{MINE}.at(-1) === 'Secnod'")
+    assert page.run(SHOWN) == "2"
+    click(page, "Later version")
+    page.until(f"{MINE}.at(-1) === 'Second'")
+    assert page.run(SHOWN) == "two"
+
+
+def test_an_answer_that_was_tried_again_keeps_the_first(page):
+    asked(page, "Well?", "no")
+    click(page, "Try again")
+    page.until("sent.length === 2")
+    feed(page, {"content": "yes"})
+    finish(page)
+    assert "version 2 of 2" in page.run(f"{ANSWER}.textContent")
+    click(page, "Earlier version")
+    page.until(f"{SHOWN} === 'no'")
+
+
+def test_an_answer_that_was_cut_goes_on(page):
+    asked(page, "Count.", "one two", "length")
+    click(page, "Continue")
+    page.until("sent.length === 2")
+    assert page.run("sent[1].messages.at(-1)") == {"role": "assistant", "content": "one two"}
+    feed(page, {"content": " three"})
+    finish(page)
+    assert page.run(SHOWN) == page.run(TEXT) == "one two three"
+    assert page.run("document.querySelectorAll('article').length") == 2
+    assert page.run("document.getElementById('continue').hidden")
+
+
+def test_chats_are_exported_and_imported(page):
+    asked(page, "Keep this", "Kept.")
+    page.run(
+        "URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; });"
+        " return 'blob:' + location.origin + '/x'; }"
+    )
+    click(page, "Export")
+    page.until("window.saved")
+    page.run("document.querySelectorAll('[title=Delete]')[0].click()")
+    page.run("document.querySelectorAll('[title=Delete]')[0].click()")
+    page.until(f"{TITLES}.length === 0")
+    page.run("importTalks(new File([saved], 'chats.json'))")
+    page.until(f"{TITLES}.length === 1")
+    broken = json.loads(page.run("saved"))
+    broken["talks"][0]["nodes"][1]["message"]["tool_calls"] = [{"id": "a"}]
+    for text in ("[", "{}", '{"edgespec_chats": 1, "talks": [{}]}', json.dumps(broken)):
+        page.run(f"importTalks(new File([{json.dumps(text)}], 'other.json'))")
+        page.until("document.querySelector('article.error')")
+        assert page.run("document.querySelector('article.error').textContent").startswith("other")
+        page.run("document.querySelector('article.error').remove()")
+    assert page.run(TITLES) == ["Keep this"]
+
+
+def test_files_go_before_a_message(page):
+    drop(page, "a.py", "x = '```'\n")
+    drop(page, "raw.bin", "\0")
+    page.until("document.querySelector('article.error')")
+    assert "raw.bin is no text" in page.run("document.querySelector('article.error').textContent")
+    assert page.run("document.getElementById('files').textContent.trim()") == "a.py ✕"
+    asked(page, "What is this?", "Code.")
+    assert page.run(CONTENTS) == ["a.py:\n````\nx = '```'\n\n````\n\nWhat is this?"]
+    assert page.run(MINE) == ["What is this?"]
+    assert "Attached: a.py" in page.run("document.getElementById('said').textContent")
+    assert page.run("document.querySelectorAll('#files li').length") == 0
+
+
+def test_settings_go_along_and_stay(page, running):
+    given = {"system": "Be brief.", "temperature": "0.5", "top_p": "0.9", "seed": "7"}
+    given["schema"] = '{"type": "object"}'
+    for name, value in given.items():
+        page.run(f"document.getElementById('{name}').value = {json.dumps(value)}")
+        page.run(f"document.getElementById('{name}').onchange()")
+    asked(page, "hello", "{}")
+    body = page.run("sent[0]")
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert (body["temperature"], body["top_p"], body["seed"]) == (0.5, 0.9, 7)
+    assert body["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    reloaded(page, running)
+    assert page.run("document.getElementById('system').value") == "Be brief."
+    page.run("document.getElementById('schema').value = '[]'")
+    say(page, "hello")
+    assert "A schema is an object" in page.run(
+        "document.getElementById('schema-problem').innerText"
+    )
+    assert page.run("sent.length") == 0
+
+
+def test_only_the_last_block_is_rendered_again(page):
+    say(page, "hello")
+    feed(page, {"content": "# Title\n\n- a\n- b\n\n```py\nx ="})
+    page.until(f"{ANSWER}.querySelector('figure')")
+    page.run(f"window.list = {ANSWER}.querySelector('ul')")
+    feed(page, {"content": " 1\n```\n\nThe **end"}, {"content": "**."})
+    finish(page)
+    assert page.run(f"{ANSWER}.querySelector('ul') === list")
+    assert page.run(f"{ANSWER}.querySelector('figure figcaption span').textContent") == "py"
+    assert page.run(f"{ANSWER}.querySelector('pre').textContent") == "x = 1\n"
+    assert page.run(f"{ANSWER}.querySelector('strong').textContent") == "end"
+    page.run("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    page.run(f"{ANSWER}.querySelector('figure .copy').click()")
+    page.until("window.copied === 'x = 1\\n'")
+    click(page, "Copy")
+    page.until("window.copied.startsWith('# Title')")
+
+
+ATTACKS = [
+    "<script>window.hit = 1</script>", "<img src=x onerror='window.hit = 1'>",
+    "[a](javascript:window.hit=1)", "<javascript:window.hit=1>", "[a](data:text/html,x)",
+    "![a](http://127.0.0.1:9/x.png)", "[a](http://127.0.0.1:9/ \"x\" onclick=\"window.hit=1\")",
+    "<style>body { display: none }</style>", "<iframe src='/'></iframe>", "<a href='/'>a</a>",
+    "```\"><script>window.hit=1</script>\nx\n```", "```html\n<script>window.hit = 1</script>\n```",
+    "|<b>a|\n|-|\n|<img src=x onerror=window.hit=1>|", "<svg onload=window.hit=1>",
+    "a <b style='position:fixed'>b</b>", "&lt;script&gt;window.hit=1&lt;/script&gt;",
+    "[x]: javascript:window.hit=1\n\n[x]", "<form action=/><button>", "<!-- --><base href=//x>",
+    "<details open ontoggle=window.hit=1>", "# <script>window.hit=1</script>\n===",
+]  # fmt: skip
+
+
+def test_what_a_model_writes_has_no_effect(page):
+    say(page, "hello")
+    feed(page, {"content": "\n\n".join(ATTACKS)})
+    finish(page)
+    assert page.run("window.hit ?? 0") == 0
+    found = "script, img, a, style, iframe, svg, form, base, details, [onerror], [href], [src]"
+    assert page.run(f"document.querySelectorAll('.text :is({found})').length") == 0
+    assert page.run("document.querySelectorAll('.text [style]').length") == 0
+    assert "window.hit = 1" in page.run(SHOWN)
+
+
+class Found(HTMLParser):
+    """What elements and attributes there are in HTML."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.attributes = set(), set()
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+ALLOWED = {
+    "p", "br", "hr", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "em", "strong", "s",
+    "code", "pre", "figure", "figcaption", "button", "span", "div", "table", "thead", "tbody", "tr",
+    "th", "td",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_html_is_what_the_renderer_made(attack):
+    found = Found("".join(each["html"] for each in blocks(attack)))
+    assert found.tags <= ALLOWED
+    assert found.attributes <= {"class", "start", "type"}
+
+
+def test_a_page_without_the_renderer_shows_the_text(page):
+    page.run(
+        "{ const real = fetch; window.fetch = async (path, options) => path === '/render'"
+        " ? new Response('', {status: 500}) : real(path, options); }"
+    )
+    asked(page, "hello", "**as** it is")
+    assert page.run(SHOWN) == "**as** it is"
+
+
+def test_a_chat_under_way_is_kept_when_another_is_opened(page):
+    say(page, "hello")
+    feed(page, {"content": "so far"})
+    page.until(f"{ANSWER}.textContent.includes('so far')")
+    click(page, "New chat")
+    page.until(IDLE)
+    asked(page, "other", "answer")
+    assert page.run(CONTENTS) == ["other"]
+    page.run("document.querySelectorAll('#found .opens')[1].click()")
+    page.until(f"document.querySelectorAll('article').length === 2 && {SHOWN} === 'so far'")
+
+
+def test_a_chat_that_was_deleted_under_way_does_not_come_back(page, running):
+    asked(page, "Kept", "yes")
+    click(page, "New chat")
+    say(page, "Unwanted")
+    feed(page, {"content": "so far"})
+    page.until(f"{ANSWER}.textContent.includes('so far')")
+    page.run("document.querySelector('[title=Delete]').click()")
+    page.run("document.querySelector('[title=Delete]').click()")
+    page.until(IDLE)
+    assert page.run(FOCUS) == "search"
+    asked(page, "Next", "1")
+    assert page.run(TITLES) == ["Next", "Kept"]
+    reloaded(page, running)
+    assert page.run(TITLES) == ["Next", "Kept"]
+
+
+def test_an_answer_under_way_leaves_a_name_that_is_written_alone(page):
+    asked(page, "Old name", "1")
+    say(page, "More")
+    page.run("document.querySelector('[title=Rename]').click()")
+    page.write("New")
+    feed(page, {"content": "word"})
+    finish(page)
+    assert page.run("document.activeElement.value") == "New"
+    page.press("Enter")
+    assert page.run("document.activeElement.textContent") == "New"
+    assert page.run(TITLES) == ["New"]
+
+
+def test_an_edit_that_is_left_changes_nothing(page):
+    asked(page, "First", "1")
+    click(page, "Edit")
+    page.write("Other")
+    page.press("Escape")
+    assert page.run(MINE) == ["First"]
+    assert page.run("document.activeElement.textContent") == "Edit"
+    click(page, "Edit")
+    say(page, "Second")  # no edit is sent while an answer comes
+    page.run("document.querySelector('.edited').requestSubmit()")
+    click(page, "Cancel")
+    feed(page, {"content": "2"})
+    finish(page)
+    assert page.run(MINE) == ["First", "Second"]
+    assert page.run("sent.length") == 2
+
+
+def test_on_a_small_screen_the_list_gives_way_to_the_chat(page):
+    page.resize(375)
+    asked(page, "One", "1")
+    click(page, "New chat")
+    click(page, "Chats")
+    assert page.run("document.getElementById('chats').checkVisibility()")
+    click(page, "One")
+    page.until(f"{MINE}.length === 1")
+    assert not page.run("document.getElementById('chats').checkVisibility()")
+    assert page.run(FOCUS) == "said"
