@@ -26,6 +26,7 @@ GRAPH, DATA = "portable.onnx", "portable.data"
 VERSION = 2
 """Raised by whoever changes what `lower` writes, so that graphs in caches are made again."""
 
+_SIGHT = 14  # number of an input of `TreeAttention`
 # Inputs of the native graph that tell attention what a row sees and where its keys go.
 _REPLACED = ("write", "parent", "sequence", "context", "starts")
 
@@ -80,6 +81,8 @@ def lower(
 
 def _check(graph: onnx.GraphProto) -> None:
     for node in graph.node:
+        if any(node.input[_SIGHT : _SIGHT + 1]) and node.op_type == "TreeAttention":
+            raise InputError("it drafts blocks, which the CPU alone can run: use device cpu for it")
         if node.domain != NATIVE or node.op_type in _OPERATORS:
             continue
         layers = [each.partition(".")[2] for each in node.input if each.startswith("rows.")]

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from edgespec import LLM
 from edgespec.api.generation import GenerationStream
+from edgespec.api.options import in_conversation
 from edgespec.batch.answering import seed_of
 from edgespec.batch.files import only_writer
 from edgespec.cli import progress
@@ -74,7 +75,8 @@ def test_answers_are_the_models_own(batch, tmp_path):
     for number, line in enumerate(found):
         name, (temperature, seed) = f"request-{number}", ((0, 0), (1, None), (1, 5))[number % 3]
         seed = seed_of(name) if seed is None else seed
-        alone = llm.generate(PROMPTS[number], max_new_tokens=16, temperature=temperature, seed=seed)
+        how = in_conversation(llm.sampling, {"temperature": temperature, "seed": seed})
+        alone = llm.generate(PROMPTS[number], max_new_tokens=16, **how)
         assert (line["custom_id"], line["error"]) == (name, None)
         assert line["response"]["status_code"] == 200
         body = Completion.model_validate(line["response"]["body"], strict=True)

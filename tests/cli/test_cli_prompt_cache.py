@@ -37,7 +37,14 @@ def test_the_second_process_reads_what_the_first_one_computed(start, tmp_path):
 def test_chat_goes_on_after_a_restart(cli, tmp_path):
     folder = tmp_path / "prompts"
     first, second = (
-        cli("chat", *SHORT, "--prompt-cache", folder, stdin=f'"""{PROMPT}"""\n/stats\n'.encode())
+        cli(
+            "chat",
+            *SHORT,
+            "--temperature=0",
+            "--prompt-cache",
+            folder,
+            stdin=f'"""{PROMPT}"""\n/stats\n'.encode(),
+        )
         for _ in range(2)
     )
     assert first.code == second.code == 0

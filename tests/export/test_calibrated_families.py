@@ -53,10 +53,10 @@ def test_families(tmp_path, architecture, config):
         expected = original(torch.tensor(texts)).logits.numpy().reshape(len(logits), -1)
     np.testing.assert_allclose(logits, expected, atol=2e-4)
 
-    with RoundedMatrices(tmp_path) as rounded:
+    names = {w.weight for each in checkpoint.decoder.sublayers for w in each.linears}
+    with RoundedMatrices(tmp_path, dict.fromkeys(names, "q4_0")) as rounded:
         read = Texts(texts[:2].tolist(), texts[2:].tolist())
-        damage = calibrate(checkpoint, read, 32, rounded, opener()).damage
-        layers = checkpoint.decoder.sublayers
-        assert set(damage) == set(rounded) == {w.weight for each in layers for w in each.linears}
+        damage = calibrate(checkpoint, read, rounded, opener()).damage
+        assert set(damage) == set(rounded) == names
     few = {name for name, each in damage.items() if each == 0 and ".experts." not in name}
     assert not few

@@ -93,13 +93,13 @@ def test_what_was_asked_for_is_the_most_that_is_taken(source, tmp_path):
 
     assert exact("int8") == matrices.keys()
     assert exact("int4-small") == exact("fp32") == set()
-    # Keys and values get 8 bits, which are those of the file.
-    assert {name.split(".")[-2] for name in exact("int4")} == {"k_proj", "v_proj"}
+    # Values get more bits, and where these are 8, they are those of the file.
+    assert {name.split(".")[-2] for name in exact("int4")} == {"v_proj"}
 
 
 def test_four_bits_stay_four_bits(source, tmp_path):
     matrices, bundle = made(source, tmp_path, Format("gptq", 4, 32), precision="int4")
-    assert bundle.target.precision == bundles.Precision("int4", "int8", "fp32", 32)
+    assert bundle.target.precision == bundles.Precision("int4", "int6", "fp32", 32)
     found = formats(bundle)
     assert {found[name] for name in matrices} == {"q4_0"}
     assert {bundle.target.quantization_error[name] for name in matrices} == {0}
@@ -137,8 +137,8 @@ def test_calibration_rounds_nothing_again(source, tmp_path):
     texts = np.random.default_rng(1).integers(331, size=(2, 24)).tolist()
     loaded = load_checkpoint(tmp_path / "made")
     kept = {name for name in matrices if "mlp" in name or "o_proj" in name}
-    with RoundedMatrices(tmp_path, kept) as rounded:
-        seen = calibrate(loaded, Texts(texts[:1], texts[1:2]), 32, rounded, opener())
+    with RoundedMatrices(tmp_path, dict.fromkeys(matrices.keys() - kept, "q4_0")) as rounded:
+        seen = calibrate(loaded, Texts(texts[:1], texts[1:2]), rounded, opener())
         assert set(rounded) == matrices.keys() - kept
     assert seen.damage.keys() == seen.sizes.keys() == matrices.keys()
     assert {name for name, damage in seen.damage.items() if damage == 0} == kept

@@ -147,7 +147,10 @@ def node_graph(folder, layer, arrays):
     return folder / "native.onnx"
 
 
-@pytest.mark.parametrize("name", [name for name, e in LAYERS.items() if e.source != "other"])
+OWN = [name for name, layer in LAYERS.items() if layer.source != "other" and not layer.sight]
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_attention_has_all_its_attributes(name, tmp_path):
     layer = LAYERS[name]
     arrays = random_call(layer, "fp32", np.random.default_rng(3), (70, 3, 0), 14)
@@ -162,6 +165,13 @@ def test_attention_has_all_its_attributes(name, tmp_path):
     rows = np.stack([keys, values]).swapaxes(1, 2)
     assert distance(found["new.0"][..., : layer.head_dim], rows) < SAME
     assert not found["new.0"][..., layer.head_dim :].any()
+
+
+def test_drafters_of_blocks_are_refused(tmp_path):
+    layer = LAYERS["sight"]
+    arrays = random_call(layer, "fp32", np.random.default_rng(3), (70, 3, 0), 14)
+    with pytest.raises(InputError, match="drafts blocks, which the CPU alone can run"):
+        lower(node_graph(tmp_path, layer, arrays), tmp_path / "portable", 0)
 
 
 # Formats

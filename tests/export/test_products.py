@@ -58,11 +58,13 @@ def test_blas_has_one_thread_while_a_model_reads(saved_checkpoint, tmp_path):
     def progress(done, total):
         seen.append(blas_threads())
 
-    with threadpool_limits(3, user_api="blas"), RoundedMatrices(tmp_path) as rounded:
+    names = [each.weight for part in checkpoint.decoder.sublayers for each in part.linears]
+    spool = RoundedMatrices(tmp_path, dict.fromkeys(names, "q4_0"))
+    with threadpool_limits(3, user_api="blas"), spool as rounded:
         before = blas_threads()
         if before in ({1}, set()):
             pytest.skip("BLAS has one thread, or no number of threads that can be set")
-        calibrate(checkpoint, Texts(TEXTS[:2], TEXTS[2:]), 32, rounded, opener(), progress)
+        calibrate(checkpoint, Texts(TEXTS[:2], TEXTS[2:]), rounded, opener(), progress)
         last_rows(checkpoint, TEXTS, opener(), progress)
         assert blas_threads() == before
     assert seen == [{1}] * 4

@@ -54,7 +54,7 @@ def command(folder, *arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["run def", "chat", "serve --port=0", "bench", "eval --suite", "devices"],
+    ["run -p def", "chat", "serve --port=0", "bench", "eval --suite", "devices"],
 )
 def test_a_second_onnxruntime_is_told_in_a_line(tmp_path, arguments):
     metadata = tmp_path / "onnxruntime_openvino-1.24.0.dist-info" / "METADATA"
