@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
+import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -82,6 +84,7 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 TARGET, DRAFT = "target", "draft"
+_LOCATION = re.compile(rb"\n\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])", re.DOTALL)
 DRAFT_TOKENIZER = "draft-tokenizer.json"
 """The file that an export writes where the draft's tokens are not the target's."""
 
@@ -125,10 +128,11 @@ class Bundle:
         return sum(self.manifest.files[each].size for each in (native.graph, native.data))
 
     def verify(self) -> None:
-        """Hashes every file and compares it with the manifest.
+        """Hashes every file and compares it with the manifest, which lists what graphs read, too.
 
         Raises:
-            BundleError: if a hash differs; it names the first such file.
+            BundleError: if a hash differs, or a graph has weights elsewhere; it names the first
+                such file.
         """
         for name, entry in self.manifest.files.items():
             found = sha256(self.path / name)
@@ -137,6 +141,14 @@ class Bundle:
                     f"{self.path / name}: SHA-256 is {found[:12]}…, the manifest says "
                     f"{entry.sha256[:12]}…: the file is damaged, export or download it again"
                 )
+        for role in self.manifest.roles.values():
+            graph = self.path / role.native.graph
+            for name in _weights_of(graph):
+                if name not in self.manifest.files:
+                    raise BundleError(
+                        f"{graph}: its weights are in {name!r:.80}, which the manifest does not "
+                        "list: export or download it again"
+                    )
 
 
 def load(path: Path) -> Bundle:
@@ -185,6 +197,21 @@ def sha256(path: Path) -> str:
     """Returns the SHA-256 of a file as hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _weights_of(graph: Path) -> set[str]:
+    """Returns the files that an ONNX file names as its external data, read without onnx's parser.
+
+    The key and the length of the name come before it, in protobuf's encoding.
+    """
+    names = set[str]()
+    with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        for found in re.finditer(_LOCATION, content):
+            length, *more = found[1]
+            length = (length & 0x7F) | (more[0] << 7 if more else 0)
+            name = content[found.end() : found.end() + length]
+            names.add(name.decode(errors="backslashreplace"))
+    return names
 
 
 def _read_manifest(path: Path) -> Manifest:

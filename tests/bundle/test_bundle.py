@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import onnx
 import pytest
 from checkpoints import edit_json
 from links import linked
@@ -145,6 +146,20 @@ def test_files_are_hashed_once_until_they_are_touched(folder, hashed):
     hashed.clear()
     bundles.load(folder)
     assert set(hashed) == everything
+
+
+@pytest.mark.parametrize("name", ["other.tiles", "../target.tiles", "a" * 200])
+def test_weights_that_the_manifest_does_not_list_are_refused(folder, name):
+    graph = folder / "target.native.onnx"
+    model = onnx.load(graph, load_external_data=False)
+    held = next(each for each in model.graph.initializer if each.external_data)
+    next(each for each in held.external_data if each.key == "location").value = name
+    graph.write_bytes(model.SerializeToString())
+    files = json.loads((folder / MANIFEST).read_text())["files"]
+    edit_json(folder / MANIFEST, files=files | {graph.name: asdict(bundles.describe(graph))})
+    (folder / "other.tiles").write_bytes((folder / "target.tiles").read_bytes())
+    with pytest.raises(BundleError, match="which the manifest does not list"):
+        bundles.load(folder)
 
 
 def test_a_copy_is_hashed_for_itself(folder, hashed, tmp_path):
