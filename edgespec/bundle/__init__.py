@@ -205,6 +205,8 @@ def _weights_of(graph: Path) -> set[str]:
     The key and the length of the name come before it, in protobuf's encoding.
     """
     names = set[str]()
+    if not graph.stat().st_size:  # of which there is no mapping
+        return names
     with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         for found in re.finditer(_LOCATION, content):
             length, *more = found[1]

@@ -19,7 +19,7 @@ from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
 from edgespec.cli import main
-from edgespec.errors import BundleError
+from edgespec.errors import BundleError, EdgespecError
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 
@@ -160,6 +160,15 @@ def test_weights_that_the_manifest_does_not_list_are_refused(folder, name):
     (folder / "other.tiles").write_bytes((folder / "target.tiles").read_bytes())
     with pytest.raises(BundleError, match="which the manifest does not list"):
         bundles.load(folder)
+
+
+def test_an_empty_graph_is_refused(folder):
+    graph = folder / "target.native.onnx"
+    graph.write_bytes(b"")
+    files = json.loads((folder / MANIFEST).read_text())["files"]
+    edit_json(folder / MANIFEST, files=files | {graph.name: asdict(bundles.describe(graph))})
+    with pytest.raises(EdgespecError, match=r"target\.native\.onnx"):
+        LLM(folder)
 
 
 def test_a_copy_is_hashed_for_itself(folder, hashed, tmp_path):
