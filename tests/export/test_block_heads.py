@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 from blocks import BLOCKS, OUTPUTS, BlockReference, save, taps_of, write_block
-from checkpoints import make_checkpoint, write_tokenizer
 from head_rows import SAME, attached, features_of_target, with_features
-from heads import features_of
+from heads import features_of, write_target
 from nodes import MISSING, same_bits
 from parity import PROMPT, distance
 
 from edgespec.bundle import DRAFT, SIGHT, TARGET_FEATURES
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.sequences.model import AFTER, Rows
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
@@ -26,12 +24,7 @@ TEXT = PROMPT[:70]
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    """A target of eight layers, and its bundle without a draft."""
-    folder = tmp_path_factory.mktemp("target")
-    model = make_checkpoint(folder / "checkpoint", "llama", num_hidden_layers=8)
-    write_tokenizer(folder / "checkpoint", 331)
-    export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
-    return model, folder / "bundle"
+    return write_target(tmp_path_factory.mktemp("target"))
 
 
 def block_rows(head, role, features, anchor, sequence=None, begin=0):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
 from head_rows import SAME, attached, check_rows, features_of_target, with_features
-from heads import HEADS, IDS, HeadReference, features_of, taps_of, write_head
+from heads import HEADS, IDS, HeadReference, features_of, taps_of, write_head, write_target
 from nodes import MISSING, same_bits
 from parity import PROMPT, Text, distance, load, stored
 from safetensors.torch import save_file
@@ -35,12 +35,7 @@ TEXT = PROMPT[:60]
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    """A target of eight layers, and its bundle without a draft."""
-    folder = tmp_path_factory.mktemp("target")
-    model = make_checkpoint(folder / "checkpoint", "llama", num_hidden_layers=8)
-    write_tokenizer(folder / "checkpoint", 331)
-    export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
-    return model, folder / "bundle"
+    return write_target(tmp_path_factory.mktemp("target"))
 
 
 @pytest.mark.parametrize("name", HEADS)

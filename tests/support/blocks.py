@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from head_parts import attended, continuations, repeatable, rms, turned
-from heads import features_of
+from heads import INNER, features_of, layer_of
 from safetensors.torch import save_file
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, silu
 
@@ -64,21 +64,8 @@ def write_block(
     Returns:
         The weights and the config, as written.
     """
-    hidden, inner, dim = target.hidden_size, 96, target.head_dim
-    layer = {
-        "model_type": "qwen3",
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_attention_heads": target.num_attention_heads,
-        "num_key_value_heads": target.num_key_value_heads,
-        "head_dim": dim,
-        "num_hidden_layers": 2,
-        "rms_norm_eps": 1e-5,
-        "hidden_act": "silu",
-        "vocab_size": target.vocab_size,
-        "max_position_embeddings": target.max_position_embeddings,
-        "rope_theta": 10000.0,
-    }
+    hidden, inner, dim = target.hidden_size, INNER, target.head_dim
+    layer = layer_of(target, model_type="qwen3", num_hidden_layers=2)
     own: dict[str, Any] = {"block_size": 8}
     if form == "dspark":
         own |= {"markov_rank": 8, "markov_head_type": "vanilla"}

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from checkpoints import make_checkpoint, write_tokenizer
 from head_parts import attended, continuations, repeatable, rms, teach, turned
 from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from edgespec.export import ExportOptions, export_bundle
 
 OUTPUTS = 96  # tokens that a random head proposes
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -27,6 +31,35 @@ HEADS = {
 }
 
 
+INNER = 96
+"""Width of a random draft's MLP."""
+
+
+def layer_of(target: Any, **changes: Any) -> dict[str, Any]:
+    """Returns the config of a draft's layers for a transformers config of a target."""
+    return {
+        "hidden_size": target.hidden_size,
+        "intermediate_size": INNER,
+        "num_attention_heads": target.num_attention_heads,
+        "num_key_value_heads": target.num_key_value_heads,
+        "head_dim": target.head_dim,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "vocab_size": target.vocab_size,
+        "max_position_embeddings": target.max_position_embeddings,
+        "rope_theta": 10000.0,
+        **changes,
+    }
+
+
+def write_target(folder: Path) -> tuple[PreTrainedModel, Path]:
+    """Writes a random target of eight layers; returns it and its bundle without a draft."""
+    model = make_checkpoint(folder / "checkpoint", "llama", num_hidden_layers=8)
+    write_tokenizer(folder / "checkpoint", 331)
+    export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
+    return model, folder / "bundle"
+
+
 def write_head(
     folder: Path, target: Any, *, flat: bool = True, seed: int = 3, **changes: Any
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -42,21 +75,8 @@ def write_head(
     Returns:
         The weights and the config, as written.
     """
-    hidden, inner, dim = target.hidden_size, 96, target.head_dim
-    layer = {
-        "model_type": "llama",
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_attention_heads": target.num_attention_heads,
-        "num_key_value_heads": target.num_key_value_heads,
-        "head_dim": dim,
-        "num_hidden_layers": 1,
-        "rms_norm_eps": 1e-5,
-        "hidden_act": "silu",
-        "vocab_size": target.vocab_size,
-        "max_position_embeddings": target.max_position_embeddings,
-        "rope_theta": 10000.0,
-    }
+    hidden, inner, dim = target.hidden_size, INNER, target.head_dim
+    layer = layer_of(target, model_type="llama", num_hidden_layers=1)
     own: dict[str, Any] = {"draft_vocab_size": OUTPUTS}
     if flat:
         config = {"architectures": ["LlamaForCausalLMEagle3"], **layer, **own}
