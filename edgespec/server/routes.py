@@ -56,16 +56,8 @@ CAPABILITIES: Mapping[str, Callable[[LLM], bool]] = {
 """What a model that makes texts may be able to do, by the name that clients see."""
 
 _WEB = Path(__file__).parent / "web"
-_SCRIPTS = (
-    "view",
-    "settings",
-    "answer",
-    "store",
-    "markdown",
-    "files",
-    "chat",
-    "chats",
-)  # in their order
+# Scripts of the page, each of which uses those before it.
+_SCRIPTS = ("view", "settings", "answer", "store", "markdown", "files", "chat", "chats")
 # Text from a model can do no harm: the page loads nothing and connects only to its own server.
 _PAGE_HEADERS = {
     "content-security-policy": (
