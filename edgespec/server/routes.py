@@ -142,7 +142,8 @@ class TokenizeRequest(Fields):
     """`POST /tokenize`, as llama-server has it (llama.cpp, tools/server/README.md)."""
 
     model: str | None = None
-    content: str
+    # A longer one's tokens are given back in more than 0.1 s, while no other thread can go on.
+    content: Annotated[str, Field(max_length=1_000_000)]
     add_special: bool | None = None
     parse_special: bool | None = None
     with_pieces: bool | None = None

@@ -23,6 +23,7 @@ from edgespec.server import service as service_module
 from edgespec.server.bodies import parsed
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import CompletionRequest
+from edgespec.server.routes import TokenizeRequest
 from edgespec.server.service import TextService
 
 LONG = "x " * 40_000  # more than the context holds, and less than a body
@@ -266,5 +267,9 @@ def test_what_would_take_long_to_parse_is_refused_by_its_parts():
         with pytest.raises(RequestError, match="more than 50000 objects, lists and fields") as told:
             parsed(CompletionRequest, body)
         assert told.value.status == 413
-    text = '"{[:\\' * 60_000  # which is text in strings
+    with pytest.raises(RequestError, match="more than 300000 values: shorten it"):
+        parsed(CompletionRequest, json.dumps({"prompt": [5] * 300_010}).encode())
+    with pytest.raises(RequestError, match="at most 1000000 characters"):
+        parsed(TokenizeRequest, json.dumps({"content": "x" * 1_000_001}).encode())
+    text = '"{[:,\\' * 301_000  # which is text in strings
     assert parsed(CompletionRequest, json.dumps({"prompt": text}).encode()).prompt == text
