@@ -37,7 +37,7 @@ threading.Thread(target=work, daemon=True).start()
 inside.wait()
 """
 FORKED = """
-import os, threading, time
+import os, threading, time, warnings
 from edgespec.system.shutdown import ENGINE_CALLS
 
 inside = threading.Event()
@@ -49,6 +49,7 @@ def work():
 
 threading.Thread(target=work, daemon=True).start()
 inside.wait()
+warnings.simplefilter("ignore")  # Python 3.12 warns of forks beside threads
 child = os.fork()
 if child:
     print(os.waitpid(child, 0)[1])
