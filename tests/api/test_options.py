@@ -18,9 +18,10 @@ from edgespec.errors import InputError
 
 TAKERS = [
     (LoadOptions, LLM.__init__),
-    *((GenerationOptions, each) for each in (LLM.generate, LLM.stream, LLM.infill)),
+    *((GenerationOptions, each) for each in (LLM.generate, LLM.stream, LLM.agenerate, LLM.infill)),
     *((GenerationOptions, each) for each in (Session.generate, Session.stream)),
-    *((ChatOptions, each) for each in (LLM.chat, LLM.chat_stream, Session.chat)),
+    *((ChatOptions, each) for each in (LLM.chat, LLM.chat_stream, LLM.achat)),
+    *((ChatOptions, each) for each in (Session.chat, Session.chat_stream)),
 ]
 
 
@@ -28,7 +29,8 @@ TAKERS = [
 def test_signatures_show_all_options_and_their_defaults(kind, taker):
     parameters = inspect.signature(taker).parameters.values()
     shown = {each.name: each.default for each in parameters if each.kind == each.KEYWORD_ONLY}
-    assert shown == {field.name: field.default for field in fields(kind)}
+    own = {"progress": None} if kind is LoadOptions else {}
+    assert shown == {field.name: field.default for field in fields(kind)} | own
 
 
 @pytest.mark.parametrize("kind", [LoadOptions, ChatOptions])
