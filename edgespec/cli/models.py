@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgespec.cli.waiting import clear_line
 from edgespec.errors import EdgespecError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def name_demonstration(arguments: argparse.Namespace, llm: LLM) -> None:
 
 
 def _say(line: str) -> None:
+    clear_line()
     print(f"edgespec: {line}", file=sys.stderr, flush=True)
 
 
