@@ -44,7 +44,7 @@ def main() -> None:
         (folder / given.model.name).symlink_to(given.model.resolve())
         (folder / given.file.name).write_bytes(given.file.read_bytes())
         seconds = _way(folder, given)
-    print_result("newcomer", {"commands": len(seconds), "seconds": seconds})
+    print_result("newcomer", {"commands": 3, "seconds": seconds})
 
 
 def _way(folder: Path, given: argparse.Namespace) -> dict[str, float]:

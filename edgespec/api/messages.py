@@ -25,12 +25,11 @@ def for_template(messages: Messages) -> Sequence[Mapping[str, Any]]:
     Raises:
         InputError: if a part of a content is no text, or a call has no function.
     """
-    if isinstance(messages, str):
-        messages = [{"role": "user", "content": messages}]
-    if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
-        return messages  # the template tells what is wrong with them
+    given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    if not isinstance(given, Sequence) or not all(isinstance(m, Mapping) for m in given):
+        return given  # the template tells what is wrong with them
     names: dict[Any, Any] = {}
-    return [_converted(_joined(message), names) for message in messages]
+    return [_converted(_joined(message), names) for message in given]
 
 
 def _joined(message: Mapping[str, Any]) -> Mapping[str, Any]:
