@@ -47,11 +47,12 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        16600,
+        16750,
         "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
         "for its page (4,400); the authors' "
         "sampling and waiting lines; twelve commands (3,000), batches that survive kills, "
-        "measuring, tuning, bundles made of models once and found again (500)",
+        "measuring, tuning, bundles made of models once and found again (500), asyncio, and "
+        "answers as instances of classes (130)",
     ),
     "models": Room(
         ("models/**/*.py",),
@@ -86,17 +87,25 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        38100,
+        38600,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
-        "first day with a model that is no bundle (400)",
+        "first day with a model that is no bundle (400), programs and users of windows (300), "
+        "asyncio and classes (250)",
     ),
     "benchmarks": Room(
-        ("benchmarks/**/*.py",), 5000, 5300, "attacks on the server, trees and chains"
+        ("benchmarks/**/*.py",),
+        5000,
+        5440,
+        "attacks on the server, trees and chains, a newcomer's way",
     ),
     "results": Room(("benchmarks/RESULTS.md",), 700, 710, "an attacked server, blocks as trees"),
     "docs": Room(
-        ("README.md", "docs/*.md"), 1300, 1380, "bundles made of models, drafters of blocks"
+        ("README.md", "docs/*.md"),
+        1300,
+        1730,
+        "bundles made of models, drafters of blocks, whole programs in Python and what a newcomer "
+        "sees (330)",
     ),
 }
 PRODUCTION = "edgespec", "models", "export", "runtime", "training"

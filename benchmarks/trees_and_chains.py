@@ -20,6 +20,7 @@ from common import count, counts, exit_code, facts_of, mean_length, print_result
 from prompts import CHAT
 
 from edgespec import LLM
+from edgespec.api.llm import inside
 from edgespec.measuring.prompts import PYTHON
 from edgespec.runtime.sequences.model import PassCost
 
@@ -39,14 +40,14 @@ def main() -> None:
     sizes = [(arguments.chain, 1), *((nodes, 4) for nodes in arguments.trees)]
     rows, found = [], {}
     with LLM(arguments.bundle, draft="auto", threads=1, context=1024) as llm:
-        llm.engine.measure()
-        real = llm.engine.target.cost
+        inside(llm).engine.measure()
+        real = inside(llm).engine.target.cost
         for kind, prompts in _prompts(llm, arguments.limit).items():
             for how, sampling in _HOW.items():
                 options = {"max_new_tokens": arguments.tokens, **sampling}
                 plain = llm.generate(prompts, draft_source="none", **options)
                 for nodes, width in sizes:
-                    llm.engine.target.cost = PassCost(_FREE)
+                    inside(llm).engine.target.cost = PassCost(_FREE)
                     streams = [
                         llm.stream(
                             each, draft_source=arguments.source, num_assistant_tokens=nodes,
@@ -55,7 +56,7 @@ def main() -> None:
                         for each in prompts
                     ]  # fmt: skip
                     made = [stream.finish() for stream in streams]
-                    llm.engine.target.cost = real
+                    inside(llm).engine.target.cost = real
                     same = sum(a.tokens == b.tokens for a, b in zip(made, plain, strict=True))
                     drafts = [each.draft_seconds for stream in streams for each in stream.rounds]
                     length, spent = mean_length(made), median([each for each in drafts if each])

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from edgespec import LLM
+from edgespec.api.llm import inside
 from edgespec.bundle import TARGET
 from edgespec.measuring.bits import compare_bits
 from edgespec.measuring.perplexity import Reading
@@ -126,8 +127,8 @@ def test_it_answers_as_the_original_does(load, original, precision, question):
 def test_rows_are_the_same_bits_in_chunks_and_trees(load):
     llm = load(None)
     text = llm.tokenizer.encode(PROSE)[:60]
-    with llm.engine.exclusive():
-        found = compare_bits(llm.models[TARGET], text, 20)
+    with inside(llm).engine.exclusive():
+        found = compare_bits(inside(llm).models[TARGET], text, 20)
     assert found.rows > 80
     assert found.differing == 0, found.where
 

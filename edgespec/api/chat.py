@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from edgespec.api.messages import about_tools, for_template
+from edgespec.api.messages import Messages, about_tools, for_template
 from edgespec.api.options import GenerationOptions
 from edgespec.api.tools import Tool, described
 from edgespec.api.written_calls import with_calls_as_text
@@ -130,7 +130,7 @@ def conversation(
     tokenizer: Tokenizer,
     encode: Callable[[str], list[int]],
     grammars: Callable[[], GrammarCompiler],
-    messages: Sequence[Mapping[str, Any]],
+    messages: Messages,
     options: ChatOptions,
     turns: bool = False,
 ) -> Conversation:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.api import at_once
-from edgespec.api.prompts import Prompts
+from edgespec.api.loaded import Loaded
 from edgespec.bundle import MEAN
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
@@ -18,7 +18,6 @@ from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.system.options import require_count
 
 if TYPE_CHECKING:
-    from edgespec.api.llm import LLM
     from edgespec.runtime.speculation.engine import Engine
 
 Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int]]
@@ -26,9 +25,6 @@ Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int
 
 Check = Callable[[], None]
 """Called before each pass of the model. What it raises ends the work."""
-
-Row = Callable[[Sequence[int], Check], npt.NDArray[np.floating]]
-"""Returns what the rows of a text are pooled to."""
 
 _CHUNK = 128  # rows of a pass
 _LEAST_LENGTH = 1e-12  # of a vector that is normalized, as in torch
@@ -40,23 +36,19 @@ class Embedder:
     Created by `LLM.embedder`. Texts are read one after the other, in chunks.
 
     Args:
-        llm: model in use.
-        prompts: converts its texts.
-        row: reads a text.
+        loaded: the model.
 
     Raises:
         InputError: if the model generates text.
     """
 
-    def __init__(self, llm: LLM, prompts: Prompts, row: Row) -> None:
-        if llm.bundle.target.embedding is None:
+    def __init__(self, loaded: Loaded) -> None:
+        if loaded.bundle.target.embedding is None:
             raise InputError(
                 "the model makes texts, and no embeddings: use a bundle of an embedding model"
             )
-        self._embedding = llm.bundle.target.embedding
-        self._llm = llm
-        self._prompts = prompts
-        self._read = row
+        self._embedding = loaded.bundle.target.embedding
+        self._loaded = loaded
 
     def tokens(self, texts: Inputs, prompt_name: str | None = None) -> list[list[int]]:
         """Converts texts to token ids, with the checkpoint's prompt and special tokens.
@@ -95,7 +87,7 @@ class Embedder:
         Raises:
             InputError: if there are not so many dimensions, or the model was closed.
         """
-        width = self._llm.bundle.target.hidden_size
+        width = self._loaded.bundle.target.hidden_size
         require_count("dimensions", dimensions, 1, optional=True)
         if dimensions is not None and dimensions > width:
             asked = reason(dimensions, 40)
@@ -108,16 +100,18 @@ class Embedder:
     def _tokens(self, prompt_name: str | None, text: str | Sequence[int]) -> list[int]:
         prompt = self._prompt(prompt_name)
         if isinstance(text, str):
-            ids = self._prompts.valid_ids(text and prompt + text)  # a prompt alone is no text
-            ids = self._llm.tokenizer.ended(ids)
+            ids = self._loaded.prompts.valid_ids(
+                text and prompt + text
+            )  # a prompt alone is no text
+            ids = self._loaded.tokenizer.ended(ids)
         elif prompt_name is None:
-            ids = self._prompts.valid_ids(text)
+            ids = self._loaded.prompts.valid_ids(text)
         else:
             raise InputError(
                 f"prompt_name is {prompt_name!r}, and the text is token ids: put the prompt's ids "
                 "before them, and leave out prompt_name"
             )
-        most = self._llm.context_length
+        most = self._loaded.plan.context
         if len(ids) > most:
             raise ContextLengthError(
                 f"the text is too long: it has {len(ids)} tokens, and the model's context length "
@@ -137,11 +131,11 @@ class Embedder:
         """Returns what the rows of a text are pooled to."""
 
         def check_all() -> None:
-            self._llm.require_open()
+            self._loaded.engine.require_open()
             check()
 
         check_all()
-        return self._read(text, check_all)
+        return _row(self._loaded.engine, self._embedding.pooling, text, check_all)
 
     def _finished(self, row: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
         if not self._embedding.normalized:
@@ -149,7 +143,7 @@ class Embedder:
         return row / max(float(np.linalg.norm(row)), _LEAST_LENGTH)
 
 
-def engine_row(
+def _row(
     engine: Engine, pooling: str, text: Sequence[int], check: Check
 ) -> npt.NDArray[np.floating]:
     """Reads a text in passes of its own, beside which no others are made."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
+import threading
 import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from edgespec.api.chat import Conversation
@@ -61,6 +60,7 @@ class GenerationStream:
         self._text = _Generated(engine, request, text, models, draft_memory)
         self._pieces = self._text.pieces()
         self._texts = (piece.text for piece in self._pieces if piece.text)
+        self._reading = threading.Lock()  # held by tasks, which may end a text that others read
 
     @property
     def prompt(self) -> Sequence[int]:
@@ -130,32 +130,36 @@ class GenerationStream:
     async def __aiter__(self) -> AsyncIterator[str]:
         """Yields the same pieces for `async for`, made on threads so that the event loop goes on.
 
-        Leaving the loop early cancels the text.
+        A task that is cancelled, leaves the loop early or closes the iterator cancels the text: its
+        sequence ends with the pass under way, and its slots are free.
         """
         import asyncio  # only here, since loading it takes 20 ms
 
-        def next_step() -> asyncio.Future[str]:
-            # Not a task: the end of the event loop would cancel it while its thread goes on.
-            step = partial(contextvars.copy_context().run, next, self._texts, "")
-            return asyncio.get_running_loop().run_in_executor(None, step)
+        from edgespec.api.asynchronous import begun
 
-        step = next_step()
+        step = begun(self._next_text)
         try:
             while piece := await asyncio.shield(step):
                 yield piece
-                step = next_step()
+                step = begun(self._next_text)
         finally:
-            self.cancel()
-            interrupted = None
-            while not step.done():  # a round is being made
-                try:
-                    await asyncio.wait([step])
-                except asyncio.CancelledError as error:  # cancelled again
-                    interrupted = error
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Ends the text as `cancel` does, and waits for that; any task may call it."""
+        from edgespec.api.asynchronous import begun, ended
+
+        self.cancel()
+        await ended(begun(self._drain))
+
+    def _next_text(self) -> str:
+        with self._reading:
+            return next(self._texts, "")
+
+    def _drain(self) -> None:
+        with self._reading:
             for _ in self._pieces:
                 pass
-            if interrupted is not None:
-                raise interrupted
 
 
 class _Generated:
@@ -279,6 +283,7 @@ class _Generated:
             tool_calls=text.tool_calls,
             cut_call=text.cut_call,
             call_faults=text.call_faults,
+            json_class=text.json_class,
             **self._prediction_facts(),
         )
 
@@ -295,6 +300,7 @@ class AnswerText:
         tokenizer: tokenizer of the target.
         end: what ends the text besides its tokens.
         stop_ids: tokens that end it.
+        json_class: see `GenerationResult.parsed`.
 
     Attributes:
         tokens: the tokens so far, with the one that ended it.
@@ -303,8 +309,14 @@ class AnswerText:
     """
 
     def __init__(
-        self, asked: Conversation, tokenizer: Tokenizer, end: TextEnd, stop_ids: frozenset[int]
+        self,
+        asked: Conversation,
+        tokenizer: Tokenizer,
+        end: TextEnd,
+        stop_ids: frozenset[int],
+        json_class: type | None = None,
     ) -> None:
+        self.json_class = json_class
         shown = {**end.marks, **asked.shown}
         self._decoder = StreamDecoder(tokenizer, asked.prompt, shown)
         self._end, self._reader, self._unheld = end, asked.reader, asked.unheld

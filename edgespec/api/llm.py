@@ -1,47 +1,34 @@
-"""Loads a bundle's native graphs, and generates texts with them."""
+"""The API: a model that is loaded, and the texts and vectors that it makes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from edgespec import bundle as bundles
 from edgespec.api import at_once, session_files
-from edgespec.api.chat import ChatOptions, Conversation
-from edgespec.api.embedding import Embedder, Inputs, engine_row
-from edgespec.api.generation import AnswerText, GenerationStream
-from edgespec.api.loading import (
-    MAX_DRAFT_TOKENS,
-    PLANNED_DRAFT_TOKENS,
-    RECYCLING_DRAFTS,
-    LoadOptions,
-)
-from edgespec.api.messages import for_template
-from edgespec.api.models import planned
+from edgespec.api.at_once import Prompt
+from edgespec.api.chat import ChatOptions
+from edgespec.api.embedding import Embedder, Inputs
+from edgespec.api.generation import GenerationStream
+from edgespec.api.loaded import Loaded
+from edgespec.api.loading import LoadOptions
+from edgespec.api.messages import Messages, for_template
 from edgespec.api.options import GenerationOptions, conversational
-from edgespec.api.predictions import predicted_tokens
-from edgespec.api.prompt_files import PromptFiles
-from edgespec.api.prompts import USUAL, Prompts
 from edgespec.api.result import GenerationResult
 from edgespec.api.sessions import Session
-from edgespec.api.sources import Sources, stored_prompts
-from edgespec.bundle import TARGET
-from edgespec.errors import InputError
-from edgespec.library.making import bundle_of
+from edgespec.library.making import bundle_of, model_name
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.growth import TreeDrafter
-from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.sequences.pool import Sequence as Kept
-from edgespec.runtime.speculation.engine import Engine
-from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT, Limits, Request
+from edgespec.runtime.plan import MIB
+from edgespec.runtime.speculation.generation import AUTO
 from edgespec.runtime.text.infill import InfillPrompt
-from edgespec.runtime.text.streaming import TextEnd
-from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.options import checked, shown
+
+if TYPE_CHECKING:
+    from edgespec.export import Progress
 
 
 class LLM:
@@ -55,6 +42,8 @@ class LLM:
             folder: a checkpoint's folder, a GGUF file, owner/name or owner/name:FILE.gguf on the
             Hub, or a name that `edgespec models` lists. None: the embedded pair, a small model of
             Python code.
+        progress: called with target or draft, how much of it is done and of how much while a bundle
+            is made, by the thread that loads; None: bars show it where stderr is a terminal.
         options: fields of `edgespec.api.loading.LoadOptions`: `device`, `draft`, `draft_device`,
             `context`, `memory`, `threads` and more.
 
@@ -69,8 +58,6 @@ class LLM:
             greedy unless options say otherwise, as `llm.chat(messages, **llm.sampling)` does.
         draft: draft source, one of `DRAFTS`.
         draft_sources: allowed values of a text's `draft_source`.
-        engine: continues sequences.
-        models: the models by role.
 
     Raises:
         BundleError: if the bundle cannot be used.
@@ -84,27 +71,29 @@ class LLM:
     """
 
     @shown(LoadOptions)
-    def __init__(self, bundle: str | Path | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        bundle: str | Path | None = None,
+        *,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> None:
         self.options = checked(LoadOptions, options)
         draft = self.options.draft_model
-        self.bundle = bundles.load(bundle_of(bundle, draft))
+        self.bundle = bundles.load(bundle_of(bundle, draft, progress))
         if draft is not None:
             self.options = replace(self.options, draft=AUTO)
         self.draft = self.options.draft
         self.sampling = conversational(self.bundle.manifest.sampling)
-        self.tokenizer = Tokenizer.of(self.bundle)
-        if self.bundle.target.embedding is None:
-            self.tokenizer.require_messages_shown(self.bundle.path)
-        files = PromptFiles.asked_for(self.options, self.bundle)
-        self.plan = planned(self.bundle, self.options)
+        self._loaded = loaded = Loaded(self.bundle, self.options)
+        self.tokenizer, self.plan = loaded.tokenizer, loaded.plan
         self.context_length = self.plan.context
-        self._sources = Sources(self.bundle, self.options, self.tokenizer, self.plan)
-        self.models = self._sources.models
-        self._prompts = Prompts(self.bundle, self.tokenizer, self.context_length)
-        self._stored = None if files is None else stored_prompts(files, self.bundle)
-        target = self.models[TARGET]
-        self.engine = Engine(target, self._sources.drafters, self._stored, self._sources.timings)
-        self.draft_sources = self._sources.names
+        self.draft_sources = loaded.sources.names
+
+    @property
+    def engines(self) -> dict[str, str]:
+        """What runs the target, and the draft if it is a model, as results name it; by role."""
+        return {role: each.device for role, each in self._loaded.models.items()}
 
     def warm_up(self) -> None:
         """Makes first passes of each model, which read the weights from the disk, and times some.
@@ -116,39 +105,18 @@ class LLM:
             DeviceError: if a pass fails.
             InputError: if the model was closed.
         """
-        for model in list(self.models.values()):
-            with self.engine.exclusive():
-                rows = Rows(model.sequence([]), [0], [AFTER], [0])
-                model.forward([rows])
-                rows.accept([])
-        self.engine.measure()
+        self._loaded.warm_up()
 
     def close(self) -> None:
         """Ends all texts behind the pass that is being made, and frees the models' memory."""
-        self.engine.close()
-        if self._stored is not None:
-            self._stored.close()
-        self.models.clear()
+        self._loaded.close()
 
-    def require_open(self) -> None:
-        """Checks that the model was not closed.
-
-        Raises:
-            InputError: if it was closed.
-        """
-        self.engine.require_open()
-
-    def require_texts(self) -> None:
-        """Checks that the model generates text.
-
-        Raises:
-            InputError: if it makes embeddings.
-        """
-        if self.bundle.target.embedding is not None:
-            raise InputError(
-                "the model makes embeddings, and no text: use LLM.embed or /v1/embeddings, or a "
-                "bundle of a model that writes text"
-            )
+    def __repr__(self) -> str:
+        engines = ", ".join(f"{role} on {engine}" for role, engine in self.engines.items())
+        sizes = (f"{each.total / MIB:,.0f} MiB of {each.memory}" for each in self.plan.demands)
+        plan = f"context {self.context_length:,}, {', '.join(sizes)}"
+        how = f"{engines}, draft {self.draft}, {plan}" if engines else "closed"
+        return f"<LLM {model_name(self.bundle)}: {how}>"
 
     def __enter__(self) -> LLM:
         return self
@@ -162,8 +130,8 @@ class LLM:
         Raises:
             InputError: if the model was closed.
         """
-        self.require_open()
-        return Session(self, self.engine.target.sequence([]))
+        self._loaded.engine.require_open()
+        return Session(self._loaded, self._loaded.engine.target.sequence([]))
 
     def load_session(self, path: str | Path) -> Session:
         """Opens a session that `Session.save` has written.
@@ -173,28 +141,17 @@ class LLM:
                 version, or the model was closed.
             MemoryLimitError: if texts that are being made need the memory.
         """
-        self.require_open()
+        loaded = self._loaded
+        loaded.engine.require_open()
         tensors = session_files.load(Path(path), self.bundle.digest)
-        kept, most = self.engine.target.sequence([]), self.context_length
-        with self.engine.exclusive():
-            session_files.restore(Path(path), tensors, self.working_models, kept, most)
-        return Session(self, kept)
-
-    @property
-    def working_models(self) -> dict[str, Model]:
-        """The target, and the draft model unless its device has failed."""
-        drafting = [each.model for each in self.engine.drafters if isinstance(each, TreeDrafter)]
-        return {n: each for n, each in self.models.items() if n == TARGET or each in drafting}
-
-    def drop(self, kept: Kept) -> None:
-        """Gives up what a session keeps."""
-        if self.models:  # else all was given up
-            with self.engine.exclusive():
-                self.engine.target.prefixes.drop(kept)
+        kept, most = loaded.engine.target.sequence([]), self.context_length
+        with loaded.engine.exclusive():
+            session_files.restore(Path(path), tensors, loaded.working_models, kept, most)
+        return Session(loaded, kept)
 
     def forget(self) -> None:
         """Forgets what earlier texts taught the drafters, and what they have computed."""
-        self.engine.forget()
+        self._loaded.engine.forget()
 
     def save_draft_memory(self, path: str | Path) -> None:
         """Saves what recycling learned about the target, for `LoadOptions.draft_memory`.
@@ -202,16 +159,16 @@ class LLM:
         Raises:
             InputError: if the file cannot be written; an existing file stays as it was.
         """
-        with self.engine.exclusive():
-            self._sources.recycling.successors.save(Path(path), self.bundle.digest)
+        with self._loaded.engine.exclusive():
+            self._loaded.sources.recycling.successors.save(Path(path), self.bundle.digest)
 
     @shown(ChatOptions)
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResult:
+    def chat(self, messages: Messages, **options: Any) -> GenerationResult:
         """Generates an answer in a conversation.
 
         Args:
-            messages: dicts with `role` and `content`, a text or parts of type text, and
-                `tool_calls` and `tool_call_id`, as in OpenAI's API.
+            messages: a text, which is a user's message; or dicts with `role` and `content`, a text
+                or parts of type text, and `tool_calls` and `tool_call_id`, as in OpenAI's API.
             options: fields of `edgespec.api.chat.ChatOptions`: `tools`, `thinking_budget`, and
                 those of `generate`.
 
@@ -222,35 +179,35 @@ class LLM:
         return self.chat_stream(messages, **options).finish()
 
     @shown(ChatOptions)
-    def chat_stream(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        kept: Kept | None = None,
-        /,
-        **options: Any,
-    ) -> GenerationStream:
+    def chat_stream(self, messages: Messages, **options: Any) -> GenerationStream:
         """Generates an answer in a conversation piece by piece; see `GenerationStream.pieces`.
 
         Args:
             messages: see `chat`.
-            kept: see `stream`.
             options: see `chat`.
 
         Raises:
             EdgespecError: as `chat`.
         """
-        self.require_open()
-        made = checked(ChatOptions, options)
-        self.require_texts()
-        return self._begin(self._prompts.of_chat(messages, made), made, kept)
+        return self._loaded.chat(messages, options)
 
-    def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    @shown(ChatOptions)
+    async def achat(self, messages: Messages, **options: Any) -> GenerationResult:
+        """Generates an answer as `chat`, while the event loop goes on.
+
+        A task that is cancelled cancels the text, and its slots are free behind the pass under way.
+        """
+        from edgespec.api.asynchronous import result_of
+
+        return await result_of(partial(self.chat_stream, messages, **options))
+
+    def chat_tokens(self, messages: Messages) -> list[int]:
         """Converts a conversation to a prompt of token ids with the model's chat template.
 
         Raises:
             InputError: if the model has no chat template, or the template refuses the messages.
         """
-        return self._prompts.encoded(self.tokenizer.chat(for_template(messages)))
+        return self._loaded.prompts.encoded(self.tokenizer.chat(for_template(messages)))
 
     @shown(GenerationOptions)
     def infill(
@@ -299,10 +256,10 @@ class LLM:
             InputError: if the model's tokenizer has no tokens for filling in, or a text is none.
             ContextLengthError: if the context has no room.
         """
-        return self._prompts.of_infill(prefix, suffix, files, max_new_tokens)
+        return self._loaded.prompts.of_infill(prefix, suffix, files, max_new_tokens)
 
     @overload
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult: ...
+    def generate(self, prompt: Prompt, **options: Any) -> GenerationResult: ...
 
     @overload
     def generate(
@@ -312,7 +269,7 @@ class LLM:
     @shown(GenerationOptions)
     def generate(
         self,
-        prompt: str | Sequence[int] | list[str] | list[list[int]],
+        prompt: Prompt | list[str] | list[list[int]],
         **options: Any,
     ) -> GenerationResult | list[GenerationResult]:
         """Generates a text, or those of several prompts at once.
@@ -335,37 +292,41 @@ class LLM:
             TypeError: if an option is unknown.
         """
         if at_once.are_prompts(prompt):
-            self.require_open()
-            prompts = at_once.tokens_of_all(prompt, self._prompts.tokens)
+            self._loaded.engine.require_open()
+            prompts = at_once.tokens_of_all(prompt, self._loaded.prompts.tokens)
             parallel = self.options.sessions if self.options.sessions > 1 else at_once.TEXTS_AT_ONCE
             return at_once.results_of_all(
                 prompts, lambda tokens: self.stream(tokens, **options), parallel
             )
-        return self.stream(cast("at_once.Prompt", prompt), **options).finish()
+        return self.stream(cast("Prompt", prompt), **options).finish()
 
     @shown(GenerationOptions)
-    def stream(
-        self,
-        prompt: str | Sequence[int],
-        kept: Kept | None = None,
-        /,
-        **options: Any,
-    ) -> GenerationStream:
-        """Generates a text piece by piece: iterate over the stream, then read its `result`.
+    async def agenerate(self, prompt: Prompt, **options: Any) -> GenerationResult:
+        """Generates a text as `generate`, while the event loop goes on; see `achat`.
 
         Args:
-            prompt: see `generate`.
-            kept: what a session keeps; for internal use, see `Session.stream`.
+            prompt: text or token ids; for several, `asyncio.gather` calls of this.
             options: see `generate`.
 
         Raises:
             EdgespecError: as `generate`.
         """
-        self.require_open()
-        made = checked(GenerationOptions, options)
-        asked = self._prompts.of_text(prompt, made)
-        self.require_texts()
-        return self._begin(asked, made, kept)
+        from edgespec.api.asynchronous import result_of
+
+        return await result_of(partial(self.stream, prompt, **options))
+
+    @shown(GenerationOptions)
+    def stream(self, prompt: Prompt, **options: Any) -> GenerationStream:
+        """Generates a text piece by piece: iterate over the stream, then read its `result`.
+
+        Args:
+            prompt: see `generate`.
+            options: see `generate`.
+
+        Raises:
+            EdgespecError: as `generate`.
+        """
+        return self._loaded.text(prompt, options)
 
     def embed(
         self, texts: Inputs, dimensions: int | None = None, prompt_name: str | None = None
@@ -397,57 +358,10 @@ class LLM:
         Raises:
             InputError: if the model generates text, or was closed.
         """
-        self.require_open()
-        embedding = self.bundle.target.embedding
-        pooling = "" if embedding is None else embedding.pooling
-        return Embedder(self, self._prompts, partial(engine_row, self.engine, pooling))
+        self._loaded.engine.require_open()
+        return Embedder(self._loaded)
 
-    def _begin(
-        self, asked: Conversation, made: GenerationOptions, kept: Kept | None
-    ) -> GenerationStream:
-        source = self.options.draft if made.draft_source is None else made.draft_source
-        if source not in self.draft_sources:
-            raise InputError(
-                f"draft_source is {source!r}: a model loaded with draft {self.options.draft!r} "
-                f"offers {', '.join(self.draft_sources)}"
-            )
-        prediction = made.prediction
-        if isinstance(prediction, str):  # the context holds no more of it
-            prediction = prediction[: self.context_length * USUAL]
-        predicted = predicted_tokens(prediction, self.tokenizer, self.tokenizer.vocab_size)
-        if source == NO_DRAFT:  # which makes no use of it
-            predicted = []
-        nodes = MAX_DRAFT_TOKENS if predicted else PLANNED_DRAFT_TOKENS
-        if made.num_assistant_tokens is not None:
-            nodes = made.num_assistant_tokens
-        limits = Limits(
-            made.max_new_tokens or self.context_length,
-            self.context_length,
-            frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids)),
-            0 if source == NO_DRAFT else nodes,
-            # Of a graph that another program exported, each branch is a call of its own.
-            1 if self.bundle.target.native.adopted else made.tree_width,
-        )
-        size = self.tokenizer.vocab_size
-        if unknown := [token for token, _ in made.logit_bias if token >= size]:
-            raise InputError(f"logit_bias names token {unknown[0]}: give ids below {size}")
-        sampler = Sampler(made, size)
-        request = Request(
-            asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
-            predicted[: self.context_length] if limits.max_nodes else (), kept,
-            turns=asked.turns,
-        )  # fmt: skip
-        hidden = self.tokenizer.special_ids - asked.shown.keys()
-        added = self.tokenizer.added_tokens.items() if made.stop else ()
-        special = {token: id_ for token, id_ in added if id_ in hidden}
-        end = TextEnd(made.stop, made.min_indent, made.max_time, special)
-        models, memory = list(self.working_models.values()), None
-        if source in RECYCLING_DRAFTS:
-            memory = "hot" if len(self._sources.recycling.successors) else "cold"
-        text = AnswerText(asked, self.tokenizer, end, limits.stop_ids)
 
-        def again(seed: int | None) -> GenerationStream:
-            known = replace(made, seed=seed, prediction=predicted or None)
-            return self._begin(asked.again(self.tokenizer), known, kept)
-
-        return GenerationStream(self.engine, request, text, models, memory, again)
+def inside(llm: LLM) -> Loaded:
+    """Returns what lies behind a model, for what measures it; no part of the API."""
+    return llm._loaded

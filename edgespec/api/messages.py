@@ -9,22 +9,27 @@ from typing import Any
 from edgespec.errors import InputError, reason
 from edgespec.runtime.text.streaming import AsWritten
 
+Messages = str | Sequence[Mapping[str, Any]]
+"""A conversation: a text, which is a user's message, or dicts with `role` and `content`, a text or
+parts of type text, and `tool_calls` and `tool_call_id`, as in OpenAI's API."""
 
-def for_template(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+
+def for_template(messages: Messages) -> Sequence[Mapping[str, Any]]:
     """Returns messages as chat templates expect them.
 
-    Contents are texts: parts are joined, and given to templates that want them (`ChatTemplate`).
-    Templates read the arguments of calls as values, while OpenAI's API has them as JSON text. Those
-    that are no JSON object, as of a call that was cut short, stay as they were written. Some
-    want to know a tool by its name, where the API gives the id of a call.
+    A text is a user's message. Contents are texts: parts are joined, and given to templates that
+    want them (`ChatTemplate`). Templates read the arguments of calls as values, while OpenAI's API
+    has them as JSON text. Those that are no JSON object, as of a call that was cut short, stay as
+    they were written. Some want to know a tool by its name, where the API gives the id of a call.
 
     Raises:
         InputError: if a part of a content is no text, or a call has no function.
     """
-    if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
-        return messages  # the template tells what is wrong with them
+    given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    if not isinstance(given, Sequence) or not all(isinstance(m, Mapping) for m in given):
+        return given  # the template tells what is wrong with them
     names: dict[Any, Any] = {}
-    return [_converted(_joined(message), names) for message in messages]
+    return [_converted(_joined(message), names) for message in given]
 
 
 def _joined(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -39,8 +39,9 @@ class GenerationOptions(SamplingOptions):
     """
 
     max_new_tokens: int | None = option(
-        256, "maximum number of new tokens", none="as many as the context has room for", least=1
-    )
+        256, "maximum number of new tokens", none="as many as the context has room for", least=1,
+        also="max_tokens",
+    )  # fmt: skip
     stop: tuple[str, ...] = option(
         (), "strings that end the text and are not part of it", metavar="TEXT"
     )
@@ -75,9 +76,10 @@ class GenerationOptions(SamplingOptions):
         None, "number of likeliest tokens to report with each token, besides the token's own "
         "log-probability", none="no log-probabilities", least=0,
     )  # fmt: skip
-    json_schema: dict[str, Any] | str | None = option(
-        None, "JSON schema that the text must be valid for", metavar="FILE"
-    )
+    json_schema: dict[str, Any] | str | type | None = option(
+        None, "JSON schema that the text must be valid for; or a pydantic class, whose instance "
+        "`GenerationResult.parsed` is then", metavar="FILE",
+    )  # fmt: skip
     regex: str | None = option(None, "regular expression that the text must match")
     grammar: str | None = option(None, "grammar in Lark's notation that the text must follow")
 
@@ -93,9 +95,17 @@ class GenerationOptions(SamplingOptions):
         object.__setattr__(self, "stop_token_ids", _token_ids(self.stop_token_ids))
 
     @property
+    def json_class(self) -> type | None:
+        """The class that was given as `json_schema`, if it was one."""
+        kind = self.json_schema
+        return kind if isinstance(kind, type) and hasattr(kind, "model_json_schema") else None
+
+    @property
     def structure(self) -> tuple[str, str] | None:
         """Which of `GRAMMARS` the text follows, and its source; None if it follows none."""
         given = [(kind, source) for kind in GRAMMARS if (source := getattr(self, kind)) is not None]
+        if self.json_class is not None:
+            given[0] = GRAMMARS[0], _schema_of(self.json_class)
         for kind, source in given:
             if not isinstance(source, str) and (kind, type(source)) != ("json_schema", dict):
                 raise InputError(f"{kind} is {source!r:.80}: give a string")
@@ -138,6 +148,21 @@ def _token_ids(ids: Iterable[int]) -> tuple[int, ...]:
         return tuple(operator.index(id_) for id_ in ids)
     except TypeError as error:
         raise InputError(f"stop_token_ids is {ids!r:.80}: give token ids in a list") from error
+
+
+def _schema_of(kind: Any) -> str:
+    """Returns the JSON schema of a pydantic class, without properties that it does not name."""
+    try:
+        schema = kind.model_json_schema()
+    except Exception as error:  # whatever pydantic, or a class like its own, has to say
+        raise InputError(
+            f"json_schema is {kind.__name__}, of which there is no schema ({reason(error)}): use "
+            "fields that JSON has"
+        ) from error
+    for each in (schema, *schema.get("$defs", {}).values()):
+        if "properties" in each:
+            each.setdefault("additionalProperties", False)
+    return _as_json(schema)
 
 
 def _as_json(schema: dict[str, Any]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgespec.api.chat import ChatOptions, Conversation, conversation
+from edgespec.api.messages import Messages
 from edgespec.api.options import GenerationOptions
 from edgespec.bundle import Bundle
 from edgespec.errors import ContextLengthError, InputError, reason
@@ -50,7 +51,7 @@ class Prompts:
         grammar = None if structure is None else self._grammars.compile(*structure)
         return Conversation(tokens, grammar)
 
-    def of_chat(self, messages: Sequence[Mapping[str, Any]], options: ChatOptions) -> Conversation:
+    def of_chat(self, messages: Messages, options: ChatOptions) -> Conversation:
         """Prepares the answer in a conversation.
 
         Raises:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
+from typing import Any
 
+from edgespec.errors import InputError
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.streaming import ToolCall
@@ -57,6 +59,7 @@ class GenerationResult:
         cut_call: a last call whose arguments, `text`, were cut short; None if there is none.
         call_faults: what does not fit the schema of its tool, for each such call; there are none
             but with tools whose schemas a text cannot be held to.
+        json_class: see `parsed`; it is no field.
     """
 
     text: str
@@ -92,6 +95,45 @@ class GenerationResult:
     tool_calls: tuple[ToolCall, ...] = ()
     cut_call: ToolCall | None = None
     call_faults: tuple[str, ...] = ()
+    json_class: InitVar[Any] = None
+
+    def __post_init__(self, json_class: Any) -> None:
+        object.__setattr__(self, "_json_class", json_class)
+
+    @property
+    def parsed(self) -> Any:
+        """The instance of the class that was given as `json_schema`; None if none was given.
+
+        It is None, too, where an answer has tool calls instead.
+
+        Raises:
+            InputError: if the text was cut short.
+            ValueError: pydantic's, if a validator of the class refuses what the text says.
+        """
+        kind = vars(self)["_json_class"]
+        if kind is None or (self.tool_calls and not self.text):
+            return None
+        try:
+            return kind.model_validate_json(self.text)
+        except ValueError as error:
+            if self.finish_reason == "stop":
+                raise
+            raise InputError(
+                f"the text is only the beginning of a {kind.__name__} (finish_reason "
+                f"{self.finish_reason!r}): raise max_new_tokens"
+            ) from error
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, for the conversation that goes on behind it."""
+        calls = [
+            {"id": call.id, "type": "function",
+             "function": {"name": call.name, "arguments": call.text}}
+            for call in self.tool_calls
+        ]  # fmt: skip
+        reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
+        more = {"tool_calls": calls} if calls else {}
+        return {"role": "assistant", "content": self.text, **reasoning, **more}
 
 
 def rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgespec.api import session_files
 from edgespec.api.chat import ChatOptions
 from edgespec.api.generation import GenerationStream
+from edgespec.api.loaded import Loaded
+from edgespec.api.messages import Messages
 from edgespec.api.options import GenerationOptions
 from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError
 from edgespec.runtime.sequences.pool import Sequence as Kept
 from edgespec.system.options import shown
-
-if TYPE_CHECKING:
-    from edgespec.api.llm import LLM
 
 
 class Session:
@@ -27,15 +26,15 @@ class Session:
     takes longer to start. It is also a context manager that closes the session.
     """
 
-    def __init__(self, llm: LLM, kept: Kept) -> None:
-        self._llm = llm
+    def __init__(self, loaded: Loaded, kept: Kept) -> None:
+        self._loaded = loaded
         self._kept: Kept | None = kept
 
     @property
     def tokens(self) -> Sequence[int]:
         """Tokens that are kept: prompt and output of the last text, as far as they were run."""
         kept = self._open()
-        with self._llm.engine.exclusive():
+        with self._loaded.engine.exclusive():
             return tuple(kept.tokens[: kept.length])
 
     @shown(GenerationOptions)
@@ -46,12 +45,17 @@ class Session:
     @shown(GenerationOptions)
     def stream(self, prompt: str | Sequence[int], **options: Any) -> GenerationStream:
         """See `LLM.stream`. Of several texts at once the one that ends last is kept."""
-        return self._llm.stream(prompt, self._open(), **options)
+        return self._loaded.text(prompt, options, self._open())
 
     @shown(ChatOptions)
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResult:
+    def chat(self, messages: Messages, **options: Any) -> GenerationResult:
         """See `LLM.chat`: give the whole conversation; only the new part is computed."""
-        return self._llm.chat_stream(messages, self._open(), **options).finish()
+        return self.chat_stream(messages, **options).finish()
+
+    @shown(ChatOptions)
+    def chat_stream(self, messages: Messages, **options: Any) -> GenerationStream:
+        """See `LLM.chat_stream` and `chat`."""
+        return self._loaded.chat(messages, options, self._open())
 
     def save(self, path: str | Path) -> None:
         """Writes what is kept to a file, for `LLM.load_session` with the same bundle.
@@ -61,19 +65,21 @@ class Session:
                 it was.
         """
         kept = self._open()
-        with self._llm.engine.exclusive():
+        with self._loaded.engine.exclusive():
             if kept.tokens and not kept.length:
                 raise InputError(
                     "the session's caches were dropped for other texts: generate a text in it "
                     "before you save it"
                 )
-            tensors = session_files.tensors_of(self._llm.working_models, kept.tokens[: kept.length])
-        session_files.save(Path(path), self._llm.bundle.digest, tensors)
+            tensors = session_files.tensors_of(
+                self._loaded.working_models, kept.tokens[: kept.length]
+            )
+        session_files.save(Path(path), self._loaded.bundle.digest, tensors)
 
     def close(self) -> None:
         """Gives up what is kept."""
         if self._kept is not None:
-            self._llm.drop(self._kept)
+            self._loaded.drop(self._kept)
             self._kept = None
 
     def __enter__(self) -> Session:

@@ -112,7 +112,7 @@ class Batch:
                 bundle=self.bundle,
                 model=self.model,
                 context=llm.context_length,
-                engine=llm.models[TARGET].device,
+                engine=llm.engines[TARGET],
                 created=self.requests.time,
             ),
         )
@@ -165,7 +165,7 @@ def require_same(journal: Journal, llm: LLM) -> None:
     Raises:
         InputError: if the context is another one, which may change texts.
     """
-    start, engine = journal.start, llm.models[TARGET].device
+    start, engine = journal.start, llm.engines[TARGET]
     if llm.context_length != start.context:
         raise InputError(
             f"the batch was begun with a context of {start.context} tokens and would go on with "

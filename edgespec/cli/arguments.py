@@ -14,7 +14,7 @@ from edgespec.api.loading import LoadOptions, parse_size
 from edgespec.api.options import GenerationOptions
 from edgespec.errors import InputError
 from edgespec.system.files import read_utf8
-from edgespec.system.options import Option, declared, kinds_of, unknown
+from edgespec.system.options import Option, declared, kinds_of, named, unknown
 
 TEXT = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop")
 """Options of a text that commands have."""
@@ -83,6 +83,7 @@ def settings(file: str) -> dict[str, Any]:
         found = tomllib.loads(read_utf8(Path(file)))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{file} is not TOML: {error}") from error
+    found = named(GenerationOptions, found)
     known = [each.name for kind in (LoadOptions, GenerationOptions) for each in fields(kind)]
     for name in found:
         if name not in known:

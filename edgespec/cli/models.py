@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgespec.cli.waiting import clear_line
 from edgespec.errors import EdgespecError
 
 if TYPE_CHECKING:
     import argparse
 
     from edgespec.api.llm import LLM
-    from edgespec.bundle import Bundle
-    from edgespec.export import Progress
 
 
 def chosen(arguments: argparse.Namespace) -> Path:
@@ -33,25 +32,22 @@ def chosen(arguments: argparse.Namespace) -> Path:
     draft = LoadOptions(draft=draft).draft_model if isinstance(draft, str) else None
     if draft is not None:
         arguments.draft = "auto"
-    return bundle_of(arguments.model, draft, _bars, _say)
+    return bundle_of(arguments.model, draft, say=_say)
 
 
 def name_demonstration(arguments: argparse.Namespace, llm: LLM) -> None:
     """Says what is used if no model is given."""
     if arguments.model is None:
+        from edgespec.library.making import model_name
+
         _say(
             f"no model is given: this is {model_name(llm.bundle)}, a demonstration that knows a "
             "little Python and nothing else; give a model, as in `edgespec chat model.gguf`"
         )
 
 
-def _bars() -> AbstractContextManager[Progress]:
-    from edgespec.cli.progress import role_bars  # loads rich
-
-    return role_bars()
-
-
 def _say(line: str) -> None:
+    clear_line()
     print(f"edgespec: {line}", file=sys.stderr, flush=True)
 
 
@@ -61,15 +57,6 @@ def add_model_name(parser: argparse.ArgumentParser) -> None:
         "--model-name", metavar="NAME",
         help="name of the model in requests and answers (default: its folder's)",
     )  # fmt: skip
-
-
-def model_name(bundle: Bundle) -> str:
-    """Returns the name of the bundle's folder, or of the embedded pair's target."""
-    from edgespec.models.embedded import BUNDLE
-
-    if bundle.path.resolve() == BUNDLE.resolve():
-        return bundle.manifest.provenance["target"]
-    return bundle.path.resolve().name
 
 
 def warm_up_aside(llm: LLM) -> None:

@@ -12,8 +12,6 @@ from rich.progress import (
     ProgressColumn,
     SpinnerColumn,
     Task,
-    TaskID,
-    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -36,27 +34,6 @@ def progress_bar(steps: int) -> Iterator[Show]:
     with shown as progress:
         bar = progress.add_task("", total=steps)
         yield lambda what, done: progress.update(bar, description=what, advance=done)
-
-
-@contextmanager
-def role_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows a bar for each role of a bundle that is made, if stderr is a terminal.
-
-    Yields:
-        A function to call with a role's name, and how much of it is done of how much.
-    """
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description:7}"), BarColumn(), TaskProgressColumn()
-    left, hidden = TimeRemainingColumn(), not console.is_terminal
-    with Progress(*columns, left, console=console, disable=hidden) as progress:
-        bars: dict[str, TaskID] = {}
-
-        def show(role: str, done: int, total: int) -> None:
-            if role not in bars:
-                bars[role] = progress.add_task(role, total=total)
-            progress.update(bars[role], completed=done, total=total)
-
-        yield show
 
 
 _SPEED_SECONDS = 600  # texts of the last so many seconds tell how long the others will take

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import edgespec
 from edgespec import bundle as bundles
-from edgespec.bundle import MANIFEST
+from edgespec.bundle import MANIFEST, Bundle
 from edgespec.errors import InputError
 from edgespec.library.asked import Asked, asked_for
 from edgespec.library.fitting import advice, vocabulary_hash
@@ -21,18 +22,23 @@ from edgespec.models.embedded import BUNDLE
 if TYPE_CHECKING:
     from edgespec.export import Progress
 
-    Bars = Callable[[], AbstractContextManager[Progress]]
-
 _SETTINGS = 1  # raised when other bundles are made of the same models
 _HEAD_PRECISION = "int8"
 _log = logging.getLogger(__name__)
 
 
+def _say(line: str) -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"edgespec: {line}", file=sys.stderr, flush=True)
+    else:
+        _log.info("%s", line)
+
+
 def bundle_of(
     model: str | Path | None,
     draft: str | Path | None = None,
-    bars: Bars = lambda: nullcontext(lambda role, done, total: None),
-    say: Callable[[str], None] = _log.info,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = _say,
 ) -> Path:
     """Returns the folder of a model's bundle, which is made if the model is none.
 
@@ -40,8 +46,8 @@ def bundle_of(
         model: a bundle, a checkpoint's folder, a GGUF file, a name on the Hub or one in the store;
             None: the embedded pair.
         draft: likewise a model to draft with, but a bundle; None: the bundle's own, if it has one.
-        bars: opens what shows the progress of a bundle that is made.
-        say: called with lines for the user.
+        progress: called with how much of a bundle is made; None: bars show it on terminals.
+        say: called with lines for the user; by default terminals show them, and others log them.
 
     Raises:
         CheckpointError: if a checkpoint is damaged or not supported.
@@ -59,7 +65,7 @@ def bundle_of(
     store, identity = Store(), _hashed([each.identity for each in pair])
     made = store.seen(identity)
     if made is None:
-        made = _made(store, [each.fetched() for each in pair], identity, bars, say)
+        made = _made(store, [each.fetched() for each in pair], identity, progress, say)
     return made.path
 
 
@@ -81,7 +87,7 @@ def _made(
     store: Store,
     pair: Sequence[Asked],
     identity: str,
-    bars: Bars,
+    progress: Progress | None,
     say: Callable[[str], None],
 ) -> Made:
     """Makes a bundle of a model and perhaps its draft, unless one of this content is there."""
@@ -103,14 +109,23 @@ def _made(
         paths = [each.path for each in pair if each.path is not None]
         if (linked := store.of_content(alone)) is not None:
             paths[0] = linked.path
-        with bars() as progress, replacing(folder, overwrite=False) as partial:
-            _write(partial, paths[0], *paths[1:], progress=progress)
+        with _shown(progress) as show, replacing(folder, overwrite=False) as partial:
+            _write(partial, paths[0], *paths[1:], progress=show)
             record = Record(target, draft, content, (identity,), vocabulary_hash(partial))
             write_record(partial / RECORD, record)
     made = Made(folder, record)
     if not draft and (line := advice(made, store)) is not None:
         say(line)
     return made
+
+
+def _shown(progress: Progress | None) -> AbstractContextManager[Progress]:
+    """Opens what shows the progress of a bundle that is made."""
+    if progress is not None:
+        return nullcontext(progress)
+    from edgespec.library.progress import role_bars  # loads rich
+
+    return role_bars()
 
 
 def _write(folder: Path, target: Path, draft: Path | None = None, *, progress: Progress) -> None:
@@ -132,6 +147,13 @@ def _write(folder: Path, target: Path, draft: Path | None = None, *, progress: P
     write_bundle(target, folder, draft, options, progress, None)
     if draft is None and holds_head(target):
         attach_head(folder, target, _HEAD_PRECISION, progress)
+
+
+def model_name(bundle: Bundle) -> str:
+    """Returns the name of a bundle's folder, or of the embedded pair's target."""
+    if bundle.path.resolve() == BUNDLE.resolve():
+        return bundle.manifest.provenance["target"]
+    return bundle.path.resolve().name
 
 
 def _hashed(facts: Sequence[str]) -> str:

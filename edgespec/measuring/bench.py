@@ -14,7 +14,8 @@ from statistics import median
 import numpy as np
 
 from edgespec.api.generation import GenerationStream
-from edgespec.api.llm import LLM
+from edgespec.api.llm import LLM, inside
+from edgespec.bundle import TARGET
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.measuring.bits import Bits, compare_bits
 from edgespec.measuring.perplexity import predictions
@@ -185,7 +186,7 @@ class Bench:
         request = self._requests[0]
         tokens = [*request.prompt, *self._made(request, "none").result.tokens]
         start = max(len(tokens) - positions, 1)
-        return compare_bits(self._llm.engine.target, tokens, start)
+        return compare_bits(inside(self._llm).engine.target, tokens, start)
 
     def _made(self, request: Request, draft: str) -> GenerationStream:
         self._llm.forget()
@@ -218,11 +219,11 @@ def verdict(llm: LLM, request: Request, expected: Sequence[int], found: Sequence
     pairs = list(zip(expected, found, strict=False))
     same = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
     # If rows are exact, or one text merely ends earlier, rounding does not explain it.
-    if same is None or llm.engine.target.device == NATIVE:
+    if same is None or llm.engines[TARGET] == NATIVE:
         return "no"
     tokens = [*request.prompt, *expected[:same]]
     for rows in _PASS_ROWS:
-        (last,) = predictions(llm.engine.target, tokens, len(tokens) - 1, rows)
+        (last,) = predictions(inside(llm).engine.target, tokens, len(tokens) - 1, rows)
         scores = last[: llm.tokenizer.vocab_size].astype(np.float64)
         spread = scores.std()
         if request.temperature:

@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.api.llm import LLM
+from edgespec.api.llm import LLM, inside
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
@@ -165,7 +165,7 @@ class Reading:
     ) -> None:
         self._llms = [llm] if reference is None else [llm, reference]
         for each in self._llms:
-            each.require_texts()
+            inside(each).require_texts()
         self._beginning = llm.tokenizer.encode("")
         self._tokens = llm.tokenizer.encode(text, add_special=False)
         if reference is not None:
@@ -183,7 +183,7 @@ class Reading:
     def evaluate(self, report: Report = lambda tokens: None) -> Evaluation:
         """Evaluates the text, pass by pass."""
         scores = Scores(len(self._llms))
-        targets = [llm.engine.target for llm in self._llms]
+        targets = [inside(llm).engine.target for llm in self._llms]
         vocab_size = self._llms[0].tokenizer.vocab_size
         for window in self._windows:
             read = [*self._beginning, *self._tokens[window.start : window.stop]]

@@ -42,6 +42,7 @@ class Option:
         gap: smallest number besides `least`.
         give: what to give instead of a wrong value; empty: as type and range say.
         metavar: name of the value in help; empty: as the type says.
+        also: another name by which callers may give it; empty: none.
     """
 
     text: str
@@ -53,6 +54,7 @@ class Option:
     gap: float = -math.inf
     give: str = ""
     metavar: str = ""
+    also: str = ""
 
     def check(self, name: str, value: object, kinds: tuple[type, ...]) -> None:
         """Checks a value.
@@ -129,7 +131,9 @@ def explained(kind: type[T]) -> type[T]:
     """Decorates an options class: its docstring tells what its options are."""
     lines, own = list[str](), cast("Any", kind)
     for name, each in declared(own).items():
-        text = f"{name}: {each.text}{f'; None: {each.none}' if each.none else ''}."
+        none = f"; None: {each.none}" if each.none else ""
+        also = f"; also {each.also}" if each.also else ""
+        text = f"{name}: {each.text}{none}{also}."
         lines.append(fill(text, 96, initial_indent="    ", subsequent_indent="        "))
     kind.__doc__ = "\n".join([inspect.getdoc(kind) or "", "", "Attributes:", *lines])
     return kind
@@ -160,10 +164,29 @@ def checked(kind: type[T], options: Mapping[str, Any]) -> T:
         InputError: if a value is out of range.
     """
     known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
-    for name in options:
+    given = named(kind, options)
+    for name in given:
         if name not in known:
             raise TypeError(unknown(name, known))
-    return kind(**options)
+    return kind(**given)
+
+
+def named(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options by the names of a class's fields, where they have others, too.
+
+    Raises:
+        InputError: if one is given by both names with different values.
+    """
+    found = dict(options)
+    for name, each in declared(kind).items():
+        if each.also in found:
+            value = found.pop(each.also)
+            if found.setdefault(name, value) != value:
+                raise InputError(
+                    f"{name} is {found[name]!r} and {each.also} is {value!r}, which are two names "
+                    "of one option: give one of them"
+                )
+    return found
 
 
 def unknown(name: str, known: list[str]) -> str:

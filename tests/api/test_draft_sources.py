@@ -14,6 +14,7 @@ from toys import Given
 
 from edgespec import LLM, bundle
 from edgespec.api import sources as devices
+from edgespec.api.llm import inside
 from edgespec.errors import BundleError, DeviceError, InputError
 
 pytestmark = with_library
@@ -54,11 +55,11 @@ def with_skips(path, folder, *skipped):
 
 def cheapen(llm):
     """Gives costs by which further rows and calls of drafts pay, whatever they cost here."""
-    llm.engine.measure()  # or it would be found out later
-    for drafter in llm.engine.drafters:
+    inside(llm).engine.measure()  # or it would be found out later
+    for drafter in inside(llm).engine.drafters:
         if hasattr(drafter, "model"):
             drafter.model.cost = Given(0.02, 0.01)
-    llm.engine.target.cost = Given(1.0, 0.01)
+    inside(llm).engine.target.cost = Given(1.0, 0.01)
     return llm
 
 
@@ -99,7 +100,7 @@ def test_a_source_never_changes_a_text_and_is_often_right(load, name, draft, how
     alone = [llm.generate(each, draft_source="none", **how).tokens for each in prompts]
     assert [each.tokens for each in llm.generate(prompts, **how)] == alone
     llm.forget()
-    for model in llm.models.values():
+    for model in inside(llm).models.values():
         held = model.pool.recurrent
         assert model.pool.used == 0
         assert held is None or held.rows.used == held.states.used == 0
@@ -116,7 +117,7 @@ def test_drafts_of_another_vocabulary_never_change_texts(load, name, how):
     if not how and least is not None:
         assert llm.generate(LONG_PROMPT, max_new_tokens=60).accepted > least
     llm.forget()
-    assert {model.pool.used for model in llm.models.values()} == {0}
+    assert {model.pool.used for model in inside(llm).models.values()} == {0}
 
 
 @pytest.mark.parametrize("name", ["head", "mtp", "dflash"])
@@ -153,13 +154,13 @@ def test_a_draft_goes_on_while_the_target_works(pairs, device, pipeline, monkeyp
         monkeypatch.setattr(devices, "ON_CORES", {"cpu:native"})
     place = {"draft_device": usable(device), "pipeline": pipeline}
     with cheapen(loaded(pairs, "twin", "model", **place)) as llm:
-        whole = llm.engine.target.graph
+        whole = inside(llm).engine.target.graph
 
         def slow(feeds):  # so that there is time to draft in
             time.sleep(0.02)
             return whole(feeds)
 
-        llm.engine.target.graph = slow
+        inside(llm).engine.target.graph = slow
         for how in MODES:
             options = {"max_new_tokens": 40, **how}
             prompts = [LONG_PROMPT, SHORT_PROMPT, TEXTS[1]]
@@ -168,7 +169,7 @@ def test_a_draft_goes_on_while_the_target_works(pairs, device, pipeline, monkeyp
             assert [each.tokens for each in made] == plain
             assert how or sum(each.begun for each in made) > 0
         llm.forget()
-        assert {model.pool.used for model in llm.models.values()} == {0}
+        assert {model.pool.used for model in inside(llm).models.values()} == {0}
 
 
 def test_two_models_on_the_same_cores_take_turns(natives, pairs):
@@ -226,7 +227,7 @@ def test_a_draft_that_fails_is_told_and_drafts_no_more(natives, pairs, tmp_path,
 
     path = with_skips(pairs.pair("llama").path, tmp_path / "bundle", (2, 3))
     with cheapen(LLM(path, threads=1, context=512)) as llm, llm.session() as session:
-        [failing] = [each for each in llm.engine.drafters if each.name == source]
+        [failing] = [each for each in inside(llm).engine.drafters if each.name == source]
         whole, failing.model.graph = failing.model.graph, fail
         for draft in (source, source, "auto"):
             made = session.generate(LONG_PROMPT, draft_source=draft, **OPTIONS)

@@ -15,6 +15,7 @@ from parity import SAME
 from transformers import AutoModelForCausalLM
 
 from edgespec import LLM
+from edgespec.api.llm import inside
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.tuning.calibrating import TextCalibration
@@ -103,7 +104,7 @@ def test_order_and_company_change_nothing(request, name):
     assert np.array_equal(llm.embed(TEXTS[::-1]), whole[::-1])
     for text, vector in zip(TEXTS, whole, strict=True):
         assert np.array_equal(llm.embed(text), [vector])
-    assert not llm.engine.target.pool.used
+    assert not inside(llm).engine.target.pool.used
 
 
 def test_tokens_are_used_unchanged(made, llm):

@@ -14,6 +14,7 @@ from pairs import LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT, logits_of, with_eos
 
 from edgespec import LLM
 from edgespec.api import models
+from edgespec.api.llm import inside
 from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.errors import ContextLengthError, InputError, MemoryLimitError
@@ -55,7 +56,7 @@ def test_drafts_change_no_bit(natives, name, how):
             assert (each.tokens, each.logprobs) == (plain.tokens, plain.logprobs), each.draft
             assert each.accepted + each.rounds + 1 == each.new_tokens
     llm.forget()
-    assert not any(model.pool.used for model in llm.models.values())
+    assert not any(model.pool.used for model in inside(llm).models.values())
 
 
 def test_logprobs_are_the_models_own(natives, pairs):
@@ -262,10 +263,10 @@ def test_without_the_operators_portable_graphs_run(pairs, caplog, monkeypatch, o
 def test_warming_up_makes_a_pass_of_each_model_and_leaves_no_slot(natives):
     llm = natives("llama")
     llm.forget()
-    before = [model.seconds for model in llm.models.values()]
+    before = [model.seconds for model in inside(llm).models.values()]
     llm.warm_up()
-    assert all(m.seconds > s for m, s in zip(llm.models.values(), before, strict=True))
-    assert not any(model.pool.used for model in llm.models.values())
+    assert all(m.seconds > s for m, s in zip(inside(llm).models.values(), before, strict=True))
+    assert not any(model.pool.used for model in inside(llm).models.values())
 
 
 def test_a_closed_model_is_not_used(pairs):

@@ -10,6 +10,7 @@ import pytest
 from fillers import make_filler
 
 from edgespec import LLM
+from edgespec.api.llm import inside
 from edgespec.errors import ContextLengthError, InputError
 
 PLACE = {"threads": 1}
@@ -159,13 +160,13 @@ def test_a_text_that_is_too_long_is_cut_and_room_is_left(filler):
 @pytest.fixture
 def rows(llm, monkeypatch):
     """The rows of each pass from now on."""
-    rows, graph = [], llm.engine.target.graph
+    rows, graph = [], inside(llm).engine.target.graph
 
     def counted(feeds):
         rows.append(feeds["input_ids"].size)
         return graph(feeds)
 
-    monkeypatch.setattr(llm.engine.target, "graph", counted)
+    monkeypatch.setattr(inside(llm).engine.target, "graph", counted)
     return rows
 
 

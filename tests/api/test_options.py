@@ -14,13 +14,15 @@ from edgespec.api.chat import ChatOptions
 from edgespec.api.loading import MAX_DRAFT_TOKENS, LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.api.sessions import Session
+from edgespec.cli.arguments import settings
 from edgespec.errors import InputError
 
 TAKERS = [
     (LoadOptions, LLM.__init__),
-    *((GenerationOptions, each) for each in (LLM.generate, LLM.stream, LLM.infill)),
+    *((GenerationOptions, each) for each in (LLM.generate, LLM.stream, LLM.agenerate, LLM.infill)),
     *((GenerationOptions, each) for each in (Session.generate, Session.stream)),
-    *((ChatOptions, each) for each in (LLM.chat, LLM.chat_stream, Session.chat)),
+    *((ChatOptions, each) for each in (LLM.chat, LLM.chat_stream, LLM.achat)),
+    *((ChatOptions, each) for each in (Session.chat, Session.chat_stream)),
 ]
 
 
@@ -28,7 +30,8 @@ TAKERS = [
 def test_signatures_show_all_options_and_their_defaults(kind, taker):
     parameters = inspect.signature(taker).parameters.values()
     shown = {each.name: each.default for each in parameters if each.kind == each.KEYWORD_ONLY}
-    assert shown == {field.name: field.default for field in fields(kind)}
+    own = {"progress": None} if kind is LoadOptions else {}
+    assert shown == {field.name: field.default for field in fields(kind)} | own
 
 
 @pytest.mark.parametrize("kind", [LoadOptions, ChatOptions])
@@ -43,6 +46,44 @@ def test_unknown_keywords_are_errors():
         LLM(gpu=True)
     with pytest.raises(TypeError, match=r"'contxt' \(did you mean context\?\): use one of device,"):
         LLM(contxt=3)
+
+
+def test_the_number_of_tokens_has_both_of_its_usual_names(tmp_path):
+    with LLM(threads=1) as llm:
+        texts = [llm.generate("def f(", **{name: 3}) for name in ("max_new_tokens", "max_tokens")]
+        assert [text.new_tokens for text in texts] == [3, 3]
+        assert llm.generate("def f(", max_tokens=3, max_new_tokens=3).new_tokens == 3
+        with pytest.raises(InputError, match="max_new_tokens is 3 and max_tokens is 4, which are"):
+            llm.generate("def f(", max_tokens=4, max_new_tokens=3)
+    assert "; also max_tokens" in " ".join(inspect.getdoc(GenerationOptions).split())
+    file = tmp_path / "settings.toml"
+    file.write_text("max_tokens = 3")
+    assert settings(str(file)) == {"max_new_tokens": 3}
+
+
+def test_a_model_says_in_a_line_what_runs_it():
+    llm = LLM(threads=1, draft="lookup")
+    engine = llm.generate("def f(", max_tokens=1).engine
+    assert llm.engines == {"target": engine}
+    expected = f"<LLM python-7m: target on {engine}, draft lookup, context 2,048, "
+    assert repr(llm).startswith(expected)
+    assert repr(llm).endswith(" MiB of cpu>")
+    llm.close()
+    assert repr(llm) == "<LLM python-7m: closed>"
+
+
+PUBLIC = """
+achat agenerate bundle chat chat_stream chat_tokens close context_length draft draft_sources embed
+embedder engines forget generate infill infill_prompt load_session options plan sampling
+save_draft_memory session stream tokenizer warm_up
+"""
+
+
+def test_what_is_no_api_is_private():
+    with LLM(threads=1) as llm, llm.session() as session:
+        assert [name for name in dir(llm) if not name.startswith("_")] == PUBLIC.split()
+        shown = [name for name in dir(session) if not name.startswith("_")]
+        assert shown == ["chat", "chat_stream", "close", "generate", "save", "stream", "tokens"]
 
 
 def test_numbers_of_numpys_are_numbers():

@@ -21,6 +21,7 @@ from servers import make_bundle
 from sessions import OPTIONS, turns
 
 from edgespec import LLM
+from edgespec.api.llm import inside
 from edgespec.api.session_files import save
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.sequences.recurrent import CHECKPOINTS
@@ -85,7 +86,7 @@ def test_recurrent_models_go_on_from_where_prompts_and_texts_ended(natives, name
     answers = llm.generate([prompt[::-1]] * 3, **OPTIONS)
     assert sorted(each.reused for each in answers) == [0, len(prompt) - 1, len(prompt) - 1]
     llm.forget()
-    assert nothing_is_left(llm.engine.target)
+    assert nothing_is_left(inside(llm).engine.target)
 
 
 def test_recurrent_models_keep_as_many_checkpoints_as_memory_is_planned_for(natives):
@@ -95,17 +96,17 @@ def test_recurrent_models_keep_as_many_checkpoints_as_memory_is_planned_for(nati
         session.generate(SHORT_PROMPT, **OPTIONS)
         for number in range(CHECKPOINTS):
             llm.generate([number + 1] * 20, **OPTIONS)
-        assert llm.engine.target.pool.recurrent.states.used == CHECKPOINTS
+        assert inside(llm).engine.target.pool.recurrent.states.used == CHECKPOINTS
         kept, others = len(session.tokens), [llm.session() for _ in range(CHECKPOINTS)]
         assert session.generate([*session.tokens, 5], **OPTIONS).reused == kept
         for number, other in enumerate(others):
             other.generate([number + 1] * 20, **OPTIONS)
-        assert llm.engine.target.pool.recurrent.states.used == CHECKPOINTS
+        assert inside(llm).engine.target.pool.recurrent.states.used == CHECKPOINTS
         assert [bool(each.tokens) for each in (session, *others)] == [False, *[True] * CHECKPOINTS]
         for other in others:
             other.close()
     llm.forget()
-    assert nothing_is_left(llm.engine.target)
+    assert nothing_is_left(inside(llm).engine.target)
 
 
 @pytest.mark.parametrize("name", ["lfm2", "qwen3_5_text"])
@@ -155,7 +156,7 @@ def test_a_failed_text_leaves_what_was_known(natives, monkeypatch):
     with llm.session() as session:
         session.generate(SHORT_PROMPT, **OPTIONS)
         held = session.tokens
-        monkeypatch.setattr(llm.engine.target, "graph", fail)
+        monkeypatch.setattr(inside(llm).engine.target, "graph", fail)
         with pytest.raises(DeviceError, match="gone"):
             session.generate(LONG_PROMPT, **OPTIONS)
         monkeypatch.undo()
@@ -183,7 +184,7 @@ def test_sessions_are_evicted_behind_what_nobody_keeps(pairs):
         sessions[2].generate([3] * 150, **OPTIONS)
         llm.generate([7] * 300, max_new_tokens=60)
         assert [bool(session.tokens) for session in sessions] == [False, True, True]
-        assert llm.engine.target.pool.used <= 766
+        assert inside(llm).engine.target.pool.used <= 766
 
 
 def test_a_closed_session_gives_its_memory_back(pairs):
@@ -290,7 +291,7 @@ def test_files_that_are_no_session_of_the_bundle_are_refused(natives, tmp_path):
         save(bad, llm.bundle.digest, {**tensors, name: np.array(array, order="C")})
         with pytest.raises(InputError, match=r"is damaged \(the cache of its (target|draft)\)"):
             llm.load_session(bad)
-    assert not any(model.pool.used for model in llm.models.values())
+    assert not any(model.pool.used for model in inside(llm).models.values())
     save_file(tensors, bad, metadata)
     with pytest.raises(InputError, match="its content is not what was saved"):
         llm.load_session(bad)
@@ -320,7 +321,7 @@ def test_a_state_is_cut_to_no_context_and_damaged_ones_are_refused(natives, pair
     save(bad, llm.bundle.digest, tensors)
     with pytest.raises(InputError, match="is damaged"):
         llm.load_session(bad)
-    assert nothing_is_left(llm.engine.target)
+    assert nothing_is_left(inside(llm).engine.target)
 
 
 def test_no_damaged_session_file_does_harm(natives, tmp_path):

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from sessions import OPTIONS
 
 from edgespec.api import stored_prompts
+from edgespec.api.llm import inside
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.errors import InputError
 
@@ -175,7 +176,7 @@ def test_arrays_that_do_not_fit_the_model_are_not_used(pairs, folder, plain):
             assert found.reused == 0
             assert same(found, plain(prompt))
             llm.forget()
-            assert not llm.engine.target.pool.used
+            assert not inside(llm).engine.target.pool.used
 
 
 def test_other_bundles_have_blocks_of_their_own(pairs, folder, plain):

@@ -15,6 +15,7 @@ from sessions import OPTIONS, turns
 
 from edgespec import LLM
 from edgespec.api.generation import GenerationStream
+from edgespec.api.llm import inside
 from edgespec.errors import ContextLengthError, DeviceError, InputError
 
 pytestmark = with_library
@@ -45,7 +46,7 @@ class Watched:
 
 
 def watch(monkeypatch, llm, function):
-    target = llm.engine.target
+    target = inside(llm).engine.target
     monkeypatch.setattr(target, "graph", Watched(target.graph, function))
 
 
@@ -100,7 +101,7 @@ def test_a_text_that_is_cancelled_or_left_leaves_others(natives):
     assert other.finish().tokens == expected
     for _ in llm.stream(SHORT_PROMPT, **LONG):
         break  # nobody has it any more
-    assert not llm.engine.running
+    assert not inside(llm).engine.running
 
 
 def test_streams_of_one_thread_may_take_turns(natives):
@@ -137,7 +138,7 @@ def test_texts_of_eight_threads_are_what_each_is_alone(natives, pairs, sessions)
         together(*[lambda number=number: work(number) for number in range(8)])
         assert found == {(number, step): True for number in range(8) for step in range(3)}
         llm.forget()
-        assert not any(model.pool.used for model in llm.models.values())
+        assert not any(model.pool.used for model in inside(llm).models.values())
 
 
 def test_many_texts_take_far_fewer_passes_than_tokens(pairs, monkeypatch):
@@ -247,7 +248,7 @@ def test_the_first_error_ends_the_others(pairs, natives, monkeypatch):
         watch(monkeypatch, llm, fail)
         with pytest.raises(DeviceError, match="the device is gone"):
             llm.generate(PROMPTS, **LONG)
-        assert not llm.engine.running
+        assert not inside(llm).engine.running
         running = [each.name for each in threading.enumerate()]
         assert not [name for name in running if name.startswith("edgespec-at-once")]
         expected = natives("llama", "none").generate(SHORT_PROMPT, **OPTIONS).tokens
@@ -322,7 +323,7 @@ def test_a_text_that_a_task_leaves_is_cancelled(natives, leaves):
     asyncio.run(leave())
     assert stream.result.finish_reason == "cancelled"
     assert len(stream.rounds) < 199
-    assert not llm.engine.running
+    assert not inside(llm).engine.running
 
 
 @pytest.mark.parametrize("failing", [False, True])
@@ -345,4 +346,4 @@ def test_an_event_loop_that_ends_ends_the_texts_of_its_tasks(pairs, failing):
         with pytest.raises(RuntimeError, match="3 texts") if failing else nullcontext():
             asyncio.run(work(llm))
         assert [stream.result.finish_reason for stream in streams] == ["cancelled"] * 3
-        assert not llm.engine.running
+        assert not inside(llm).engine.running

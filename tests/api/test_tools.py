@@ -182,6 +182,7 @@ def test_messages_are_as_templates_want_them():
     assert last == {"role": "tool", "content": "2", "name": "f"}
     plain = [{"role": "user", "content": "a"}]
     assert for_template(plain) == plain
+    assert for_template("a") == plain
     assert about_tools([first])
     assert about_tools([second])
     for others in (plain, [third], "text", None, iter([second])):
@@ -228,6 +229,22 @@ def test_a_call_that_is_cut_short_is_told_apart(llm):
     assert llm.chat(QUESTION, parallel_tool_calls=False, **options).cut_call is None
 
 
+def test_an_answer_is_a_message_of_the_conversation_that_goes_on(llm):
+    options = {"tool_choice": "required", "parallel_tool_calls": False, "seed": 1}
+    result = llm.chat("hello", tools=[switch], **options)
+    [call] = result.tool_calls
+    function = {"name": "switch", "arguments": call.text}
+    calls = [{"id": call.id, "type": "function", "function": function}]
+    assert result.message == {"role": "assistant", "content": "", "tool_calls": calls}
+    said = {"role": "tool", "tool_call_id": call.id, "content": "done"}
+    text = llm.tokenizer.decode(llm.chat_tokens([*QUESTION, result.message, said]))
+    assert "CALL" in text
+    assert text.endswith("done<assistant>")
+    plain = llm.chat("hello", max_tokens=4)
+    assert plain.tokens == llm.chat(QUESTION, max_tokens=4).tokens
+    assert plain.message == {"role": "assistant", "content": plain.text}
+
+
 def test_a_stream_and_a_session_give_calls_too(llm):
     options = {"tools": [switch], "tool_choice": "switch", "parallel_tool_calls": False, "seed": 1}
     stream = llm.chat_stream(QUESTION, **options)
@@ -237,6 +254,9 @@ def test_a_stream_and_a_session_give_calls_too(llm):
     assert arguments == stream.result.tool_calls[0].text
     with llm.session() as session:
         again = session.chat(QUESTION, **options)
+        streamed = session.chat_stream(QUESTION, **options)
+        assert (list(streamed), streamed.result.tokens) == ([], again.tokens)
+        assert streamed.result.reused > 0
     assert again.tool_calls[0].arguments == stream.result.tool_calls[0].arguments
 
     async def text():

@@ -16,6 +16,7 @@ from servers import MODEL, PLACE, make_bundle, serving
 
 from edgespec import LLM
 from edgespec.api.embedding import Embedder
+from edgespec.api.llm import inside
 from edgespec.batch.answering import VectorsOfLine, seed_of
 from edgespec.server.embeddings import EmbeddingsRequest
 
@@ -260,7 +261,7 @@ def test_a_line_that_is_cancelled_within_has_no_answer(embedding, monkeypatch):
         assert whole.tokens == 0
         assert len(whole.finish().vectors) == len(SAID)
         assert whole.tokens == sum(map(len, llm.embedder.tokens(SAID)))
-        target, passes = llm.models["target"], []
+        target, passes = inside(llm).models["target"], []
         forward = target.forward
 
         def reading(batch):

@@ -188,7 +188,7 @@ def test_settings_come_from_a_file(cli, llm, tmp_path):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("max_tokens = 3", "unknown option 'max_tokens' (did you mean max_new_tokens?)"),
+        ("max_token = 3", "unknown option 'max_token' (did you mean max_new_tokens?)"),
         ("draft = ", "is not TOML"),
         ('threads = "two"', "invalid int value: 'two'"),
         ('draft = "best"', "draft is 'best': use one of auto, none"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -76,6 +77,36 @@ def test_the_text_is_that_of_an_exported_bundle(models, own_cache, tmp_path, nam
     for _ in range(2):
         with LLM(str(models / name), **FAST) as llm:
             assert llm.generate(PROMPT, max_new_tokens=24).tokens == expected
+
+
+def test_a_program_is_told_how_far_it_is(models, own_cache):
+    told, file = [], str(models / "target.gguf")
+    with LLM(file, progress=lambda *facts: told.append(facts), **FAST):
+        assert {role for role, _, _ in told} == {"target"}
+        assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+        assert told[-1][1] == told[-1][2] > 1
+    told.clear()
+    with LLM(file, progress=lambda *facts: told.append(facts), **FAST):
+        assert not told
+
+
+def test_terminals_show_how_far_it_is_and_others_nothing(models, own_cache, capfd):
+    pty = pytest.importorskip("pty")
+    program = f"from edgespec import LLM; LLM({str(models / 'draft.gguf')!r}, threads=1).close()"
+    command, shown = [sys.executable, "-c", program], []
+
+    def read(file):
+        shown.append(os.read(file, 1024))
+        return shown[-1]
+
+    pty.spawn(command, read)
+    text = b"".join(shown).decode()
+    assert text.count("making a bundle of draft, once: ") == 1
+    assert "target" in text
+    assert "100%" in text
+    shutil.rmtree(own_cache)
+    run = subprocess.run(command, capture_output=True, check=True)
+    assert (run.stdout, run.stderr) == (b"", b"")
 
 
 @pytest.mark.parametrize("name", ["target.gguf", "target"])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from pairs import SHORT_PROMPT
 
+from edgespec.api.llm import inside
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.measuring import bench
 from edgespec.measuring.bench import Bench, Request, acceptance_by_depth, tally, verdict
@@ -30,7 +31,7 @@ class Told:
     """A model that makes given texts by draft source; `log` has its calls."""
 
     bundle = SimpleNamespace(path="a bundle")
-    engine = SimpleNamespace(target=SimpleNamespace(device="cpu:native"))
+    engines = {"target": "cpu:native"}  # noqa: RUF012
     context_length = 50
     draft_sources = ("auto", "none", "lookup")
 
@@ -104,7 +105,7 @@ def test_on_other_devices_a_near_tie_is_forgiven(pairs, monkeypatch, how):
     assert verdict(llm, request, text, list(text)) == "yes"
     monkeypatch.setattr(bench, "_NEAR_TIE", 1e9)
     assert verdict(llm, request, text, wrong) == "no"
-    monkeypatch.setattr(llm.engine.target, "device", "cuda:0")
+    monkeypatch.setattr(inside(llm).engine.target, "device", "cuda:0")
     assert verdict(llm, request, text, wrong) == "near-tie"
     assert verdict(llm, request, text, text[:9]) == "no"  # it merely ends earlier
     monkeypatch.setattr(bench, "_NEAR_TIE", 1e-9)

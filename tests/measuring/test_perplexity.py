@@ -12,6 +12,7 @@ import torch
 from commandline import fails
 from pairs import LONG_PROMPT, logits_of
 
+from edgespec.api.llm import inside
 from edgespec.errors import DeviceError, InputError
 from edgespec.measuring.perplexity import (
     Mean,
@@ -77,12 +78,12 @@ def test_predictions_do_not_depend_on_the_rows_of_a_pass(pairs, name):
     llm.forget()
     tokens = llm.tokenizer.encode(LONG_PROMPT)[:50]
     one, other = (
-        [logits.copy() for logits in predictions(llm.engine.target, tokens, 20, rows)]
+        [logits.copy() for logits in predictions(inside(llm).engine.target, tokens, 20, rows)]
         for rows in (7, 50)
     )
     assert np.array_equal(one, other)
     assert len(one) == 30
-    assert llm.engine.target.pool.used == 0
+    assert inside(llm).engine.target.pool.used == 0
 
 
 def test_a_beginning_of_text_token_is_before_every_window(pairs, monkeypatch):
@@ -236,7 +237,7 @@ def test_bundles_of_other_tokens_are_not_compared(cli, pairs, text):
             tokenizer=SimpleNamespace(vocab_size=331, encode=encode),
             bundle=SimpleNamespace(path="a bundle"),
             context_length=64,
-            require_texts=lambda: None,
+            _loaded=SimpleNamespace(require_texts=lambda: None),
         )
 
     ours = reader([0], [5, 6])

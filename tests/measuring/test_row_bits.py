@@ -9,6 +9,7 @@ from native_llms import with_library
 from pairs import LONG_PROMPT
 from toys import toy_model
 
+from edgespec.api.llm import inside
 from edgespec.measuring.bits import compare_bits
 
 
@@ -19,10 +20,10 @@ from edgespec.measuring.bits import compare_bits
 def test_rows_have_the_same_bits_in_any_company(natives, name):
     llm = natives(name)
     tokens = llm.tokenizer.encode(LONG_PROMPT)
-    bits = compare_bits(llm.engine.target, tokens, len(tokens) - 60)
+    bits = compare_bits(inside(llm).engine.target, tokens, len(tokens) - 60)
     assert (bits.rows > 100, bits.differing) == (True, 0)
     llm.forget()
-    assert not any(model.pool.used for model in llm.models.values())
+    assert not any(model.pool.used for model in inside(llm).models.values())
 
 
 def test_comparing_sees_a_row_that_depends_on_others():

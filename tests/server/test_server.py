@@ -11,6 +11,7 @@ import openai
 import pytest
 from servers import MODEL, PROMPT, SAMPLING, fail_later, refused, serving
 
+from edgespec.api.llm import inside
 from edgespec.errors import DeviceError
 from edgespec.runtime.speculation.generation import Round
 from edgespec.server.answers import CompletionAnswer, Origin
@@ -231,7 +232,7 @@ def test_a_failed_device_is_told_without_a_path_and_the_server_goes_on(
     def fail(*_):
         raise DeviceError(f"cannot read {Path.cwd()}/model.onnx")
 
-    monkeypatch.setattr(llm.models["target"], "forward", fail)
+    monkeypatch.setattr(inside(llm).models["target"], "forward", fail)
     refused(running.post({"prompt": "xyz" * 9}), 500, "the server has failed")
     [record] = caplog.records
     assert f"cannot read {Path.cwd()}" in record.getMessage()

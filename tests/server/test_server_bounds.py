@@ -17,6 +17,7 @@ import pytest
 from commandline import FAST
 from servers import MODEL, PROMPT, refused, serving, started, until
 
+from edgespec.api.llm import inside
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server import running as running_module
 from edgespec.server import service as service_module
@@ -160,7 +161,7 @@ def test_a_stream_begins_when_it_is_accepted_and_says_that_it_waits(plain, monke
     monkeypatch.setattr(service_module, "_SIGNS", 0.1)
     if path == "/infill":
         pytest.skip("the model has no tokens for it")
-    with serving(plain) as running, plain.engine.exclusive():
+    with serving(plain) as running, inside(plain).engine.exclusive():
         body = {**ROUTES[path], "stream": True}
         with httpx.stream("POST", running.url + path, json=body, timeout=5) as response:
             assert response.status_code == 200

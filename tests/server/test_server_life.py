@@ -19,6 +19,7 @@ import pytest
 from commandline import FAST, fails
 from servers import MODEL, PROMPT, serving, started, until
 
+from edgespec.api.llm import inside
 from edgespec.server.service import TextService
 
 LONG = {"model": MODEL, "temperature": 0, "max_tokens": 400}
@@ -44,7 +45,7 @@ def ask(client, errors=()):
 def test_more_than_may_wait_are_told_to_come_later(plain, expected):
     with serving(plain, limit=2) as running, ThreadPoolExecutor(3) as threads:
         client, service = running.client(), running.service
-        with plain.engine.exclusive():  # no round is made meanwhile
+        with inside(plain).engine.exclusive():  # no round is made meanwhile
             answers = [threads.submit(ask, client) for _ in range(3)]
             until(lambda: (service.running, service.waiting) == (1, 2))
             with pytest.raises(openai.RateLimitError, match="2 requests are waiting") as caught:
@@ -84,7 +85,7 @@ def test_who_asks_first_is_served_first(plain):
         assert service.running == service.waiting == 0
 
     def hold():
-        with plain.engine.exclusive():  # no round is made meanwhile
+        with inside(plain).engine.exclusive():  # no round is made meanwhile
             held.set()
             release.wait(30)
 
@@ -154,7 +155,7 @@ def test_a_client_that_goes_before_the_first_token_leaves_nothing(plain, expecte
     with serving(plain) as running:
         service = running.service
         body = {"prompt": PROMPT, "stream": stream, **LONG}
-        with plain.engine.exclusive():
+        with inside(plain).engine.exclusive():
             connections = [connect(running, body)]
             until(lambda: service.running == 1)  # the others are prepared on several threads
             connections += [connect(running, body) for _ in range(2)]
@@ -222,7 +223,7 @@ def test_a_shutdown_ends_texts_after_their_round(plain):
         client, service = running.client(), running.service
         chunks = iter(client.completions.create(prompt=PROMPT, stream=True, **LONG))
         next(chunks)
-        with plain.engine.exclusive():
+        with inside(plain).engine.exclusive():
             waiting = threads.submit(ask, client, openai.InternalServerError)
             until(lambda: service.waiting == 1)
             running.server.should_exit = True
@@ -238,7 +239,7 @@ def test_a_shutdown_ends_texts_after_their_round(plain):
 
 def test_a_shutdown_does_not_wait_for_a_client_that_reads_nothing(plain):
     with serving(plain) as running:
-        with plain.engine.exclusive():
+        with inside(plain).engine.exclusive():
             sock = connect(running, {"prompt": PROMPT, "stream": True, **LONG})
             until(lambda: running.service.running == 1)
         running.server.should_exit = True

@@ -14,6 +14,7 @@ import pytest
 from servers import MODEL, PLACE, PROMPT, fail_later, serving, until
 
 from edgespec import LLM
+from edgespec.api.llm import inside
 
 USER = {"role": "user", "content": "hello"}
 MESSAGES = [{"role": "system", "content": "be brief"}, USER]
@@ -364,7 +365,7 @@ def test_the_key_and_the_host_are_asked_for(plain):
 
 def test_texts_wait_their_turn_and_are_counted(plain):
     with serving(plain, limit=0) as running, ThreadPoolExecutor(1) as threads:
-        with plain.engine.exclusive():  # no round is made meanwhile
+        with inside(plain).engine.exclusive():  # no round is made meanwhile
             first = threads.submit(chat, running, options=GREEDY)
             until(lambda: running.service.running == 1)
             refused(chat(running), 429, "waiting already")

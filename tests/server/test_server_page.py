@@ -9,6 +9,7 @@ from pages import ANSWER, IDLE, TEXT, opened, say
 from servers import MODEL, PLACE, serving, until
 
 from edgespec import LLM
+from edgespec.api.llm import inside
 
 pytestmark = [
     pytest.mark.slow,
@@ -62,7 +63,7 @@ def test_a_conversation_with_what_was_drafted_in_another_colour(page, llm):
 
 def press_during_an_answer(button, page, llm, running):
     """The answer is under way, and waits for its turn."""
-    with llm.engine.exclusive():
+    with inside(llm).engine.exclusive():
         say(page, "hello")
         until(lambda: running.service.running == 1)
         page.run(f"document.getElementById('{button}').click()")

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 from nodes import same_bits
 
-from edgespec.api.llm import LLM
+from edgespec.api.llm import LLM, inside
 from edgespec.runtime.sequences.model import AFTER, Rows
 
 
 def load(path, threads=1):
     """The target of a bundle."""
     llm = LLM(path, draft="none", threads=threads, context=512)
-    return llm.engine.target
+    return inside(llm).engine.target
 
 
 def chain(sequence, tokens, certain=0):

@@ -19,6 +19,7 @@ from checkpoints import make_checkpoint, write_tokenizer
 from openai import OpenAI
 
 from edgespec import LLM
+from edgespec.api.llm import inside
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.server.endpoint import Served
 from edgespec.server.running import Server, listen
@@ -123,7 +124,7 @@ def until(holds: Callable[[], object]) -> None:
 
 def fail_later(monkeypatch: pytest.MonkeyPatch, llm: LLM) -> None:
     """Have a model fail behind a few passes, with an error that names a path."""
-    target = llm.models["target"]
+    target = inside(llm).models["target"]
     forward, calls = target.forward, count()
 
     def failing(*arguments):

@@ -13,7 +13,7 @@ from edgespec.api.loading import LoadOptions
 from edgespec.cli import ERRORS_IN_LINES, INTERRUPTED
 from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.interrupts import noted_interrupts
-from edgespec.cli.models import add_model_name, chosen, model_name
+from edgespec.cli.models import add_model_name, chosen
 from edgespec.cli.progress import texts_bar
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
@@ -60,6 +60,7 @@ def execute(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise InputError(f"batches need the package {error.name}: {installing('serve')}") from error
     from edgespec import bundle as bundles
+    from edgespec.library.making import model_name
 
     requests, bundle = read_requests(arguments.input), bundles.load(chosen(arguments))
     name = arguments.model_name or model_name(bundle)

@@ -14,7 +14,7 @@ import edgespec
 from edgespec import bundle as bundles
 from edgespec.api.loading import DRAFTS, LoadOptions
 from edgespec.api.options import GenerationOptions
-from edgespec.bundle import Bundle
+from edgespec.bundle import TARGET, Bundle
 from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_model, add_options, given
 from edgespec.cli.models import chosen
 from edgespec.cli.progress import progress_bar
@@ -95,7 +95,7 @@ def execute(arguments: argparse.Namespace) -> int:
         with progress_bar(bench.steps(arguments.repeat)) as show:
             lines = bench.measure(arguments.repeat, lambda what: show(what, 1))
         bits = bench.bits(arguments.bits) if arguments.bits else None
-        exact = llm.engine.target.device == NATIVE
+        exact = llm.engines[TARGET] == NATIVE
         facts = _facts(llm, arguments, len(requests))
     if arguments.json:
         found = {"settings": [asdict(line) for line in lines]}
@@ -173,7 +173,7 @@ def _facts(llm: LLM, arguments: argparse.Namespace, prompts: int) -> dict[str, A
         "temperature": arguments.temperature,
         "seed": arguments.seed,
         "chat": arguments.chat,
-        "engines": {name: model.device for name, model in llm.models.items()},
+        "engines": llm.engines,
         "context": llm.context_length,
         "threads": arguments.threads or default_threads(),
         "peak_rss_mb": peak_rss_mb(),

@@ -15,7 +15,6 @@ from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST, Role
 from edgespec.bundle.sublayers import parse
 from edgespec.cli.arguments import add_options, given
-from edgespec.cli.progress import role_bars
 from edgespec.errors import InputError
 from edgespec.export import (
     ExportOptions,
@@ -27,6 +26,7 @@ from edgespec.export import (
     resolve_checkpoint,
     write_bundle,
 )
+from edgespec.library.progress import role_bars
 from edgespec.models import load_checkpoint
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap

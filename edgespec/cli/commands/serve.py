@@ -12,7 +12,7 @@ from edgespec.api.at_once import TEXTS_AT_ONCE
 from edgespec.api.loading import LoadOptions, parse_size
 from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.interrupts import ignoring_termination
-from edgespec.cli.models import add_model_name, chosen, model_name, warm_up_aside
+from edgespec.cli.models import add_model_name, chosen, warm_up_aside
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 
@@ -86,6 +86,7 @@ def execute(arguments: argparse.Namespace) -> int:
         ) from error
     from edgespec.api.llm import LLM
     from edgespec.api.models import sessions_with_room
+    from edgespec.library.making import model_name
 
     with listen(arguments.host, arguments.port) as sock:
         if not is_local(sock) and arguments.api_key is None:

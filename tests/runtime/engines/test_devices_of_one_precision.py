@@ -9,6 +9,7 @@ from native_llms import loaded, with_library
 from pairs import SHORT_PROMPT
 
 from edgespec import bundle as bundles
+from edgespec.api.llm import inside
 from edgespec.api.models import load_model
 from edgespec.api.portable import portable_graph
 from edgespec.bundle import TARGET
@@ -77,7 +78,9 @@ def test_a_gpu_without_half_precision_has_wider_numbers(pairs, gpu_in_software, 
     if examined(device := usable("webgpu:0")).half is None:
         pytest.skip("this GPU has numbers in half precision")
     with loaded(pairs, name, "none", device=device) as llm:
-        assert {each.element_type() for each in llm.models[TARGET].pool.arrays.values()} == {1}
+        assert {
+            each.element_type() for each in inside(llm).models[TARGET].pool.arrays.values()
+        } == {1}
         found = llm.generate(SHORT_PROMPT, max_new_tokens=6).tokens
         assert found == pairs.greedy(name, SHORT_PROMPT)[:6]
 

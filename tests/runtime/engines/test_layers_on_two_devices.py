@@ -10,6 +10,7 @@ from onnx import TensorProto
 from pairs import LONG_PROMPT
 
 from edgespec.api import models
+from edgespec.api.llm import inside
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, MemoryLimitError
 from edgespec.runtime.engines import portable
@@ -38,7 +39,7 @@ ON_DEVICE = ("webgpu:0", "cuda:0")  # pools stay there
 )  # fmt: skip
 def test_texts_are_those_of_one_device(pairs, gpu, name, layers, count):
     with loaded(pairs, name, gpu_layers=layers) as llm:
-        target, there = llm.models[TARGET], llm.bundle.target.layers - layers
+        target, there = inside(llm).models[TARGET], llm.bundle.target.layers - layers
         assert target.device == (f"cpu:native+{gpu}" if there else gpu)
         here = [type(each) is np.ndarray for each in target.pool.arrays.values()]
         assert here == [True] * there + [gpu not in ON_DEVICE] * layers
@@ -52,19 +53,19 @@ def test_texts_are_those_of_one_device(pairs, gpu, name, layers, count):
 def test_as_many_layers_as_there_are(pairs, gpu):
     for layers, device in ((0, "cpu:native"), (2, gpu), (99, gpu)):
         with loaded(pairs, "llama", gpu_layers=layers) as llm:
-            assert llm.models[TARGET].device == device
+            assert inside(llm).models[TARGET].device == device
 
 
 def test_without_the_operators_both_parts_are_portable(pairs, gpu, monkeypatch):
     monkeypatch.setattr(models, "library", lambda: None)
     with loaded(pairs, "llama", gpu_layers=1) as llm:
-        assert llm.models[TARGET].device == f"cpu+{gpu}"
+        assert inside(llm).models[TARGET].device == f"cpu+{gpu}"
         assert llm.generate(LONG_PROMPT, max_new_tokens=40).tokens == pairs.greedy("llama")[:40]
 
 
 def test_caches_have_the_format_of_their_device(pairs, gpu, tmp_path):
     with loaded(pairs, "small-caches", "none", gpu_layers=1) as llm:
-        pools = llm.models[TARGET].pool.arrays
+        pools = inside(llm).models[TARGET].pool.arrays
         held = {name: getattr(each, "dtype", np.float16) for name, each in pools.items()}
         assert gpu not in ON_DEVICE or pools["pool.1"].element_type() == TensorProto.FLOAT16
         assert held == {"pool.0": np.int8, "scales.0": np.float32, "pool.1": np.float16}
@@ -78,7 +79,7 @@ def test_caches_have_the_format_of_their_device(pairs, gpu, tmp_path):
 @pytest.mark.parametrize("gpu", [FIXED], indirect=True)
 def test_the_device_with_fewest_slots_limits_the_cache(pairs, gpu):
     with loaded(pairs, "llama", "none", gpu_layers=1, context=512, sessions=3) as llm:
-        pool = llm.models[TARGET].pool
+        pool = inside(llm).models[TARGET].pool
         assert pool.capacity == 512
         with pytest.raises(MemoryLimitError, match=r"has room for 512 rows.*#8x1024"):
             pool.take(513)
