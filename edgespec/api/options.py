@@ -15,7 +15,7 @@ from edgespec.api.loading import (
     PLANNED_DRAFT_TOKENS,
 )
 from edgespec.errors import InputError, reason
-from edgespec.runtime.sampling.sampler import SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.system.options import checked, explained, option
 
 USUAL_SAMPLING = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -16,8 +17,6 @@ from pathlib import Path
 from textwrap import fill
 from types import NoneType
 from typing import Any, TypeGuard, TypeVar, cast, get_args, get_type_hints
-
-import numpy as np
 
 from edgespec.errors import InputError
 
@@ -117,9 +116,10 @@ def check(options: object) -> None:
     """
     kind: Any = type(options)
     kinds = kinds_of(kind)
+    numpy = sys.modules.get("numpy")  # dear to import, and not needed for numbers of Python's
     for name, each in declared(kind).items():
         value = getattr(options, name)
-        if isinstance(value, np.generic):
+        if numpy is not None and isinstance(value, numpy.generic):
             value = value.item()
             object.__setattr__(options, name, value)
         each.check(name, value, kinds[name])

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 
 from edgespec.api.loading import parse_size
 from edgespec.errors import InputError, installing
-from edgespec.models.heads.eagle3 import default_taps
 from edgespec.system.options import check, explained, option
 from edgespec.training.shape import CONCAT, FUSIONS
 
@@ -91,6 +90,8 @@ class TrainingOptions:
 
     def tapped(self, layers: int) -> tuple[int, ...]:
         """Returns the taps of a target with so many layers; five for blocks (Chen et al., 2026)."""
+        from edgespec.models.heads.eagle3 import default_taps  # loads numpy
+
         if self.taps or self.kind == EAGLE3:
             return self.taps or default_taps(layers)
         first, last = min(2, layers), max(layers - 2, 0)

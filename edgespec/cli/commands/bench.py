@@ -20,7 +20,6 @@ from edgespec.cli.models import chosen
 from edgespec.cli.progress import progress_bar
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError
-from edgespec.runtime.sequences.model import NATIVE
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM
@@ -83,6 +82,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.api.llm import LLM
     from edgespec.cli.cards import markdown, print_card
     from edgespec.measuring.bench import Bench
+    from edgespec.runtime.sequences.model import NATIVE
 
     bundle, drafts = bundles.load(chosen(arguments)), arguments.draft
     requests = _requests(bundle, prompts, arguments)
