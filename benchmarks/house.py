@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from common import exit_code, print_result, print_table
 
 from edgespec import LLM
-from edgespec.cli import COMMANDS
+from edgespec.cli.parsing import COMMANDS
 
 if TYPE_CHECKING:
     from types import FrameType

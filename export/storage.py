@@ -53,6 +53,7 @@ class ExportOptions:
         "int4-small: 4 bits for all, faster and less accurate; int8: close to the original, twice "
         "the size; source: quantized matrices as the checkpoint holds them, others in 8 bits",
         none="source if the checkpoint is quantized, else int4", choices=PRECISIONS,
+        usual=True,
     )  # fmt: skip
     draft_precision: str | None = option(
         None, "precision of the draft's weights",

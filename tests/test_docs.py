@@ -15,7 +15,7 @@ import pytest
 
 import edgespec
 from edgespec import LLM
-from edgespec.cli import COMMANDS
+from edgespec.cli.parsing import COMMANDS
 from edgespec.models import ARCHITECTURES
 
 ROOT = Path(__file__).parents[1]

@@ -39,7 +39,11 @@ class GenerationOptions(SamplingOptions):
     """
 
     max_new_tokens: int | None = option(
-        256, "maximum number of new tokens", none="as many as the context has room for", least=1
+        256,
+        "maximum number of new tokens",
+        none="as many as the context has room for",
+        least=1,
+        usual=True,
     )
     stop: tuple[str, ...] = option(
         (), "strings that end the text and are not part of it", metavar="TEXT"

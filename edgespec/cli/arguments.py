@@ -12,6 +12,7 @@ from typing import Any
 
 from edgespec.api.loading import LoadOptions, parse_size
 from edgespec.api.options import GenerationOptions
+from edgespec.cli.parsing import Rare
 from edgespec.errors import InputError
 from edgespec.system.files import read_utf8
 from edgespec.system.options import Option, declared, kinds_of, unknown
@@ -63,6 +64,8 @@ def add_options(
         if default == ():
             how |= {"action": "append", "default": []}
             how["help"] += r"; may contain \n, \t and \\, and be repeated"
+        if not each.usual:
+            how["help"] = Rare(how["help"])
         group.add_argument(*_SHORT.get(name, ()), f"--{name.replace('_', '-')}", dest=name, **how)
 
 

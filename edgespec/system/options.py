@@ -18,7 +18,7 @@ from textwrap import fill
 from types import NoneType
 from typing import Any, TypeGuard, TypeVar, cast, get_args, get_type_hints
 
-from edgespec.errors import InputError
+from edgespec.errors import InputError, did_you_mean
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,6 +41,7 @@ class Option:
         gap: smallest number besides `least`.
         give: what to give instead of a wrong value; empty: as type and range say.
         metavar: name of the value in help; empty: as the type says.
+        usual: whether `--help` shows it, and not `--help-all` alone.
     """
 
     text: str
@@ -52,6 +53,7 @@ class Option:
     gap: float = -math.inf
     give: str = ""
     metavar: str = ""
+    usual: bool = False
 
     def check(self, name: str, value: object, kinds: tuple[type, ...]) -> None:
         """Checks a value.
@@ -168,10 +170,7 @@ def checked(kind: type[T], options: Mapping[str, Any]) -> T:
 
 def unknown(name: str, known: list[str]) -> str:
     """Returns the message for an option that is not known."""
-    from difflib import get_close_matches  # takes 5 ms, and is needed only here
-
-    like = "".join(f" (did you mean {each}?)" for each in get_close_matches(name, known, 1))
-    return f"unknown option {name!r}{like}: use one of {', '.join(known)}"
+    return f"unknown option {name!r}{did_you_mean(name, known)}: use one of {', '.join(known)}"
 
 
 def require_count(name: str, value: object, least: int, optional: bool = False) -> None:

@@ -31,7 +31,7 @@ class TrainingOptions:
     """
 
     kind: str = option(EAGLE3, "what to train: a layer that drafts token by token, or some that "
-        "draft a block in one call", choices=KINDS)  # fmt: skip
+        "draft a block in one call", choices=KINDS, usual=True)  # fmt: skip
     taps: tuple[int, ...] | None = option(
         None, "layers whose entering hidden rows the head reads", metavar="N,N,...",
         none="2, the middle, and the third from the end; five for blocks",
@@ -62,6 +62,7 @@ class TrainingOptions:
         above=0,
         most=1e9,
         give="a number above 0",
+        usual=True,
     )
     tokens: int | None = option(
         None, "end after so many tokens, such as 200k, repeated ones included", none="no limit",

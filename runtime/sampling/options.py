@@ -30,7 +30,7 @@ class SamplingOptions:
     temperature: float = option(
         0.0, "sampling temperature, by which logits are divided; 0 is greedy",
         least=0, gap=LEAST_TEMPERATURE, most=1e6,
-        give="0 for greedy decoding, or a number from 1e-6 to 1e6 (0.7 to 1 is usual)",
+        give="0 for greedy decoding, or a number from 1e-6 to 1e6 (0.7 to 1 is usual)", usual=True,
     )  # fmt: skip
     top_k: int = option(
         0, "sample from this number of likeliest tokens and those equal to the last; 0 is off",

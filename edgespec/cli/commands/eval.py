@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec.api.loading import LoadOptions
 from edgespec.cli.arguments import add_model, add_options
 from edgespec.cli.models import chosen
+from edgespec.cli.parsing import Rare
 from edgespec.cli.progress import progress_bar
 from edgespec.cli.tables import markdown_table
 from edgespec.errors import InputError
@@ -40,8 +41,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--stride", type=int, metavar="N",
-        help="with --text: number of tokens between the starts of two windows (default: half a "
-        "window)",
+        help=Rare(
+            "with --text: number of tokens between the starts of two windows (default: half a "
+            "window)"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--json", action="store_true",

@@ -15,6 +15,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST, Role
 from edgespec.bundle.sublayers import parse
 from edgespec.cli.arguments import add_options, given
+from edgespec.cli.parsing import Rare
 from edgespec.cli.progress import role_bars
 from edgespec.errors import InputError
 from edgespec.export import (
@@ -61,8 +62,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--via", choices=(_OPTIMUM,),
-        help="let optimum export the model to ONNX first, for architectures that are not supported "
-        "otherwise; needs the extra optimum",
+        help=Rare(
+            "let optimum export the model to ONNX first, for architectures that are not supported "
+            "otherwise; needs the extra optimum"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create"
@@ -74,19 +77,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--draft-head", metavar="HEAD|none",
-        help="folder or Hub id of an EAGLE-3, DFlash or DSpark head of this model, to draft with "
-        "instead of a draft model; or of the checkpoint of a model that has its own head "
-        "(Qwen3.5); none: without any (default: the checkpoint's own head, if it has one and there "
-        "is no --draft)",
+        help=Rare(
+            "folder or Hub id of an EAGLE-3, DFlash or DSpark head of this model, to draft with "
+            "instead of a draft model; or of the checkpoint of a model that has its own head "
+            "(Qwen3.5); none: without any (default: the checkpoint's own head, if it has one and "
+            "there is no --draft)"
+        ),
     )  # fmt: skip
     add_options(
         parser, ExportOptions, "precision", "draft_precision", "lm_head_precision", "kv_precision"
     )  # fmt: skip
     parser.add_argument(
         "--layer-skip", default=_NONE, metavar="auto|none|SETS",
-        help="let the target draft for itself with some layers left out; auto: try which, on this "
-        "machine; SETS: 4-6 for layers, 4a or 4m for an attention or MLP, commas between them, / "
-        "between sets (default: %(default)s)",
+        help=Rare(
+            "let the target draft for itself with some layers left out; auto: try which, on this "
+            "machine; SETS: 4-6 for layers, 4a or 4m for an attention or MLP, commas between them, "
+            "/ between sets (default: %(default)s)"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--calibrate", type=Path, nargs="?", const=_BUILT_IN, metavar="FILE",
