@@ -51,7 +51,14 @@ class Session:
     @shown(ChatOptions)
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResult:
         """See `LLM.chat`: give the whole conversation; only the new part is computed."""
-        return self._llm.chat_stream(messages, self._open(), **options).finish()
+        return self.chat_stream(messages, **options).finish()
+
+    @shown(ChatOptions)
+    def chat_stream(
+        self, messages: Sequence[Mapping[str, Any]], **options: Any
+    ) -> GenerationStream:
+        """See `LLM.chat_stream`: give the whole conversation; only the new part is computed."""
+        return self._llm.chat_stream(messages, self._open(), **options)
 
     def save(self, path: str | Path) -> None:
         """Writes what is kept to a file, for `LLM.load_session` with the same bundle.

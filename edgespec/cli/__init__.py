@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgespec.cli.parsing import module, parsed
-from edgespec.cli.waiting import clear_line, waiting
+from edgespec.cli.waiting import notice, waiting
 from edgespec.errors import EdgespecError, MemoryLimitError, printable
 
 # The exit codes that a shell reports for a process ended by SIGINT or SIGPIPE.
@@ -103,8 +103,7 @@ class _StderrLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = _one_line(record.getMessage())
-        clear_line()
-        print(f"edgespec: {record.levelname.lower()}: {message}", file=sys.stderr)
+        notice(f"edgespec: {record.levelname.lower()}: {message}")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import chosen, name_demonstration
 from edgespec.cli.parsing import Rare
 from edgespec.cli.prompt import add_prompt_arguments, take_prompt
-from edgespec.cli.waiting import waiting
+from edgespec.cli.waiting import notices_kept, waiting
 from edgespec.errors import InputError
 from edgespec.system.options import checked
 
@@ -80,7 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
         stream = llm.stream(asked, **options)
         if not arguments.json:
             name_demonstration(arguments, llm)
-        with cancelled_by_sigint(stream):
+        with cancelled_by_sigint(stream), notices_kept():
             _show(stream, "" if arguments.chat else prompt, arguments)
             if not arguments.json:
                 _tell(stream.result, llm.context_length, options.get("temperature", 0) > 0)
