@@ -94,6 +94,21 @@ def test_devices_are_listed_and_others_say_why_not(cli):
     assert f"the device gpu means {facts['gpu'] or 'the cpu'}" in shown
 
 
+@pytest.mark.parametrize("name", ["avx512", "avx2", "dotprod", "plain"])
+def test_devices_say_what_the_processor_lacks(cli, monkeypatch, name):
+    monkeypatch.setattr("edgespec.runtime.kernels.kernel_name", lambda: name)
+    monkeypatch.setattr("edgespec.runtime.kernels.usable_kernels", lambda: (name,))
+    shown = " ".join(cli("devices").out.split())
+    facts = json.loads(cli("devices", "--json").out)
+    assert facts["kernels"] == name
+    assert f"the cpu computes with kernels for {name}" in shown
+    assert (facts["lacking"] is None) == (name == "avx512")
+    if name == "avx2":
+        assert "neither AVX512-VNNI nor AVX-VNNI: a pass over 8 rows" in shown
+    monkeypatch.setattr("edgespec.runtime.kernels.usable_kernels", lambda: ("best", name))
+    assert "EDGESPEC_KERNELS has chosen them, though the processor has best" in cli("devices").out
+
+
 def test_export_says_sizes(cli, checkpoint, tmp_path):
     output = tmp_path / "made"
     words = ["--precision=int8", "--kv-precision=fp16", "--draft", checkpoint]

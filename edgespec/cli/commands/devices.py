@@ -23,14 +23,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the devices."""
     from edgespec.runtime.engines.portable import best_gpu, find_devices
-    from edgespec.runtime.kernels import kernel_name, missing_kernels
+    from edgespec.runtime.kernels import kernel_name, lacking, missing_kernels
 
-    found, gpu, kernels = find_devices(), best_gpu(), kernel_name()
+    found, gpu, kernels, lacks = find_devices(), best_gpu(), kernel_name(), lacking()
     if arguments.json:
         devices = [asdict(device) for device in found]
-        print(json.dumps({"devices": devices, "gpu": gpu, "kernels": kernels}))
+        facts = {"devices": devices, "gpu": gpu, "kernels": kernels, "lacking": lacks}
+        print(json.dumps(facts))
     else:
-        _show(found, gpu, missing_kernels() or f"the cpu computes with kernels for {kernels}")
+        lacks = lacks or "it lacks nothing that there are kernels for"
+        used = f"the cpu computes with kernels for {kernels}: {lacks}"
+        _show(found, gpu, missing_kernels() or used)
     return 0
 
 
