@@ -47,10 +47,10 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        16600,
+        16900,
         "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
-        "for its page (4,400); the authors' "
-        "sampling and waiting lines; twelve commands (3,000), batches that survive kills, "
+        "for its page (4,400); the authors' sampling and waiting lines; fourteen commands with "
+        "help in two lengths, completion and wrapped answers (3,300); batches that survive kills, "
         "measuring, tuning, bundles made of models once and found again (500)",
     ),
     "models": Room(
@@ -86,10 +86,10 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        38100,
+        38450,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
-        "first day with a model that is no bundle (400)",
+        "first day with a model that is no bundle (400), words and answers at terminals (350)",
     ),
     "benchmarks": Room(
         ("benchmarks/**/*.py",), 5000, 5300, "attacks on the server, trees and chains"

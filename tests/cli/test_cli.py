@@ -189,13 +189,16 @@ def test_version_and_module(tmp_path):
     [
         ("import edgespec", "numpy onnxruntime openvino onnx"),
         ("main(['--help'])", "numpy onnxruntime openvino onnx rich"),
-        ("main(['run', '--help'])", "onnxruntime openvino onnx torch transformers rich"),
-        ("main(['export', '--help'])", "onnxruntime openvino"),
+        ("main(['run', '--help'])", "numpy onnxruntime openvino onnx torch transformers rich"),
+        ("main(['chat', '--help'])", "numpy onnxruntime openvino onnx rich"),
+        ("main(['serve', '--help'])", "numpy onnxruntime openvino onnx rich"),
+        ("main(['export', '--help'])", "numpy onnxruntime openvino onnx rich"),
+        ("main(['list'])", "numpy onnxruntime openvino onnx"),
         ("main(['inspect'])", "onnxruntime openvino onnx"),
         ("main(['run', 'x ', '-n', '2'])", "openvino onnx torch transformers rich"),
         ("main(['plan'])", "onnxruntime openvino onnx torch transformers"),
-        ("main(['bench', '--help'])", "onnxruntime openvino onnx"),
-        ("main(['eval', '--help'])", "onnxruntime openvino onnx"),
+        ("main(['bench', '--help'])", "numpy onnxruntime openvino onnx"),
+        ("main(['eval', '--help'])", "numpy onnxruntime openvino onnx"),
     ],
 )
 def test_nothing_is_imported_before_it_is_needed(tmp_path, code, unwanted):

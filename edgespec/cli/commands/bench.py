@@ -19,7 +19,6 @@ from edgespec.bundle import Bundle
 from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_model, add_options, given
 from edgespec.cli.models import chosen
 from edgespec.cli.parsing import Rare
-from edgespec.cli.progress import progress_bar
 from edgespec.cli.tables import markdown_table
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError
@@ -86,6 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
     prompts = read_prompts(arguments.prompts, arguments.limit)
 
     from edgespec.api.llm import LLM
+    from edgespec.cli.progress import progress_bar
     from edgespec.measuring.bench import Bench
     from edgespec.runtime.sequences.model import NATIVE
 
