@@ -133,8 +133,11 @@ def test_a_terminal_breaks_no_word_of_a_chat(columns):
     begin = len(chat.shown)
     chat.type("def f(items):\r")
     chat.until("stopped after 80")
+    chat.until("> ")
+    chat.type("/help\r")
+    chat.until(r"for\s+Windows")
     chat.close()
-    answer = chat.shown[begin:].rpartition("stopped after")[0].partition("\n")[2]
+    answer = chat.shown[begin:].partition("stopped after")[0].partition("\n")[2]
     answer = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]|\r", "", answer)
     assert answer.split() == text.split()
     for line in answer.split("\n"):

@@ -217,7 +217,7 @@ def test_another_try_has_other_random_choices(cli, bundles):
     result = cli("chat", bundles / "chat", *words, stdin=lines)
     llm = LLM(bundles / "chat", device="cpu", draft="none", threads=1)
     asked = [{"role": "user", "content": "hello"}]
-    how = {"max_new_tokens": 6, "temperature": 1.0}
+    how = {**llm.sampling, "max_new_tokens": 6, "temperature": 1.0}
     assert result.out == "".join(f"{llm.chat(asked, **how, seed=n).text}\n" for n in (5, 6))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions, in_conversation
-from edgespec.cli.answering import show
+from edgespec.cli.answering import Wrapped, show
 from edgespec.cli.arguments import (
     MACHINE,
     TEXT,
@@ -126,7 +126,7 @@ class _Conversation:
         self._session = llm.session()
         self._beginning = [each for each in messages[:1] if each["role"] == "system"]
         self._messages = messages
-        self._options = in_conversation(llm.sampling, options)
+        self._given = dict(options)
         self._thoughts = False
         self._kind = ChatOptions if llm.tokenizer.has_chat_template else GenerationOptions
         self._last: GenerationResult | None = None
@@ -214,8 +214,8 @@ class _Conversation:
 
     def _retry(self, _: str) -> None:
         before = self._require_answer()["content"]
-        if self._options.get("seed") is not None:
-            self._options["seed"] += 1
+        if self._given.get("seed") is not None:
+            self._given["seed"] += 1
         self._answer(self._messages[:-1])
         if self._messages[-1]["content"] == before and not self._options.get("temperature"):
             _say("it is the same, since the temperature is 0: /set temperature 0.7 varies it")
@@ -257,8 +257,8 @@ class _Conversation:
                 found = {name: reader(self._kind, name)(value)}
             except (ValueError, OSError) as error:
                 raise InputError(f"{name} is {value!r}: {reason(error)}") from error
-            checked(self._kind, self._options | found)
-            self._options |= found
+            checked(self._kind, self._given | found)
+            self._given |= found
 
     def _save(self, name: str) -> None:
         if not name:
@@ -272,6 +272,10 @@ class _Conversation:
         self._own.add(path.resolve())
         replaced = ", in place of the old file" if exists else ""
         _say(f"saved {len(self._messages)} messages to {name}{replaced}")
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return in_conversation(self._llm.sampling, self._given)
 
     def _answer(self, asked: list[Message]) -> None:
         """Answers a conversation, or goes on with the answer that it ends with."""
@@ -329,5 +333,6 @@ def _facts(result: GenerationResult) -> str:
 
 
 def _say(text: str) -> None:
-    """Prints a line for the user that is not part of the conversation."""
-    print(text, file=sys.stderr, flush=True)
+    """Prints what is for the user and not part of the conversation."""
+    told = Wrapped(sys.stderr)
+    told.write(f"{text}\n")
