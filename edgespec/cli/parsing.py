@@ -32,6 +32,7 @@ COMMANDS = {
 SPELLINGS = {"list": ("models", "list"), "rm": ("models", "rm"), "show": ("inspect",)}
 """What users of Ollama type, and the words that it stands for; `help` besides."""
 
+_OPTIONS = ("-h", "--help", "--version")
 _ABOUT_SPELLINGS = (
     "As users of Ollama type them: `list` and `rm NAME` are `models list` and `models rm NAME`, "
     "`show MODEL` is `inspect MODEL`, and `help COMMAND` is `COMMAND --help`."
@@ -60,14 +61,14 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 def _spelt_out(argv: Sequence[str]) -> Sequence[str]:
     """Returns arguments that begin with one of `COMMANDS` or an option."""
     match argv:
-        case [] | ["help"]:
+        case [] | ["help"] | ["--help-all", *_]:
             return ["--help"]
         case ["help", command, *_]:
             return [*_spelt_out([command])[:1], "--help"]
         case [word, *others] if word in SPELLINGS:
             return [*SPELLINGS[word], *others]
-        case [word, *_] if not word.startswith("-") and word not in COMMANDS:
-            like = did_you_mean(word, [*COMMANDS, *SPELLINGS, "help"])
+        case [word, *_] if word not in (*COMMANDS, *_OPTIONS):
+            like = did_you_mean(word, [*COMMANDS, *SPELLINGS, "help", *_OPTIONS])
             raise InputError(f"there is no command {word!r}{like}: see edgespec --help")
     return argv
 

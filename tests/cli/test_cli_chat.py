@@ -259,7 +259,7 @@ def test_a_model_without_a_template_continues_plain_text(cli, bundles):
 
 
 def test_the_context_ends(cli, bundles):
-    arguments = ["chat", bundles / "chat", *FAST, "--draft", "none", "--context", "24"]
+    arguments = ["chat", bundles / "chat", *FAST, "--draft=none", "--context=24", "--temperature=0"]
     result = cli(*arguments, stdin=said("hello", "hello"))
     assert result.code == 0
     assert "new conversation with /clear" in result.err

@@ -25,6 +25,7 @@ def helped(cli, capsys, *words):
 def test_alone_it_helps(cli, capsys):
     shown = helped(cli, capsys)
     assert shown == helped(cli, capsys, "help") == helped(cli, capsys, "--help")
+    assert shown == helped(cli, capsys, "--help-all")
     assert all(f"\n    {command}" in shown for command in COMMANDS)
     assert all(f"`{spelling}" in shown for spelling in (*SPELLINGS, "help"))
 
@@ -74,6 +75,7 @@ def test_models_are_pulled_listed_shown_and_removed(cli, tmp_path, own_cache):
     ("words", "meant"),
     [
         (["chta"], "did you mean chat?"),
+        (["--verison"], "did you mean --version?"),
         (["lst"], "did you mean list?"),
         (["help", "sevre"], "did you mean serve?"),
         (["run", "--temprature", "1", "x y"], "did you mean --temperature?"),

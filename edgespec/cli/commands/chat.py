@@ -30,7 +30,7 @@ from edgespec.cli.chat_files import (
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import chosen, name_demonstration, warm_up_aside
-from edgespec.cli.typed import Typed
+from edgespec.cli.typed import BLOCK, Typed
 from edgespec.cli.waiting import waiting
 from edgespec.errors import EdgespecError, InputError, did_you_mean, reason
 from edgespec.system.files import typed_path
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from edgespec.api.llm import LLM
     from edgespec.api.result import GenerationResult
 
-_BLOCK = '"""'
 _HELP = f"""\
 /clear           start a new conversation
 /retry           answer the last message again, by other random choices
@@ -57,7 +56,7 @@ _HELP = f"""\
 /bye             quit, like /exit and Ctrl-D
 @FILE            puts the text of a file into the message; @"a b" if its name has
                  spaces, \\@ if no file is meant. TAB completes names and commands.
-Lines between {_BLOCK} and {_BLOCK} are one message. So are lines that end in \\ with
+Lines between {BLOCK} and {BLOCK} are one message. So are lines that end in \\ with
 the next one, and pasted lines. Ctrl-C stops an answer, or drops such a message.
 The arrow keys bring back what was typed, in earlier chats too, unless it begins
 with a space. TAB, pasted lines and earlier chats are not for Windows."""
@@ -151,7 +150,7 @@ class _Conversation:
         if self._typed.by_hand:
             _say("/help shows the commands")
         while (line := self._line()) is not None and line.strip() not in _LEAVE:
-            said = self._message(line)
+            said = self._typed.whole(line)
             try:
                 if not said.strip():
                     continue
@@ -163,39 +162,15 @@ class _Conversation:
             except EdgespecError as error:  # the conversation goes on
                 _say(str(error))
 
-    def _message(self, line: str) -> str:
-        """Returns the message that a line begins; empty if Ctrl-C drops it before its end."""
-        if "\n" in line and not line.rstrip().endswith(_BLOCK):  # pasted
-            return line
-        block = line.startswith(_BLOCK)
-        lines, unfinished = [line.removeprefix(_BLOCK)], _is_open if block else _goes_on
-        try:
-            while unfinished(lines[-1]):
-                lines.append(self._read(". "))
-        except EOFError:
-            pass
-        except KeyboardInterrupt:
-            print()
-            return ""
-        if block:
-            return "\n".join(lines).rstrip().removesuffix(_BLOCK).strip("\n")
-        return "\n".join([*(each[:-1] for each in lines[:-1]), lines[-1]])
-
     def _line(self) -> str | None:
         while True:
             try:
-                return self._read("> ")
+                return self._typed.read("> ")
             except EOFError:
                 return None
             except KeyboardInterrupt:
                 print()
                 _say("quit with Ctrl-D or /bye")
-
-    def _read(self, mark: str) -> str:
-        try:
-            return self._typed.read(mark)
-        except UnicodeDecodeError as error:
-            raise InputError(f"stdin is not UTF-8 ({error.reason}): convert it") from error
 
     def _with_files(self, said: str) -> str:
         text, notes = self._mentions.expand(said)
@@ -307,16 +282,6 @@ class _Conversation:
             return complete(word)
         known = (*self._commands, *_LEAVE)
         return [each for each in known if first and word and each.startswith(word)]
-
-
-def _is_open(line: str) -> bool:
-    """Whether the block of a line has not ended with it."""
-    return not line.rstrip().endswith(_BLOCK)
-
-
-def _goes_on(line: str) -> bool:
-    """Whether a line ends in a backslash that is not itself written as two."""
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _facts(result: GenerationResult) -> str:
