@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from common import exit_code, print_result, print_table
 
 from edgespec import LLM
-from edgespec.cli import COMMANDS
+from edgespec.cli.parsing import COMMANDS
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -47,10 +47,10 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        16750,
+        17050,
         "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
-        "for its page (4,400); the authors' "
-        "sampling and waiting lines; twelve commands (3,000), batches that survive kills, "
+        "for its page (4,400); the authors' sampling and waiting lines; fourteen commands with "
+        "help in two lengths, completion and wrapped answers (3,300); batches that survive kills, "
         "measuring, tuning, bundles made of models once and found again (500), asyncio, and "
         "answers as instances of classes (130)",
     ),
@@ -87,11 +87,11 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        38600,
+        38950,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
-        "first day with a model that is no bundle (400), programs and users of windows (300), "
-        "asyncio and classes (250)",
+        "first day with a model that is no bundle (400), words and answers at terminals (350), "
+        "programs and users of windows (300), asyncio and classes (250)",
     ),
     "benchmarks": Room(
         ("benchmarks/**/*.py",),

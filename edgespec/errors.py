@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -16,6 +16,15 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns ` (did you mean x?)` for a word cut short or misspelt; empty if none is like it."""
+    from difflib import get_close_matches  # takes 5 ms, and is needed only here
+
+    names = list(known)
+    near = [name for name in names if name.startswith(word)] or get_close_matches(word, names, 1)
+    return "".join(f" (did you mean {each}?)" for each in near[:1])
 
 
 @contextmanager

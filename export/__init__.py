@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgespec.bundle.options import ExportOptions
 from edgespec.export.adopted.source import export_by_optimum, find_onnx, open_onnx
 from edgespec.export.adopted.writer import write_adopted
 from edgespec.export.calibration.calibrate import (
@@ -26,13 +27,9 @@ from edgespec.export.heads.attach import PRECISIONS as HEAD_PRECISIONS
 from edgespec.export.heads.attach import attach_head, copy_bundle, copy_with_taps, sizes_of
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import resolve_checkpoint, source_name
-from edgespec.export.storage import KV_PRECISIONS, PRECISIONS, STORED, ExportOptions
 
 __all__ = [
     "HEAD_PRECISIONS",
-    "KV_PRECISIONS",
-    "PRECISIONS",
-    "STORED",
     "Calibrate",
     "Calibration",
     "ExportOptions",

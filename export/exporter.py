@@ -10,6 +10,7 @@ import tokenizers
 
 import edgespec
 from edgespec import bundle
+from edgespec.bundle.options import ExportOptions
 from edgespec.bundle.sublayers import Sublayers, parse
 from edgespec.errors import InputError
 from edgespec.export.calibration.calibrate import Calibrate
@@ -17,7 +18,6 @@ from edgespec.export.destination import replacing
 from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.vocabulary import read_tokenizer
-from edgespec.export.storage import ExportOptions
 from edgespec.models import Checkpoint, Decoder, load_checkpoint
 from edgespec.models.layers import Recurrent
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edgespec import bundle
+from edgespec.bundle.options import ExportOptions
 from edgespec.bundle.sublayers import (
     ATTENTION,
     DEFAULT_ROPE,
@@ -23,7 +24,7 @@ from edgespec.export.graph_builder import DataFile
 from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.sources.vocabulary import end_ids
-from edgespec.export.storage import ExportOptions, Storage, stored
+from edgespec.export.storage import Storage, stored
 from edgespec.models import (
     Attention,
     Checkpoint,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.cli import COMMANDS
+from edgespec.cli.parsing import COMMANDS
 from edgespec.models import ARCHITECTURES
 
 ROOT = Path(__file__).parents[1]

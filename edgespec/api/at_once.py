@@ -6,10 +6,12 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from itertools import islice
-from typing import Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeGuard, TypeVar
 
-from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError
+
+if TYPE_CHECKING:
+    from edgespec.api.result import GenerationResult
 
 TEXTS_AT_ONCE = 8
 """Number of texts that are made at once if nothing else was asked for."""

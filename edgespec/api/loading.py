@@ -36,7 +36,7 @@ class LoadOptions:
 
     device: str = option(
         "cpu", "device of the target, as listed by `edgespec devices`; gpu is the best usable GPU, "
-        "else the CPU", give="a device's name", metavar="DEVICE",
+        "else the CPU", give="a device's name", metavar="DEVICE", usual=True,
     )  # fmt: skip
     draft_device: str = option(
         "cpu", "device of the draft model", give="a device's name", metavar="DEVICE"
@@ -46,7 +46,7 @@ class LoadOptions:
         "every round those with the highest expected speed; layer-skip: the target without some "
         "layers; model, head or parallel, which predicts several tokens in a call: the bundle's "
         "draft. Or a model to draft with, named as the target is", give="a draft source or a model",
-        metavar="SOURCE|MODEL",
+        metavar="SOURCE|MODEL", usual=True,
     )  # fmt: skip
     pipeline: str = option(
         "auto", "whether the draft model goes on while the target works: overlap, or serial, in "
@@ -68,6 +68,7 @@ class LoadOptions:
     memory: int | str | dict[str, int] | None = option(
         None, "limit for anonymous and shared memory: bytes or a size such as 2GiB, or one for "
         "each device, such as cpu=8GiB,gpu=3GiB", none="the free memory", metavar="SIZE",
+        usual=True,
     )  # fmt: skip
     gpu_layers: int | None = option(
         None, "number of the target's last layers that run, with the head, on the device gpu; the "

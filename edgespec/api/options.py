@@ -15,7 +15,7 @@ from edgespec.api.loading import (
     PLANNED_DRAFT_TOKENS,
 )
 from edgespec.errors import InputError, reason
-from edgespec.runtime.sampling.sampler import SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.system.options import checked, explained, option
 
 USUAL_SAMPLING = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
@@ -40,7 +40,7 @@ class GenerationOptions(SamplingOptions):
 
     max_new_tokens: int | None = option(
         256, "maximum number of new tokens", none="as many as the context has room for", least=1,
-        also="max_tokens",
+        usual=True, also="max_tokens",
     )  # fmt: skip
     stop: tuple[str, ...] = option(
         (), "strings that end the text and are not part of it", metavar="TEXT"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import io
 import logging
@@ -11,30 +10,11 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
 
-import edgespec
-from edgespec.cli.waiting import clear_line, waiting
-from edgespec.errors import EdgespecError, InputError, MemoryLimitError, printable
-
-COMMANDS = {
-    "run": "complete a prompt with a model",
-    "chat": "talk to a model in the terminal",
-    "serve": "serve a model on this machine with OpenAI's API",
-    "batch": "answer a file of requests in OpenAI's batch format",
-    "export": "make a bundle to ship from a checkpoint",
-    "train-draft": "train a draft head for a bundle's target",
-    "models": "list, name and remove the bundles that were made of models",
-    "inspect": "show the contents of a bundle",
-    "bench": "compare the speed of draft sources with plain decoding on this machine",
-    "eval": "measure a bundle's perplexity, and its distance from another bundle",
-    "devices": "list the devices of this machine that can run models",
-    "plan": "show how much memory a bundle needs, without loading it",
-}
-"""Commands; each is a module in `commands` (with _ for -) with `configure(parser)` and
-`execute(arguments)`."""
+from edgespec.cli.parsing import module, parsed
+from edgespec.cli.waiting import notice, waiting
+from edgespec.errors import EdgespecError, MemoryLimitError, printable
 
 # The exit codes that a shell reports for a process ended by SIGINT or SIGPIPE.
 INTERRUPTED = 128 + 2
@@ -69,10 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _logged_to_stderr(log):
             with waiting("edgespec starts"):
-                arguments = _parser().parse_args(argv)
+                arguments = parsed(sys.argv[1:] if argv is None else argv)
                 log.setLevel(logging.INFO if arguments.verbose else logging.WARNING)
-                command = _module(arguments.command)
-            code: int = command.execute(arguments)
+            code: int = module(arguments.command).execute(arguments)
             print(end="", flush=True)
             return code
     except EdgespecError as error:
@@ -89,10 +68,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _unreadable(error)
     except Exception as error:
         return _fail(*_unexpected(error))
-
-
-def _module(command: str) -> Any:
-    return import_module(f"edgespec.cli.commands.{command.replace('-', '_')}")
 
 
 def _unreadable(error: OSError) -> int:
@@ -123,85 +98,12 @@ def _unexpected(error: Exception) -> tuple[str, int]:
     )
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises an error instead of printing its usage and exiting."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see {self.prog} --help)")
-
-
-class _CommandParser(_Parser):
-    """A parser that declares its arguments late, so that `edgespec --help` imports no command."""
-
-    def __init__(self, *, command: str, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, **settings)
-        self._command = command
-        self._calls = 0
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Parses as argparse does, but allows options between positional arguments."""
-        self._calls += 1
-        if self._calls == 1:
-            _module(self._command).configure(self)
-            self.add_argument(
-                "-v", "--verbose", action="store_true", help="print more messages on stderr"
-            )
-            if any(action.dest == "device" for action in self._actions):
-                self._take_settings(args)
-            found, unknown = self.parse_known_intermixed_args(args, namespace)
-            if unknown:  # otherwise the main parser would refer to its own help
-                self.error(f"unrecognized arguments: {' '.join(unknown)}")
-            return found, unknown
-        if self._calls == 2 and args is not None and "--" in args:
-            # Up to Python 3.12.7 and 3.13.0, parse_known_intermixed_args parses the options here
-            # first and then the rest, but loses the `--`.
-            behind = args.index("--")
-            options, left = super().parse_known_args(args[:behind], namespace)
-            return options, [*left, *args[behind:]]
-        return super().parse_known_args(args, namespace)
-
-    def _take_settings(self, args: Sequence[str] | None) -> None:
-        """Declares --config, and makes what is in the file the defaults."""
-        from edgespec.cli.arguments import settings
-
-        option = _Parser(prog=self.prog, add_help=False, allow_abbrev=False)
-        option.add_argument(
-            "--config", metavar="FILE",
-            help="TOML file with any options of the Python API by their names, such as draft or "
-            "repetition_penalty; the command line goes before it",
-        )  # fmt: skip
-        file = option.parse_known_args(args)[0].config
-        if file is not None:
-            self.set_defaults(**settings(file))
-        self._add_container_actions(option)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="edgespec", description=(edgespec.__doc__ or "").split("\n")[0])
-    parser.add_argument("--version", action="version", version=f"edgespec {edgespec.__version__}")
-    commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser
-    )
-    for name, summary in COMMANDS.items():
-        commands.add_parser(
-            name,
-            command=name,
-            help=summary,
-            # Not capitalize(), which would make OpenAI and API lower case.
-            description=f"{summary[0].upper()}{summary[1:]}.",
-        )
-    return parser
-
-
 class _StderrLines(logging.Handler):
     """Prints one line per record to the current `sys.stderr`, which a progress bar may replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         message = _one_line(record.getMessage())
-        clear_line()
-        print(f"edgespec: {record.levelname.lower()}: {message}", file=sys.stderr)
+        notice(f"edgespec: {record.levelname.lower()}: {message}")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 from edgespec.api.loading import LoadOptions, parse_size
 from edgespec.api.options import GenerationOptions
+from edgespec.cli.parsing import Rare
 from edgespec.errors import InputError
 from edgespec.system.files import read_utf8
 from edgespec.system.options import Option, declared, kinds_of, named, unknown
@@ -58,11 +59,13 @@ def add_options(
             shown = f" (default: {'on' if default else 'off'})"
             how |= {"action": argparse.BooleanOptionalAction, "help": text + shown}
         else:
-            how["type"] = _PARSERS.get(name) or _parser(kinds)
+            how["type"] = reader(kind, name)
             how |= {"choices": each.choices} if each.choices else {"metavar": _metavar(each, kinds)}
         if default == ():
             how |= {"action": "append", "default": []}
             how["help"] += r"; may contain \n, \t and \\, and be repeated"
+        if not each.usual:
+            how["help"] = Rare(how["help"])
         group.add_argument(*_SHORT.get(name, ()), f"--{name.replace('_', '-')}", dest=name, **how)
 
 
@@ -126,8 +129,10 @@ def require_least(arguments: argparse.Namespace, **least: int) -> None:
             raise InputError(f"--{name} is {value}: give a whole number of at least {smallest}")
 
 
-def _parser(kinds: tuple[type, ...]) -> Callable[[str], object]:
-    return next((kind for kind in (float, str, int) if kind in kinds), str)
+def reader(kind: type, name: str) -> Callable[[str], object]:
+    """Returns what reads the value of an option as users type it."""
+    kinds = (each for each in (float, str, int) if each in kinds_of(kind)[name])
+    return _PARSERS.get(name) or next(kinds, str)
 
 
 def _layers(text: str) -> tuple[int, ...]:

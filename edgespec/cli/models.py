@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgespec.cli.parsing import Rare
 from edgespec.cli.waiting import clear_line
 from edgespec.errors import EdgespecError
 
@@ -55,7 +56,7 @@ def add_model_name(parser: argparse.ArgumentParser) -> None:
     """Declares --model-name."""
     parser.add_argument(
         "--model-name", metavar="NAME",
-        help="name of the model in requests and answers (default: its folder's)",
+        help=Rare("name of the model in requests and answers (default: its folder's)"),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from edgespec.cli.arguments import add_model
+from edgespec.cli.parsing import Rare
 from edgespec.errors import InputError
 from edgespec.library.asked import asked_for, looks_like_model
 from edgespec.system.files import decoded, read_utf8
@@ -23,7 +24,7 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
         help="the text to continue; read from stdin if it is - or missing. On a terminal, a chat "
         "model without a prompt chats",
     )  # fmt: skip
-    parser.add_argument("-p", "--prompt", metavar="PROMPT", help="the prompt, as an option")
+    parser.add_argument("-p", "--prompt", metavar="PROMPT", help=Rare("the prompt, as an option"))
     parser.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a UTF-8 file")
 
 

@@ -16,6 +16,9 @@ from edgespec.errors import InputError
 from edgespec.system.cachedir import cache_folder, warn_unwritable
 from edgespec.system.files import replaced
 
+BLOCK = '"""'
+"""Begins and ends a message of several lines."""
+
 _MOST = 1000  # entries that are kept
 _PRIVATE = 0o600
 _BURST = 0.05  # longest time in seconds between two lines of a paste; nobody types as fast
@@ -62,7 +65,7 @@ class Typed:
         Raises:
             EOFError: at the end of the input.
             KeyboardInterrupt: on Ctrl-C.
-            UnicodeDecodeError: if the message is not UTF-8.
+            InputError: if the message is not UTF-8.
         """
         lines = [self._input(mark if self.by_hand else "")]
         while self._guesses and select.select([sys.stdin], [], [], _BURST)[0]:
@@ -72,8 +75,29 @@ class Typed:
                 break
         return "\n".join(lines).strip("\n")
 
+    def whole(self, line: str) -> str:
+        """Reads the message that a line begins; empty if Ctrl-C drops it before its end."""
+        if "\n" in line and not line.rstrip().endswith(BLOCK):  # pasted
+            return line
+        block = line.startswith(BLOCK)
+        lines, unfinished = [line.removeprefix(BLOCK)], _is_open if block else _goes_on
+        try:
+            while unfinished(lines[-1]):
+                lines.append(self.read(". "))
+        except EOFError:
+            pass
+        except KeyboardInterrupt:
+            print()
+            return ""
+        if block:
+            return "\n".join(lines).rstrip().removesuffix(BLOCK).strip("\n")
+        return "\n".join([*(each[:-1] for each in lines[:-1]), lines[-1]])
+
     def _input(self, mark: str) -> str:
-        line = input(mark)
+        try:
+            line = input(mark)
+        except UnicodeDecodeError as error:
+            raise InputError(f"stdin is not UTF-8 ({error.reason}): convert it") from error
         if self._history is not None:
             self._history.add(line)
         return line
@@ -112,6 +136,16 @@ def _enable_completion(editor: Any, complete: Completer) -> None:
     editor.set_completer(candidate)
     editor.set_completer_delims(" \t\n")
     editor.parse_and_bind("bind ^I rl_complete" if _is_libedit(editor) else "tab: complete")
+
+
+def _is_open(line: str) -> bool:
+    """Whether the block of a line has not ended with it."""
+    return not line.rstrip().endswith(BLOCK)
+
+
+def _goes_on(line: str) -> bool:
+    """Whether a line ends in a backslash that is not itself written as two."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 class TypedHistory:

@@ -1,4 +1,4 @@
-"""The line on a terminal that says what a command does until it has something to print."""
+"""Lines on stderr: what a command does until it has something to print, and notices."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _shown: list[str] = []  # the line, if there is one
+_kept: list[list[str]] = []  # lines that wait for the end of each text that is being shown
 
 
 @contextmanager
@@ -26,3 +27,23 @@ def clear_line() -> None:
     """Removes the line, for what is printed meanwhile."""
     if _shown:
         print(f"\r{' ' * len(_shown.pop())}\r", end="", file=sys.stderr, flush=True)
+
+
+def notice(line: str) -> None:
+    """Prints a line on stderr, or keeps it until the end of the text that is being shown."""
+    if _kept:
+        _kept[-1].append(line)
+        return
+    clear_line()
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def notices_kept() -> Iterator[None]:
+    """Keeps notices back until the end of the block, so that none splits a line of a text."""
+    _kept.append([])
+    try:
+        yield
+    finally:
+        for line in _kept.pop():
+            notice(line)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
-from edgespec.errors import InputError
+from edgespec.errors import InputError, did_you_mean
 from edgespec.library.store import Store
 from edgespec.models.named import HUB_FILE, HUB_ID, SUFFIX, parts
 from edgespec.system.cachedir import cache_folder
@@ -113,11 +112,9 @@ def _why(word: str) -> str:
             "there is no such file or folder, and names on the Hub are owner/name or "
             "owner/name:FILE.gguf"
         )
-    near = get_close_matches(word, _names(), 1)
-    guess = f" (did you mean {near[0]}?)" if near else ""
     return (
-        f"there is no such file or folder, and `edgespec models` lists no such name{guess}: give a "
-        "path, or owner/name on the Hub"
+        "there is no such file or folder, and `edgespec models` lists no such name"
+        f"{did_you_mean(word, _names())}: give a path, or owner/name on the Hub"
     )
 
 

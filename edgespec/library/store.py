@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from edgespec import bundle as bundles
 from edgespec.errors import BundleError, InputError
 from edgespec.system import records
@@ -102,6 +100,8 @@ class Store:
         Args:
             waiting: called if another process holds it, before that one is waited for.
         """
+        from filelock import FileLock, Timeout  # loads asyncio, and is needed only here
+
         lock = FileLock(self.folder / ".lock")
         try:
             lock.acquire(timeout=0)

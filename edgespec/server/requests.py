@@ -12,7 +12,7 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminato
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
 from edgespec.api.options import in_conversation
-from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
+from edgespec.runtime.sampling.options import LEAST_TEMPERATURE
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.bodies import (
     LONG,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -17,9 +18,7 @@ from textwrap import fill
 from types import NoneType
 from typing import Any, TypeGuard, TypeVar, cast, get_args, get_type_hints
 
-import numpy as np
-
-from edgespec.errors import InputError
+from edgespec.errors import InputError, did_you_mean
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,6 +42,7 @@ class Option:
         give: what to give instead of a wrong value; empty: as type and range say.
         metavar: name of the value in help; empty: as the type says.
         also: another name by which callers may give it; empty: none.
+        usual: whether `--help` shows it, and not `--help-all` alone.
     """
 
     text: str
@@ -55,6 +55,7 @@ class Option:
     give: str = ""
     metavar: str = ""
     also: str = ""
+    usual: bool = False
 
     def check(self, name: str, value: object, kinds: tuple[type, ...]) -> None:
         """Checks a value.
@@ -119,9 +120,10 @@ def check(options: object) -> None:
     """
     kind: Any = type(options)
     kinds = kinds_of(kind)
+    numpy = sys.modules.get("numpy")  # dear to import, and not needed for numbers of Python's
     for name, each in declared(kind).items():
         value = getattr(options, name)
-        if isinstance(value, np.generic):
+        if numpy is not None and isinstance(value, numpy.generic):
             value = value.item()
             object.__setattr__(options, name, value)
         each.check(name, value, kinds[name])
@@ -191,10 +193,7 @@ def named(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def unknown(name: str, known: list[str]) -> str:
     """Returns the message for an option that is not known."""
-    from difflib import get_close_matches  # takes 5 ms, and is needed only here
-
-    like = "".join(f" (did you mean {each}?)" for each in get_close_matches(name, known, 1))
-    return f"unknown option {name!r}{like}: use one of {', '.join(known)}"
+    return f"unknown option {name!r}{did_you_mean(name, known)}: use one of {', '.join(known)}"
 
 
 def require_count(name: str, value: object, least: int, optional: bool = False) -> None:

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 
 from edgespec.api.loading import parse_size
 from edgespec.errors import InputError, installing
-from edgespec.models.heads.eagle3 import default_taps
 from edgespec.system.options import check, explained, option
 from edgespec.training.shape import CONCAT, FUSIONS
 
@@ -32,7 +31,7 @@ class TrainingOptions:
     """
 
     kind: str = option(EAGLE3, "what to train: a layer that drafts token by token, or some that "
-        "draft a block in one call", choices=KINDS)  # fmt: skip
+        "draft a block in one call", choices=KINDS, usual=True)  # fmt: skip
     taps: tuple[int, ...] | None = option(
         None, "layers whose entering hidden rows the head reads", metavar="N,N,...",
         none="2, the middle, and the third from the end; five for blocks",
@@ -63,6 +62,7 @@ class TrainingOptions:
         above=0,
         most=1e9,
         give="a number above 0",
+        usual=True,
     )
     tokens: int | None = option(
         None, "end after so many tokens, such as 200k, repeated ones included", none="no limit",
@@ -91,6 +91,8 @@ class TrainingOptions:
 
     def tapped(self, layers: int) -> tuple[int, ...]:
         """Returns the taps of a target with so many layers; five for blocks (Chen et al., 2026)."""
+        from edgespec.models.heads.eagle3 import default_taps  # loads numpy
+
         if self.taps or self.kind == EAGLE3:
             return self.taps or default_taps(layers)
         first, last = min(2, layers), max(layers - 2, 0)

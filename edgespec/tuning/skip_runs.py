@@ -16,7 +16,8 @@ from edgespec.errors import InputError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.kernels import library
 from edgespec.runtime.plan import HOST, Placement
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions
+from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Model, PassCost, Rows
 from edgespec.runtime.text.tokenizer import Tokenizer
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions
+from edgespec.runtime.sampling.sampler import Sampler
 
 _RIVALS = 8  # best tokens in the softmax that gives a sampled child its value
 _OUTSIDE = 1e6  # subtracted from scores of truncated tokens; larger than any noise

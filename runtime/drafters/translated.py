@@ -14,7 +14,8 @@ from edgespec.runtime.drafters.acceptance import Bins, Calibration
 from edgespec.runtime.drafters.growth import Node, State
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.ranking import Candidates
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions
+from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import Model, Rows
 from edgespec.runtime.sequences.pool import Sequence
 from edgespec.runtime.speculation.generation import Generation, Reading

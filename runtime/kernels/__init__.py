@@ -10,6 +10,22 @@ from pathlib import Path
 
 from edgespec.errors import DeviceError
 
+# What a processor lacks whose best kernels these are, and what that means where it was measured:
+# benchmarks/RESULTS.md, and SmolLM2-135M.
+_LACKING = {
+    "avxvnni": "it has no AVX512, whose instructions do twice as much; what that costs is not "
+    "measured",
+    "avx2": "it has neither AVX512-VNNI nor AVX-VNNI: a pass over 8 rows, in which drafts are "
+    "verified, takes 1.5 to 1.8 times as long as with AVX512-VNNI, and one over a row as long, so "
+    "drafts gain less",
+    "dotprod": "it has no i8mm, which would make passes over several rows faster; by how much is "
+    "not measured",
+    "neon": "it has neither dotprod nor i8mm, which would make all passes faster; by how much is "
+    "not measured",
+    "plain": "it has no instructions that there are kernels for, such as AVX2, with which a pass "
+    "over one row takes a 20th of the time, and over 8 rows a 45th",
+}
+
 _NAMES = {"win32": "edgespec.dll", "darwin": "libedgespec.dylib"}
 
 
@@ -53,6 +69,14 @@ def missing_kernels() -> str | None:
         "no compiled kernels: the CPU runs portable operators, which are slower; install a C++ "
         "compiler, then `pip install --force-reinstall --no-deps --no-cache-dir .` in a checkout"
     )
+
+
+def lacking() -> str | None:
+    """Returns what the kernels in use lack, and what that means; None: nothing, or no kernels."""
+    name, usable = kernel_name(), usable_kernels()
+    if usable and name != usable[0]:
+        return f"EDGESPEC_KERNELS has chosen them, though the processor has {usable[0]}"
+    return _LACKING.get(name or "")
 
 
 @cache

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.sampling.sampler import SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions
 
 _NEVER = np.float32(1e30)  # as good as infinite, but no temperature or penalty makes it a NaN
 

@@ -42,7 +42,7 @@ def test_help_explains_every_option(kind):
 
 
 def test_unknown_keywords_are_errors():
-    with pytest.raises(TypeError, match="unknown option 'gpu': use one of device,"):
+    with pytest.raises(TypeError, match=r"'gpu' \(did you mean gpu_layers\?\): use one of device,"):
         LLM(gpu=True)
     with pytest.raises(TypeError, match=r"'contxt' \(did you mean context\?\): use one of device,"):
         LLM(contxt=3)

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from edgespec import LLM
 from edgespec.errors import InputError
 from edgespec.runtime.sampling.grammar import GrammarCompiler
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions
+from edgespec.runtime.sampling.sampler import Sampler
 
 pytestmark = with_library
 

@@ -45,23 +45,22 @@ def test_bench_prints_one_json_object(cli, pairs, tmp_path):
     assert model["speedup_vs_plain"] == pytest.approx(ratio, abs=0.01)
 
 
-def test_a_card_fits_eighty_characters(cli):
-    result = cli("bench", *WORDS, "--bits", 4)
+def test_a_chat_model_is_compared_in_one_table_of_eighty_columns(cli, served_bundle):
+    result = cli("bench", served_bundle, "--chat", *WORDS, "--draft", "auto,lookup", "--bits", 4)
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
-    assert max(len(line.rstrip()) for line in lines[4:]) <= 80
-    assert "7,344,384 parameters" in lines[0]
-    assert lines[1].startswith("1 prompts, up to 12 new tokens, greedy; repeats: 1, threads: 1; on")
-    assert lines[3].startswith("0 of ")
-    rows = [line.split() for line in lines]
-    assert next(row[-1] for row in rows if row[:1] == ["lookup"]) == "yes"
-    assert sum(row[:1] == ["plain"] for row in rows) == 3  # it drafts nothing
-
-
-def test_a_card_as_markdown(cli):
-    lines = cli("bench", *WORDS, "--markdown", "--temperature", "0.5").out.splitlines()
-    assert lines[1].startswith("* 1 prompts, up to 12 new tokens, temperature 0.5, seed 0; ")
-    assert sum(line.startswith("| ---") for line in lines) >= 3
+    assert max(map(len, lines)) <= 80
+    assert " parameters, digest " in " ".join(lines[:2])
+    assert "1 prompts, up to 12 new tokens, greedy; repeats: 1, threads: 1; on" in result.out
+    assert "0 of " in result.out
+    (header,) = (place for place, line in enumerate(lines) if line.startswith("| setting"))
+    assert lines[header + 1].startswith("| ---")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[header + 2 : -2]]
+    assert [(row[0], row[-1]) for row in rows] == [
+        ("plain", "yes"), ("auto", "yes"), ("lookup", "yes"),
+    ]  # fmt: skip
+    assert rows[0][3:5] == ["1.0", "1.0"]
+    assert lines[-1].startswith("Medians of the repeats. First token after: plain ")
 
 
 def test_faults_are_an_exit_code_and_a_warning(cli, monkeypatch):
@@ -88,7 +87,6 @@ def test_faults_are_an_exit_code_and_a_warning(cli, monkeypatch):
         (["--temperature", "-1"], ["temperature is -1"]),
         (["--threads", "0"], ["threads is 0"]),
         (["--threads", "5000"], ["threads is 5000: give 1024 or less"]),
-        (["--json", "--markdown"], ["not allowed with"]),
         (["--prompts", "nowhere.jsonl"], ["nowhere.jsonl cannot be read"]),
         (["--chat"], ["the model has no chat template"]),
         (["nowhere"], ["'nowhere' is no model"]),

@@ -1,4 +1,4 @@
-"""`edgespec chat`: a conversation from the first line to /exit."""
+"""`edgespec chat`: a conversation from the first line to /bye."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_block_is_a_message_whatever_it_begins_with(cli, bundles, answers):
 
 def test_reset_keeps_the_system_message_alone(cli, bundles, answers):
     arguments = ["chat", bundles / "chat", *SHORT, "--system", "be brief"]
-    result = cli(*arguments, stdin=said("hello", "/reset", "hello"))
+    result = cli(*arguments, stdin=said("hello", "/clear", "hello"))
     assert result.out == 2 * spoken(answers("hello", system="be brief"))
 
 
@@ -185,7 +185,7 @@ def test_stats_tell_what_was_reused(cli, bundles):
 
 def test_faults_do_not_end_the_conversation(cli, bundles, answers, tmp_path):
     commands = "/sing", "/save", f"/save {tmp_path}", "/save a\0b", "", "/help"
-    lines = said(*commands, "hello", "/exit", "not read")
+    lines = said(*commands, "hello", "/bye", "not read")
     result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
     assert result.code == 0
     assert result.out == spoken(answers("hello"))
@@ -194,6 +194,59 @@ def test_faults_do_not_end_the_conversation(cli, bundles, answers, tmp_path):
     assert f"{tmp_path} cannot be written" in result.err
     assert "a\0b cannot be written (" in result.err
     assert "Ctrl-C stops an answer" in result.err
+
+
+def test_an_answer_is_tried_again_and_goes_on(cli, bundles, answers):
+    llm = LLM(bundles / "chat", device="cpu", draft="none", threads=1)
+    result = cli("chat", bundles / "chat", *SHORT, stdin=said("/retry", "hello", "/retry"))
+    assert result.out == 2 * spoken(answers("hello"))
+    assert result.err.startswith("there is no answer yet")
+    assert "it is the same, since the temperature is 0" in result.err
+    begun = answers("hello")
+    further = llm.chat(begun, max_new_tokens=6).text
+    lines = said("hello", "/continue", "and then?")
+    result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
+    begun[-1]["content"] += further
+    asked = [*begun, {"role": "user", "content": "and then?"}]
+    then = llm.chat(asked, max_new_tokens=6).text
+    assert result.out == f"{spoken(answers('hello'))}{further}\n{then}\n"
+
+
+def test_another_try_has_other_random_choices(cli, bundles):
+    lines, words = said("/set temperature 1", "hello", "/retry"), [*SHORT, "--seed", "5"]
+    result = cli("chat", bundles / "chat", *words, stdin=lines)
+    llm = LLM(bundles / "chat", device="cpu", draft="none", threads=1)
+    asked = [{"role": "user", "content": "hello"}]
+    how = {**llm.sampling, "max_new_tokens": 6, "temperature": 1.0}
+    assert result.out == "".join(f"{llm.chat(asked, **how, seed=n).text}\n" for n in (5, 6))
+
+
+def test_a_system_message_can_be_said_at_any_time(cli, bundles, answers):
+    lines = said("/system", "hello", "/system be brief", "/system", "/clear", "hello", "/retry")
+    result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
+    brief = spoken(answers("hello", system="be brief"))
+    assert result.out == spoken(answers("hello")) + 2 * brief
+    assert "there is no system message\n" in result.err
+    assert "\nbe brief\n" in result.err
+
+
+def test_options_are_set(cli, bundles, answers):
+    lines = said("/set max_new_tokens 3", "hello", "/set", "/set parameter top-k 4", "/set")
+    result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
+    llm = LLM(bundles / "chat", device="cpu", draft="none", threads=1)
+    assert result.out == llm.chat([answers("hello")[0]], max_new_tokens=3).text + "\n"
+    assert "stopped after 3 tokens" in result.err
+    assert "max_new_tokens 3; thoughts off\n" in result.err
+    assert "top_k 4" in result.err
+    for line, part in (
+        ("/set temperture 1", "did you mean temperature?"),
+        ("/set temperature -1", "temperature is -1.0: give 0 for greedy decoding"),
+        ("/set seed many", "seed is 'many': "),
+        ("/set thoughts maybe", "thoughts is 'maybe': use one of on, off"),
+        ("/set json_schema nowhere", "json_schema is 'nowhere': "),
+        ("/clera", "did you mean /clear?"),
+    ):
+        assert part in cli("chat", bundles / "chat", *SHORT, stdin=said(line)).err
 
 
 def test_a_model_without_a_template_continues_plain_text(cli, bundles):
@@ -206,10 +259,10 @@ def test_a_model_without_a_template_continues_plain_text(cli, bundles):
 
 
 def test_the_context_ends(cli, bundles):
-    arguments = ["chat", bundles / "chat", *FAST, "--draft", "none", "--context", "24"]
+    arguments = ["chat", bundles / "chat", *FAST, "--draft=none", "--context=24", "--temperature=0"]
     result = cli(*arguments, stdin=said("hello", "hello"))
     assert result.code == 0
-    assert "new conversation with /reset" in result.err
+    assert "new conversation with /clear" in result.err
     assert "the prompt is too long" in result.err
 
 

@@ -221,7 +221,10 @@ def test_stop_strings_know_three_escapes(cli, llm):
         (["--draft", "best"], "draft is 'best': use one of auto, none"),
         (["--device", "toaster"], "device 'toaster' is not known"),
         (["--context", "1000000"], "context is 1000000"),
-        (["--temp", "1"], "unrecognized arguments: --temp 1 (see edgespec run --help)"),
+        (
+            ["--temp", "1"],
+            "there is no option --temp (did you mean --temperature?) (see edgespec run --help)",
+        ),
         (["--chat"], "no chat template"),
     ],
 )

@@ -211,7 +211,7 @@ def test_what_was_typed_comes_back_in_later_chats(brackets, chat, tmp_path, own_
     file = own_cache / "chat" / "typed.jsonl"
     assert file.stat().st_mode & 0o777 == 0o600
     kept = [json.loads(line) for line in file.read_text().splitlines()]
-    assert kept == ["typed", "pasted\nlines", "/exit"]
+    assert kept == ["typed", "pasted\nlines", "/bye"]
     file.write_text("no json\n[1]\n" + file.read_text())
     second = chat()
     say(second, 2 * UP)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pairs import ENGINES
 
-from edgespec.runtime.sampling.sampler import SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions
 
 # Draft tokens and tree width; only trees of a draft model have a width.
 SIZES = {

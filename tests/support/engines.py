@@ -7,7 +7,8 @@ from toys import VOCABULARY, toy_model
 
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions
+from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import Limits, Request
 

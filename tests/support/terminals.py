@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import struct
 import subprocess
 import sys
 import time
@@ -29,9 +30,11 @@ LIBEDIT = (
 class Terminal:
     """A chat at a terminal of its own."""
 
-    def __init__(self, before, *arguments, folder=None):
-        pty = pytest.importorskip("pty")
+    def __init__(self, before, *arguments, folder=None, columns=80):
+        pty, fcntl = pytest.importorskip("pty"), pytest.importorskip("fcntl")
         self._ours, theirs = pty.openpty()
+        size = struct.pack("4H", 24, columns, 0, 0)
+        fcntl.ioctl(theirs, pytest.importorskip("termios").TIOCSWINSZ, size)
         self._process = subprocess.Popen(
             [sys.executable, "-c", CODE.format(before=before), "chat", *map(str, arguments)],
             stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"},
@@ -53,7 +56,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def leave(self):
-        self.type("/exit\r")
+        self.type("/bye\r")
         assert self._process.wait(PATIENCE) == 0
 
     def close(self):

@@ -14,7 +14,6 @@ from edgespec.cli import ERRORS_IN_LINES, INTERRUPTED
 from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.cli.models import add_model_name, chosen
-from edgespec.cli.progress import texts_bar
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 
@@ -80,6 +79,7 @@ def _answer(
     from edgespec.api.llm import LLM
     from edgespec.api.models import sessions_with_room
     from edgespec.batch.running import require_same
+    from edgespec.cli.progress import texts_bar
 
     options = given(arguments, LoadOptions)
     if journal is not None and options["context"] is None:

@@ -1,4 +1,4 @@
-"""`edgespec bench`: compares draft sources with plain decoding, as a card or JSON."""
+"""`edgespec bench`: compares draft sources with plain decoding, in a table or JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import edgespec
@@ -17,18 +18,19 @@ from edgespec.api.options import GenerationOptions
 from edgespec.bundle import TARGET, Bundle
 from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_model, add_options, given
 from edgespec.cli.models import chosen
-from edgespec.cli.progress import progress_bar
+from edgespec.cli.parsing import Rare
+from edgespec.cli.tables import markdown_table
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError
-from edgespec.runtime.sequences.model import NATIVE
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM
-    from edgespec.measuring.bench import Request
+    from edgespec.measuring.bench import Line, Request
 
 _FAULT = 1  # exit code if a text differs from plain decoding's, which is a bug
 _NEW_TOKENS = 128
 _SHORT_HASH = 12
+_WIDTH = 80
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +38,9 @@ _log = logging.getLogger(__name__)
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     add_model(parser)
-    show = parser.add_mutually_exclusive_group()
-    show.add_argument("--json", action="store_true", help="print one JSON object")
-    show.add_argument("--markdown", action="store_true", help="print the card as Markdown")
+    parser.add_argument(
+        "--json", action="store_true", help=Rare("print one JSON object with all that was measured")
+    )
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--prompts", action="append", type=Path, default=[], metavar="FILE",
@@ -46,17 +48,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "any other text file, which is one prompt; may be repeated (default: beginnings of Python "
         "code)",
     )  # fmt: skip
-    texts.add_argument("--limit", type=int, metavar="N", help="use only the first N prompts")
+    texts.add_argument("--limit", type=int, metavar="N", help=Rare("use only the first N prompts"))
     texts.add_argument("--chat", action="store_true", help=CHAT_HELP)
     texts.add_argument(
         "--repeat", type=int, default=3, metavar="N",
-        help="make every text N times and report medians (default: %(default)s)",
+        help=Rare("make every text N times and report medians (default: %(default)s)"),
     )  # fmt: skip
     texts.add_argument(
         "--bits", type=int, default=0, metavar="N",
-        help="also check that the bits of the target's logits at the last N positions of the first "
-        "text do not change if rows are computed in chunks, or in trees beside others "
-        "(default: no)",
+        help=Rare(
+            "also check that the bits of the target's logits at the last N positions of the first "
+            "text do not change if rows are computed in chunks, or in trees beside others "
+            "(default: no)"
+        ),
     )  # fmt: skip
     names = ("max_new_tokens", "temperature", "seed")
     add_options(texts, GenerationOptions, *names, max_new_tokens=_NEW_TOKENS, seed=0)
@@ -69,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Measures, and prints a card or JSON.
+    """Measures, and prints a table or JSON.
 
     Returns:
         0; or `_FAULT` if a text differs from plain decoding's and rounding does not explain it, or
@@ -81,8 +85,9 @@ def execute(arguments: argparse.Namespace) -> int:
     prompts = read_prompts(arguments.prompts, arguments.limit)
 
     from edgespec.api.llm import LLM
-    from edgespec.cli.cards import markdown, print_card
+    from edgespec.cli.progress import progress_bar
     from edgespec.measuring.bench import Bench
+    from edgespec.runtime.sequences.model import NATIVE
 
     bundle, drafts = bundles.load(chosen(arguments)), arguments.draft
     requests = _requests(bundle, prompts, arguments)
@@ -101,16 +106,13 @@ def execute(arguments: argparse.Namespace) -> int:
         found = {"settings": [asdict(line) for line in lines]}
         print(json.dumps(facts | {"exact": exact, "bits": bits and asdict(bits)} | found))
     else:
-        heading = _heading(bundle, facts)
+        told = _heading(bundle, facts)
         if bits is not None:
             note = "" if exact else ", since the device is not exact"
-            heading.append(
+            told.append(
                 f"{bits.differing} of {bits.rows} rows have other bits in another pass{note}"
             )
-        if arguments.markdown:
-            print(markdown(heading, lines))
-        else:
-            print_card(heading, lines)
+        print(*(fill(line, _WIDTH) for line in told), "", _table(lines), sep="\n")
     wrong = [line.name for line in lines if line.equal_to_plain == "no"]
     for name in wrong:
         _log.warning("%s: the text differs from plain decoding's: please report it", name)
@@ -118,6 +120,21 @@ def execute(arguments: argparse.Namespace) -> int:
         wrong += bits.where
         _log.warning("the bits of rows differ (%s): please report it", ", ".join(bits.where))
     return _FAULT if wrong else 0
+
+
+def _table(lines: Sequence[Line]) -> str:
+    """Returns a table in Markdown, and a line on what is before the first token."""
+    header = ("setting", "tokens/s", "range", "speedup", "tokens/round", "same text")
+    rows = []
+    for line in lines:
+        least, most = line.tokens_per_second_range
+        worst = line.equal_to_plain
+        equal = worst if worst == "yes" else f"{line.verdicts[worst]} {worst}"
+        speed = line.tokens_per_second, f"{least}-{most}", round(line.speedup_vs_plain, 2)
+        rows.append((line.name, *speed, round(line.mean_accepted_length, 2), equal))
+    first = ", ".join(f"{line.name} {line.ttft_ms:.0f} ms" for line in lines)
+    told = fill(f"Medians of the repeats. First token after: {first}.", _WIDTH)
+    return f"{markdown_table(header, rows)}\n\n{told}"
 
 
 def _check(arguments: argparse.Namespace) -> None:

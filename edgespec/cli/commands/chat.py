@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions, in_conversation
+from edgespec.cli.answering import Wrapped, show
 from edgespec.cli.arguments import (
     MACHINE,
     TEXT,
@@ -18,6 +19,7 @@ from edgespec.cli.arguments import (
     add_options,
     cut_off,
     given,
+    reader,
 )
 from edgespec.cli.chat_files import (
     Mentions,
@@ -28,32 +30,40 @@ from edgespec.cli.chat_files import (
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import chosen, name_demonstration, warm_up_aside
-from edgespec.cli.typed import Typed
+from edgespec.cli.typed import BLOCK, Typed
 from edgespec.cli.waiting import waiting
-from edgespec.errors import EdgespecError, InputError
+from edgespec.errors import EdgespecError, InputError, did_you_mean, reason
 from edgespec.system.files import typed_path
-from edgespec.system.options import checked
+from edgespec.system.options import Option, checked, kinds_of, unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgespec.api.generation import GenerationStream
     from edgespec.api.llm import LLM
     from edgespec.api.result import GenerationResult
 
-_BLOCK = '"""'
 _HELP = f"""\
-/reset      start a new conversation
-/save FILE  save the conversation as Markdown, or as JSON if FILE ends in .json:
-            --history FILE goes on from that
-/stats      show statistics of the last answer: speed, drafts, reused tokens
-/help       show this help
-/exit       quit, like Ctrl-D
-@FILE       puts the text of a file into the message; @"a b" if its name has spaces,
-            \\@ if no file is meant. TAB completes names and commands.
-Lines between {_BLOCK} and {_BLOCK} are one message. So are lines that end in \\ with
+/clear           start a new conversation
+/retry           answer the last message again, by other random choices
+/continue        go on with the last answer
+/system TEXT     tell the model from now on how to answer
+/set NAME VALUE  change an option, as in /set temperature 0.5; /set shows them
+/save FILE       save the conversation as Markdown, or as JSON if FILE ends in .json:
+                 --history FILE goes on from that
+/stats           show statistics of the last answer: speed, drafts, reused tokens
+/help            show this help
+/bye             quit, like /exit and Ctrl-D
+@FILE            puts the text of a file into the message; @"a b" if its name has
+                 spaces, \\@ if no file is meant. TAB completes names and commands.
+Lines between {BLOCK} and {BLOCK} are one message. So are lines that end in \\ with
 the next one, and pasted lines. Ctrl-C stops an answer, or drops such a message.
 The arrow keys bring back what was typed, in earlier chats too, unless it begins
 with a space. TAB, pasted lines and earlier chats are not for Windows."""
 
-_COMMANDS = ("/exit", "/help", "/reset", "/save", "/stats")
+_THOUGHTS = "thoughts"  # what /set takes besides options of an answer
+_OTHERS = ("stop", "json_schema")  # options that it takes though they are no plain values
+_LEAVE = ("/bye", "/exit")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +83,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Answers messages until the end of the input or /exit.
+    """Answers messages until the end of the input or /bye.
 
     Returns:
         0.
@@ -109,13 +119,22 @@ class _Conversation:
     def __init__(
         self, llm: LLM, messages: list[Message], options: dict[str, Any], history: Path | None
     ) -> None:
+        from edgespec.api.chat import ChatOptions
+
         self._llm = llm
         self._session = llm.session()
         self._beginning = [each for each in messages[:1] if each["role"] == "system"]
         self._messages = messages
-        self._options = in_conversation(llm.sampling, options)
+        self._given = dict(options)
+        self._thoughts = False
+        self._kind = ChatOptions if llm.tokenizer.has_chat_template else GenerationOptions
         self._last: GenerationResult | None = None
-        self._typed = Typed(_complete)
+        self._commands: dict[str, Callable[[str], None]] = {
+            "/clear": self._clear, "/retry": self._retry, "/continue": self._continue,
+            "/system": self._system, "/set": self._set, "/save": self._save,
+            "/stats": self._stats, "/help": lambda _: _say(_HELP),
+        }  # fmt: skip
+        self._typed = Typed(self._complete)
         self._mentions = Mentions(
             lambda text: len(llm.tokenizer.encode(text, add_special=False)), llm.context_length
         )
@@ -130,51 +149,28 @@ class _Conversation:
     def talk(self) -> None:
         if self._typed.by_hand:
             _say("/help shows the commands")
-        while (line := self._line()) is not None and line.strip() != "/exit":
-            said = self._message(line)
+        while (line := self._line()) is not None and line.strip() not in _LEAVE:
+            said = self._typed.whole(line)
             try:
                 if not said.strip():
                     continue
                 if line.startswith("/") and "\n" not in said:
                     self._obey(*line.split(maxsplit=1))
                 else:
-                    self._answer(self._with_files(said))
+                    asked = {"role": "user", "content": self._with_files(said)}
+                    self._answer([*self._messages, asked])
             except EdgespecError as error:  # the conversation goes on
                 _say(str(error))
-
-    def _message(self, line: str) -> str:
-        """Returns the message that a line begins; empty if Ctrl-C drops it before its end."""
-        if "\n" in line and not line.rstrip().endswith(_BLOCK):  # pasted
-            return line
-        block = line.startswith(_BLOCK)
-        lines, unfinished = [line.removeprefix(_BLOCK)], _is_open if block else _goes_on
-        try:
-            while unfinished(lines[-1]):
-                lines.append(self._read(". "))
-        except EOFError:
-            pass
-        except KeyboardInterrupt:
-            print()
-            return ""
-        if block:
-            return "\n".join(lines).rstrip().removesuffix(_BLOCK).strip("\n")
-        return "\n".join([*(each[:-1] for each in lines[:-1]), lines[-1]])
 
     def _line(self) -> str | None:
         while True:
             try:
-                return self._read("> ")
+                return self._typed.read("> ")
             except EOFError:
                 return None
             except KeyboardInterrupt:
                 print()
-                _say("quit with Ctrl-D or /exit")
-
-    def _read(self, mark: str) -> str:
-        try:
-            return self._typed.read(mark)
-        except UnicodeDecodeError as error:
-            raise InputError(f"stdin is not UTF-8 ({error.reason}): convert it") from error
+                _say("quit with Ctrl-D or /bye")
 
     def _with_files(self, said: str) -> str:
         text, notes = self._mentions.expand(said)
@@ -183,16 +179,61 @@ class _Conversation:
         return text
 
     def _obey(self, command: str, rest: str = "") -> None:
-        if command == "/reset":
-            self._messages, self._last = list(self._beginning), None
-        elif command == "/save":
-            self._save(rest.strip())
-        elif command == "/stats":
-            _say("there is no answer yet" if self._last is None else _facts(self._last))
-        elif command == "/help":
-            _say(_HELP)
+        if command not in self._commands:
+            like = did_you_mean(command, [*self._commands, *_LEAVE])
+            raise InputError(f"there is no command {command}{like}: /help lists them")
+        self._commands[command](rest.strip())
+
+    def _clear(self, _: str) -> None:
+        self._messages, self._last = list(self._beginning), None
+
+    def _retry(self, _: str) -> None:
+        before = self._require_answer()["content"]
+        if self._given.get("seed") is not None:
+            self._given["seed"] += 1
+        self._answer(self._messages[:-1])
+        if self._messages[-1]["content"] == before and not self._options.get("temperature"):
+            _say("it is the same, since the temperature is 0: /set temperature 0.7 varies it")
+
+    def _continue(self, _: str) -> None:
+        self._require_answer()
+        self._answer(self._messages)
+
+    def _require_answer(self) -> Message:
+        if not self._messages or self._messages[-1]["role"] != "assistant":
+            raise InputError("there is no answer yet: write a message first")
+        return self._messages[-1]
+
+    def _system(self, text: str) -> None:
+        if text:
+            others = self._messages[len(self._beginning) :]
+            self._beginning = [{"role": "system", "content": text}]
+            self._messages = [*self._beginning, *others]
         else:
-            raise InputError(f"there is no command {command}: /help lists them")
+            _say(self._beginning[0]["content"] if self._beginning else "there is no system message")
+
+    def _set(self, words: str) -> None:
+        name, _, value = words.removeprefix("parameter ").partition(" ")
+        name, value = name.replace("-", "_"), value.strip()
+        plain = (each for each, kinds in kinds_of(self._kind).items() if {*kinds} - {bool})
+        known = [*plain, *_OTHERS]
+        if not words:
+            thoughts = "on" if self._thoughts else "off"
+            given = {each: v for each, v in self._options.items() if v not in (None, [], "")}
+            told = (f"{each} {value}" for each, value in given.items())
+            _say("; ".join([*told, f"{_THOUGHTS} {thoughts}"]))
+        elif name == _THOUGHTS:
+            Option("", choices=("on", "off")).check(name, value, (str,))
+            self._thoughts = value == "on"
+        elif name not in known:
+            raise InputError(unknown(name, [_THOUGHTS, *known]))
+        else:
+            try:
+                found = {name: reader(self._kind, name)(value)}
+            except (ValueError, OSError) as error:
+                raise InputError(f"{name} is {value!r}: {reason(error)}") from error
+            checked(self._kind, self._given | found)
+            self._given |= found
 
     def _save(self, name: str) -> None:
         if not name:
@@ -207,41 +248,40 @@ class _Conversation:
         replaced = ", in place of the old file" if exists else ""
         _say(f"saved {len(self._messages)} messages to {name}{replaced}")
 
-    def _answer(self, said: str) -> None:
-        asked = [*self._messages, {"role": "user", "content": said}]
-        stream = self._session.stream(self._prompt(asked), **self._options)
+    @property
+    def _options(self) -> dict[str, Any]:
+        return in_conversation(self._llm.sampling, self._given)
+
+    def _answer(self, asked: list[Message]) -> None:
+        """Answers a conversation, or goes on with the answer that it ends with."""
+        begun = asked[-1] if asked[-1]["role"] == "assistant" else {}
+        stream = self._stream(asked)
         with cancelled_by_sigint(stream):
-            for piece in stream:
-                print(piece, end="", flush=True)
-        print(flush=True)
-        self._last = stream.result
-        answer = {"role": "assistant", "content": stream.result.text}
-        self._messages = [*asked, answer]
-        if stream.result.finish_reason == "length":
-            _say(cut_off(stream.result.new_tokens))
-        elif stream.result.finish_reason == "context":
-            _say("the context is full: start a new conversation with /reset")
+            show(stream.pieces(), self._thoughts)
+        self._last = result = stream.result
+        answer = {"role": "assistant", "content": begun.get("content", "") + result.text}
+        if result.reasoning and not answer["content"]:  # where /continue goes on
+            answer["reasoning_content"] = begun.get("reasoning_content", "") + result.reasoning
+        self._messages = [*(asked[:-1] if begun else asked), answer]
+        if result.finish_reason == "length":
+            _say(cut_off(result.new_tokens))
+        elif result.finish_reason == "context":
+            _say("the context is full: start a new conversation with /clear")
 
-    def _prompt(self, messages: list[Message]) -> str | list[int]:
+    def _stream(self, messages: list[Message]) -> GenerationStream:
         if self._llm.tokenizer.has_chat_template:
-            return self._llm.chat_tokens(messages)
-        return "".join(each["content"] for each in messages)
+            return self._session.chat_stream(messages, **self._options)
+        text = "".join(each["content"] for each in messages)
+        return self._session.stream(text, **self._options)
 
+    def _stats(self, _: str) -> None:
+        _say("there is no answer yet" if self._last is None else _facts(self._last))
 
-def _is_open(line: str) -> bool:
-    """Whether the block of a line has not ended with it."""
-    return not line.rstrip().endswith(_BLOCK)
-
-
-def _goes_on(line: str) -> bool:
-    """Whether a line ends in a backslash that is not itself written as two."""
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
-
-
-def _complete(word: str, first: bool) -> list[str]:
-    if word.startswith("@"):
-        return complete(word)
-    return [each for each in _COMMANDS if first and word and each.startswith(word)]
+    def _complete(self, word: str, first: bool) -> list[str]:
+        if word.startswith("@"):
+            return complete(word)
+        known = (*self._commands, *_LEAVE)
+        return [each for each in known if first and word and each.startswith(word)]
 
 
 def _facts(result: GenerationResult) -> str:
@@ -258,5 +298,6 @@ def _facts(result: GenerationResult) -> str:
 
 
 def _say(text: str) -> None:
-    """Prints a line for the user that is not part of the conversation."""
-    print(text, file=sys.stderr, flush=True)
+    """Prints what is for the user and not part of the conversation."""
+    told = Wrapped(sys.stderr)
+    told.write(f"{text}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -22,19 +23,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the devices."""
-    from edgespec.runtime.engines.portable import best_gpu, find_devices
-    from edgespec.runtime.kernels import kernel_name, missing_kernels
+    from edgespec.runtime.kernels import kernel_name, lacking, missing_kernels
 
-    found, gpu, kernels = find_devices(), best_gpu(), kernel_name()
+    console, kernels, lacks = Console(), kernel_name(), lacking()
+    if not arguments.json:  # before libraries of devices are loaded
+        used = lacks or "it lacks nothing that there are kernels for"
+        _say(console, missing_kernels() or f"the cpu computes with kernels for {kernels}: {used}")
+
+    from edgespec.runtime.engines.portable import best_gpu, find_devices
+
+    found, gpu = find_devices(), best_gpu()
     if arguments.json:
         devices = [asdict(device) for device in found]
-        print(json.dumps({"devices": devices, "gpu": gpu, "kernels": kernels}))
+        facts = {"devices": devices, "gpu": gpu, "kernels": kernels, "lacking": lacks}
+        print(json.dumps(facts))
     else:
-        _show(found, gpu, missing_kernels() or f"the cpu computes with kernels for {kernels}")
+        _show(console, found, gpu)
     return 0
 
 
-def _show(found: list[Device], gpu: str | None, kernels: str) -> None:
+def _show(console: Console, found: list[Device], gpu: str | None) -> None:
     table = Table()
     table.add_column("device", no_wrap=True)
     table.add_column("hardware")  # may wrap, since some names are long
@@ -46,9 +54,7 @@ def _show(found: list[Device], gpu: str | None, kernels: str) -> None:
             free = "the host's" if own is None else f"{own >> 20:,} MiB"
             hardware = f"{each.hardware}{' (experimental)' * each.experimental}"
             table.add_row(each.name, hardware, each.version, free)
-    console = Console()
     console.print(table)
-    _say(console, kernels)
     _say(console, f"the device gpu means {gpu or 'the cpu, since no GPU can be used'}")
     for each in found:
         if each.reason is not None:
@@ -62,3 +68,4 @@ def _say(console: Console, line: str) -> None:
             break_on_hyphens=False,
         )  # fmt: skip
     console.print(line, markup=False, highlight=False, soft_wrap=True)
+    sys.stdout.flush()

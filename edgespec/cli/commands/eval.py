@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec.api.loading import LoadOptions
 from edgespec.cli.arguments import add_model, add_options
 from edgespec.cli.models import chosen
-from edgespec.cli.progress import progress_bar
+from edgespec.cli.parsing import Rare
 from edgespec.cli.tables import markdown_table
 from edgespec.errors import InputError
 from edgespec.system.files import read_utf8
@@ -40,8 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--stride", type=int, metavar="N",
-        help="with --text: number of tokens between the starts of two windows (default: half a "
-        "window)",
+        help=Rare(
+            "with --text: number of tokens between the starts of two windows (default: half a "
+            "window)"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--json", action="store_true",
@@ -82,6 +84,7 @@ Found = tuple[dict[str, Any], list[str]]
 
 
 def _text(llm: LLM, reference: LLM | None, text: str, arguments: argparse.Namespace) -> Found:
+    from edgespec.cli.progress import progress_bar
     from edgespec.measuring.perplexity import Reading
 
     reading = Reading(llm, text, arguments.stride, reference)
@@ -94,6 +97,7 @@ def _text(llm: LLM, reference: LLM | None, text: str, arguments: argparse.Namesp
 
 
 def _suite(llm: LLM, reference: LLM | None) -> Found:
+    from edgespec.cli.progress import progress_bar
     from edgespec.measuring.suite import Suite
 
     suite = Suite(llm, reference)

@@ -3,53 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import logging
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from functools import partial
 from pathlib import Path
 
-from rich.filesize import decimal
+from edgespec.bundle.options import ExportOptions
+from edgespec.cli.arguments import add_options
+from edgespec.cli.parsing import Rare
 
-from edgespec import bundle as bundles
-from edgespec.bundle import MANIFEST, Role
-from edgespec.bundle.sublayers import parse
-from edgespec.cli.arguments import add_options, given
-from edgespec.errors import InputError
-from edgespec.export import (
-    ExportOptions,
-    attach_model,
-    check_skipped,
-    copy_bundle,
-    find_onnx,
-    replacing,
-    resolve_checkpoint,
-    write_bundle,
-)
-from edgespec.library.progress import role_bars
-from edgespec.models import load_checkpoint
-from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.runtime.text.vocabulary_map import VocabularyMap
-from edgespec.tuning.adopting import adopt
-from edgespec.tuning.calibrating import TextCalibration
-from edgespec.tuning.draft_head import DraftHead
-from edgespec.tuning.quality import HeldOutText
-from edgespec.tuning.skip_runs import describe_skips, scan
-from edgespec.tuning.texts import calibration_text, read_text
-
-_DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
-_AUTO, _NONE, _OPTIMUM = "auto", "none", "optimum"
-_BUILT_IN = Path()  # the text that is built in
-# Fields of `ExportOptions` that the export of a head has, too, or that no argument is named after.
-_ELSEWHERE = ("draft_precision", "overwrite", "skip_sets")
-# Arguments that only the export of a checkpoint uses, and their defaults.
-_OF_CHECKPOINTS: dict[str, object] = {
-    **{name: value for name, value in _DEFAULTS.items() if name not in _ELSEWHERE},
-    "layer_skip": _NONE,
-    "calibrate": None,
-    "quality": False,
-}
-_log = logging.getLogger(__name__)
+AUTO, NONE, OPTIMUM = "auto", "none", "optimum"
+BUILT_IN = Path()  # the text that is built in
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +21,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "owner/name, or owner/name:FILE for a file; with --draft-head also a bundle",
     )  # fmt: skip
     parser.add_argument(
-        "--via", choices=(_OPTIMUM,),
-        help="let optimum export the model to ONNX first, for architectures that are not supported "
-        "otherwise; needs the extra optimum",
+        "--via", choices=(OPTIMUM,),
+        help=Rare(
+            "let optimum export the model to ONNX first, for architectures that are not supported "
+            "otherwise; needs the extra optimum"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create"
@@ -74,22 +37,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--draft-head", metavar="HEAD|none",
-        help="folder or Hub id of an EAGLE-3, DFlash or DSpark head of this model, to draft with "
-        "instead of a draft model; or of the checkpoint of a model that has its own head "
-        "(Qwen3.5); none: without any (default: the checkpoint's own head, if it has one and there "
-        "is no --draft)",
+        help=Rare(
+            "folder or Hub id of an EAGLE-3, DFlash or DSpark head of this model, to draft with "
+            "instead of a draft model; or of the checkpoint of a model that has its own head "
+            "(Qwen3.5); none: without any (default: the checkpoint's own head, if it has one and "
+            "there is no --draft)"
+        ),
     )  # fmt: skip
     add_options(
         parser, ExportOptions, "precision", "draft_precision", "lm_head_precision", "kv_precision"
     )  # fmt: skip
     parser.add_argument(
-        "--layer-skip", default=_NONE, metavar="auto|none|SETS",
-        help="let the target draft for itself with some layers left out; auto: try which, on this "
-        "machine; SETS: 4-6 for layers, 4a or 4m for an attention or MLP, commas between them, / "
-        "between sets (default: %(default)s)",
+        "--layer-skip", default=NONE, metavar="auto|none|SETS",
+        help=Rare(
+            "let the target draft for itself with some layers left out; auto: try which, on this "
+            "machine; SETS: 4-6 for layers, 4a or 4m for an attention or MLP, commas between them, "
+            "/ between sets (default: %(default)s)"
+        ),
     )  # fmt: skip
     parser.add_argument(
-        "--calibrate", type=Path, nargs="?", const=_BUILT_IN, metavar="FILE",
+        "--calibrate", type=Path, nargs="?", const=BUILT_IN, metavar="FILE",
         help="let the model read a text, and fit 4-bit weights to what it computes: a slower "
         "export, and a better bundle; FILE: a text like those that the model will read, on which "
         "--layer-skip auto tries layers, too (default: a built-in text)",
@@ -104,192 +71,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Exports, and prints the sizes, the quality and the result of a search."""
-    _refuse_alone(arguments)
-    head = _draft_head(arguments)
-    if head is not None and (Path(arguments.checkpoint) / MANIFEST).is_file():
-        return _attach(arguments, head)
-    graph = None if arguments.via else find_onnx(arguments.checkpoint)
-    if arguments.via or graph is not None:
-        return _adopt(arguments, graph)
-    options = _options(arguments)
-    _check_first(arguments)
-    target = resolve_checkpoint(arguments.checkpoint)
-    if arguments.layer_skip == _AUTO:
-        check_skipped(load_checkpoint(target))
-    head = _checked_head(arguments, head, target)
-    draft = _draft(arguments)
-    sources = (target,) if draft is None else (target, draft)
-    quality = vocabularies = None
-    with role_bars() as show:
-        held_out = _held_out(arguments, target, show) if arguments.quality else None
-        # An older bundle is replaced only after all steps, any of which may fail.
-        with replacing(arguments.output, options.overwrite, sources) as folder:
-            calibration = _calibration(arguments, show)
-            report = write_bundle(target, folder, draft, options, show, calibration)
-            if arguments.layer_skip == _AUTO:
-                text, _ = calibration_text(_own_text(arguments))
-                scan(bundles.load(folder), text, partial(show, "skips"))
-            if held_out is not None:
-                quality = held_out.quality(folder)
-            if head is not None:
-                head.attach(folder, show)
-            tokenizer = Tokenizer.from_folder(folder)
-            if bundles.load(folder).target.embedding is None:
-                tokenizer.require_messages_shown(Path(arguments.checkpoint))
-            fault = tokenizer.chat_fault()
-            if draft is not None:
-                vocabularies = VocabularyMap.of(bundles.load(folder), tokenizer)
-    share = report.bundle_bytes / report.source_bytes
-    print(
-        f"{arguments.output}: {decimal(report.bundle_bytes)}, "
-        f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
-    )
-    _warn_of_template(fault, arguments.checkpoint)
-    made = bundles.load(arguments.output)
-    found = describe_skips(made) if arguments.layer_skip != _NONE else None
-    for each in (_embedding(made.target), *report.kept, quality, vocabularies, head, found):
-        if each is not None and each != "":
-            print(each)
-    return 0
+    from edgespec.cli.exporting import export  # loads the onnx package
 
-
-def _embedding(target: Role) -> str | None:
-    """Says what a bundle makes if that is no text."""
-    if target.embedding is None:
-        return None
-    return f"makes embeddings of {target.hidden_size} numbers: {target.embedding}"
-
-
-def _check_first(arguments: argparse.Namespace) -> None:
-    """Checks what an export needs only at its end, since it takes long."""
-    if (text := _own_text(arguments)) is not None:
-        read_text(text)
-
-
-def _calibration(
-    arguments: argparse.Namespace, show: Callable[[str, int, int], None]
-) -> TextCalibration | None:
-    if arguments.calibrate is None:
-        return None
-    return TextCalibration(_own_text(arguments), partial(show, "reading"))
-
-
-def _own_text(arguments: argparse.Namespace) -> Path | None:
-    """Returns the file with the user's text for calibration, if there is one."""
-    return None if arguments.calibrate == _BUILT_IN else arguments.calibrate
-
-
-def _held_out(
-    arguments: argparse.Namespace, target: Path, show: Callable[[str, int, int], None]
-) -> HeldOutText:
-    return HeldOutText(target, _own_text(arguments), partial(show, "quality"))
-
-
-def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:
-    if arguments.draft_head in (None, _NONE):
-        return None
-    if arguments.draft is not None:
-        raise InputError(
-            "--draft and --draft-head are given: a bundle has one draft, leave out one"
-        )
-    return DraftHead(resolve_checkpoint(arguments.draft_head), arguments.draft_precision)
-
-
-def _checked_head(
-    arguments: argparse.Namespace, given: DraftHead | None, target: Path
-) -> DraftHead | None:
-    """Returns the given head, or the checkpoint's own if no draft was asked for, and checks it."""
-    own = arguments.draft is None and arguments.draft_head is None
-    head = DraftHead.of_checkpoint(target) if own else given
-    if head is not None:
-        head.check(target)
-    return head
-
-
-def _attach(arguments: argparse.Namespace, head: DraftHead) -> int:
-    """Copies a bundle with the head in place of its draft."""
-    _refuse_for_exported(arguments, _OF_CHECKPOINTS)
-    source = bundles.load(Path(arguments.checkpoint))
-    with (
-        role_bars() as show,
-        replacing(arguments.output, arguments.overwrite, (source.path,)) as folder,
-    ):
-        copy_bundle(source, folder)
-        head.attach(folder, show)
-    print(f"{arguments.output}: {decimal(bundles.load(arguments.output).size)}")
-    print(head)
-    return 0
-
-
-def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
-    """Takes over a model that another program exported as ONNX, perhaps with a draft model."""
-    of_target = _OF_CHECKPOINTS | {"draft_head": None}
-    if arguments.draft is not None:
-        of_target = {k: v for k, v in of_target.items() if k != "calibrate"}
-    _refuse_for_exported(arguments, of_target)
-    _check_first(arguments)
-    draft = _draft(arguments)
-    options = ExportOptions(draft_precision=arguments.draft_precision)
-    sources = [each for each in (graph, draft) if each is not None]
-    with (
-        role_bars() as show,
-        replacing(arguments.output, arguments.overwrite, sources) as folder,
-    ):
-        report = adopt(graph, arguments.checkpoint, folder)
-        if draft is not None:
-            attach_model(folder, draft, options, show, _calibration(arguments, show))
-        tokenizer = Tokenizer.from_folder(folder)
-        tokenizer.require_messages_shown(Path(arguments.checkpoint))
-        fault = tokenizer.chat_fault()
-    print(f"{arguments.output}: {decimal(report.bundle_bytes)}")
-    _warn_of_template(fault, arguments.checkpoint)
-    return 0
-
-
-def _refuse_for_exported(arguments: argparse.Namespace, usual: Mapping[str, object]) -> None:
-    """Refuses options that have no effect on a model that is exported already."""
-    for name, default in usual.items():
-        if getattr(arguments, name) != default:
-            raise InputError(
-                f"--{name.replace('_', '-')} is given, but {arguments.checkpoint} is exported "
-                "already: leave it out, or give the checkpoint"
-            )
-
-
-def _warn_of_template(fault: str | None, checkpoint: str) -> None:
-    if fault is not None:
-        _log.warning(
-            "the chat template is broken (%s): repair it in %s and export again; until then, chat "
-            "may fail, but run works without --chat", fault, checkpoint,
-        )  # fmt: skip
-
-
-def _options(arguments: argparse.Namespace) -> ExportOptions:
-    """Returns the options of the export itself."""
-    chosen = given(arguments, ExportOptions)
-    if arguments.layer_skip not in (_AUTO, _NONE):
-        chosen["skip_sets"] = tuple(arguments.layer_skip.split("/"))
-        for each in chosen["skip_sets"]:
-            parse(each)  # checked before a checkpoint is read
-    return ExportOptions(**chosen)
-
-
-def _draft(arguments: argparse.Namespace) -> Path | None:
-    """Returns the folder of the draft model's checkpoint; None if there is no draft model."""
-    if arguments.draft is None:
-        return None
-    if find_onnx(arguments.draft) is not None:
-        raise InputError(
-            f"{arguments.draft} is an ONNX export, which can only be a target: give the checkpoint "
-            "that it was made from as --draft"
-        )
-    return resolve_checkpoint(arguments.draft)
-
-
-def _refuse_alone(arguments: argparse.Namespace) -> None:
-    """Refuses options that have no effect without another one."""
-    if arguments.draft_precision and not arguments.draft and arguments.draft_head in (None, _NONE):
-        raise InputError(
-            "--draft-precision does nothing without --draft or --draft-head: add one, or leave it "
-            "out"
-        )
+    return export(arguments)

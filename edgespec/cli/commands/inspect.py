@@ -16,8 +16,6 @@ from edgespec.bundle import Bundle, Role
 from edgespec.cli.arguments import add_model
 from edgespec.cli.models import chosen
 from edgespec.errors import printable
-from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.system import records
 
 _SHORT_HASH = 12
@@ -45,6 +43,9 @@ def execute(arguments: argparse.Namespace) -> int:
     console = Console(markup=False)  # paths may have brackets
     console.print(_roles(bundle))
     if bundle.draft is not None and bundle.draft.tokenizer:
+        from edgespec.runtime.text.tokenizer import Tokenizer
+        from edgespec.runtime.text.vocabulary_map import VocabularyMap
+
         console.print(VocabularyMap.of(bundle, Tokenizer.of(bundle)))
     if manifest.skip_sets:
         console.print(_skip_sets(bundle))

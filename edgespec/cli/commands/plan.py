@@ -6,9 +6,6 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from edgespec import bundle as bundles
 from edgespec.api.loading import LoadOptions
 from edgespec.cli.arguments import MACHINE, add_model, add_options, given
@@ -55,6 +52,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _show(title: str, plan: Plan) -> None:
     """Prints a table with one column per memory, and a line for each role."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("MiB")
     for each in plan.demands:
         table.add_column(each.memory, justify="right")

@@ -22,8 +22,9 @@ from edgespec.cli.arguments import (
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import chosen, name_demonstration
+from edgespec.cli.parsing import Rare
 from edgespec.cli.prompt import add_prompt_arguments, take_prompt
-from edgespec.cli.waiting import waiting
+from edgespec.cli.waiting import notices_kept, waiting
 from edgespec.errors import InputError
 from edgespec.system.options import checked
 
@@ -39,11 +40,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     add_prompt_arguments(parser)
     parser.add_argument("--chat", action="store_true", help=CHAT_HELP)
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument(
+        "--json", action="store_true", help=Rare("print one JSON object at the end")
+    )
     parser.add_argument(
         "--explain", action="store_true",
-        help="print a table of the rounds on stderr: what each one drafted, its tokens and time, "
-        "and the expected values",
+        help=Rare(
+            "print a table of the rounds on stderr: what each one drafted, its tokens and time, "
+            "and the expected values"
+        ),
     )  # fmt: skip
     texts = parser.add_argument_group("text")
     add_options(texts, GenerationOptions, *TEXT, "json_schema", **WHOLE)
@@ -75,7 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
         stream = llm.stream(asked, **options)
         if not arguments.json:
             name_demonstration(arguments, llm)
-        with cancelled_by_sigint(stream):
+        with cancelled_by_sigint(stream), notices_kept():
             _show(stream, "" if arguments.chat else prompt, arguments)
             if not arguments.json:
                 _tell(stream.result, llm.context_length, options.get("temperature", 0) > 0)

@@ -13,6 +13,7 @@ from edgespec.api.loading import LoadOptions, parse_size
 from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.interrupts import ignoring_termination
 from edgespec.cli.models import add_model_name, chosen, warm_up_aside
+from edgespec.cli.parsing import Rare
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 
@@ -42,13 +43,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--allow-origin", action="append", default=[], metavar="ORIGIN",
-        help="let web pages of this origin use the server, such as http://localhost:3000; *: all; "
-        "may be repeated",
+        help=Rare(
+            "let web pages of this origin use the server, such as http://localhost:3000; *: all; "
+            "may be repeated"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME",
-        help="answer requests that call this machine by this name, such as that of a proxy; may be "
-        "repeated",
+        help=Rare(
+            "answer requests that call this machine by this name, such as that of a proxy; may be "
+            "repeated"
+        ),
     )  # fmt: skip
     add_model_name(parser)
     texts = parser.add_argument_group("texts")
@@ -58,11 +63,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     texts.add_argument(
         "--queue", type=int, default=64, metavar="N",
-        help="number of requests that may wait; further ones are refused (default: %(default)s)",
+        help=Rare(
+            "number of requests that may wait; further ones are refused (default: %(default)s)"
+        ),
     )  # fmt: skip
     texts.add_argument(
         "--max-body", type=parse_size, default="4MiB", metavar="SIZE",
-        help="maximum size of a request's body (default: %(default)s)",
+        help=Rare("maximum size of a request's body (default: %(default)s)"),
     )  # fmt: skip
     add_options(texts, LoadOptions, *CACHES, sessions=None)
     add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)

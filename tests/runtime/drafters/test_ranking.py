@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from edgespec.runtime.drafters.ranking import rank
 from edgespec.runtime.sampling.noise import gumbel
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions
+from edgespec.runtime.sampling.sampler import Sampler
 
 COMBINATIONS = [
     {},

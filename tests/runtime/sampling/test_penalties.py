@@ -13,8 +13,9 @@ from toys import VOCABULARY, toy_model
 
 from edgespec.errors import InputError
 from edgespec.runtime.drafters.model import ModelDrafter
+from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.runtime.sampling.penalties import Penalties
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sampling.sampler import Sampler
 
 PENALTIES = [
     {"repetition_penalty": 1.4},

@@ -12,8 +12,9 @@ from transformers.generation import logits_process as hf
 
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.sampling.noise import gumbel
+from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.runtime.sampling.penalties import Penalties
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sampling.truncation import Nucleus
 
 

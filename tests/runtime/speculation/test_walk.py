@@ -9,7 +9,8 @@ import pytest
 from candidates import candidates_of
 
 from edgespec.runtime.drafters.ranking import rank
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions
+from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.speculation.tree import ROOT, Proposal, Verdict, walk
 
 ALPHABET = (0, 1, 2)

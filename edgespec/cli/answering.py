@@ -1,0 +1,128 @@
+"""Shows an answer while it is made: words are wrapped, reasoning is folded, and notices wait."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import unicodedata
+from collections.abc import Iterable
+from contextlib import ExitStack
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, TextIO
+
+from edgespec.cli.waiting import notices_kept, waiting
+from edgespec.errors import printable
+
+if TYPE_CHECKING:
+    from edgespec.runtime.text.streaming import Piece
+
+_FENCE = "```"
+
+
+class Wrapped:
+    """Writes a text piece by piece; on a terminal, no word is broken at the end of a line.
+
+    The current word is held back until its end is known. Lines of code between fences stay as they
+    are, for copying, and a terminal does nothing else than to show what a model writes.
+
+    Args:
+        stream: where to write; what is no terminal gets each piece as it is.
+        dim: whether a terminal shows it less bright.
+
+    Attributes:
+        begun: whether anything was written.
+    """
+
+    def __init__(self, stream: TextIO, dim: bool = False) -> None:
+        self._stream, self._terminal = stream, stream.isatty()
+        self._bright = not dim or not self._terminal or os.environ.get("TERM") == "dumb"
+        self._column = 0
+        self._gap = self._word = ""  # blanks and a word that were not written yet
+        self._code = self.begun = False
+
+    def write(self, text: str) -> None:
+        """Writes what is certain with this piece."""
+        if not self._terminal:
+            self._out(text)
+            return
+        ready = ""
+        for each in text:
+            if each == "\n":
+                ready += f"{self._ended()}{self._gap}\n"
+                self._gap, self._column = "", 0
+            elif each in " \t":
+                ready += self._ended()
+                self._gap += each
+            elif _width(each) > 1:  # lines of Chinese and the like may end anywhere
+                ready += self._ended()
+                self._word = each
+                ready += self._ended()
+            else:
+                self._word += each
+        self._out(ready)
+
+    def close(self) -> None:
+        """Writes the rest."""
+        self._out(self._ended() + self._gap)
+        self._gap = ""
+
+    def _ended(self) -> str:
+        """Ends the current word; returns it with what parts it from the one before."""
+        if not self._word:
+            return ""
+        word, gap, columns = printable(self._word), self._gap, get_terminal_size().columns
+        if not self._column and word.startswith(_FENCE):
+            self._code = not self._code
+        wide, start = sum(map(_width, word)), self._column
+        self._column = len((" " * start + gap).expandtabs()) + wide
+        if start and self._column > columns and not self._code:
+            gap, self._column = "\n", wide
+        self._gap = self._word = ""
+        return gap + word
+
+    def _out(self, text: str) -> None:
+        if text:
+            self.begun = True
+            self._stream.write(text if self._bright else f"\x1b[2m{text}\x1b[0m")
+            self._stream.flush()
+
+
+def _width(character: str) -> int:
+    """Returns the columns that a terminal gives to a character."""
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def show(pieces: Iterable[Piece], thoughts: bool) -> None:
+    """Shows an answer on stdout, and of its reasoning on stderr a line or, as `thoughts`, all."""
+    answer, thought = Wrapped(sys.stdout), Wrapped(sys.stderr, dim=True)
+    began = 0.0  # while it reasons: when it has begun to
+    whole = False
+    with notices_kept(), ExitStack() as folded:
+
+        def say_how_long() -> None:
+            folded.close()
+            end = "\n" * thoughts
+            thought.write(f"{end}thought for {time.perf_counter() - began:.0f} s\n")
+
+        try:
+            for piece in pieces:
+                if piece.reasoning:
+                    if not began and not thoughts:
+                        folded.enter_context(waiting("it thinks"))
+                    began = began or time.perf_counter()
+                    thought.write(piece.reasoning * thoughts)
+                if piece.text:
+                    if began:
+                        say_how_long()
+                        began = 0.0
+                    answer.write(piece.text)
+            whole = True
+        finally:
+            if began:
+                say_how_long()
+            answer.close()
+            if whole or answer.begun:
+                print(flush=True)

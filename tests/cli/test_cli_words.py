@@ -1,0 +1,133 @@
+"""Words of the command line: Ollama's spellings, misspelt ones, help in two lengths, completion."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from checkpoints import make_checkpoint, write_tokenizer
+from commandline import fails
+
+from edgespec.cli.parsing import COMMANDS, SPELLINGS
+
+
+def helped(cli, capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        cli(*words)
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+def test_alone_it_helps(cli, capsys):
+    shown = helped(cli, capsys)
+    assert shown == helped(cli, capsys, "help") == helped(cli, capsys, "--help")
+    assert shown == helped(cli, capsys, "--help-all")
+    assert all(f"\n    {command}" in shown for command in COMMANDS)
+    assert all(f"`{spelling}" in shown for spelling in (*SPELLINGS, "help"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"), [("serve", "serve"), ("list", "models"), ("show", "inspect")]
+)
+def test_help_of_a_command(cli, capsys, asked, meant):
+    shown = helped(cli, capsys, "help", asked)
+    assert shown.startswith(f"usage: edgespec {meant} ")
+    assert shown == helped(cli, capsys, asked, "--help")
+
+
+OF_ALL = {"-h", "--help-all", "-v", "--config"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_shows_about_six_options_and_has_at_most_twenty(cli, capsys, command):
+    def options(word):
+        shown = helped(cli, capsys, command, word)
+        return set(re.findall(r"^  (--?[a-z-]+)", shown, re.MULTILINE)), shown
+
+    (usual, shown), (every, _) = options("--help"), options("--help-all")
+    assert usual <= every
+    assert len(usual - OF_ALL) <= 7
+    assert len(every - OF_ALL) <= 20
+    assert {"-h", "-v", "--help-all"} <= every
+    assert f"{len(every - usual)} more options: edgespec {command} --help-all\n" in shown
+
+
+def test_models_are_pulled_listed_shown_and_removed(cli, tmp_path, own_cache):
+    make_checkpoint(tmp_path / "small", "llama")
+    write_tokenizer(tmp_path / "small", 331)
+    folder = cli("pull", tmp_path / "small").out.strip()
+    assert folder == str(own_cache / "models" / "small")
+    (listed,) = json.loads(cli("list", "--json").out)
+    assert (listed["name"], listed["path"]) == ("small", folder)
+    assert cli("list").out == cli("models").out
+    assert cli("show", "small").out == cli("inspect", "small").out
+    assert cli("pull", "small").out.strip() == folder  # which is there already
+    assert cli("rm", "small").code == 0
+    fails(cli("show", "small"), "'small' is no model")
+    fails(cli("pull"), "MODEL")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["chta"], "did you mean chat?"),
+        (["--verison"], "did you mean --version?"),
+        (["lst"], "did you mean list?"),
+        (["help", "sevre"], "did you mean serve?"),
+        (["run", "--temprature", "1", "x y"], "did you mean --temperature?"),
+        (["export", "m", "--outptu=x"], "did you mean --output?"),  # which is required
+        (["chat", "--hlep"], "did you mean --help?"),
+        (["rm", "--jsno"], "did you mean --json?"),
+    ],
+)
+def test_what_is_misspelt_is_told_what_it_may_mean(cli, words, meant):
+    fails(cli(*words), meant, "--help")
+
+
+def test_what_is_like_nothing_is_told_where_to_look(cli):
+    for words in (["xyzzy"], ["serve", "--xyzzy"]):
+        found = cli(*words)
+        fails(found, "xyzzy", "--help")
+        assert "did you mean" not in found.err
+
+
+def completed(script, *words):
+    """What bash completes the last word to."""
+    code = (
+        'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _edgespec; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    run = [BASH, "-c", code, "bash", script, "edgespec", *words]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
+
+
+BASH = shutil.which("bash")
+
+
+@pytest.mark.skipif(BASH is None or sys.platform == "win32", reason="there is no bash")
+def test_bash_completes_commands_options_values_and_models(cli, own_cache):
+    script = cli("completion", "bash").out
+    assert completed(script, "ch") == ["chat"]
+    assert {*COMMANDS, *SPELLINGS, "help"} == set(completed(script, ""))
+    assert completed(script, "run", "m", "--temp") == ["--temperature"]
+    assert completed(script, "train-draft", "b", "--kind", "d") == ["dflash", "dspark"]
+    assert completed(script, "help", "com") == ["completion"]
+    assert completed(script, "completion", "f") == ["fish"]
+    assert completed(script, "chat", "--history", "x") == []  # a file, which bash completes
+    for name in ("qwen-coder", "smollm2"):
+        (own_cache / "models" / name).mkdir()  # behind the script
+    for words in (["rm"], ["show"], ["run"], ["chat", "--json", "--draft"]):
+        assert completed(script, *words, "qw") == ["qwen-coder"]
+    assert completed(script, "chat", "--draft", "l") == ["layer-skip", "lookup"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_scripts_with_every_option(cli, shell):
+    script = cli("completion", shell).out
+    assert ("-l draft-device" if shell == "fish" else "--draft-device") in script
+    if path := shutil.which(shell):
+        subprocess.run([path, "-n"], input=script, text=True, check=True)
