@@ -74,7 +74,8 @@ ROOMS = {
         "tool calls and reasoning in each family's form (3,500), ten draft sources (2,500), "
         "devices (2,100), penalties, grammars that are tried in a process with limits, and calls "
         "that are checked against schemas which grammars cannot hold (150), "
-        "drafters of blocks (210), calls that a GPU records (50), what earlier sequences said (90), frequent tokens (50)",
+        "drafters of blocks (210), calls that a GPU records (50), what earlier sequences said "
+        "(90), frequent tokens (50), calls that pay together (20)",
     ),
     "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4200, "state spaces (Mamba-2)"),
     "training": Room(
