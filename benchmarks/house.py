@@ -71,11 +71,12 @@ ROOMS = {
     "runtime": Room(
         ("runtime/**/*.py",),
         9000,
-        13200,
+        13400,
         "tool calls and reasoning in each family's form (3,500), ten draft sources (2,500), "
         "devices (2,100), penalties, grammars that are tried in a process with limits, and calls "
         "that are checked against schemas which grammars cannot hold (150), "
-        "drafters of blocks (210), calls that a GPU records (50)",
+        "drafters of blocks (210), calls that a GPU records (50), what earlier sequences said "
+        "(90), frequent tokens (50), calls that pay together (20)",
     ),
     "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4200, "state spaces (Mamba-2)"),
     "training": Room(
@@ -91,7 +92,8 @@ ROOMS = {
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
         "first day with a model that is no bundle (400), words and answers at terminals (350), "
-        "programs and users of windows (300), asyncio and classes (250)",
+        "programs and users of windows (300), asyncio and classes (250), what drafts "
+        "learn of others (200)",
     ),
     "benchmarks": Room(
         ("benchmarks/**/*.py",),

@@ -174,6 +174,35 @@ def load_part(
     return Model(graph, target.pool, _ropes(bundle, TARGET), target.prefixes, target.device)
 
 
+def load_scoring(bundle: Bundle, name: str, count: int, threads: int | None = None) -> Graph | None:
+    """Loads the native graph of a role so that it scores the first tokens alone.
+
+    Args:
+        bundle: the bundle.
+        name: name of the role.
+        count: number of tokens.
+        threads: see `load_model`.
+
+    Returns:
+        The graph, over the same weights; None if the role scores no more, or not in one matrix.
+
+    Raises:
+        DeviceError: if ONNX Runtime refuses the graph.
+    """
+    role, operators = bundle.manifest.roles[name], library()
+    file = bundle.path / role.native.graph
+    if role.vocab_size <= count or role.native.adopted or operators is None:
+        return None
+    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+    from edgespec.runtime.engines.parts import scoring  # loads the onnx package
+
+    try:
+        part = scoring(file, count)
+    except ValueError:
+        return None
+    return NativeGraph(part, operators, threads or default_threads(), whole=file)
+
+
 def _placed(device: str) -> tuple[Placement, int | None]:
     """Returns where a role on a device runs, and the free bytes of the device's own memory."""
     if device == GPU:

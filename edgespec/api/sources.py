@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.api.loading import DRAFTS, LoadOptions
-from edgespec.api.models import load_model, load_part
+from edgespec.api.models import load_model, load_part, load_scoring
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
@@ -21,7 +21,7 @@ from edgespec.runtime.drafters.grammar import GrammarDrafter
 from edgespec.runtime.drafters.growth import Ids, TreeDrafter
 from edgespec.runtime.drafters.head import HeadDrafter
 from edgespec.runtime.drafters.lookup import LookupDrafter
-from edgespec.runtime.drafters.model import ModelDrafter
+from edgespec.runtime.drafters.model import Frequent, ModelDrafter
 from edgespec.runtime.drafters.parallel import ParallelDrafter
 from edgespec.runtime.drafters.prediction import PredictionDrafter
 from edgespec.runtime.drafters.recycling import RecyclingDrafter, Successors
@@ -37,6 +37,10 @@ _log = logging.getLogger(__name__)
 
 ON_CORES = {NATIVE, "openvino:cpu", "qnn:emulated"}
 """Engines and devices that use the CPU's cores, as `HOST` does."""
+
+_FREQUENT = 1 << 16
+"""Tokens that a draft model scores where a text has few others; vocabularies begin with the most
+frequent ones."""
 
 _TARGET_SECONDS, _DRAFT_SECONDS = 0.5, 0.25  # to measure what passes cost
 
@@ -127,7 +131,11 @@ class Sources:
         if role.is_head:
             return [HeadDrafter(model, context, ids)]
         made = AheadDrafter if self._overlaps(model) else ModelDrafter
-        drafters: list[TreeDrafter] = [made(model, context, ids)]
+        frequent = None
+        if model.device == NATIVE and ids is None and role.mask_token is None:
+            graph = load_scoring(self._bundle, DRAFT, _FREQUENT, self._options.threads)
+            frequent = None if graph is None else Frequent(graph, _FREQUENT)
+        drafters: list[TreeDrafter] = [made(model, context, ids, frequent)]
         if role.mask_token is not None:
             drafters.insert(0, ParallelDrafter(model, context, role.mask_token, ids))
         return drafters

@@ -94,9 +94,14 @@ class State:
     leaves: list[Node] = field(default_factory=list)
     run: list[int] = field(default_factory=list)
 
-    def expect(self, acceptance: float) -> None:
-        """Learns how likely the model's best token after a row is to be chosen."""
-        self.hope += (acceptance - self.hope) * _HOPE_WEIGHT
+    def expect(self, acceptance: float, reached: float = 1.0) -> None:
+        """Learns how likely the model's best token after a row is to be chosen.
+
+        Args:
+            acceptance: see above.
+            reached: probability that the target's choices reach the row.
+        """
+        self.hope += (acceptance - self.hope) * _HOPE_WEIGHT * reached
 
 
 class TreeDrafter(ABC):
@@ -227,7 +232,8 @@ class TreeDrafter(ABC):
                 if node.depth < part.depth
             ]
             pairs.sort(key=lambda pair: -pair[0])
-            count = plan.worthwhile([gain for gain, _, _ in pairs], self.model.cost)
+            hope = self._states[pairs[0][2].generation].hope if pairs else 0.0
+            count = plan.worthwhile([gain for gain, _, _ in pairs], self.model.cost, hope)
             if not count:
                 return
             self._run([(node, part) for _, node, part in pairs[:count]], plan)
@@ -393,7 +399,7 @@ class TreeDrafter(ABC):
                 child = Node(token, parent, value, depth + 1, cell, number, parent.slots)
                 parent.children.append(child)
                 if place == 0:
-                    state.expect(share)
+                    state.expect(share, parent.value)
             state.leaves += parent.children
 
     def _join(self, asked: ListLike[Scheduled], cheaper: ListLike[Proposal]) -> None:

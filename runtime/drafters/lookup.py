@@ -1,8 +1,9 @@
-"""Prompt lookup: copies what followed an earlier occurrence of a sequence's end (Saxena, 2023)."""
+"""Lookup: copies what followed an earlier occurrence of a sequence's end (Saxena, 2023)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 
 from edgespec.runtime.drafters.acceptance import Bins, Calibration
 from edgespec.runtime.speculation.generation import Generation, Reading
@@ -12,14 +13,16 @@ from edgespec.runtime.speculation.tree import ROOT
 
 _SHORTEST_MATCH = 2  # a single equal token says little
 _LENGTHS = Bins((3, 4, 5, 7, 10, 16, 32))  # of match lengths; each is one cell
+_EARLIER = 16  # added to the cells of what earlier sequences said
 
 
 class LookupDrafter:
-    """Copies what followed the longest earlier match of the sequence's end, in prompt and output.
+    """Copies what followed the longest earlier match of a sequence's end.
 
-    A suffix automaton finds the match in constant time (Hu et al., SAM Decoding, 2024). Each
-    accepted token makes the match one token longer, so the match length alone tells how likely the
-    next token is. The acceptance of each match length is counted at every token.
+    It is looked for in the sequence's own prompt and output, by a suffix automaton in constant time
+    (Hu et al., SAM Decoding, 2024), and in what earlier sequences of the same salt said (`Said`).
+    Each accepted token makes a match one token longer, so the match length alone tells how likely
+    the next token is. The acceptance of each match length is counted at every token.
     """
 
     name = "lookup"
@@ -36,7 +39,7 @@ class LookupDrafter:
         return True
 
     def draft(self, plan: Plan) -> None:
-        """See `Drafter`. The proposal is a chain."""
+        """See `Drafter`. Of each of both matches a chain is proposed, of the longer one first."""
         for part in plan.drafting:
             known = self._read.get(part.generation)
             if known is not None:
@@ -47,35 +50,111 @@ class LookupDrafter:
         """See `Drafter`; new tokens are read at the next draft."""
 
     def end(self, generation: Generation) -> None:
-        """See `Drafter`."""
+        """See `Drafter`: what was said is kept for later sequences."""
         del self._read[generation]
+        self._said.add(generation.sequence.salt, generation.tokens, len(generation.request.prompt))
 
     def forget(self) -> None:
         """See `Drafter`."""
         self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
+        self._said = Said()
 
     def _learn(self, known: SuffixAutomaton, generation: Generation) -> None:
         """Records whether each token would have been proposed, and reads it."""
-        calibration = self._of(generation)
-        for token in generation.tokens[len(known) :]:
+        calibration, tokens = self._of(generation), generation.tokens
+        said, salt, prompt = self._said, generation.sequence.salt, len(generation.request.prompt)
+        for place in range(len(known), len(tokens)):
+            token = tokens[place]
             if known.match_length >= _SHORTEST_MATCH:
                 calibration.observe(_LENGTHS(known.match_length), known.expected == token)
+            if place >= prompt:
+                length, followed = said.match(salt, tokens[max(0, place - _LONGEST) : place], 1)
+                if length:
+                    calibration.observe(_EARLIER + _LENGTHS(length), followed == [token])
             known.extend((token,))
 
     def _extend(self, known: SuffixAutomaton, part: Scheduled, least: float) -> None:
-        length, node, value = known.match_length, ROOT, 1.0
-        if length < _SHORTEST_MATCH:
-            return
-        calibration = self._of(part.generation)
-        count = min(part.depth, part.most_nodes)
-        for further, token in enumerate(known.continuation(count), length):
-            value *= calibration.acceptance(_LENGTHS(further), further / (further + 2))
-            if value < least:
-                break
-            node = part.proposal.add(node, token, value, self.name)
+        generation, count = part.generation, min(part.depth, part.most_nodes)
+        calibration, salt = self._of(generation), generation.sequence.salt
+        own = known.match_length, known.continuation(count), 0
+        earlier = *self._said.match(salt, generation.tokens[-_LONGEST:], count), _EARLIER
+        for length, chain, cells in sorted((own, earlier), key=lambda each: -each[0]):
+            if length < _SHORTEST_MATCH:
+                continue
+            node, value = ROOT, 1.0
+            for further, token in enumerate(chain, length):
+                prior = further / (further + 2)
+                value *= calibration.acceptance(cells + _LENGTHS(further), prior)
+                if value < least:
+                    break
+                node = part.proposal.add(node, token, value, self.name)
 
     def _of(self, generation: Generation) -> Calibration:
         return self._calibrations[generation.is_sampled]
+
+
+_SAID = 1 << 16  # tokens that are kept, with some 250 bytes for each: 16 MB
+_KEYS = (12, 4)  # tokens that find a place, the longer ones first
+_LONGEST = 32  # tokens of a match; more say nothing new
+_BORDER = -1  # behind each sequence
+
+
+class Said:
+    """What sequences have said, the latest tokens of them all; found by the tokens before.
+
+    A sequence's end is looked up by its last 12 tokens, then by its last 4, each of which lead to
+    where they were said most recently with the same salt.
+    """
+
+    def __init__(self, capacity: int = _SAID) -> None:
+        self._tokens = array("i", [_BORDER]) * capacity  # a ring
+        self._keys = [array("q", bytes(8 * capacity)) for _ in _KEYS]  # those that lead to a place
+        self._places: list[dict[int, int]] = [{} for _ in _KEYS]
+        self._next = 0
+
+    def add(self, salt: str, tokens: Sequence[int], start: int) -> None:
+        """Keeps the tokens from `start` on; those before them only tell where they follow."""
+        capacity, stop = len(self._tokens), len(tokens)
+        first = max(0, start - _LONGEST, stop + 1 - capacity)
+        for end in range(first + 1, stop + 2 if start < stop else 0):
+            here, self._next = self._next, (self._next + 1) % capacity
+            self._tokens[here] = _BORDER if end > stop else tokens[end - 1]
+            for length, keys, places in zip(_KEYS, self._keys, self._places, strict=True):
+                if places.get(keys[here]) == here:
+                    del places[keys[here]]
+                if max(start, first + length) <= end < stop:
+                    keys[here] = key = hash((salt, *tokens[end - length : end]))
+                    places[key] = here
+
+    def match(self, salt: str, tokens: Sequence[int], count: int) -> tuple[int, list[int]]:
+        """Finds what followed the end of a sequence.
+
+        Args:
+            salt: whose sequences are looked at.
+            tokens: the last tokens of the sequence.
+            count: number of tokens to return at most.
+
+        Returns:
+            The number of tokens that are alike before the place, and those that follow; 0 and none
+            where nothing does.
+        """
+        kept, capacity = self._tokens, len(self._tokens)
+        for length, places in zip(_KEYS, self._places, strict=True):
+            place = places.get(hash((salt, *tokens[-length:])))
+            if place is None:
+                continue
+            alike = 0
+            while alike < len(tokens) and kept[place - alike] == tokens[-1 - alike]:
+                alike += 1
+            followed = list[int]()
+            while len(followed) < count:
+                token = kept[(place + 1 + len(followed)) % capacity]
+                if token == _BORDER:
+                    break
+                followed.append(token)
+            if alike >= length and followed:
+                return alike, followed
+        return 0, []
 
 
 _ROOT = 0  # the empty string

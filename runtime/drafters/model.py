@@ -2,26 +2,89 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from edgespec.runtime.drafters.growth import Ids, State, TreeDrafter
-from edgespec.runtime.sequences.model import Model
+from edgespec.runtime.sequences.model import Graph, Model
 from edgespec.runtime.sequences.pool import Sequence
-from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.speculation.generation import Generation, Reading
+from edgespec.runtime.speculation.plan import Plan
+
+_LATEST = 256  # tokens of a prompt that tell of which kind a text is
+_MOST_OTHERS = 0.08  # share of other tokens with which scoring the frequent ones alone still pays
+_WEIGHT = 0.02  # of a token in the moving average of that share
+
+
+class Frequent(NamedTuple):
+    """The draft model's graph, but for the scores of tokens that are not frequent.
+
+    Attributes:
+        graph: scores the first `count` tokens.
+        count: see above.
+    """
+
+    graph: Graph
+    count: int
 
 
 class ModelDrafter(TreeDrafter):
     """Drafts with a smaller model of the same vocabulary.
 
+    The output projection over a large vocabulary is a quarter of a small model. So where texts have
+    few others, the frequent tokens alone are scored (after Zhao et al., FR-Spec, 2025).
+
     Args:
         model: the draft model.
         context_length: largest number of tokens that it can read.
         ids: see `TreeDrafter`.
+        frequent: see `Frequent`; None if all tokens are to be scored always.
     """
 
     name = "model"
 
-    def __init__(self, model: Model, context_length: int, ids: Ids | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        context_length: int,
+        ids: Ids | None = None,
+        frequent: Frequent | None = None,
+    ) -> None:
         super().__init__(model, ids)
         self._context_length = context_length
+        self._whole, self._frequent = model.graph, frequent
+        self._others = dict[Generation, float]()  # share of tokens that are not frequent
+        if frequent is not None:
+            model.graph = frequent.graph
+
+    def begin(self, generation: Generation) -> bool:
+        """See `Drafter`."""
+        begun = super().begin(generation)
+        if begun and self._frequent is not None:
+            last = generation.tokens[-_LATEST:]
+            others = sum([token >= self._frequent.count for token in last])
+            self._others[generation] = others / len(last)
+        return begun
+
+    def draft(self, plan: Plan) -> None:
+        """See `Drafter`."""
+        if self._frequent is not None:
+            shares = [self._others.get(part.generation, 0.0) for part in plan.drafting]
+            few = max(shares) < _MOST_OTHERS
+            self.model.graph = self._frequent.graph if few else self._whole
+        super().draft(plan)
+
+    def observe(self, generation: Generation, reading: Reading) -> None:
+        """See `Drafter`."""
+        super().observe(generation, reading)
+        if self._frequent is not None:
+            for token in reading.tokens:
+                is_other = token >= self._frequent.count
+                self._others[generation] += (is_other - self._others[generation]) * _WEIGHT
+
+    def end(self, generation: Generation) -> None:
+        """See `Drafter`."""
+        super().end(generation)
+        self._others.pop(generation, None)
 
     def _sequence(self, generation: Generation) -> Sequence:
         return self.model.sequence(generation.tokens)

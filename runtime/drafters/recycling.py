@@ -42,6 +42,7 @@ Ids = npt.NDArray[np.int64]
 
 _PRIORS = {2: 0.4, 1: 0.25}  # prior acceptance of the likeliest successor, by matched tokens
 _COUNTED = 4  # successors whose acceptance is counted; the priors of the others are small
+_APART = 8  # salts whose tables are kept, each with an eighth of the default number of keys
 
 _Queued = tuple[float, int, int, Sequence[int], Sequence[float]]
 
@@ -180,13 +181,14 @@ class RecyclingDrafter:
     """Grows trees from a table of successors, which every verified row of the target updates.
 
     Luo et al., Token Recycling, 2024. Rejected rows teach as much as accepted ones. The acceptance
-    of each rank is counted at every token of a sequence, drafted or not.
+    of each rank is counted at every token of a sequence, drafted or not. Sequences with a salt have
+    a table with those of the same salt alone.
 
     Args:
         first: gives the table to begin with, which may hold what was learned before.
 
     Attributes:
-        successors: the table; a new one after `forget`.
+        successors: the table of sequences without a salt; a new one after `forget`.
     """
 
     name = "recycling"
@@ -210,13 +212,14 @@ class RecyclingDrafter:
         rows, known = reading.rows, generation.tokens
         last = len(known) - len(reading.tokens) - 1  # place of the last token that was read
         previous = known[last - 1] if last else -1
-        self._count(generation, previous, reading)
+        table = self._table(generation)
+        self._count(generation, table, previous, reading)
         tokens = [rows.tokens[row] for row in rows.wanted]
         parents = [rows.parents[row] for row in rows.wanted]
         before = [previous, *[rows.tokens[parent] for parent in parents[1:]]]
         vocab_size = generation.request.sampler.vocab_size
         best = likeliest_tokens(reading.logits, vocab_size, min(WIDTH, vocab_size))
-        self.successors.learn(before, tokens, best)
+        table.learn(before, tokens, best)
 
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
@@ -224,14 +227,29 @@ class RecyclingDrafter:
     def forget(self) -> None:
         """See `Drafter`."""
         self.successors = self._first()
+        self._apart = dict[str, Successors]()  # by salt, the latest one last
         self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
 
-    def _count(self, generation: Generation, previous: int, reading: Reading) -> None:
+    def _table(self, generation: Generation) -> Successors:
+        """Returns the table of a generation's salt."""
+        salt, vocab_size = generation.sequence.salt, generation.request.sampler.vocab_size
+        if not salt:
+            return self.successors
+        self._apart[salt] = table = self._apart.pop(salt, None) or Successors(
+            vocab_size, CAPACITY // _APART
+        )
+        if len(self._apart) > _APART:
+            del self._apart[next(iter(self._apart))]
+        return table
+
+    def _count(
+        self, generation: Generation, table: Successors, previous: int, reading: Reading
+    ) -> None:
         """Records which successors of each token the target has chosen."""
         calibration = self._calibrations[generation.is_sampled]
         token = reading.rows.tokens[reading.rows.wanted[0]]
         for following in reading.tokens:
-            successors, matched = self.successors.after(previous, token)
+            successors, matched = table.after(previous, token)
             for rank, successor in enumerate(successors[:_COUNTED]):
                 calibration.observe(matched * WIDTH + rank, successor == following)
             previous, token = token, following
@@ -243,6 +261,7 @@ class RecyclingDrafter:
         another source, because most often both are right at once.
         """
         proposal, limits = part.proposal, part.generation.request.limits
+        table = self._table(part.generation)
         calibration, text = self._calibrations[part.generation.is_sampled], part.generation.tokens
         edges = {
             matched: [
@@ -263,7 +282,7 @@ class RecyclingDrafter:
             else:
                 parent, token = proposal.parents[node], proposal.tokens[node]
                 previous = text[-1] if parent == ROOT else proposal.tokens[parent]
-            successors, matched = self.successors.after(previous, token)
+            successors, matched = table.after(previous, token)
             if matched:
                 share = proposal.room(node)
                 offer(node, 0, successors, [share * edge for edge in edges[matched]])

@@ -1,4 +1,4 @@
-"""Parts of a native graph: all but some sublayers, or the layers before and behind one.
+"""Parts of a native graph: all but some sublayers or tokens, or the layers on a side of one.
 
 Each sublayer adds to the residual stream, which is named `entering.L` where layer L is entered, so
 that parts are found by names alone. Weights stay where they are.
@@ -15,8 +15,9 @@ from onnx import TensorProto, helper
 
 from edgespec.bundle import LOGITS
 
-_RESIDUAL = 2  # input of `BlockLinear`
+_RESIDUAL, _WEIGHTS = 2, 3  # inputs of `BlockLinear`, of which the weights are the last ones
 _BORDER = "entering."
+_TILE = 16  # rows of a matrix that lie together
 
 
 def without(graph: Path, skipped: Collection[int]) -> bytes:
@@ -42,6 +43,35 @@ def without(graph: Path, skipped: Collection[int]) -> bytes:
         renamed[behind] = renamed.get(before, before)
     for node in model.graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
+    return _part(model, [LOGITS])
+
+
+def scoring(graph: Path, count: int) -> bytes:
+    """Returns the content of a graph that scores the first `count` tokens alone.
+
+    Args:
+        graph: a native graph.
+        count: a multiple of 16, and fewer than the graph scores.
+
+    Raises:
+        ValueError: if the logits are not those of one matrix without a bias.
+    """
+    model = onnx.load(str(graph), load_external_data=False)
+    producers, name = _producers(model.graph), LOGITS
+    while (head := producers[name]).op_type in ("Identity", "Mul", "Tanh"):
+        name = head.input[0]
+    if head.op_type != "BlockLinear" or any(head.input[1:_WEIGHTS]) or len(head.input) > 4:
+        raise ValueError(f"logits are made by {head.op_type} of {len(head.input)} inputs")
+    columns = next(each.ints for each in head.attribute if each.name == "columns")
+    kept = next(each for each in model.graph.initializer if each.name == head.input[_WEIGHTS])
+    part = onnx.TensorProto.FromString(kept.SerializeToString())
+    tiles = -(-columns[0] // _TILE)
+    part.name, part.dims[0] = f"{kept.name}:{count}", kept.dims[0] // tiles * (count // _TILE)
+    next(each for each in part.external_data if each.key == "length").value = str(part.dims[0])
+    columns[0], head.input[_WEIGHTS] = count, part.name
+    model.graph.initializer.append(part)
+    shape = next(each for each in model.graph.output if each.name == LOGITS).type.tensor_type.shape
+    shape.dim[1].dim_value = count
     return _part(model, [LOGITS])
 
 

@@ -34,9 +34,9 @@ AFTER = -1
 
 _GUESS = 0.01  # seconds of a pass of which nothing is known
 _POSITIONS = 1024  # whose rotations are computed at first
-_KNOTS = (1, 2, 4, 8, 16, 32, 64)  # rows between which the curve is linear
+_KNOTS = (1, 2, 4, 5, 8, 9, 16, 32, 64)  # rows between which the curve is linear
 _ALL_ROWS, _ENDS = np.arange(_KNOTS[-1] + 1.0), np.array([0.0, *_KNOTS])
-_MEASURED, _REPEATS = (4, 8, 2, 16, 1), 2
+_MEASURED, _REPEATS = (4, 8, 5, 2, 16, 1), 2
 _SLOPE = 0.25  # of the cost of one row, for a further row where only one was measured
 _CLIP = 0.3  # largest error, in log seconds, that one pass corrects: it may be an outlier
 _DRIFT, _OWN = 0.1, 0.1  # shares of an error that all knots take, and those of its rows besides

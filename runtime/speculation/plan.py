@@ -67,7 +67,7 @@ class Plan:
         nodes is the one for which plain decoding would need the longest to catch up.
         """
         rows, spent, base = self._rows, self.spent - self._reading, self._cost.seconds(self._rows)
-        values = sorted([v for part in self.drafting for v in _best_values(part)], reverse=True)
+        values = self._values()
         times = self._cost.further(rows, len(values))
         total = tokens = float(self._tokens)
         rate, nodes, gained, ahead = tokens / (spent + base), 0, 0.0, 0
@@ -85,6 +85,10 @@ class Plan:
         time = times[nodes - 1] if nodes else base
         return nodes, Forecast(sum(values[:nodes], tokens), self.spent + time)
 
+    def _values(self) -> list[float]:
+        """Returns the values of all nodes, the best first."""
+        return sorted([v for part in self.drafting for v in _best_values(part)], reverse=True)
+
     def _rate(self, forecast: Forecast) -> float:
         """Returns tokens per second without what is read of prompts."""
         return forecast.tokens / (forecast.seconds - self._reading)
@@ -100,7 +104,7 @@ class Plan:
         """The value that a node must have to be worth a row, were it the only one."""
         return self._plain * self._further
 
-    def worthwhile(self, gains: Sequence[float], cost: Cost) -> int:
+    def worthwhile(self, gains: Sequence[float], cost: Cost, hope: float = 0.0) -> int:
         """Returns how many further nodes a draft model should run, the best ones; perhaps none.
 
         Each is expected to add accepted tokens, and costs a row of the draft's call and one of the
@@ -109,17 +113,36 @@ class Plan:
         Args:
             gains: expected accepted tokens by each node that is run, descending.
             cost: of the draft model's calls.
+            hope: share of the first gain that a further call below it is expected to add, and so
+                on. One call may pay only together with others, where some rows more cost much and
+                then several more cost little.
         """
-        nodes, forecast = self.best()
-        rate, rows = max(self._rate(forecast), self._plain), self._rows + nodes
-        now, most, count = self._cost.seconds(rows), 0.0, 0
-        times = zip(cost.further(0, len(gains)), self._cost.further(rows, len(gains)), strict=True)
-        for number, (gain, (draft, verify)) in enumerate(
-            zip(accumulate(gains), times, strict=True), 1
-        ):
-            seconds = draft + verify - now
-            if gain - rate * seconds > most:
-                most, count = gain - rate * seconds, number
+        rate = max(self._rate(self.best()[1]), self._plain)
+        values, rows = self._values(), self._rows
+        most = len(values) + max(len(gains), _LONGEST_CHAIN)
+        times = [self._cost.seconds(rows), *self._cost.further(rows, most)]
+
+        def worth(nodes: Sequence[float]) -> float:
+            """Returns tokens of the best of these nodes, less those due in the pass's time."""
+            sums = accumulate(nodes, initial=0.0)
+            return max(
+                [total - rate * seconds for total, seconds in zip(sums, times, strict=False)]
+            )
+
+        best, count = worth(values), 0
+        for number, draft in enumerate(cost.further(0, len(gains)), 1):
+            if gains[number - 1] < _HOPELESS * rate * draft / number:
+                break
+            # Further nodes may take the rows of others, which then cost nothing in addition.
+            found = worth(sorted([*values, *gains[:number]], reverse=True)) - rate * draft
+            if found > best:
+                best, count = found, number
+        calls = 0 if count or not gains or not hope else _LONGEST_CHAIN
+        chain, [draft] = list[float](), cost.further(0, 1)
+        for number in range(1, calls + 1):
+            chain.append(gains[0] * hope ** (number - 1))
+            if worth(sorted([*values, *chain], reverse=True)) - rate * number * draft > best:
+                return 1
         return count
 
     def saving(self, acceptance: float, cost: PassCost) -> float:

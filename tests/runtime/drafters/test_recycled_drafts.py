@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from engines import engine_of, on_last_tokens, plain_engine, request, tokens_at_once, tokens_of
 from toys import VOCABULARY
@@ -39,6 +41,23 @@ def test_what_a_sequence_taught_saves_rounds_in_another(count):
     assert {made.source for made in second} <= {"prompt", "none", NAME}
     engine.forget()
     assert len(list(engine.generate(request((9, 1, 2), 60, draft=NAME)))) == len(first)
+
+
+def test_salts_keep_what_they_taught_apart():
+    engine = recycling_engine(1)
+    asked = request((9, 1, 2), 60, draft=NAME)
+
+    def deepest_at_first(salt):
+        _, first, *_ = engine.generate(replace(asked, salt=salt))
+        return first.accepted
+
+    assert [deepest_at_first(salt) > 1 for salt in ("a", "b", "", "a", "b")] == [
+        False, False, False, True, True,
+    ]  # fmt: skip
+    for number in range(8):
+        deepest_at_first(f"further {number}")
+    assert deepest_at_first("a") <= 1  # only the latest salts are kept
+    assert deepest_at_first("") > 1
 
 
 def test_rejected_rows_teach():

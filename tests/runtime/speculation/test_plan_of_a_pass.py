@@ -33,3 +33,32 @@ def test_rows_are_judged_by_decoding_alone(value, nodes, prompt, spent):
     plan.spent = spent
     assert plan.best()[0] == nodes
     assert plan.worthwhile([value], Given(0.1, 0.1)) == (nodes > 0)
+
+
+class Stairs(Given):
+    """Passes of which four rows cost about as much as one."""
+
+    def seconds(self, rows):
+        return 1.0 + 0.4 * max(0, (rows - 1) // 4)
+
+    def further(self, rows, count):
+        return [self.seconds(rows + n) for n in range(1, count + 1)]
+
+
+def test_a_further_node_may_take_the_row_of_another():
+    drafting = part(1, [0.9])
+    for token in (7, 8):
+        drafting.proposal.add(ROOT, token, 0.03, "recycling")
+    plan = Plan(Stairs(1.0, ROW), [drafting], [drafting])
+    assert plan.best()[0] == 3
+    assert plan.worthwhile([0.6], Given(0.2, 0.1)) == 1  # no row more
+    assert plan.worthwhile([0.3], Given(0.2, 0.1)) == 0
+
+
+def test_a_call_may_pay_together_with_those_below_it_alone():
+    drafting = part(1, [0.99, 0.98, 0.97])
+    plan = Plan(Stairs(1.0, ROW), [drafting], [drafting])
+    assert plan.best()[0] == 3
+    assert plan.worthwhile([0.96], Given(0.1, 0.1)) == 0  # another row costs 0.4 seconds
+    assert plan.worthwhile([0.96], Given(0.1, 0.1), hope=0.99) == 1  # and the next ones nothing
+    assert plan.worthwhile([0.96], Given(0.1, 0.1), hope=0.3) == 0
