@@ -47,11 +47,12 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        16600,
+        16900,
         "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
         "for its page (4,400); the authors' "
         "sampling and waiting lines; twelve commands (3,000), batches that survive kills, "
-        "measuring, tuning, bundles made of models once and found again (500)",
+        "measuring, tuning, bundles made of models once and found again (500), a "
+        "server's several models (300)",
     ),
     "models": Room(
         ("models/**/*.py",),

@@ -20,7 +20,7 @@ from edgespec.api.loading import (
     LoadOptions,
 )
 from edgespec.api.messages import for_template
-from edgespec.api.models import planned
+from edgespec.api.models import Taken, planned
 from edgespec.api.options import GenerationOptions, conversational
 from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompt_files import PromptFiles
@@ -28,11 +28,12 @@ from edgespec.api.prompts import USUAL, Prompts
 from edgespec.api.result import GenerationResult
 from edgespec.api.sessions import Session
 from edgespec.api.sources import Sources, stored_prompts
-from edgespec.bundle import TARGET
+from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
 from edgespec.library.making import bundle_of
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.growth import TreeDrafter
+from edgespec.runtime.plan import HOST, Plan
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.pool import Sequence as Kept
@@ -85,18 +86,34 @@ class LLM:
 
     @shown(LoadOptions)
     def __init__(self, bundle: str | Path | None = None, **options: Any) -> None:
-        self.options = checked(LoadOptions, options)
-        draft = self.options.draft_model
-        self.bundle = bundles.load(bundle_of(bundle, draft))
+        made = checked(LoadOptions, options)
+        draft = made.draft_model
+        found = bundles.load(bundle_of(bundle, draft))
         if draft is not None:
-            self.options = replace(self.options, draft=AUTO)
+            made = replace(made, draft=AUTO)
+        self._open(found, made, Tokenizer.of(found))
+
+    @classmethod
+    def of(cls, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, plan: Plan) -> LLM:
+        """Loads a bundle whose tokenizer is there already, by a plan from `planned`.
+
+        Raises:
+            EdgespecError: as `LLM`.
+        """
+        llm = cls.__new__(cls)
+        llm._open(bundle, options, tokenizer, plan)
+        return llm
+
+    def _open(
+        self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, plan: Plan | None = None
+    ) -> None:
+        self.bundle, self.options, self.tokenizer = bundle, options, tokenizer
         self.draft = self.options.draft
         self.sampling = conversational(self.bundle.manifest.sampling)
-        self.tokenizer = Tokenizer.of(self.bundle)
         if self.bundle.target.embedding is None:
             self.tokenizer.require_messages_shown(self.bundle.path)
         files = PromptFiles.asked_for(self.options, self.bundle)
-        self.plan = planned(self.bundle, self.options)
+        self.plan = planned(bundle, options) if plan is None else plan
         self.context_length = self.plan.context
         self._sources = Sources(self.bundle, self.options, self.tokenizer, self.plan)
         self.models = self._sources.models
@@ -128,7 +145,17 @@ class LLM:
         self.engine.close()
         if self._stored is not None:
             self._stored.close()
+        for model in self.models.values():
+            model.pool.arrays.clear()  # which a stream that nobody ended would hold
         self.models.clear()
+
+    @property
+    def taken(self) -> Taken:
+        """Its memory, for the plan of another model in this process."""
+        weights = sum(each.weights for each in self.plan.demands if each.memory == HOST)
+        roles = self.plan.roles
+        pools = [m.pool for name, m in self.models.items() if roles[name].memory == HOST]
+        return Taken(self.plan, weights + sum(each.size for each in pools))
 
     def require_open(self) -> None:
         """Checks that the model was not closed.

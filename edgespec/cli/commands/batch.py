@@ -21,6 +21,7 @@ from edgespec.errors import InputError, installing
 if TYPE_CHECKING:
     from edgespec.batch.files import Journal
     from edgespec.batch.running import Batch
+    from edgespec.bundle import Bundle
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,25 +71,25 @@ def execute(arguments: argparse.Namespace) -> int:
         elif (failed := batch.failures()) is not None:
             batch.forget()  # the last start may have ended just before it did
             return _summary(batch, failed, "were there already")
-        return _answer(bundle.path, batch, batch.journal(), arguments)
+        return _answer(bundle, batch, batch.journal(), arguments)
 
 
 def _answer(
-    folder: Path, batch: Batch, journal: Journal | None, arguments: argparse.Namespace
+    bundle: Bundle, batch: Batch, journal: Journal | None, arguments: argparse.Namespace
 ) -> int:
     from edgespec.api.llm import LLM
-    from edgespec.api.models import sessions_with_room
+    from edgespec.api.models import with_sessions
     from edgespec.batch.running import require_same
 
     options = given(arguments, LoadOptions)
     if journal is not None and options["context"] is None:
         options["context"] = journal.start.context  # free memory may be another by now
-    options["sessions"] = arguments.sessions or sessions_with_room(
-        folder, options, arguments.parallel
-    )
+    if arguments.sessions is None:
+        one = LoadOptions(**{**options, "sessions": 1})
+        options["sessions"] = with_sessions(bundle, one, arguments.parallel).sessions
     total, texts = len(batch.requests.lines), TextsAtOnce(arguments.parallel)
     with waiting("the model is loaded"):
-        loaded = LLM(folder, **options)
+        loaded = LLM(bundle.path, **options)
     with loaded as llm:
         if journal is None:
             journal = batch.begin(llm)
