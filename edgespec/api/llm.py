@@ -33,7 +33,7 @@ from edgespec.errors import InputError
 from edgespec.library.making import bundle_of
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.growth import TreeDrafter
-from edgespec.runtime.plan import HOST, Plan
+from edgespec.runtime.plan import Plan
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.pool import Sequence as Kept
@@ -152,10 +152,10 @@ class LLM:
     @property
     def taken(self) -> Taken:
         """Its memory, for the plan of another model in this process."""
-        weights = sum(each.weights for each in self.plan.demands if each.memory == HOST)
-        roles = self.plan.roles
-        pools = [m.pool for name, m in self.models.items() if roles[name].memory == HOST]
-        return Taken(self.plan, weights + sum(each.size for each in pools))
+        held = {each.memory: each.weights for each in self.plan.demands}
+        for name, model in self.models.items():
+            held[self.plan.roles[name].memory] += model.pool.size
+        return Taken(self.plan, held)
 
     def require_open(self) -> None:
         """Checks that the model was not closed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
@@ -64,11 +64,11 @@ class Taken:
 
     Attributes:
         plan: what it is loaded as.
-        held: bytes of the host's memory that its weights and slots have now.
+        held: bytes by memory that its weights, where they are not mapped, and slots have now.
     """
 
     plan: Plan
-    held: int
+    held: Mapping[str, int]
 
 
 def planned(bundle: Bundle, options: LoadOptions, stay: Sequence[Taken] = ()) -> Plan:
@@ -105,7 +105,9 @@ def find_plan(
         raise InputError(f"context is {asked}: the model was trained for at most {trained} tokens")
     places, free = placements(bundle, options)
     limits = dict(options.limits)
-    free[HOST] += sum(each.held for each in (*stay, *go))  # what a GPU has free is told once
+    for memory, size in (pair for each in (*stay, *go) for pair in each.held.items()):
+        if memory in free:
+            free[memory] += size
     for demand in (demand for each in stay for demand in each.plan.demands):
         own = demand.total - demand.baseline
         for sizes, taken in ((free, own + demand.mapped), (limits, own)):

@@ -55,14 +55,6 @@ def _say(line: str) -> None:
     print(f"edgespec: {line}", file=sys.stderr, flush=True)
 
 
-def add_model_name(parser: argparse.ArgumentParser) -> None:
-    """Declares --model-name."""
-    parser.add_argument(
-        "--model-name", metavar="NAME",
-        help="name of the model in requests and answers (default: its folder's)",
-    )  # fmt: skip
-
-
 def model_name(bundle: Bundle) -> str:
     """Returns the name of the bundle's folder, or of the embedded pair's target."""
     from edgespec.models.embedded import BUNDLE

@@ -83,13 +83,17 @@ class ServedModel:
         self.llm = LLM.of(self.bundle, options, self.tokenizer, plan)
 
     def fits(self, stay: Sequence[Taken], go: Sequence[Taken]) -> bool:
-        """Whether it would be what it is alone, beside some models and once others have gone."""
+        """Whether it is what it is alone, beside some models and once others have gone.
+
+        One that does not even fit alone needs nobody to go.
+        """
         try:
             alone = find_plan(self.bundle, self.options, (), [*stay, *go])
             found = find_plan(self.bundle, self.options, stay, go)
         except EdgespecError:  # who loads it is told
             return True
-        return found.fits and (found.context, found.roles) == (alone.context, alone.roles)
+        same = (found.context, found.roles) == (alone.context, alone.roles)
+        return not alone.fits or (found.fits and same)
 
 
 @dataclass(eq=False)

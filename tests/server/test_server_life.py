@@ -284,14 +284,12 @@ def test_a_signal_ends_the_command_with_0(start, served_bundle, expected, ending
 
 def test_a_key_from_the_environment(start, served_bundle):
     process = start(
-        "serve", served_bundle, "--port=0", "--model-name=mine", *FAST, "--draft=none",
-        EDGESPEC_API_KEY="secret",
-    )  # fmt: skip
+        "serve", served_bundle, "--port=0", *FAST, "--draft=none", EDGESPEC_API_KEY="secret"
+    )
     name, url = started(process)
-    assert name == "mine"
     assert httpx.get(f"{url}/v1/models").status_code == 401
     headers = {"authorization": "Bearer secret"}
-    assert httpx.get(f"{url}/v1/models", headers=headers).json()["data"][0]["id"] == "mine"
+    assert httpx.get(f"{url}/v1/models", headers=headers).json()["data"][0]["id"] == name
 
 
 def test_texts_are_made_at_once_without_being_asked_to(start, served_bundle):

@@ -197,14 +197,20 @@ def test_memory_has_a_model_give_way_by_what_is_planned(several, expected):
         assert loaded(running) == ["first", "second"]
 
 
-def test_memory_that_has_no_room_for_one_alone_is_said(several):
-    with serving(several(memory=1 << 20)) as running:
+def test_memory_that_has_no_room_for_one_alone_is_said(several, bundles, expected):
+    """And nobody gives way to it."""
+    (first,) = several(1).served
+    need = next(each.total for each in first.plan.demands if each.memory == HOST)
+    how = LoadOptions(draft="none", context=256, memory=need, sessions=2, **PLACE)
+    second = ServedModel("second", bundles["second"], how)
+    with serving(Models([first, second])) as running:
+        assert text(running, "first") == expected["first"]
         given = running.post({"model": "second", **ASKED})
         assert given.status_code == 503
         assert given.headers["retry-after"] == "1"
         message = given.json()["error"]["message"]
         assert message.startswith("model 'second' cannot be loaded: a context of 256 tokens needs")
-        assert loaded(running) == []
+        assert loaded(running) == ["first"]
 
 
 # Who waits
@@ -393,8 +399,7 @@ def test_several_models_of_the_command_line(start, bundles, tmp_path, expected):
 
 def test_what_goes_with_one_model_alone_is_said(cli, bundles):
     first, second = bundles["first"].path, bundles["second"].path
-    for option, value in (("--model-name", "mine"), ("--draft", first)):
-        fails(cli("serve", first, second, option, value), f"{option} is", "one model alone")
+    fails(cli("serve", first, second, "--draft", first), "--draft is", "one model alone")
     fails(cli("serve", first, first, "--port=0"), "two models are called 'bundle'")
     fails(cli("serve", first, "--max-models=0"), "--max-models is 0")
     fails(cli("serve", first, "no-such-model", "--port=0"), "'no-such-model' is no model")

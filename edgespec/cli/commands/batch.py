@@ -13,7 +13,7 @@ from edgespec.api.loading import LoadOptions
 from edgespec.cli import ERRORS_IN_LINES, INTERRUPTED
 from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.interrupts import noted_interrupts
-from edgespec.cli.models import add_model_name, chosen, model_name
+from edgespec.cli.models import chosen, model_name
 from edgespec.cli.progress import texts_bar
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
@@ -38,7 +38,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--restart", action="store_true",
         help="delete the answers of an earlier start, and replace the output if it exists",
     )  # fmt: skip
-    add_model_name(parser)
+    parser.add_argument(
+        "--model-name", metavar="NAME",
+        help="name of the model in requests and answers (default: its folder's)",
+    )  # fmt: skip
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--parallel", type=int, default=TEXTS_AT_ONCE, metavar="N",

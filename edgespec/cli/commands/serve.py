@@ -20,7 +20,7 @@ from edgespec.cli.arguments import (
     require_least,
 )
 from edgespec.cli.interrupts import ignoring_termination
-from edgespec.cli.models import add_model_name, chosen, model_name, warm_up_aside
+from edgespec.cli.models import chosen, model_name, warm_up_aside
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 
@@ -74,7 +74,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="answer requests that call this machine by this name, such as that of a proxy; may be "
         "repeated",
     )  # fmt: skip
-    add_model_name(parser)
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--parallel", type=int, metavar="N",
@@ -144,7 +143,7 @@ def _bundles(arguments: argparse.Namespace) -> dict[str, Bundle]:
     for model in arguments.models or [None]:
         arguments.model = model
         bundle = bundles.load(chosen(arguments))
-        name = arguments.model_name or model_name(bundle)
+        name = model_name(bundle)
         if name in found:
             raise InputError(f"two models are called {name!r}: rename the folder of one")
         found[name] = bundle
@@ -164,7 +163,6 @@ def _check(arguments: argparse.Namespace) -> None:
     require_least(arguments, parallel=1, queue=0, sessions=1, max_models=1)
     if len(arguments.models) > 1:
         single = {
-            "--model-name": arguments.model_name,
             "--draft": LoadOptions(draft=arguments.draft).draft_model,
             "draft_memory": getattr(arguments, "draft_memory", None),
         }
