@@ -97,7 +97,10 @@ ROOMS = {
     ),
     "results": Room(("benchmarks/RESULTS.md",), 700, 710, "an attacked server, blocks as trees"),
     "docs": Room(
-        ("README.md", "docs/*.md"), 1300, 1380, "bundles made of models, drafters of blocks"
+        ("README.md", "docs/*.md"),
+        1300,
+        1400,
+        "bundles made of models, several on a server, drafters of blocks",
     ),
 }
 PRODUCTION = "edgespec", "models", "export", "runtime", "training"
