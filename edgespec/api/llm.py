@@ -78,17 +78,18 @@ class LLM:
         progress: Progress | None = None,
         **options: Any,
     ) -> None:
-        self.options = checked(LoadOptions, options)
-        draft = self.options.draft_model
-        self.bundle = bundles.load(bundle_of(bundle, draft, progress))
-        if draft is not None:
-            self.options = replace(self.options, draft=AUTO)
-        self.draft = self.options.draft
-        self.sampling = conversational(self.bundle.manifest.sampling)
-        self._loaded = loaded = Loaded(self.bundle, self.options)
+        made = checked(LoadOptions, options)
+        draft = made.draft_model
+        found = bundles.load(bundle_of(bundle, draft, progress))
+        self._open(Loaded(found, made if draft is None else replace(made, draft=AUTO)))
+
+    def _open(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self.bundle, self.options = loaded.bundle, loaded.options
         self.tokenizer, self.plan = loaded.tokenizer, loaded.plan
+        self.draft, self.draft_sources = self.options.draft, loaded.sources.names
+        self.sampling = conversational(self.bundle.manifest.sampling)
         self.context_length = self.plan.context
-        self.draft_sources = loaded.sources.names
 
     @property
     def engines(self) -> dict[str, str]:
@@ -365,3 +366,10 @@ class LLM:
 def inside(llm: LLM) -> Loaded:
     """Returns what lies behind a model, for what measures it; no part of the API."""
     return llm._loaded
+
+
+def around(loaded: Loaded) -> LLM:
+    """Returns the API of what is loaded already; no part of the API itself."""
+    llm = LLM.__new__(LLM)
+    llm._open(loaded)
+    return llm

@@ -19,7 +19,7 @@ from edgespec.api.loading import (
     LoadOptions,
 )
 from edgespec.api.messages import Messages
-from edgespec.api.models import planned
+from edgespec.api.models import Taken, planned
 from edgespec.api.options import GenerationOptions
 from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompt_files import PromptFiles
@@ -28,6 +28,7 @@ from edgespec.api.sources import Sources, stored_prompts
 from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
 from edgespec.runtime.drafters.growth import TreeDrafter
+from edgespec.runtime.plan import Plan
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.pool import Sequence as Kept
@@ -44,6 +45,8 @@ class Loaded:
     Args:
         bundle: the bundle.
         options: how it is loaded.
+        tokenizer: its tokenizer, if that is there already.
+        plan: a plan of it from `planned`; None: one is made.
 
     Attributes:
         bundle: see above.
@@ -59,13 +62,19 @@ class Loaded:
         EdgespecError: see `LLM`.
     """
 
-    def __init__(self, bundle: Bundle, options: LoadOptions) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        options: LoadOptions,
+        tokenizer: Tokenizer | None = None,
+        plan: Plan | None = None,
+    ) -> None:
         self.bundle, self.options = bundle, options
-        self.tokenizer = Tokenizer.of(bundle)
+        self.tokenizer = tokenizer or Tokenizer.of(bundle)
         if bundle.target.embedding is None:
             self.tokenizer.require_messages_shown(bundle.path)
         files = PromptFiles.asked_for(options, bundle)
-        self.plan = planned(bundle, options)
+        self.plan = planned(bundle, options) if plan is None else plan
         self.sources = Sources(bundle, options, self.tokenizer, self.plan)
         self.models = self.sources.models
         self.prompts = Prompts(bundle, self.tokenizer, self.plan.context)
@@ -87,7 +96,17 @@ class Loaded:
         self.engine.close()
         if self._stored is not None:
             self._stored.close()
+        for model in self.models.values():
+            model.pool.arrays.clear()  # which a stream that nobody ended would hold
         self.models.clear()
+
+    @property
+    def taken(self) -> Taken:
+        """Its memory, for the plan of another model in this process."""
+        held = {each.memory: each.weights for each in self.plan.demands}
+        for name, model in self.models.items():
+            held[self.plan.roles[name].memory] += model.pool.size
+        return Taken(self.plan, held)
 
     def require_texts(self) -> None:
         """Checks that the model generates text.

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from edgespec import bundle as bundles
 from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
 from edgespec.api.portable import portable_graph
 from edgespec.bundle import DRAFT, TARGET, Bundle
@@ -36,9 +33,7 @@ def loaded_roles(bundle: Bundle, options: LoadOptions) -> list[str]:
     return [TARGET, DRAFT] if drafts else [TARGET]
 
 
-def placements(
-    bundle: Bundle, options: LoadOptions
-) -> tuple[dict[str, Placement], Mapping[str, int]]:
+def placements(bundle: Bundle, options: LoadOptions) -> tuple[dict[str, Placement], dict[str, int]]:
     """Finds where the roles that are loaded run, and the free bytes of each memory there.
 
     Raises:
@@ -63,22 +58,43 @@ def placements(
     return places, free
 
 
-def planned(bundle: Bundle, options: LoadOptions) -> Plan:
+@dataclass(frozen=True)
+class Taken:
+    """The memory of a loaded model, for the plan of another one in this process.
+
+    Attributes:
+        plan: what it is loaded as.
+        held: bytes by memory that its weights, where they are not mapped, and slots have now.
+    """
+
+    plan: Plan
+    held: Mapping[str, int]
+
+
+def planned(bundle: Bundle, options: LoadOptions, stay: Sequence[Taken] = ()) -> Plan:
     """Plans a bundle's memory on its devices, and logs what gives way to it.
 
     Raises:
         MemoryLimitError: if the memory has no room for what was asked for.
         EdgespecError: as `find_plan`.
     """
-    found = find_plan(bundle, options)
+    found = find_plan(bundle, options, stay)
     for line in found.dropped:
         _log.warning("%s", line)
     found.require_fit()
     return found
 
 
-def find_plan(bundle: Bundle, options: LoadOptions) -> Plan:
+def find_plan(
+    bundle: Bundle, options: LoadOptions, stay: Sequence[Taken] = (), go: Sequence[Taken] = ()
+) -> Plan:
     """Plans a bundle's memory on its devices; it may not fit.
+
+    Args:
+        bundle: the bundle.
+        options: the user's options.
+        stay: other models of this process, which may take all that is planned for them.
+        go: others that will be closed before.
 
     Raises:
         DeviceError: if a device is not known or cannot be used.
@@ -88,30 +104,41 @@ def find_plan(bundle: Bundle, options: LoadOptions) -> Plan:
     if asked is not None and asked > trained:
         raise InputError(f"context is {asked}: the model was trained for at most {trained} tokens")
     places, free = placements(bundle, options)
+    limits = dict(options.limits)
+    for memory, size in (pair for each in (*stay, *go) for pair in each.held.items()):
+        if memory in free:
+            free[memory] += size
+    for demand in (demand for each in stay for demand in each.plan.demands):
+        own = demand.total - demand.baseline
+        for sizes, taken in ((free, own + demand.mapped), (limits, own)):
+            if demand.memory in sizes:
+                sizes[demand.memory] -= taken
     wanted = options.draft in MODEL_DRAFTS
-    wish = Wish(places, asked, options.sessions, wanted, options.limits)
-    return plan(bundle, wish, free)
+    return plan(bundle, Wish(places, asked, options.sessions, wanted, limits), free)
 
 
-def sessions_with_room(folder: Path, options: Mapping[str, Any], most: int) -> int:
-    """Returns how many texts as long as one alone memory has room for, beside the same models.
+def with_sessions(
+    bundle: Bundle, options: LoadOptions, most: int, stay: Sequence[Taken] = ()
+) -> LoadOptions:
+    """Returns options with as many `sessions` as have room beside the same models and context.
 
     Args:
-        folder: folder of the bundle.
-        options: fields of `LoadOptions`, whose `sessions` is not looked at.
+        bundle: the bundle.
+        options: the user's options, whose `sessions` is not looked at.
         most: the largest number to try.
+        stay: see `find_plan`.
 
     Raises:
-        BundleError: if the bundle cannot be used.
         EdgespecError: as `find_plan`.
     """
-    bundle, one = bundles.load(folder), LoadOptions(**{**options, "sessions": 1})
-    alone = find_plan(bundle, one)
+    one = replace(options, sessions=1)
+    alone = find_plan(bundle, one, stay)
     for number in range(most, 1, -1):
-        found = find_plan(bundle, replace(one, sessions=number))
+        made = replace(one, sessions=number)
+        found = find_plan(bundle, made, stay)
         if found.fits and (found.context, found.roles) == (alone.context, alone.roles):
-            return number
-    return 1
+            return made
+    return one
 
 
 def load_model(

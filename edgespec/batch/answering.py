@@ -67,7 +67,7 @@ class Answerer:
     @cached_property
     def origin(self) -> Origin:
         """Where all answers come from."""
-        return Origin.of(self.llm, self.model)
+        return Origin.of(self.model, self.llm.bundle, self.llm.tokenizer)
 
 
 class Task:
@@ -221,7 +221,7 @@ class VectorsOfLine:
     """
 
     def __init__(self, llm: LLM, body: EmbeddingsRequest) -> None:
-        require_embeddings(llm)
+        require_embeddings(llm.bundle)
         self._embedder = llm.embedder
         self._tokens = self._embedder.tokens(body.input, body.prompt_name)
         self._dimensions = body.dimensions

@@ -126,7 +126,8 @@ def require_least(arguments: argparse.Namespace, **least: int) -> None:
     for name, smallest in least.items():
         value = getattr(arguments, name)
         if value is not None and value < smallest:
-            raise InputError(f"--{name} is {value}: give a whole number of at least {smallest}")
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is {value}: give a whole number of at least {smallest}")
 
 
 def reader(kind: type, name: str) -> Callable[[str], object]:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec.cli.parsing import Rare
 from edgespec.cli.waiting import clear_line
 from edgespec.errors import EdgespecError
 
@@ -50,14 +49,6 @@ def name_demonstration(arguments: argparse.Namespace, llm: LLM) -> None:
 def _say(line: str) -> None:
     clear_line()
     print(f"edgespec: {line}", file=sys.stderr, flush=True)
-
-
-def add_model_name(parser: argparse.ArgumentParser) -> None:
-    """Declares --model-name."""
-    parser.add_argument(
-        "--model-name", metavar="NAME",
-        help=Rare("name of the model in requests and answers (default: its folder's)"),
-    )  # fmt: skip
 
 
 def warm_up_aside(llm: LLM) -> None:

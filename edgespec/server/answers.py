@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from edgespec.api.llm import LLM
+from edgespec.api.options import conversational
 from edgespec.api.result import GenerationResult
+from edgespec.bundle import Bundle
 from edgespec.errors import BundleError
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.streaming import CallPiece
@@ -121,10 +122,10 @@ class Origin:
     sampling: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, llm: LLM, model: str) -> Origin:
+    def of(cls, model: str, bundle: Bundle, tokenizer: Tokenizer) -> Origin:
         """Returns the origin of the answers of a model with this name."""
-        fingerprint = f"fp_{llm.bundle.digest[:12]}"
-        return cls(model, fingerprint, TokenTexts(llm.tokenizer), llm.sampling)
+        sampling = conversational(bundle.manifest.sampling)
+        return cls(model, f"fp_{bundle.digest[:12]}", TokenTexts(tokenizer), sampling)
 
 
 class Writer(ABC):

@@ -39,7 +39,7 @@ def application(
     """Creates the ASGI application.
 
     Args:
-        served: model, its name and limits.
+        served: models and limits.
         api_key: API key that clients must send; None if they need none.
         hosts: allowed host names in requests; None for any.
         origins: other origins whose web pages may use the server; `*` for all.

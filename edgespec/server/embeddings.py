@@ -12,11 +12,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from starlette.types import Send
 
-from edgespec.api.embedding import Inputs
+from edgespec.api.embedding import Embedder, Inputs
 from edgespec.api.llm import LLM
+from edgespec.bundle import Bundle
 from edgespec.runtime.arrays import Floats
 from edgespec.server.bodies import Count, Fields, Json, Text, Tokens
 from edgespec.server.endpoint import Endpoint, SendJson
+from edgespec.server.models import ServedModel
 from edgespec.server.refusals import RequestError
 
 
@@ -64,13 +66,13 @@ class EmbeddingsRequest(Fields):
         return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def require_embeddings(llm: LLM) -> None:
+def require_embeddings(bundle: Bundle) -> None:
     """Checks that the model is for embeddings.
 
     Raises:
         RequestError: if it makes texts.
     """
-    if llm.bundle.target.embedding is None:
+    if bundle.target.embedding is None:
         raise RequestError(
             400, "the model makes texts, and no embeddings: use an embedding model",
             "embeddings_not_supported", "model",
@@ -80,20 +82,21 @@ def require_embeddings(llm: LLM) -> None:
 class EmbeddingsEndpoint(Endpoint[Any]):
     """A route that makes vectors, for bodies as `EmbeddingsRequest`."""
 
-    async def answer(self, body: Any, send_json: SendJson, _send: Send) -> None:
+    async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
         """See `Endpoint`."""
         began, service = time.perf_counter_ns(), self.served.service
-        require_embeddings(service.llm)
-        embedder = service.llm.embedder
+        require_embeddings(model.bundle)
 
-        def begin() -> list[list[int]]:
-            return embedder.tokens(body.inputs, getattr(body, "prompt_name", None))
+        def begin(llm: LLM) -> tuple[Embedder, list[list[int]]]:
+            embedder = llm.embedder
+            return embedder, embedder.tokens(body.inputs, getattr(body, "prompt_name", None))
 
-        def make(tokens: list[list[int]], check: Callable[[], None]) -> Embedded:
+        def make(begun: tuple[Embedder, list[list[int]]], check: Callable[[], None]) -> Embedded:
+            embedder, tokens = begun
             vectors = embedder.vectors(tokens, body.dimensions, check)
             return Embedded(vectors, sum(map(len, tokens)))
 
-        found = await service.in_turn(begin, make)
-        service.metrics.embedded(len(found.vectors), found.tokens)
+        found = await service.in_turn(model, begin, make)
+        service.metrics.embedded(model.name, len(found.vectors), found.tokens)
         spent = time.perf_counter_ns() - began
-        await send_json(partial(body.answer, found, self.served.model, spent))
+        await send_json(partial(body.answer, found, model.name, spent))

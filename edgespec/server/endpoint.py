@@ -21,7 +21,8 @@ from edgespec.errors import InputError
 from edgespec.server.answers import Origin, Writer
 from edgespec.server.bodies import Fields, Json, parsed, read
 from edgespec.server.metrics import Metrics
-from edgespec.server.refusals import RequestError, fault, refused_input, require_model
+from edgespec.server.models import ServedModel
+from edgespec.server.refusals import RequestError, fault, refused_input
 from edgespec.server.service import Part, Show, TextService
 
 _SMALL = 1 << 16  # bytes of a body that are parsed in less than a few milliseconds
@@ -34,16 +35,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Served:
-    """The model that is served, and its settings.
+    """What is served, and its settings.
 
     Attributes:
-        service: service that generates the texts.
-        model: name of the model for clients.
+        service: service that generates the texts, with its models.
         body_limit: maximum number of bytes in a request's body.
     """
 
     service: TextService
-    model: str
     body_limit: int
 
 
@@ -71,19 +70,12 @@ class Endpoint(ABC, Generic[Body]):
     """A route as an ASGI application, so that it can see clients disconnect.
 
     Args:
-        served: model that is served.
+        served: what is served.
         bodies: class of the request bodies.
-        require: checks the name of the model that a body has against that of the served one.
     """
 
-    def __init__(
-        self,
-        served: Served,
-        bodies: type[Body],
-        require: Callable[[str | None, str], None] = require_model,
-    ) -> None:
-        self.served = served
-        self._bodies, self._require = bodies, require
+    def __init__(self, served: Served, bodies: type[Body]) -> None:
+        self.served, self._bodies = served, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -105,37 +97,36 @@ class Endpoint(ABC, Generic[Body]):
         async def work() -> None:
             make = partial(parsed, self._bodies, data)
             body = await served.service.in_place(make) if large else make()
-            self._require(getattr(body, "model", None), served.model)
-            await self.answer(body, send_json, send)
+            model = served.service.models.find(getattr(body, "model", None))
+            await self.answer(body, model, send_json, send)
 
         large = len(data) > _SMALL
         with served.service.large() if large else nullcontext():
             await _until_disconnect(receive, work())
 
     @abstractmethod
-    async def answer(self, body: Body, send_json: SendJson, send: Send) -> None:
-        """Answers a body whose model is the served one, with JSON or otherwise."""
+    async def answer(self, body: Body, model: ServedModel, send_json: SendJson, send: Send) -> None:
+        """Answers a body by the model that it names, with JSON or otherwise."""
 
 
 class JsonEndpoint(Endpoint[Any]):
     """A route that answers at once.
 
     Args:
-        served: model that is served.
+        served: what is served.
         bodies: class of the request bodies.
-        make: returns the answer; called on a thread.
-        options: further arguments of `Endpoint`.
+        make: returns the answer to a body, for which no model is loaded; called on a thread.
     """
 
     def __init__(
-        self, served: Served, bodies: type[Any], make: Callable[[Any], Json], **options: Any
+        self, served: Served, bodies: type[Any], make: Callable[[Any, ServedModel], Json]
     ) -> None:
-        super().__init__(served, bodies, **options)
+        super().__init__(served, bodies)
         self._make = make
 
-    async def answer(self, body: Any, send_json: SendJson, _send: Send) -> None:
+    async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
         """See `Endpoint`."""
-        answer = await self.served.service.in_place(partial(self._make, body))
+        answer = await self.served.service.in_place(partial(self._make, body, model))
         await send_json(lambda: answer)
 
 
@@ -143,10 +134,9 @@ class TextEndpoint(Endpoint[Any]):
     """A route that generates texts, and returns JSON or a stream.
 
     Args:
-        served: model that is served.
+        served: what is served.
         bodies: class of the request bodies, each a `TextBody`.
         writers: what makes the writer for a body.
-        options: further arguments of `Endpoint`.
     """
 
     def __init__(
@@ -154,35 +144,36 @@ class TextEndpoint(Endpoint[Any]):
         served: Served,
         bodies: type[Any],
         writers: Callable[[Any, Origin], Writer],
-        **options: Any,
     ) -> None:
-        super().__init__(served, bodies, **options)
+        super().__init__(served, bodies)
         self._writers = writers
-        self._origin = Origin.of(served.service.llm, served.model)
+        self._origins = {
+            each.name: Origin.of(each.name, each.bundle, each.tokenizer)
+            for each in served.service.models.served
+        }
 
-    def writer(self, body: Any) -> Any:
+    def writer(self, body: Any, model: ServedModel) -> Any:
         """Returns the writer for a body."""
-        return self._writers(body, self._origin)
+        return self._writers(body, self._origins[model.name])
 
-    async def answer(self, body: Any, send_json: SendJson, send: Send) -> None:
+    async def answer(self, body: Any, model: ServedModel, send_json: SendJson, send: Send) -> None:
         """See `Endpoint`."""
-        writer = self.writer(body)
+        writer = self.writer(body, model)
         if body.stream:
-            await self._stream(body, writer, send)
+            await self._stream(body, model, writer, send)
             return
 
         async def drop(_part: Part | None) -> None:
             pass
 
-        results = await self._texts(body, drop)
+        results = await self._texts(body, model, drop)
         await send_json(partial(writer.whole, results))
 
-    async def _texts(self, body: TextBody, show: Show) -> list[Any]:
-        service = self.served.service
+    async def _texts(self, body: TextBody, model: ServedModel, show: Show) -> list[Any]:
         key = getattr(body, "prompt_cache_key", None) or None
-        return await service.texts(partial(body.texts, service.llm), show, key)
+        return await self.served.service.texts(model, body.texts, show, key)
 
-    async def _stream(self, body: TextBody, writer: Writer, send: Send) -> None:
+    async def _stream(self, body: TextBody, model: ServedModel, writer: Writer, send: Send) -> None:
         begun = False
 
         def events(all_: Iterable[Json | str]) -> str:
@@ -207,7 +198,7 @@ class TextEndpoint(Endpoint[Any]):
                 await put(events(writer.opening()))
 
         try:
-            results = await self._texts(body, show)
+            results = await self._texts(body, model, show)
         except Exception as error:
             if not begun:
                 raise

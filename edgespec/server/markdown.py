@@ -19,6 +19,7 @@ from starlette.types import Send
 
 from edgespec.server.bodies import Fields, Json
 from edgespec.server.endpoint import Endpoint, SendJson
+from edgespec.server.models import ServedModel
 
 _LONGEST = 50_000  # characters of a text
 _MOST_CODE, _LONGEST_LINE = 20_000, 1_000  # characters of code that is coloured
@@ -41,7 +42,9 @@ class RenderRequest(Fields):
 class RenderEndpoint(Endpoint[RenderRequest]):
     """The route for the chat page, which has no renderer of its own."""
 
-    async def answer(self, body: RenderRequest, send_json: SendJson, _send: Send) -> None:
+    async def answer(
+        self, body: RenderRequest, _model: ServedModel, send_json: SendJson, _send: Send
+    ) -> None:
         """See `Endpoint`."""
         await send_json(lambda: {"blocks": blocks(body.text)})
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from edgespec.api.result import GenerationResult
+from edgespec.server.models import Models, ServedModel
 
 _TTFT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TPOT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
@@ -27,11 +29,14 @@ class Metrics:
     """Metrics of one server since its start.
 
     Args:
+        models: the models, by whose names texts and tokens are counted.
         running: returns the number of texts that are being made.
         waiting: returns the number of requests that wait.
     """
 
-    def __init__(self, running: Callable[[], int], waiting: Callable[[], int]) -> None:
+    def __init__(
+        self, models: Models, running: Callable[[], int], waiting: Callable[[], int]
+    ) -> None:
         registry = self._registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -43,12 +48,19 @@ class Metrics:
         def gauge(name: str, text: str, value: Callable[[], float]) -> None:
             Gauge(f"edgespec_{name}", text, registry=registry).set_function(value)
 
-        self._texts = counter("texts", "texts by finish reason", "finish_reason")
-        self._embeddings = counter("embeddings", "vectors of texts")
+        self._texts = counter("texts", "texts by finish reason", "finish_reason", "model")
+        self._embeddings = counter("embeddings", "vectors of texts", "model")
         self._refusals = counter(
             "refusals", "requests without a complete text, by status", "status"
         )
-        self._sums = {name: counter(name, text) for name, text in _COUNTED.items()}
+        self._sums = {name: counter(name, text, "model") for name, text in _COUNTED.items()}
+        loaded = Gauge(
+            "edgespec_model_loaded", "whether a model is loaded", ["model"], registry=registry
+        )
+        for model in models.served:
+            loaded.labels(model.name).set_function(partial(_is_loaded, model))
+            for each in (self._embeddings, *self._sums.values()):
+                each.labels(model.name)  # from the start
         self._ttft = histogram(
             "time_to_first_token_seconds",
             "time from the request to the first token, including waiting", _TTFT_SECONDS,
@@ -67,28 +79,28 @@ class Metrics:
             lambda: psutil.Process().memory_info().rss,
         )  # fmt: skip
 
-    def finished(self, result: GenerationResult, waited: float) -> None:
+    def finished(self, model: str, result: GenerationResult, waited: float) -> None:
         """Counts a text that began after so many seconds, including one that was cancelled."""
-        self._texts.labels(result.finish_reason).inc()
+        self._texts.labels(result.finish_reason, model).inc()
         for name, counter in self._sums.items():
-            counter.inc(getattr(result, name))
+            counter.labels(model).inc(getattr(result, name))
         if result.new_tokens:
             self._ttft.observe(waited + result.ttft_ms / 1e3)
         if result.new_tokens > 1:
             self._tpot.observe(result.tpot_ms / 1e3)
 
-    def embedded(self, vectors: int, tokens: int) -> None:
+    def embedded(self, model: str, vectors: int, tokens: int) -> None:
         """Counts vectors of texts, and the tokens of these."""
-        self._embeddings.inc(vectors)
-        self._sums["prompt_tokens"].inc(tokens)
+        self._embeddings.labels(model).inc(vectors)
+        self._sums["prompt_tokens"].labels(model).inc(tokens)
 
     def abandoned(self, rounds: int) -> None:
         """Counts the rounds that a text made after its client disconnected."""
         self._cancels.observe(rounds)
 
-    def unbegun(self) -> None:
+    def unbegun(self, model: str) -> None:
         """Counts a text whose client disconnected before it started."""
-        self._texts.labels("cancelled").inc()
+        self._texts.labels("cancelled", model).inc()
         self.abandoned(0)
 
     def refused(self, status: int) -> None:
@@ -98,3 +110,7 @@ class Metrics:
     def text(self) -> bytes:
         """Returns the metrics in Prometheus's text format."""
         return generate_latest(self._registry)
+
+
+def _is_loaded(model: ServedModel) -> float:
+    return float(model.llm is not None)

@@ -47,10 +47,10 @@ _MADE: dict[str, tuple[type[BaseModel], str, Json]] = {
 }
 # What is read, and whether it needs a key.
 _READ = {
-    "/v1/models": ("the model that is served", _OBJECT, True),
+    "/v1/models": ("the models that are served", _OBJECT, True),
     "/v1/models/{model}": ("the model of this name", _OBJECT, True),
-    "/api/tags": ("the model that is served", _OBJECT, True),
-    "/api/ps": ("the model that is loaded", _OBJECT, True),
+    "/api/tags": ("the models that are served", _OBJECT, True),
+    "/api/ps": ("the models that are loaded", _OBJECT, True),
     "/api/version": ("the version of the API", _OBJECT, True),
     "/": ("a chat page", _PAGE, False),
     "/metrics": ("metrics for Prometheus", _PLAIN, True),
@@ -74,7 +74,7 @@ _REFUSALS = {
     "415": "the body is not JSON",
     "429": "too many requests are waiting",
     "500": "the server has failed",
-    "503": "the server is shutting down",
+    "503": "the server is shutting down, or memory has no room for the model",
 }
 
 

@@ -13,12 +13,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from edgespec.api.llm import LLM
+from edgespec.api.options import conversational
 from edgespec.errors import InputError
 from edgespec.runtime.speculation.generation import NO_DRAFT
 from edgespec.runtime.text.answer_forms import call_form, thinking_form
 from edgespec.runtime.text.infill import InfillFormat
 from edgespec.runtime.text.plain import PlainEncoder
+from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary import Vocabulary
 from edgespec.server.answers import ChatAnswer, CompletionAnswer, Origin, Writer
 from edgespec.server.bodies import LONG, Fields, Json, Whole
@@ -26,7 +27,7 @@ from edgespec.server.embeddings import EmbeddingsEndpoint, EmbeddingsRequest
 from edgespec.server.endpoint import JsonEndpoint, Served, TextEndpoint
 from edgespec.server.infill import InfillRequest, InfillWriter
 from edgespec.server.markdown import RenderEndpoint, RenderRequest
-from edgespec.server.refusals import require_model
+from edgespec.server.models import Models, ServedModel
 from edgespec.server.requests import Asked, ChatRequest, CompletionRequest
 from edgespec.server.response_output import ResponsesWriter
 from edgespec.server.response_requests import ResponsesRequest
@@ -46,12 +47,12 @@ TEXT_ROUTES: Mapping[str, TextRoute] = {
 }
 """The routes of OpenAI's API that make texts."""
 
-CAPABILITIES: Mapping[str, Callable[[LLM], bool]] = {
-    "completion": lambda llm: True,
-    "chat": lambda llm: llm.tokenizer.has_chat_template,
-    "infill": lambda llm: InfillFormat.known(llm.tokenizer),
-    "tools": lambda llm: call_form(llm.tokenizer.chat_source) is not None,
-    "reasoning": lambda llm: thinking_form(llm.tokenizer.chat_source) is not None,
+CAPABILITIES: Mapping[str, Callable[[Tokenizer], bool]] = {
+    "completion": lambda tokenizer: True,
+    "chat": lambda tokenizer: tokenizer.has_chat_template,
+    "infill": InfillFormat.known,
+    "tools": lambda tokenizer: call_form(tokenizer.chat_source) is not None,
+    "reasoning": lambda tokenizer: thinking_form(tokenizer.chat_source) is not None,
 }
 """What a model that makes texts may be able to do, by the name that clients see."""
 
@@ -69,26 +70,31 @@ _PAGE_HEADERS = {
 }
 
 
-def capabilities(llm: LLM) -> list[str]:
+def capabilities(model: ServedModel) -> list[str]:
     """Returns what a model can do: those of `CAPABILITIES`, or `embedding` alone."""
-    if llm.bundle.target.embedding is not None:
+    if model.bundle.target.embedding is not None:
         return ["embedding"]
-    return [name for name, holds in CAPABILITIES.items() if holds(llm)]
+    return [name for name, holds in CAPABILITIES.items() if holds(model.tokenizer)]
 
 
 def openai_routes(served: Served) -> list[Route]:
     """Returns the routes of OpenAI's API, and of llama-server's."""
-    models, tokens = _Models(served), _Tokens(served.service.llm)
+    models = _Listed(served.service.models)
+    tokens = {each.name: _Tokens(each.tokenizer) for each in models.all.served}
     texts = {**TEXT_ROUTES, "/infill": TextRoute(InfillRequest, InfillWriter)}
     made = {
         **{path: TextEndpoint(served, *route) for path, route in texts.items()},
         "/v1/embeddings": EmbeddingsEndpoint(served, EmbeddingsRequest),
-        "/tokenize": JsonEndpoint(served, TokenizeRequest, tokens.tokenized),
-        "/detokenize": JsonEndpoint(served, DetokenizeRequest, tokens.detokenized),
+        "/tokenize": JsonEndpoint(
+            served, TokenizeRequest, lambda body, model: tokens[model.name].tokenized(body)
+        ),
+        "/detokenize": JsonEndpoint(
+            served, DetokenizeRequest, lambda body, model: tokens[model.name].detokenized(body)
+        ),
         "/render": RenderEndpoint(served, RenderRequest),
     }
     return [
-        *(Route(path, models.all) for path in ("/v1/models", "/v1/models/")),
+        *(Route(path, models.list) for path in ("/v1/models", "/v1/models/")),
         Route("/v1/models/{model:path}", models.one),
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in made.items()),
     ]
@@ -109,33 +115,39 @@ def page_route() -> Route:
     return Route("/", get)
 
 
-class _Models:
-    """`GET /v1/models`: what is served, and what it can do."""
+class _Listed:
+    """`GET /v1/models`: what is served, whether it is loaded, and what it can do."""
 
-    def __init__(self, served: Served) -> None:
-        llm, able = served.service.llm, capabilities(served.service.llm)
-        self._facts: Json = {
-            "id": served.model,
+    def __init__(self, models: Models) -> None:
+        self.all, self._created = models, int(time.time())
+        self._able = {each.name: capabilities(each) for each in models.served}
+
+    async def list(self, _request: Request) -> Response:
+        data = list(map(self._facts, self.all.served))
+        return JSONResponse({"object": "list", "data": data})
+
+    async def one(self, request: Request) -> Response:
+        return JSONResponse(self._facts(self.all.find(request.path_params["model"])))
+
+    def _facts(self, model: ServedModel) -> Json:
+        able, length = self._able[model.name], model.plan.context
+        sampling = conversational(model.bundle.manifest.sampling)
+        return {
+            "id": model.name,
             "object": "model",
-            "created": int(time.time()),
+            "created": self._created,
             "owned_by": "edgespec",
-            # By the names of OpenRouter and of vLLM, which clients look for.
-            "context_length": llm.context_length,
-            "max_model_len": llm.context_length,
+            # By the names of OpenRouter, of vLLM and of llama-server, which clients look for.
+            "context_length": length,
+            "max_model_len": length,
+            "status": {"value": self.all.status(model)},
             "capabilities": able,
             "edgespec": {
                 "chat": "chat" in able,
-                "draft": NO_DRAFT if "embedding" in able else llm.draft,
-                **({} if "embedding" in able else {"sampling": llm.sampling}),
+                "draft": NO_DRAFT if "embedding" in able else model.options.draft,
+                **({} if "embedding" in able else {"sampling": sampling}),
             },
         }
-
-    async def all(self, _request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [self._facts]})
-
-    async def one(self, request: Request) -> Response:
-        require_model(request.path_params["model"], self._facts["id"])
-        return JSONResponse(self._facts)
 
 
 class TokenizeRequest(Fields):
@@ -159,8 +171,8 @@ class DetokenizeRequest(Fields):
 class _Tokens:
     """A text in the model's tokens, and back."""
 
-    def __init__(self, llm: LLM) -> None:
-        self._tokenizer = llm.tokenizer
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
 
     def tokenized(self, body: TokenizeRequest) -> Json:
         tokenizer = self._tokenizer

@@ -141,7 +141,7 @@ class Server(uvicorn.Server):
     the process within 2 s, whatever its threads do; `settle` lets it live if they do nothing.
 
     Args:
-        served: model, its name and limits.
+        served: models and limits.
         api_key: API key that clients must send; None if they need none.
         sock: socket from `listen`.
         ready: function to call when the server accepts requests.

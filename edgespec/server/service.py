@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.streaming import CallPiece
 from edgespec.server.metrics import Metrics
+from edgespec.server.models import Claim, Models, ServedModel
 from edgespec.server.refusals import RequestError, shutting_down
 from edgespec.system.machine import release_memory
 from edgespec.system.waiting import NOBODY_WAITS
@@ -98,18 +100,18 @@ class TextService:
     All methods belong to one event loop. The engine lets a text begin when memory has room for it.
 
     Args:
-        llm: model to use.
+        models: models to use.
         parallel: number of requests at once.
         limit: maximum number of waiting requests.
 
     Attributes:
-        llm: model in use.
+        models: see above.
         metrics: metrics of the server.
     """
 
-    def __init__(self, llm: LLM, parallel: int, limit: int) -> None:
-        self.llm = llm
-        self.metrics = Metrics(lambda: self.running, lambda: self.waiting)
+    def __init__(self, models: Models, parallel: int, limit: int) -> None:
+        self.models = models
+        self.metrics = Metrics(models, lambda: self.running, lambda: self.waiting)
         self._parallel, self._limit = parallel, limit
         self._threads = ThreadPoolExecutor(parallel, "edgespec-text")
         self._asides = ThreadPoolExecutor(_ASIDE, "edgespec-aside")
@@ -118,7 +120,7 @@ class TextService:
         self._started: set[Future[Any]] = set()
         self._requests = 0
         self._jobs: dict[Future[Any], Callable[[], None]] = {}  # and what ends them early
-        self._conversations = _Conversations()
+        self._conversations = defaultdict[str, _Conversations](_Conversations)  # by model
         self._closed = False
 
     @property
@@ -134,11 +136,12 @@ class TextService:
     @property
     def busy(self) -> bool:
         """Whether threads still work, perhaps for requests that nobody waits for any more."""
-        return bool(self._started)
+        return bool(self._started) or self.models.busy
 
     def close(self) -> None:
         """Ends texts after their current round, and refuses waiting and further requests."""
         self._closed = True
+        self.models.stop()
         for waiting in self._awaited:
             waiting.cancel()
         for threads in (self._asides, self._large):
@@ -190,11 +193,11 @@ class TextService:
         self._note(job)
         waiting = asyncio.wrap_future(job)
         waiting.add_done_callback(lambda _: gone.set())
-        self._awaited.add(waiting)
-        waiting.add_done_callback(self._awaited.discard)
         return waiting
 
     async def _made(self, waiting: asyncio.Future[Made]) -> Made:
+        self._awaited.add(waiting)
+        waiting.add_done_callback(self._awaited.discard)
         try:
             return await waiting
         except asyncio.CancelledError:
@@ -207,7 +210,11 @@ class TextService:
         job.add_done_callback(self._started.discard)
 
     async def texts(
-        self, begin: Callable[[], Sequence[GenerationStream]], show: Show, key: str | None = None
+        self,
+        model: ServedModel,
+        begin: Callable[[LLM], Sequence[GenerationStream]],
+        show: Show,
+        key: str | None = None,
     ) -> list[GenerationResult]:
         """Generates the texts of one request, one after the other, when it is its turn.
 
@@ -215,6 +222,7 @@ class TextService:
         made, so that a slow client does not make others wait.
 
         Args:
+            model: the model, which is loaded if need be.
             begin: function that checks the request and creates the streams; called on a thread.
             show: called when the request was accepted, with the parts as they come, and now and
                 then while there are none.
@@ -223,15 +231,17 @@ class TextService:
 
         Raises:
             EdgespecError: if `begin` or a text fails.
-            RequestError: if too many requests wait, or the server shuts down, also during a text.
+            RequestError: if too many requests wait, the model cannot be loaded, or the server shuts
+                down, also during a text.
         """
+        conversations = self._conversations[model.name]
         asked, loop = time.perf_counter(), asyncio.get_running_loop()
         parts = asyncio.Queue[Part | None]()
 
         def read(choice: int, stream: GenerationStream) -> GenerationResult:
             waited = time.perf_counter() - asked
             tokens_sent = rounds_sent = 0
-            own = self._conversations.own(stream.prompt)
+            own = conversations.own(stream.prompt)
             with closing(stream):
                 for piece in stream.pieces():
                     logprobs = tuple(stream.logprobs[tokens_sent:])
@@ -243,12 +253,12 @@ class TextService:
             result = stream.result
             if key is None:
                 result = replace(result, reused=min(result.reused, own))
-                self._conversations.note(stream.prompt, [*stream.prompt, *result.tokens])
-            self.metrics.finished(result, waited)
+                conversations.note(stream.prompt, [*stream.prompt, *result.tokens])
+            self.metrics.finished(model.name, result, waited)
             return result
 
-        with self._place() as leave:
-            streams = await self._begin(begin, show)
+        with self._place() as leave, self.models.claim(model) as claim:
+            streams = await self._begin(claim, begin, show)
             for stream in streams:
                 stream.share_by(key or "")
 
@@ -261,6 +271,7 @@ class TextService:
 
             def ended() -> None:
                 leave()
+                self.models.end(claim)
                 parts.put_nowait(None)
 
             job = self._submit(
@@ -275,7 +286,7 @@ class TextService:
                 rounds = rounds_made()
                 await self._stop(job)
                 if job.cancelled():
-                    self.metrics.unbegun()
+                    self.metrics.unbegun(model.name)
                 else:
                     self.metrics.abandoned(rounds_made() - rounds)
                 raise
@@ -287,26 +298,35 @@ class TextService:
         return results
 
     async def _begin(
-        self, begin: Callable[[], Sequence[GenerationStream]], show: Show
+        self, claim: Claim, begin: Callable[[LLM], Sequence[GenerationStream]], show: Show
     ) -> Sequence[GenerationStream]:
         """Creates the streams of a request."""
-        beginning, patience = self._begun_aside(begin), _FIRST_SIGN
+        beginning, patience = asyncio.ensure_future(self._begun(claim, begin)), _FIRST_SIGN
         try:
             while not (await asyncio.wait([beginning], timeout=patience))[0]:
                 await show(None)
                 patience = _SIGNS
-            return await self._made(beginning)
+            return beginning.result()
         except asyncio.CancelledError:  # the client has disconnected
             beginning.cancel()
-            self.metrics.unbegun()
+            self.metrics.unbegun(claim.model.name)
             raise
 
+    async def _begun(self, claim: Claim, begin: Callable[[LLM], Begun]) -> Begun:
+        """Begins a request, once its model is loaded."""
+        llm = await self._made(claim.loaded)
+        return await self.aside(partial(begin, llm))
+
     async def in_turn(
-        self, begin: Callable[[], Begun], make: Callable[[Begun, Callable[[], None]], Made]
+        self,
+        model: ServedModel,
+        begin: Callable[[LLM], Begun],
+        make: Callable[[Begun, Callable[[], None]], Made],
     ) -> Made:
         """Does work for a request that is no text, when it is its turn.
 
         Args:
+            model: the model, which is loaded if need be.
             begin: function that checks the request; called on a thread.
             make: function that does the work with what `begin` returned; called on a thread. It
                 calls its second argument often, which ends it if nobody waits for it any more.
@@ -321,8 +341,8 @@ class TextService:
             if gone.is_set():
                 raise shutting_down()
 
-        with self._place():
-            begun = await self.aside(begin)
+        with self._place(), self.models.claim(model) as claim:
+            begun = await self._begun(claim, begin)
             job = self._submit(lambda: make(begun, check), gone.set)
             try:
                 await asyncio.wait([asyncio.wrap_future(job)])

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-import tokenizers
-
-from edgespec.errors import CheckpointError, caught_panics
+from edgespec.bundle.tokenizers import parsed
+from edgespec.errors import CheckpointError
 from edgespec.models.fields import Fields
 
 
@@ -141,8 +140,7 @@ def _is_written(checkpoint: HasTokenizer, token: str) -> bool:
 def _read_tokens(path: Path, text: str) -> dict[str, int]:
     """Reads the tokens with the library that the runtime uses, so that bundles can be loaded."""
     try:
-        with caught_panics():
-            return tokenizers.Tokenizer.from_str(text).get_vocab()
+        return parsed(text).get_vocab()
     except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(
             f"{path} is not a tokenizer that can be used ({error}): download it again"

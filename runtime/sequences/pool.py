@@ -102,6 +102,11 @@ class Pool:
         """Number of slots that are in use."""
         return self.capacity - len(self._free)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the arrays."""
+        return self.capacity * _slot_bytes(self._parts)
+
     def take(self, count: int) -> list[int]:
         """Returns free slots, each with one reference; the pool grows if there are too few.
 
@@ -220,14 +225,18 @@ class KVPool(Pool):
     @staticmethod
     def slot_bytes(shapes: ListLike[PoolShape], kv: str | Mapping[int, str]) -> int:
         """Returns the bytes of a slot in all layers."""
-        sizes = _parts(shapes, kv).values()
-        return sum(prod(heads + width) * np.dtype(kind).itemsize for heads, width, kind in sizes)
+        return _slot_bytes(_parts(shapes, kv))
 
     def free(self, slots: ListLike[int]) -> None:
         """See `Pool`; of rows that no sequence has taken, drops what recurrent layers hold, too."""
         if self.recurrent is not None:
             self.recurrent.drop(slots)
         super().free(slots)
+
+
+def _slot_bytes(parts: Parts) -> int:
+    sizes = parts.values()
+    return sum(prod(heads + width) * np.dtype(kind).itemsize for heads, width, kind in sizes)
 
 
 def _parts(shapes: ListLike[PoolShape], kv: str | Mapping[int, str]) -> Parts:

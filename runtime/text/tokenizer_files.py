@@ -11,6 +11,7 @@ from typing import Any
 
 import tokenizers
 
+from edgespec.bundle.tokenizers import parsed
 from edgespec.errors import BundleError, caught_panics
 
 CHAT_TEMPLATE = "chat_template.jinja"
@@ -86,7 +87,7 @@ def parsed_backend(text: str, path: Path) -> tokenizers.Tokenizer:
     try:
         with caught_panics():
             # Read by us, because the library cannot open paths that are not UTF-8.
-            backend = tokenizers.Tokenizer.from_str(text)
+            backend = parsed(text)
             backend.no_truncation()
             backend.no_padding()
             _try(backend)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sysconfig
+from pathlib import Path
 
 import pytest
 from commandline import fails
@@ -96,3 +99,18 @@ def test_faults_are_an_exit_code_and_a_warning(cli, monkeypatch):
 )
 def test_what_is_refused(cli, words, parts):
     fails(cli("bench", *words), *parts)
+
+
+def test_the_installed_command_minds_no_file_where_it_is_called(pairs, tmp_path):
+    """As a user runs it, in a process of its own, beside a file named like a standard module."""
+    (tmp_path / "types.py").write_text("raise SystemExit('this is no module of Python')\n")
+    (tmp_path / "prompts.txt").write_text("def f(x):\n")
+    command = [Path(sysconfig.get_path("scripts"), "edgespec"), "bench", pairs.pair("llama").path]
+    words = ["--prompts", "prompts.txt", "--draft", "none,model", "--json", *WORDS[2:6]]
+    run = subprocess.run(
+        [*command, *words, "--threads=1", "--bits=4"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (run.returncode, run.stderr) == (0, "")
+    facts = json.loads(run.stdout)
+    assert [line["equal_to_plain"] for line in facts["settings"]] == ["yes", "yes"]

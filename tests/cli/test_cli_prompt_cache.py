@@ -65,16 +65,16 @@ def test_what_is_wrong_is_told(cli, tmp_path, command):
 
 
 def test_serve_takes_both_options(cli, monkeypatch, tmp_path):
-    seen = {}
+    seen = []
 
-    def load(_, bundle, **options):
-        seen.update(options)
+    def load(_bundle, options, *_):
+        seen.append((options.prompt_cache, options.prompt_cache_size))
         raise InputError("that is enough")
 
-    monkeypatch.setattr(LLM, "__init__", load)
+    monkeypatch.setattr(LLM, "of", load)
     options = ["--prompt-cache", tmp_path, "--prompt-cache-size=3GiB"]
     fails(cli("serve", "--port=0", *options), "that is enough")
-    assert (seen["prompt_cache"], seen["prompt_cache_size"]) == (str(tmp_path), 3 << 30)
+    assert seen == [(str(tmp_path), 3 << 30)]
 
 
 def test_a_server_goes_on_where_the_last_one_ended(tmp_path):

@@ -92,7 +92,7 @@ def test_too_long_a_conversation_is_known_as_such(running, responses):
 
 
 def test_a_wrong_name_is_known_as_such(running):
-    with pytest.raises(openai.NotFoundError, match="there is no model"):
+    with pytest.raises(openai.NotFoundError, match="not found: use"):
         model(running, model="gpt-x").invoke("hello")
 
 

@@ -85,7 +85,7 @@ def test_a_response_whole_and_streamed(running, plain):
 def test_its_kinds_of_errors(running):
     with pytest.raises(litellm.ContextWindowExceededError):
         litellm.completion(messages=[{"role": "user", "content": "a b" * 1000}], **asked(running))
-    with pytest.raises(litellm.NotFoundError, match="there is no model"):
+    with pytest.raises(litellm.NotFoundError, match="not found: use"):
         litellm.completion(messages=MESSAGES, **{**asked(running), "model": "openai/gpt-x"})
     with pytest.raises(litellm.BadRequestError, match="top_p is 3"):
         litellm.completion(messages=MESSAGES, **asked(running, top_p=3))

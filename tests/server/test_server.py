@@ -208,7 +208,8 @@ def test_concurrent_clients_get_their_own_answers(client, plain):
 
 
 def test_a_special_token_takes_nothing_from_what_was_drafted(plain):
-    answer = CompletionAnswer(CompletionRequest(prompt=PROMPT), Origin.of(plain, MODEL))
+    origin = Origin.of(MODEL, plain.bundle, plain.tokenizer)
+    answer = CompletionAnswer(CompletionRequest(prompt=PROMPT), origin)
     word, end = plain.tokenizer.encode("def")[-1], min(plain.tokenizer.special_ids)
     text = plain.tokenizer.decode([word])
 

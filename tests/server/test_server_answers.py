@@ -17,6 +17,7 @@ from edgespec.runtime.text.streaming import TextEnd
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.answers import ChatAnswer, CompletionAnswer, Origin, TokenTexts
 from edgespec.server.metrics import Metrics
+from edgespec.server.models import Models
 from edgespec.server.requests import ChatRequest, CompletionRequest, StreamOptions
 from edgespec.server.service import Part
 
@@ -198,13 +199,13 @@ def test_of_a_part_that_is_shorter_than_the_targets_own_token_nothing_was_drafte
 
 
 def test_times_are_counted_in_seconds_with_the_waiting_and_of_tokens_that_there_are():
-    metrics = Metrics(lambda: 0, lambda: 0)
+    metrics = Metrics(Models([]), lambda: 0, lambda: 0)
     text = replace(made("the end"), ttft_ms=500.0, tpot_ms=20.0)
     for tokens in (4, 1, 0):
-        metrics.finished(replace(text, new_tokens=tokens), 2.0)
+        metrics.finished("tiny", replace(text, new_tokens=tokens), 2.0)
     lines = metrics.text().decode().splitlines()
     numbers = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     for name, count, total in (("to_first", 2, 5.0), ("per_output", 1, 0.02)):
         assert float(numbers[f"edgespec_time_{name}_token_seconds_count"]) == count
         assert float(numbers[f"edgespec_time_{name}_token_seconds_sum"]) == pytest.approx(total)
-    assert float(numbers["edgespec_reused_total"]) == 3 * 4
+    assert float(numbers['edgespec_reused_total{model="tiny"}']) == 3 * 4

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 import httpx
 import pytest
 from commandline import FAST
-from servers import MODEL, PROMPT, refused, serving, started, until
+from servers import MODEL, PROMPT, one_model, refused, serving, started, until
 
 from edgespec.api.llm import inside
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -95,7 +95,8 @@ def test_choices_are_prepared_once(running, monkeypatch):
 
 def test_what_waits_to_be_prepared_is_counted_and_leaves_with_its_client(plain):
     """And a shutdown does not wait for it."""
-    service, begun, release = TextService(plain, 1, 3), threading.Event(), threading.Event()
+    service = TextService(one_model(plain), 1, 3)
+    begun, release = threading.Event(), threading.Event()
 
     def work():
         begun.set()

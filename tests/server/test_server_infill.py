@@ -218,7 +218,7 @@ def test_fields_that_are_not_known_are_passed_over(running, plain):
         ({"repeat_penalty": 0}, "repeat_penalty is 0"),
         ({"logit_bias": [[5, "no"]]}, "logit_bias.0.1 is 'no'"),
         ({"lora": [{"id": 0, "scale": 0.5}]}, "lora is"),
-        ({"model": "other"}, "there is no model of that name"),
+        ({"model": "other"}, "model 'other' not found"),
     ],
     ids=str,
 )

@@ -17,7 +17,7 @@ import httpx
 import openai
 import pytest
 from commandline import FAST, fails
-from servers import MODEL, PROMPT, serving, started, until
+from servers import MODEL, PROMPT, one_model, serving, started, until
 
 from edgespec.api.llm import inside
 from edgespec.server.service import TextService
@@ -57,7 +57,7 @@ def test_more_than_may_wait_are_told_to_come_later(plain, expected):
 
 
 def test_who_asks_first_is_served_first(plain):
-    service, made = TextService(plain, 2, 9), []
+    service, made = TextService(one_model(plain), 2, 9), []
 
     async def drop(_part):
         pass
@@ -65,7 +65,7 @@ def test_who_asks_first_is_served_first(plain):
     async def ask(number):
         begin = partial(plain.stream, PROMPT, max_new_tokens=8 * (number + 1))
         try:
-            await service.texts(lambda: [begin()], drop)
+            await service.texts(service.models.find(None), lambda _: [begin()], drop)
         finally:
             made.append(number)
 
@@ -108,10 +108,10 @@ def test_a_short_text_beside_a_long_one_does_not_wait_for_it(plain, expected):
 
 def test_a_client_that_reads_nothing_keeps_nobody_waiting(plain, expected):
     """Its text is made, and what it was not shown yet waits for it alone."""
-    service = TextService(plain, 1, 1)
+    service = TextService(one_model(plain), 1, 1)
 
-    def begin():
-        return [plain.stream(PROMPT, max_new_tokens=8)]
+    def begin(llm):
+        return [llm.stream(PROMPT, max_new_tokens=8)]
 
     async def read_nothing(_part):
         await asyncio.Event().wait()
@@ -120,8 +120,9 @@ def test_a_client_that_reads_nothing_keeps_nobody_waiting(plain, expected):
         pass
 
     async def work():
-        idle = asyncio.create_task(service.texts(begin, read_nothing))
-        [result] = await asyncio.wait_for(service.texts(begin, read), 30)
+        model = service.models.find(None)
+        idle = asyncio.create_task(service.texts(model, begin, read_nothing))
+        [result] = await asyncio.wait_for(service.texts(model, begin, read), 30)
         assert not idle.done()
         idle.cancel()
         await asyncio.wait([idle])
@@ -174,16 +175,16 @@ def test_a_client_that_goes_before_the_first_token_leaves_nothing(plain, expecte
 
 
 def test_a_client_that_goes_while_its_request_is_checked_is_counted(plain):
-    service = TextService(plain, 1, 1)
+    service = TextService(one_model(plain), 1, 1)
     checking, checked = threading.Event(), threading.Event()
 
-    def begin():
+    def begin(llm):
         checking.set()
         assert checked.wait(30)
-        return [plain.stream(PROMPT, max_new_tokens=8)]
+        return [llm.stream(PROMPT, max_new_tokens=8)]
 
     async def work():
-        task = asyncio.create_task(service.texts(begin, None))
+        task = asyncio.create_task(service.texts(service.models.find(None), begin, None))
         await asyncio.to_thread(checking.wait, 30)
         task.cancel()
         await asyncio.wait([task])
@@ -191,7 +192,8 @@ def test_a_client_that_goes_while_its_request_is_checked_is_counted(plain):
 
     asyncio.run(work())
     assert service.running == 0
-    assert b'edgespec_texts_total{finish_reason="cancelled"} 1.0' in service.metrics.text()
+    counted = b'edgespec_texts_total{finish_reason="cancelled",model="tiny"} 1.0'
+    assert counted in service.metrics.text()
 
 
 def connect(running, body):
@@ -283,14 +285,12 @@ def test_a_signal_ends_the_command_with_0(start, served_bundle, expected, ending
 
 def test_a_key_from_the_environment(start, served_bundle):
     process = start(
-        "serve", served_bundle, "--port=0", "--model-name=mine", *FAST, "--draft=none",
-        EDGESPEC_API_KEY="secret",
-    )  # fmt: skip
+        "serve", served_bundle, "--port=0", *FAST, "--draft=none", EDGESPEC_API_KEY="secret"
+    )
     name, url = started(process)
-    assert name == "mine"
     assert httpx.get(f"{url}/v1/models").status_code == 401
     headers = {"authorization": "Bearer secret"}
-    assert httpx.get(f"{url}/v1/models", headers=headers).json()["data"][0]["id"] == "mine"
+    assert httpx.get(f"{url}/v1/models", headers=headers).json()["data"][0]["id"] == name
 
 
 def test_texts_are_made_at_once_without_being_asked_to(start, served_bundle):

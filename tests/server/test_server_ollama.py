@@ -253,7 +253,7 @@ def test_a_model_may_be_named_with_its_tag(running):
 @pytest.mark.parametrize("name", ["other", f"{MODEL}:7b", f"x/{MODEL}"])
 def test_another_model_is_not_found(running, path, name):
     body = {"model": name, "prompt": "x", "messages": [USER]}
-    refused(running.post(body, path), 404, f"model '{name}' not found", f"'{MODEL}:latest'")
+    refused(running.post(body, path), 404, f"model '{name}' not found", f"use '{MODEL}'")
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_what_is_wrong_in_a_prompt_is_named(running, fields, reason):
 def test_bodies_that_are_none(running):
     refused(running.post(b"{", "/api/chat"), 400, "the body is not UTF-8 JSON")
     refused(running.post(b"[]", "/api/generate"), 400, "the body is []")
-    refused(running.post({}, "/api/show"), 404, "model None not found")
+    refused(running.post({}, "/api/show"), 400, "model is missing")
     refused(running.post(b" " * 100_001, "/api/show"), 413, "100000 bytes")
     refused(httpx.get(f"{running.url}/api/nothing"), 404, "this route does not exist")
     refused(httpx.get(f"{running.url}/api/chat"), 405, "does not support the method")

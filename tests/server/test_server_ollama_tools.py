@@ -110,7 +110,8 @@ def test_calls_come_whole(llm):
     made = llm.generate("x", max_new_tokens=2)
     calls = (ToolCall("a1", "get_weather", '{"city": "Rome"}'), ToolCall("b2", "clock", "{}"))
     result = replace(made, text="Well.", finish_reason="tool_calls", tool_calls=calls)
-    answer = OllamaChatAnswer(OllamaChatRequest(model=MODEL), Origin.of(llm, MODEL))
+    origin = Origin.of(MODEL, llm.bundle, llm.tokenizer)
+    answer = OllamaChatAnswer(OllamaChatRequest(model=MODEL), origin)
     assert answer.part(Part("", (), (), calls=(CallPiece(0, "{"),))) == []
     expected = [
         {

@@ -244,9 +244,9 @@ def test_of_several_faults_one_is_told_with_what_is_wrong_with_it_alone(running,
 
 def test_the_client_sees_its_own_kinds_of_errors(running):
     client = running.client()
-    with pytest.raises(openai.NotFoundError, match="there is no model"):
+    with pytest.raises(openai.NotFoundError, match="not found: use"):
         client.completions.create(model="gpt-5", prompt="a")
-    with pytest.raises(openai.NotFoundError, match="there is no model") as caught:
+    with pytest.raises(openai.NotFoundError, match="not found: use") as caught:
         client.models.retrieve("meta/gpt-5")
     assert caught.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError, match="max_tokens is 0") as caught:

@@ -132,7 +132,7 @@ def test_what_is_wrong_is_told_as_everywhere(client, running):
     with pytest.raises(openai.BadRequestError, match="send the whole conversation") as caught:
         client.responses.create(**GREEDY, previous_response_id="resp_1")
     assert caught.value.param == "previous_response_id"
-    with pytest.raises(openai.NotFoundError, match="there is no model"):
+    with pytest.raises(openai.NotFoundError, match="not found: use"):
         client.responses.create(**{**GREEDY, "model": "gpt-5"})
     for stream in (False, True):
         long = {**GREEDY, "input": "a b" * 1000, "stream": stream}

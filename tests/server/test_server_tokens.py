@@ -83,7 +83,7 @@ def test_what_is_refused(running, path, body, reason):
 
 def test_another_model_is_not_there(running):
     for path, body in (("/tokenize", {"content": "x"}), ("/detokenize", {"tokens": []})):
-        refused(running.post({**body, "model": "other"}, path), 404, "no model of that name")
+        refused(running.post({**body, "model": "other"}, path), 404, "model 'other' not found")
         assert running.post({**body, "model": MODEL}, path).status_code == 200
 
 

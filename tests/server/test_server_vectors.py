@@ -177,7 +177,7 @@ def test_so_is_who_asks_as_ollamas_clients_do(running):
         ({"input": "a", "dimensions": 10**1000}, 400, "dimensions is 1000"),
         ({"input": "a", "prompt_name": "poem"}, 400, "prompt_name is 'poem'"),
         ({"input": "a", "encoding_format": "int8"}, 400, "encoding_format is 'int8'"),
-        ({"input": "a", "model": "other"}, 404, "there is no model"),
+        ({"input": "a", "model": "other"}, 404, "not found: use"),
     ],
     ids=lambda each: f"{each!r:.40}",
 )
@@ -248,7 +248,7 @@ def test_the_client_is_told_that_there_are_none(texts, given):
         ({"input": ["a", ""]}, 400, "at least 1 character"),
         ({"input": "a", "dimensions": 0}, 400, "dimensions is 0"),
         ({"input": "a", "pooling": "mean"}, 400, "pooling is not supported"),
-        ({"input": "a", "model": "text-embedding-3-small"}, 404, "there is no model"),
+        ({"input": "a", "model": "text-embedding-3-small"}, 404, "not found: use"),
     ],
     ids=str,
 )

@@ -22,6 +22,7 @@ from edgespec import LLM
 from edgespec.api.llm import inside
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.server.endpoint import Served
+from edgespec.server.models import Models, ServedModel
 from edgespec.server.running import Server, listen
 from edgespec.server.service import TextService
 
@@ -75,22 +76,29 @@ class Running:
         return httpx.post(self.url + path, headers=headers, **content)
 
     def metrics(self) -> dict[str, float]:
-        """Returns the metrics by name and labels."""
+        """Returns the metrics by name and labels, but that of `MODEL`."""
         lines = httpx.get(f"{self.url}/metrics").text.splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        return {name: float(value) for name, value in pairs}
+        label = re.compile(rf',?model="{MODEL}"')
+        return {label.sub("", name).replace("{}", ""): float(value) for name, value in pairs}
+
+
+def one_model(llm: LLM) -> Models:
+    """Returns models of which there is one, loaded."""
+    return Models([ServedModel(MODEL, llm.bundle, llm.options, llm=llm)])
 
 
 @contextmanager
 def serving(
-    llm: LLM, *, parallel: int = 1, limit: int = 8, api_key: str | None = None,
+    served: LLM | Models, *, parallel: int = 1, limit: int = 8, api_key: str | None = None,
     host: str = "127.0.0.1", origins: Sequence[str] = (), hosts: Sequence[str] = (),
 ) -> Iterator[Running]:  # fmt: skip
-    """Run a server for a model."""
+    """Run a server for models, or for one that is loaded."""
     ready = threading.Event()
     with listen(host, 0) as sock:
-        service = TextService(llm, parallel, limit)
-        server = Server(Served(service, MODEL, 100_000), api_key, sock, ready.set, origins, hosts)
+        models = served if isinstance(served, Models) else one_model(served)
+        service = TextService(models, parallel, limit)
+        server = Server(Served(service, 100_000), api_key, sock, ready.set, origins, hosts)
         thread = threading.Thread(target=server.serve_here)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         thread.start()
@@ -138,6 +146,6 @@ def fail_later(monkeypatch: pytest.MonkeyPatch, llm: LLM) -> None:
 def started(process: subprocess.Popen[bytes]) -> tuple[str, str]:
     """Returns the name and the address that a server says it has, once it does."""
     for line in process.stderr:
-        if found := re.search(rb"(\S+) is served on (http://\S+):", line):
+        if found := re.search(rb"(\S+) (?:is|are) served on (http://\S+):", line):
             return found[1].decode(), found[2].decode()
     raise AssertionError("it did not start")

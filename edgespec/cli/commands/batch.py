@@ -13,13 +13,15 @@ from edgespec.api.loading import LoadOptions
 from edgespec.cli import ERRORS_IN_LINES, INTERRUPTED
 from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.interrupts import noted_interrupts
-from edgespec.cli.models import add_model_name, chosen
+from edgespec.cli.models import chosen
+from edgespec.cli.parsing import Rare
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 
 if TYPE_CHECKING:
     from edgespec.batch.files import Journal
     from edgespec.batch.running import Batch
+    from edgespec.bundle import Bundle
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +38,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--restart", action="store_true",
         help="delete the answers of an earlier start, and replace the output if it exists",
     )  # fmt: skip
-    add_model_name(parser)
+    parser.add_argument(
+        "--model-name", metavar="NAME",
+        help=Rare("name of the model in requests and answers (default: its folder's)"),
+    )  # fmt: skip
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--parallel", type=int, default=TEXTS_AT_ONCE, metavar="N",
@@ -70,26 +75,26 @@ def execute(arguments: argparse.Namespace) -> int:
         elif (failed := batch.failures()) is not None:
             batch.forget()  # the last start may have ended just before it did
             return _summary(batch, failed, "were there already")
-        return _answer(bundle.path, batch, batch.journal(), arguments)
+        return _answer(bundle, batch, batch.journal(), arguments)
 
 
 def _answer(
-    folder: Path, batch: Batch, journal: Journal | None, arguments: argparse.Namespace
+    bundle: Bundle, batch: Batch, journal: Journal | None, arguments: argparse.Namespace
 ) -> int:
     from edgespec.api.llm import LLM
-    from edgespec.api.models import sessions_with_room
+    from edgespec.api.models import with_sessions
     from edgespec.batch.running import require_same
     from edgespec.cli.progress import texts_bar
 
     options = given(arguments, LoadOptions)
     if journal is not None and options["context"] is None:
         options["context"] = journal.start.context  # free memory may be another by now
-    options["sessions"] = arguments.sessions or sessions_with_room(
-        folder, options, arguments.parallel
-    )
+    if arguments.sessions is None:
+        one = LoadOptions(**{**options, "sessions": 1})
+        options["sessions"] = with_sessions(bundle, one, arguments.parallel).sessions
     total, texts = len(batch.requests.lines), TextsAtOnce(arguments.parallel)
     with waiting("the model is loaded"):
-        loaded = LLM(folder, **options)
+        loaded = LLM(bundle.path, **options)
     with loaded as llm:
         if journal is None:
             journal = batch.begin(llm)

@@ -7,15 +7,29 @@ import logging
 import os
 import re
 import sys
+from typing import TYPE_CHECKING
 
 from edgespec.api.at_once import TEXTS_AT_ONCE
 from edgespec.api.loading import LoadOptions, parse_size
-from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
+from edgespec.cli.arguments import (
+    CACHES,
+    MACHINE,
+    MODEL_HELP,
+    add_options,
+    given,
+    require_least,
+)
 from edgespec.cli.interrupts import ignoring_termination
-from edgespec.cli.models import add_model_name, chosen, warm_up_aside
+from edgespec.cli.models import chosen, warm_up_aside
 from edgespec.cli.parsing import Rare
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.bundle import Bundle
+    from edgespec.server.models import ServedModel
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 _LONGEST_AT_ONCE = 4  # texts as long as the context that memory is planned for, if it has room
@@ -28,7 +42,17 @@ _log = logging.getLogger(__name__)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; those of the model have the API's defaults."""
-    add_model(parser)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument(
+        "--max-models", type=int, metavar="N",
+        help="number of models that are loaded at once; the one that was not used for longest "
+        "gives way to the next (default: as many as memory has room for)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--any-model",
+        action="store_true",
+        help="let the first model also answer requests for models of other names",
+    )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
@@ -55,7 +79,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "repeated"
         ),
     )  # fmt: skip
-    add_model_name(parser)
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--parallel", type=int, metavar="N",
@@ -85,52 +108,78 @@ def execute(arguments: argparse.Namespace) -> int:
     try:
         with waiting("the server starts"):
             from edgespec.server.endpoint import Served
+            from edgespec.server.models import Models
             from edgespec.server.running import Server, is_local, listen
             from edgespec.server.service import TextService
     except ModuleNotFoundError as error:
         raise InputError(
             f"the server needs the package {error.name}: {installing('serve')}"
         ) from error
-    from edgespec.api.llm import LLM
-    from edgespec.api.models import sessions_with_room
-    from edgespec.library.making import model_name
-
     with listen(arguments.host, arguments.port) as sock:
         if not is_local(sock) and arguments.api_key is None:
             _log.warning(
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
             )
-        folder = chosen(arguments)
-        options = given(arguments, LoadOptions)
-        parallel = arguments.parallel or TEXTS_AT_ONCE
-        options["sessions"] = arguments.sessions or sessions_with_room(
-            folder, options, arguments.parallel or _LONGEST_AT_ONCE
-        )
-        with waiting("the model is loaded"):
-            loaded = LLM(folder, **options)
-        with loaded as llm:
-            warm_up_aside(llm)
-            service = TextService(llm, parallel, arguments.queue)
-            name = arguments.model_name or model_name(llm.bundle)
-            served = Served(service, name, arguments.max_body)
-            url = f"http://{_host_and_port(sock.getsockname()[:2])}"
+        found = _bundles(arguments)
+        with waiting("the first model is loaded"):
+            served = _models(found, arguments)
+            models = Models(served, arguments.max_models, arguments.any_model)
+            warm_up_aside(models.load_first())
+        service = TextService(models, arguments.parallel or TEXTS_AT_ONCE, arguments.queue)
+        names = " and ".join(each.name for each in served)
+        url = f"http://{_host_and_port(sock.getsockname()[:2])}"
 
-            def ready() -> None:
-                print(f"{name} is served on {url}: Ctrl-C stops it", file=sys.stderr, flush=True)
+        def ready() -> None:
+            are = "is" if len(served) == 1 else "are"
+            print(f"{names} {are} served on {url}: Ctrl-C stops it", file=sys.stderr, flush=True)
 
-            key, origins, hosts = arguments.api_key, arguments.allow_origin, arguments.allow_host
-            server = Server(served, key, sock, ready, origins, hosts)
-            with ignoring_termination():
-                server.serve_here()
-            if llm.options.draft_memory is not None:
-                llm.save_draft_memory(llm.options.draft_memory)
+        key, origins, hosts = arguments.api_key, arguments.allow_origin, arguments.allow_host
+        server = Server(Served(service, arguments.max_body), key, sock, ready, origins, hosts)
+        with ignoring_termination():
+            server.serve_here()
+        models.close()
         server.settle()
     return 0
 
 
+def _bundles(arguments: argparse.Namespace) -> dict[str, Bundle]:
+    """Finds or makes the bundles of all models; returns them by the models' names."""
+    from edgespec import bundle as bundles
+    from edgespec.library.making import model_name
+
+    found: dict[str, Bundle] = {}
+    for model in arguments.models or [None]:
+        arguments.model = model
+        bundle = bundles.load(chosen(arguments))
+        name = model_name(bundle)
+        if name in found:
+            raise InputError(f"two models are called {name!r}: rename the folder of one")
+        found[name] = bundle
+    return found
+
+
+def _models(found: Mapping[str, Bundle], arguments: argparse.Namespace) -> list[ServedModel]:
+    from edgespec.server.models import ServedModel
+
+    most = None if arguments.sessions else arguments.parallel or _LONGEST_AT_ONCE
+    options = LoadOptions(**{**given(arguments, LoadOptions), "sessions": arguments.sessions or 1})
+    return [ServedModel(name, bundle, options, most) for name, bundle in found.items()]
+
+
 def _check(arguments: argparse.Namespace) -> None:
     """Checks the options before a large model is loaded."""
-    require_least(arguments, parallel=1, queue=0, sessions=1)
+    require_least(arguments, parallel=1, queue=0, sessions=1, max_models=1)
+    if len(arguments.models) > 1:
+        single = {
+            "--draft": LoadOptions(draft=arguments.draft).draft_model,
+            "draft_memory": getattr(arguments, "draft_memory", None),
+        }
+        for name, value in single.items():
+            if value is not None:
+                raise InputError(
+                    f"{name} is {str(value)!r}, and there are {len(arguments.models)} models: give "
+                    "it with one model alone"
+                )
     if arguments.port not in _PORTS:
         raise InputError(f"--port is {arguments.port}: give a number up to {_PORTS[-1]}")
     for origin in arguments.allow_origin:

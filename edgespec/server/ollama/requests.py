@@ -1,7 +1,7 @@
 """The request bodies of Ollama's API, and their translation to those of OpenAI's.
 
 Fields and defaults are those of https://docs.ollama.com/api. As with Ollama, unknown fields and
-options are ignored, and so are those about loading a model, which is loaded already.
+options are ignored, and so are those about loading a model, which the server decides.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ class OllamaGenerateRequest(OllamaTextRequest):
 class OllamaShowRequest(Noted):
     """`POST /api/show`; `name` is an older name of `model`."""
 
-    model: str | None = Field(None, validation_alias=AliasChoices("model", "name"))
+    model: Text = Field(validation_alias=AliasChoices("model", "name"))
 
 
 class OllamaEmbedRequest(Noted):

@@ -1,4 +1,4 @@
-"""The routes of Ollama's API: texts and vectors, and what it tells about the one model."""
+"""The routes of Ollama's API: texts and vectors, and what it tells about the models."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from starlette.routing import Route
 from starlette.types import Send
 
 import edgespec
+from edgespec.api.options import conversational
 from edgespec.bundle import MANIFEST
 from edgespec.runtime.plan import HOST
 from edgespec.server.bodies import Json
 from edgespec.server.embeddings import EmbeddingsEndpoint
 from edgespec.server.endpoint import JsonEndpoint, SendJson, Served, TextEndpoint
+from edgespec.server.models import ServedModel, tagged
 from edgespec.server.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer, written
 from edgespec.server.ollama.requests import (
     OllamaChatRequest,
@@ -25,7 +27,7 @@ from edgespec.server.ollama.requests import (
     OllamaGenerateRequest,
     OllamaShowRequest,
 )
-from edgespec.server.refusals import RequestError, shown
+from edgespec.server.refusals import RequestError
 from edgespec.server.routes import capabilities
 
 PREFIX = "/api/"
@@ -37,7 +39,6 @@ _NOT_HERE = {
     "pull": "POST", "push": "POST", "create": "POST", "copy": "POST", "delete": "DELETE",
 }  # fmt: skip
 _NEVER = "3000-01-01T00:00:00Z"
-_DEFAULT_TAG = "latest"
 _PENALTY = {"repetition_penalty": "repeat_penalty"}  # Ollama's name
 _CAPABILITIES = {
     "completion": "completion", "infill": "insert", "tools": "tools", "reasoning": "thinking",
@@ -46,26 +47,30 @@ _CAPABILITIES = {
 
 
 def routes(served: Served) -> list[Route]:
-    """Returns the routes for the model that is served."""
+    """Returns the routes for what is served."""
+    models = served.service.models
 
     async def tags(_request: Request) -> Response:
-        entry = {**_entry(served), "modified_at": _modified(served)}
-        return JSONResponse({"models": [entry]})
+        found = [
+            {**_entry(each), "modified_at": _modified(each), "status": models.status(each)}
+            for each in models.served
+        ]
+        return JSONResponse({"models": found})
 
     async def loaded(_request: Request) -> Response:
-        return JSONResponse({"models": [_running(served)]})
+        found = [_running(each) for each in models.served if each.llm is not None]
+        return JSONResponse({"models": found})
 
     async def version(_request: Request) -> Response:
         return JSONResponse({"version": _VERSION, "edgespec": edgespec.__version__})
 
-    lenient: Json = {"require": _require}
     generating, chatting = OllamaGenerateRequest, OllamaChatRequest
     made = {
-        "chat": _Texts(served, chatting, OllamaChatAnswer, **lenient),
-        "generate": _Texts(served, generating, OllamaGenerateAnswer, **lenient),
-        "embed": EmbeddingsEndpoint(served, OllamaEmbedRequest, **lenient),
-        "embeddings": EmbeddingsEndpoint(served, OllamaEmbeddingsRequest, **lenient),
-        "show": JsonEndpoint(served, OllamaShowRequest, lambda _: _described(served), **lenient),
+        "chat": _Texts(served, chatting, OllamaChatAnswer),
+        "generate": _Texts(served, generating, OllamaGenerateAnswer),
+        "embed": EmbeddingsEndpoint(served, OllamaEmbedRequest),
+        "embeddings": EmbeddingsEndpoint(served, OllamaEmbeddingsRequest),
+        "show": JsonEndpoint(served, OllamaShowRequest, lambda _, model: _described(model)),
     }
     return [
         *(Route(PREFIX + name, endpoint, methods=["POST"]) for name, endpoint in made.items()),
@@ -77,77 +82,67 @@ def routes(served: Served) -> list[Route]:
 
 
 class _Texts(TextEndpoint):
-    async def answer(self, body: Any, send_json: SendJson, send: Send) -> None:
-        if body.silent:
-            await send_json(self.writer(body).loaded)
+    async def answer(self, body: Any, model: ServedModel, send_json: SendJson, send: Send) -> None:
+        if body.silent:  # it only loads the model
+            await self.served.service.in_turn(model, lambda _: None, lambda *_: None)
+            await send_json(self.writer(body, model).loaded)
         else:
-            await super().answer(body, send_json, send)
+            await super().answer(body, model, send_json, send)
 
 
 async def _not_here(request: Request) -> Response:
     raise RequestError(
-        400, f"{request.scope['path']} is not supported: this server has one model, which it was "
-        "started with, and makes texts with it: /openapi.json lists all routes",
+        400, f"{request.scope['path']} is not supported: this server has the models that it was "
+        "started with: /openapi.json lists all routes",
         "unsupported",
     )  # fmt: skip
 
 
-def _require(name: str | None, served: str) -> None:
-    """Checks that a client asks for the model that is served, with or without its tag."""
-    if name is None or _tagged(name) != _tagged(served):
-        raise RequestError(
-            404, f"model {shown(name)} not found: use {_tagged(served)!r}", "model_not_found",
-            "model",
-        )  # fmt: skip
-
-
-def _running(served: Served) -> Json:
-    """Returns the model with the memory in bytes that is planned for it."""
-    llm = served.service.llm
-    sizes = {each.memory: each.total for each in llm.plan.demands}
+def _running(model: ServedModel) -> Json:
+    """Returns a model with the memory in bytes that is planned for it."""
+    sizes = {each.memory: each.total for each in model.plan.demands}
     return {
-        **_entry(served),
+        **_entry(model),
         "size": sum(sizes.values()),
         "size_vram": sum(size for memory, size in sizes.items() if memory != HOST),
         "expires_at": _NEVER,
-        "context_length": llm.context_length,
+        "context_length": model.plan.context,
     }
 
 
-def _described(served: Served) -> Json:
-    llm = served.service.llm
-    target = llm.bundle.target
+def _described(model: ServedModel) -> Json:
+    target = model.bundle.target
     family = target.architecture
     return {
         "license": "",
-        "modelfile": f"FROM {_tagged(served.model)}\n",
-        "parameters": "\n".join(_parameters(llm.sampling)),
-        "template": llm.tokenizer.chat_source or "{{ .Prompt }}",
-        "details": _details(served),
+        "modelfile": f"FROM {tagged(model.name)}\n",
+        "parameters": "\n".join(_parameters(conversational(model.bundle.manifest.sampling))),
+        "template": model.tokenizer.chat_source or "{{ .Prompt }}",
+        "details": _details(model),
         "model_info": {
             "general.architecture": family,
-            "general.basename": served.model,
+            "general.basename": model.name,
             "general.parameter_count": target.parameters,
             f"{family}.attention.head_count": target.heads,
             f"{family}.attention.head_count_kv": target.kv_heads,
             f"{family}.block_count": target.layers,
-            f"{family}.context_length": llm.context_length,
+            f"{family}.context_length": model.plan.context,
             f"{family}.embedding_length": target.hidden_size,
             f"{family}.vocab_size": target.vocab_size,
         },
-        "capabilities": [_CAPABILITIES[n] for n in capabilities(llm) if n in _CAPABILITIES],
-        "modified_at": _modified(served),
+        "capabilities": [_CAPABILITIES[n] for n in capabilities(model) if n in _CAPABILITIES],
+        "modified_at": _modified(model),
     }
 
 
-def _entry(served: Served) -> Json:
-    bundle, name = served.service.llm.bundle, _tagged(served.model)
-    facts = {"size": bundle.size, "digest": bundle.digest, "details": _details(served)}
+def _entry(model: ServedModel) -> Json:
+    bundle, name = model.bundle, tagged(model.name)
+    facts = {"size": bundle.size, "digest": bundle.digest, "details": _details(model)}
     return {"name": name, "model": name, **facts}
 
 
-def _details(served: Served) -> Json:
-    target = served.service.llm.bundle.target
+def _details(model: ServedModel) -> Json:
+    target = model.bundle.target
     return {
         "parent_model": "",
         "format": "onnx",
@@ -163,14 +158,9 @@ def _parameters(sampling: Mapping[str, float]) -> list[str]:
     return [f"{_PENALTY.get(name, name):<30} {value:g}" for name, value in sampling.items()]
 
 
-def _modified(served: Served) -> str:
-    seconds = (served.service.llm.bundle.path / MANIFEST).stat().st_mtime
+def _modified(model: ServedModel) -> str:
+    seconds = (model.bundle.path / MANIFEST).stat().st_mtime
     return written(datetime.fromtimestamp(seconds, UTC))
-
-
-def _tagged(name: str) -> str:
-    """Returns a name with its tag, which comes after the last slash."""
-    return name if ":" in name.rpartition("/")[2] else f"{name}:{_DEFAULT_TAG}"
 
 
 def _size(parameters: int) -> str:

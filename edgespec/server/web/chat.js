@@ -1,7 +1,7 @@
 // The conversation: asking, stopping, trying again, editing and giving results of calls.
 
 let store = null, talk = newTalk();
-let model = null, chats = true, stopper = null;
+let models = [], model = null, chats = true, stopper = null;
 
 /** Asks the server for its models. */
 async function meet() {
@@ -11,11 +11,12 @@ async function meet() {
     at("key-label").hidden = response.status !== 401 && !at("key").value;
     if (response.status === 401) openSettings("key");
     if (!response.ok) throw new Error((await response.json()).error.message);
-    const found = (await response.json()).data;
-    at("models").replaceChildren(...found.map(({id}) => make("option", {}, id)));
-    at("models").hidden = found.length < 2;
-    at("models").onchange = () => use(found[at("models").selectedIndex]);
-    use(found[0]);
+    models = (await response.json()).data;
+    at("models").replaceChildren(...models.map(({id, status}) => {
+      return make("option", {value: id}, status.value === "loaded" ? id : `${id} (not loaded)`);
+    }));
+    at("models").hidden = models.length < 2;
+    use(talk.model ?? model);
   } catch (error) {
     complaint = error;
   }
@@ -23,11 +24,14 @@ async function meet() {
   if (complaint !== null) complain(readable(complaint)).classList.add("unmet");
 }
 
-function use({id, edgespec, capabilities}) {
+/** Has the model of a name answer from now on, or the first one if there is none. */
+function use(name) {
+  const {id, edgespec, capabilities} = models.find((each) => each.id === name) ?? models[0];
   [model, chats] = [id, edgespec.chat];
+  at("models").value = id;
   for (const name of ["temperature", "top_p"]) at(name).placeholder = edgespec.sampling?.[name] ?? "";
   at("for-tools").hidden = !capabilities.includes("tools");
-  at("model").textContent = `${at("models").hidden ? model : ""}${chats ? "" : " (no chat template: continues your text)"}`;
+  at("model").textContent = `${models.length > 1 ? "" : model}${chats ? "" : " (no chat template: continues your text)"}`;
 }
 
 /** Browsers say only that fetching failed. */
@@ -69,6 +73,7 @@ async function answer(place, goesOn, signal) {
   let failure = null, kept = node ? place : null, saved = performance.now();
   try {
     if (model === null) await meet();
+    if (at("models").selectedOptions[0]?.label !== model) tell("The model is being loaded.");
     for await (const {delta, finish, round} of pieces(request(place), signal)) {
       got.add(delta);
       got.finish = finish ?? got.finish;
@@ -142,6 +147,7 @@ async function go(place, goesOn = false) {
   if (stopper !== mine) return;  // another conversation was opened
   stopper = null;
   showState(false);
+  if (models.length > 1) meet();  // which are loaded may have changed
 }
 
 /** Shows what can be done; a focus on what goes away moves on to what comes next. */
@@ -167,6 +173,7 @@ function add(message, more) {
   // A message that got no answer is not sent again with the next.
   if (last?.message.role === "user" && message.role === "user") talk.leaf = last.parent;
   const place = grow(talk, talk.leaf, message, more);
+  talk.model = model;
   talk.title ||= (more?.text || message.content).trim().split("\n")[0].slice(0, 60);
   save(talk);
   return place;
@@ -251,6 +258,7 @@ function open(other) {
   stopper?.abort();
   stopper = null;
   talk = other;
+  if (models.length) use(talk.model ?? model);
   remember();
   showTalk();
 }
@@ -289,6 +297,11 @@ at("reset").onclick = () => {
   at("text").focus();
 };
 at("key").onchange = meet;
+at("models").onchange = () => {
+  talk.model = at("models").value;
+  use(talk.model);
+  if (talk.nodes.length) save(talk);
+};
 document.onkeydown = (event) => {
   if (event.key !== "Escape" || event.isComposing) return;
   if (stopper) return stopper.abort();

@@ -1,5 +1,5 @@
 // Conversations, which the browser keeps in a database of this server's own.
-// A conversation is a tree: {id, title, changed, leaf, nodes: [{parent, message, finish, files}]}.
+// A conversation is a tree: {id, title, model, changed, leaf, nodes: [{parent, message, finish, files}]}.
 // A node's parent is the place of the one before in `nodes`, or null; an edited message or an answer
 // that was tried again has siblings. What is shown goes from the root to `leaf`.
 
@@ -45,7 +45,7 @@ const isMessage = ({role, content, reasoning_content = "", tool_calls = []}) =>
 /** Whether a value that was imported is a conversation. */
 function isTalk(value) {
   const place = (each, most) => each === null || (Number.isInteger(each) && each >= 0 && each < most);
-  return isObject(value) && isText(value.id) && isText(value.title)
+  return isObject(value) && isText(value.id) && isText(value.title) && isText(value.model ?? "")
     && Number.isFinite(value.changed) && Array.isArray(value.nodes) && place(value.leaf, value.nodes.length)
     && value.nodes.every((node, number) => isObject(node) && place(node.parent, number)
       && isObject(node.message) && isMessage(node.message) && isText(node.text ?? "")

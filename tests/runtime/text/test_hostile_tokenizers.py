@@ -138,6 +138,23 @@ def test_panics_are_errors_of_the_text(tmp_path):
         raise KeyboardInterrupt
 
 
+def prefixed(content):
+    content["model"]["continuing_subword_prefix"] = "a prefix"
+
+
+def undefined(content):
+    content["post_processor"] = {
+        "type": "TemplateProcessing", "pair": [], "special_tokens": {},
+        "single": [{"SpecialToken": {"id": "<q>", "type_id": 0}}],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "reason"), [(prefixed, "a prefix"), (undefined, "<q>")])
+def test_what_the_library_panics_at_is_refused_without_its_lines(tmp_path, capfd, change, reason):
+    refused(tmp_path, change, reason)
+    assert capfd.readouterr().err == ""
+
+
 def test_no_damaged_tokenizer_does_harm(tmp_path):
     """Damaged files are refused in one line, or read: then they encode, or refuse a text."""
     chance, refusals, lines = random.Random(SEED), 0, set()
