@@ -17,6 +17,7 @@ from commandline import FAST, fails
 from servers import PLACE, PROMPT, make_bundle, refused, serving, started, until
 
 from edgespec import LLM, bundle
+from edgespec.api.llm import inside
 from edgespec.api.loading import LoadOptions
 from edgespec.runtime.plan import HOST
 from edgespec.server.models import Models, ServedModel
