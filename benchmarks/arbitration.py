@@ -116,8 +116,8 @@ def _choice(
     verdicts = [each for line in drafted for each, n in line.verdicts.items() for _ in range(n)]
     return Choice(
         llm.bundle.path.name, kind, temperature, round(plain, 1), " / ".join(picks),
-        round(best, 1), round(auto, 1), round(auto / best, 3), round(auto / plain, 3),
-        tally(verdicts),
+        round(best, 1), round(auto, 1),
+        round(auto / best, 3), round(auto / plain, 3), tally(verdicts),
     )  # fmt: skip
 
 

@@ -19,12 +19,12 @@ class Frequent(NamedTuple):
     """The draft model's graph, but for the scores of tokens that are not frequent.
 
     Attributes:
-        graph: scores the first `count` tokens.
-        count: see above.
+        graph: scores the first tokens alone.
+        tokens: how many these are.
     """
 
     graph: Graph
-    count: int
+    tokens: int
 
 
 class ModelDrafter(TreeDrafter):
@@ -61,7 +61,7 @@ class ModelDrafter(TreeDrafter):
         begun = super().begin(generation)
         if begun and self._frequent is not None:
             last = generation.tokens[-_LATEST:]
-            others = sum([token >= self._frequent.count for token in last])
+            others = sum([token >= self._frequent.tokens for token in last])
             self._others[generation] = others / len(last)
         return begun
 
@@ -78,7 +78,7 @@ class ModelDrafter(TreeDrafter):
         super().observe(generation, reading)
         if self._frequent is not None:
             for token in reading.tokens:
-                is_other = token >= self._frequent.count
+                is_other = token >= self._frequent.tokens
                 self._others[generation] += (is_other - self._others[generation]) * _WEIGHT
 
     def end(self, generation: Generation) -> None:
