@@ -138,6 +138,7 @@ class Models:
         self._waiting: list[Claim] = []  # the first one longest
         self._loading: tuple[ServedModel, asyncio.Task[None]] | None = None
         self._thread = ThreadPoolExecutor(1, "edgespec-load")
+        self._stopped = False
 
     def load_first(self) -> LLM:
         """Loads the first model, so that it answers at once, or says at once what is wrong.
@@ -203,6 +204,7 @@ class Models:
 
     def stop(self) -> None:
         """Loads no more models."""
+        self._stopped = True
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
@@ -221,7 +223,7 @@ class Models:
                 continue
             if model.llm is not None:
                 self._settle(claim)
-            elif self._loading is None:
+            elif self._loading is None and not self._stopped:
                 going = self._giving_way(model)
                 if going is None:
                     return
@@ -257,7 +259,7 @@ class Models:
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, load)
         except Exception as error:
-            _log.error("%s cannot be loaded", model.name, exc_info=error)
+            _log.error("%s cannot be loaded: %s", model.name, error, exc_info=error)
             refusal = _refusal(model, error)
         self._loading = None
         for claim in tuple(self._waiting):  # all at once, so that it is not loaded for each anew

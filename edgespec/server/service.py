@@ -314,6 +314,8 @@ class TextService:
 
     async def _begun(self, claim: Claim, begin: Callable[[LLM], Begun]) -> Begun:
         """Begins a request, once its model is loaded."""
+        if self._closed:
+            raise shutting_down()
         llm = await self._made(claim.loaded)
         return await self.aside(partial(begin, llm))
 
