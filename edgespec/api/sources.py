@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.api.loading import DRAFTS, LoadOptions
-from edgespec.api.models import load_model, load_part
+from edgespec.api.models import load_assistant, load_model, load_part
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import BundleError, InputError, reason
 from edgespec.runtime.drafters.ahead import AheadDrafter
+from edgespec.runtime.drafters.assistant import AssistantDrafter
 from edgespec.runtime.drafters.base import Drafter
 from edgespec.runtime.drafters.block import BlockDrafter, Pairs
 from edgespec.runtime.drafters.grammar import GrammarDrafter
@@ -73,7 +74,10 @@ class Sources:
         self.models = {
             name: load_model(bundle, name, placed, options.threads, plan.slots[name], features)
             for name, placed in plan.roles.items()
+            if not bundle.manifest.roles[name].attends_target
         }
+        if len(self.models) < len(plan.roles):
+            self.models[DRAFT] = load_assistant(bundle, self.models[TARGET], options.threads)
         self.drafters: list[Drafter] = []
         self.timings: list[Iterator[None]] = []
         self.recycling = RecyclingDrafter(self._successors)
@@ -124,6 +128,8 @@ class Sources:
         if role.block is not None and role.mask_token is not None:
             pairs = _pairs(self._bundle.path, role, ids)
             return [BlockDrafter(model, context, role.mask_token, role.block, ids, pairs)]
+        if role.attends_target:
+            return [AssistantDrafter(model)]
         if role.is_head:
             return [HeadDrafter(model, context, ids)]
         made = AheadDrafter if self._overlaps(model) else ModelDrafter

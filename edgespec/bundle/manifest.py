@@ -313,6 +313,11 @@ class Role:
         return self.layout[0].kind == FUSION
 
     @property
+    def attends_target(self) -> bool:
+        """Whether it is a draft head that has no keys and values, and reads its target's."""
+        return self.is_head and not self.native.pools
+
+    @property
     def recurrent(self) -> bool:
         """Whether a sublayer carries a state, or rows of its own, from position to position."""
         return bool(self.native.recurrent)

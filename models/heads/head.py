@@ -5,7 +5,8 @@ decoder layer reads it beside the embedding of the token that follows, and predi
 that. Deeper in a draft, the layer's own output takes the place of the fused row. Multi-token
 prediction (MTP: DeepSeek-AI, 2024) has the same form, with the rows that the target's last norm
 gives. A block drafter (DFlash: Chen et al., 2026) has several layers, which predict a block of
-tokens in one call.
+tokens in one call. An assistant (Gemma 4: Google, 2026) has several layers, which read the target's
+own keys and values.
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.models.layers import Attention, Compound, Linear, Mlp, MlpAndMoe, Moe, Norm, Shapes
+from edgespec.bundle.sublayers import DEFAULT_ROPE
+from edgespec.models.layers import (
+    Attention,
+    Compound,
+    Decoder,
+    Linear,
+    Mlp,
+    MlpAndMoe,
+    Moe,
+    Norm,
+    Shapes,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from edgespec.bundle import PoolShape
     from edgespec.models.rope import Rope
     from edgespec.models.tensors import TensorSource
 
@@ -104,6 +117,16 @@ class Head(Compound):
     def layers(self) -> tuple[HeadLayer, ...]:
         """Its decoder layers."""
         return (self.layer,)
+
+    @property
+    def depth(self) -> int:
+        """Number of its layers."""
+        return 1
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of its first layer."""
+        return self.layer.attention
 
     def tensors(self) -> Shapes:
         """Returns names and shapes of all tensors."""
@@ -192,6 +215,102 @@ class BlockHead(Compound):
     context_length: int
     rope: Rope
 
+    @property
+    def depth(self) -> int:
+        """Number of its layers."""
+        return len(self.layers)
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of its first layer."""
+        return self.layers[0].attention
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Tokens in clusters of equal size, of which a row scores only those of the likeliest ones.
+
+    Attributes:
+        centroids: [hidden] to [clusters], how likely each is.
+        chosen: number of clusters whose tokens are scored.
+        ordering: [vocab_size] int64, tokens, cluster after cluster.
+    """
+
+    centroids: Linear
+    chosen: int
+    ordering: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Assistant:
+    """A draft head of several layers that has no keys and values: it reads those of its target.
+
+    All of its rows stand at the same position, behind what the target has read, and see all of
+    that. A row reads the embedding of a token and, side by side, the row of the target's last norm
+    that predicted it; deeper in a draft, what the head itself gave in its place.
+
+    Attributes:
+        architecture: name of its form, gemma4_assistant.
+        taps: number of the target's layers alone: the rows that enter its last norm.
+        decoder: its layers, whose attentions name the target's layer that they read as `source`,
+            its last norm and its output projection; of clusters, the projection's rows are in
+            their order.
+        before: [2 * width of the target] to [hidden].
+        after: [hidden] to [width of the target], of what its last norm gives: what deeper rows
+            read.
+        clusters: which tokens are scored; None: all.
+    """
+
+    architecture: str
+    taps: tuple[int, ...]
+    decoder: Decoder
+    before: Linear
+    after: Linear
+    clusters: Clusters | None
+
+    @property
+    def depth(self) -> int:
+        """Number of its layers."""
+        return len(self.decoder.layers)
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of its first layer."""
+        return self.decoder.attentions[0]
+
+    @property
+    def lm_head(self) -> Linear:
+        """Its output projection."""
+        return self.decoder.lm_head
+
+    @property
+    def hidden_size(self) -> int:
+        """Size of the rows of its layers."""
+        return self.decoder.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of the target's tokens."""
+        return self.decoder.vocab_size
+
+    @property
+    def context_length(self) -> int:
+        """Number of positions that it was trained for."""
+        return self.decoder.context_length
+
+    @property
+    def rope(self) -> Rope:
+        """The rotation table of its layers with a window; `decoder` has the other one."""
+        return self.decoder.ropes[DEFAULT_ROPE]
+
+    def tensors(self) -> Shapes:
+        """Returns names and shapes of all tensors."""
+        parts = [self.before, self.after]
+        if self.clusters is not None:
+            parts.append(self.clusters.centroids)
+        own: Shapes = {name: shape for part in parts for name, shape in part.tensors().items()}
+        return own | self.decoder.tensors()
+
 
 @dataclass(frozen=True)
 class TargetSizes:
@@ -203,6 +322,7 @@ class TargetSizes:
         vocab_size: number of rows of its embedding.
         tokens: number of its tokenizer's ids, without padding.
         inv_freq: [head_dim / 2] its rotation, in radians per position; see `Rope`.
+        pools: its layers with keys and values of their own.
     """
 
     layers: int
@@ -210,6 +330,7 @@ class TargetSizes:
     vocab_size: int
     tokens: int
     inv_freq: tuple[float, ...]
+    pools: tuple[PoolShape, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,6 +345,6 @@ class HeadCheckpoint:
     """
 
     path: Path
-    head: Head | BlockHead
+    head: Head | BlockHead | Assistant
     tensors: TensorSource
     ids: NDArray[np.int64]

@@ -37,6 +37,7 @@ SOURCES = {
     ("granitemoehybrid-draft", "model"): 20,
     ("head", "head"): 50, ("head", "auto"): 50, ("mtp", "head"): 50, ("mtp", "auto"): 50,
     ("dflash", "head"): 50, ("dspark", "head"): 50, ("dspark", "auto"): 50,
+    ("assistant", "head"): 50, ("assistant", "auto"): 50,
 }  # fmt: skip
 
 
@@ -128,7 +129,13 @@ def test_greedy_tokens_with_a_head_are_those_of_transformers(load, pairs, name):
 
 @pytest.mark.parametrize(
     ("name", "draft"),
-    [("head", "head"), ("mtp", "head"), ("stranger", "model"), ("dspark", "head")],
+    [
+        ("head", "head"),
+        ("mtp", "head"),
+        ("stranger", "model"),
+        ("dspark", "head"),
+        ("assistant", "head"),
+    ],
 )
 def test_drafts_in_a_session(load, name, draft):
     """A draft that knows 100 positions, fewer than most turns have; heads read rows once."""

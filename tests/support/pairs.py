@@ -9,6 +9,7 @@ from shutil import copytree
 from typing import Any
 
 import torch
+from assistants import VOCABULARY, trained_assistant
 from blocks import trained_block
 from checkpoints import ARCHITECTURES, RECURRENT, make_checkpoint, write_tokenizer
 from heads import trained_head
@@ -51,7 +52,8 @@ class Pairs:
     architecture. All other models that draft have a mask token, although they were not trained to
     read it. `head`: the draft is a head of a target of eight layers. `head-skip`: the same with a
     skip set, so that two sources draft. `mtp`: a Qwen3.5 whose checkpoint holds a head. `dflash`
-    and `dspark`: the draft predicts blocks.
+    and `dspark`: the draft predicts blocks. `assistant`: the draft reads a Gemma 4's keys and
+    values.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,6 +67,8 @@ class Pairs:
             return self._make_with_head(name)
         if name == "mtp":
             return self._make_with_mtp()
+        if name == "assistant":
+            return self._make_with_assistant()
         if name in ("dflash", "dspark"):
             return self._make_with_block(name)
         architecture = name.partition("-")[0]
@@ -109,6 +113,16 @@ class Pairs:
         target = _checkpoint(folder / "target", "llama", num_hidden_layers=8)
         prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
         trained_block(folder / "head", target, prompt, form)
+        export_bundle(folder / "target", folder / "bundle", None, ExportOptions(precision="fp32"))
+        attach_head(folder / "bundle", folder / "head", "fp32", lambda *_: None)
+        return Pair(folder / "bundle", target, target)
+
+    def _make_with_assistant(self) -> Pair:
+        folder = self._folder / "assistant"
+        sizes = {"vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY}
+        target = _checkpoint(folder / "target", "gemma4_text", **sizes)
+        prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
+        trained_assistant(folder / "head", target, prompt)
         export_bundle(folder / "target", folder / "bundle", None, ExportOptions(precision="fp32"))
         attach_head(folder / "bundle", folder / "head", "fp32", lambda *_: None)
         return Pair(folder / "bundle", target, target)
@@ -172,5 +186,5 @@ def _checkpoint(
             parameter.add_(torch.randn(parameter.shape, generator=generator) * spread)
         model.lm_head.weight.mul_(_SHARPNESS)
     model.save_pretrained(folder)
-    write_tokenizer(folder, _VOCABULARY)
+    write_tokenizer(folder, overrides.get("vocab_size", _VOCABULARY))
     return model
