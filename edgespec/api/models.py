@@ -154,7 +154,7 @@ def load_model(
         device += f"+{placed.behind[1].device}"
     if role.is_head:
         width = len(role.taps) * bundle.target.hidden_size
-        blocks = role.block is not None
+        blocks = role.block is not None and not role.block.features
         graph = BlockGraph(graph, width) if blocks else HeadGraph(graph, width, role.hidden_size)
     recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
     pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)

@@ -161,11 +161,15 @@ class Block:
         pairs: file of what the token before adds to logits, `.npy`: [vocab_size + outputs + 1,
             rank], rows of tokens before, of those that follow, and the weights of confidence; empty
             if there is none.
+        features: file of what masks read in place of the target's features, `.npy`: [F] float32.
+            Then the newest token's row reads features, as those before it do, and each row sees
+            those before it alone; empty: the block's rows read none, and see each other.
     """
 
     rows: int
     from_anchor: bool = field(default=False, metadata=LEFT_OUT)
     pairs: str = field(default="", metadata=LEFT_OUT)
+    features: str = field(default="", metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from edgespec.bundle.sublayers import ATTENTION, DEFAULT_ROPE, FUSION, Sublayer
 from edgespec.export.graph_builder import DataFile
 from edgespec.export.native.assistant import write_native_assistant
 from edgespec.export.native.block_head import write_block, write_native_block
-from edgespec.export.native.head import write_native_head
+from edgespec.export.native.head import write_masks, write_native_head
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.role import (
     Progress,
@@ -61,6 +61,7 @@ def write_head(
             block = write_block(folder, name, checkpoint, precision.weights == "fp32")
         else:
             native = write_native_head(folder, name, checkpoint, weights, target.native.graph)
+            block = write_masks(folder, name, checkpoint)
     attention, rope, ropes = head.attention, head.rope, list[bundle.RopeTable]()
     if isinstance(head, Assistant):
         tables = head.decoder.ropes.items()
@@ -88,9 +89,15 @@ def write_head(
         ropes=tuple(ropes),
         output_tokens=0 if outputs == head.vocab_size else outputs,
         taps=head.taps,
-        mask_token=head.mask_token if isinstance(head, BlockHead) else None,
+        mask_token=_mask_token(head),
         block=block,
     )
+
+
+def _mask_token(head: Head | BlockHead | Assistant) -> int | None:
+    if isinstance(head, BlockHead):
+        return head.mask_token
+    return head.masks.token if isinstance(head, Head) and head.masks is not None else None
 
 
 def _sublayers(head: Head | BlockHead | Assistant) -> Iterator[Sublayer]:
@@ -100,7 +107,7 @@ def _sublayers(head: Head | BlockHead | Assistant) -> Iterator[Sublayer]:
         yield from described(head.decoder)
         return
     yield Sublayer(0, FUSION, 0 if head.fusion.fc is None else head.fusion.fc.in_features)
-    for number, mlp in enumerate(each.mlp for each in head.layers):
+    for number, mlp in enumerate(head.mlps):
         yield Sublayer(number, ATTENTION)
         yield described_one(number, mlp)
 

@@ -75,7 +75,7 @@ def load_block_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
     form = _form(fields)
     if form not in (DFLASH, DSPARK):
         if fields.get(_TYPE) is not None:
-            raise fields.unsupported(_TYPE, "use a head of type eagle3, dflash or dspark")
+            raise fields.unsupported(_TYPE, "use a head of type eagle3, peagle, dflash or dspark")
         raise fields.unsupported("architectures", f"give one of {', '.join(_FLAT)}")
     flat = fields.get(_SPECULATORS) is None
     own = fields

@@ -1,4 +1,7 @@
-"""Reads a draft head in the format of EAGLE-3, in its flat layout or in that of `speculators`."""
+"""Reads a draft head in the format of EAGLE-3, in its flat layout or in that of `speculators`.
+
+The latter also holds P-EAGLE (2026), the same with masks, by which it drafts in one call.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,16 @@ import numpy as np
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig, activation_of
 from edgespec.models.families.llama import Llama
+from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
-from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
+from edgespec.models.heads.head import (
+    Fusion,
+    Head,
+    HeadCheckpoint,
+    HeadLayer,
+    Masks,
+    TargetSizes,
+)
 from edgespec.models.layers import Attention, Linear, Mlp, Norm
 from edgespec.models.rope import Rope, rope_from_config
 from edgespec.models.safetensors_folder import SafetensorsFolder
@@ -28,6 +39,10 @@ FLAT = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 FUSION = "edgespec_fusion"
 """Our own field: `gated` for Dovetail's fusion; heads of other tools concatenate and lack it."""
 
+EAGLE3, PEAGLE = "eagle3", "peagle"
+"""Forms of a head, as `speculators` calls them; the second one drafts several tokens at once."""
+
+_TYPE, _MOST_DRAFTED, _USUALLY_DRAFTED = "speculators_model_type", 64, 8
 _CONCATENATED, _GATED = "concat", "gated"
 _TAPS = "eagle_aux_hidden_state_layer_ids"
 _IDS, _KNOWN, _EMBEDDING = "d2t", "t2d", "embed_tokens.weight"
@@ -66,10 +81,8 @@ def load_eagle3(path: Path, target: TargetSizes) -> HeadCheckpoint:
 
 def _check_format(fields: Fields, flat: bool) -> None:
     if not flat:
-        if fields.get("speculators_model_type") != "eagle3":
-            raise fields.unsupported(
-                "speculators_model_type", "use a head of type eagle3, dflash or dspark"
-            )
+        if fields.get(_TYPE) not in (EAGLE3, PEAGLE):
+            raise fields.unsupported(_TYPE, "use a head of type eagle3, peagle, dflash or dspark")
         return
     names = fields.get("architectures")
     if not isinstance(names, list) or not set(names) & set(FLAT):
@@ -135,16 +148,20 @@ class _Reader:
         self._target = target
         self._names = names
         self._prefix = "midlayer" if flat else "layers.0"
+        self._form = EAGLE3 if flat else str(fields.get(_TYPE))
+        family = Qwen3 if config.model_type == "qwen3" else Llama
+        self._model = family(config, "layers")
 
     def head(self) -> Head:
         """Returns the description."""
         config, hidden = self._config, self._config.hidden_size
         self._check_layer()
+        layers = range(1, config.num_layers)
         embedding = self._embedding()
         outputs = self._fields.integer("draft_vocab_size", config.vocab_size)
         taps = self._taps()
         return Head(
-            architecture="eagle3",
+            architecture=self._form,
             taps=taps,
             fusion=self._fusion(len(taps)),
             embedding=embedding,
@@ -156,15 +173,21 @@ class _Reader:
             vocab_size=config.vocab_size,
             context_length=config.context_length,
             rope=self._rope(),
+            further=tuple(
+                each
+                for index in layers
+                for each in (self._model.attention(index), self._model.mlp(index))
+            ),
+            masks=self._masks(len(taps)) if self._form == PEAGLE else None,
         )
 
     def _check_layer(self) -> None:
         config, layer, size = self._config, self._config.fields, self._target.vocab_size
-        if config.num_layers != 1:
-            raise layer.unsupported("num_hidden_layers", "a head has one layer")
+        if self._flat and config.num_layers != 1:
+            raise layer.unsupported("num_hidden_layers", "a head has one layer in the flat layout")
         if config.vocab_size != size:
             raise layer.invalid("vocab_size", f"must be the target's, {size}: it is another's")
-        if config.windows != (None,):
+        if set(config.windows) != {None}:
             named = "layer_types" if layer.get("layer_types") is not None else "sliding_window"
             raise layer.unsupported(named, "use a head whose attention has no window")
         if config.mlp_bias:
@@ -215,6 +238,18 @@ class _Reader:
             tap_norms=tuple(self._norm(f"fc_norm.{n}", size) for n in range(taps)) if each else (),
         )
 
+    def _masks(self, taps: int) -> Masks:
+        """Returns how P-EAGLE drafts; the depths that it was trained for are its proposal's."""
+        fields, most = self._fields, self._target.vocab_size - 1
+        token = fields.get("mask_token_id")
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token <= most:
+            raise fields.invalid("mask_token_id", f"must be a token id from 0 to {most}")
+        methods = fields.group("speculators_config").get("proposal_methods")
+        first = methods[0] if isinstance(methods, list) and methods else {}
+        proposal = Fields(first if isinstance(first, dict) else {}, fields.source)
+        rows = proposal.integer("speculative_tokens", _USUALLY_DRAFTED, most=_MOST_DRAFTED)
+        return Masks(token, rows, "mask_hidden", taps * self._target.hidden_size)
+
     def _decoder_layer(self) -> HeadLayer:
         hidden, name = self._config.hidden_size, self._prefix
         kind = self._fields.get(FUSION) or _CONCATENATED
@@ -255,6 +290,8 @@ class _Reader:
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             scale=config.head_dim**-0.5,
+            q_norm=self._model.attention(0).q_norm,
+            k_norm=self._model.attention(0).k_norm,
         )
 
     def _mlp(self) -> Mlp:

@@ -81,11 +81,31 @@ class HeadLayer(Compound):
 
 
 @dataclass(frozen=True)
+class Masks:
+    """How a head drafts several tokens in one call (P-EAGLE: parallel EAGLE, 2026).
+
+    Behind the row of the newest token lie rows of a mask token, each of which predicts one more
+    token. They read numbers that were learned in place of the target's features.
+
+    Attributes:
+        token: id of the mask token.
+        rows: number of tokens that it was trained to draft, the first one included.
+        features: name of the [1, 1, width] tensor that masks read.
+        width: size of the target's features.
+    """
+
+    token: int
+    rows: int
+    features: str
+    width: int
+
+
+@dataclass(frozen=True)
 class Head(Compound):
     """A feature-level draft head.
 
     Attributes:
-        architecture: name of its form, eagle3 or mtp.
+        architecture: name of its form, eagle3, peagle or mtp.
         taps: layers of the target whose entering hidden rows are its features, ascending; the
             number of layers stands for the rows that enter the target's last norm.
         fusion: makes one row of them.
@@ -98,6 +118,8 @@ class Head(Compound):
         vocab_size: number of tokens that it can read.
         context_length: number of positions that it was trained for.
         rope: its rotation table; None: the target's.
+        further: attentions and MLPs of the layers behind `layer`, in order, which read its output.
+        masks: how it drafts several tokens in one call; None: it drafts level by level.
     """
 
     architecture: str
@@ -112,16 +134,18 @@ class Head(Compound):
     vocab_size: int
     context_length: int
     rope: Rope | None
+    further: tuple[Attention | Mlp, ...] = ()
+    masks: Masks | None = None
 
     @property
-    def layers(self) -> tuple[HeadLayer, ...]:
-        """Its decoder layers."""
-        return (self.layer,)
+    def mlps(self) -> tuple[Mlp | Moe | MlpAndMoe, ...]:
+        """The MLP of each layer."""
+        return (self.layer.mlp, *(each for each in self.further if isinstance(each, Mlp)))
 
     @property
     def depth(self) -> int:
         """Number of its layers."""
-        return 1
+        return len(self.mlps)
 
     @property
     def attention(self) -> Attention:
@@ -132,6 +156,8 @@ class Head(Compound):
         """Returns names and shapes of all tensors."""
         shape = self.vocab_size, self.hidden_size
         own: Shapes = {} if self.embedding is None else {self.embedding: shape}
+        if self.masks is not None:
+            own |= {self.masks.features: (1, 1, self.masks.width)}
         return own | super().tensors()
 
 
@@ -214,6 +240,11 @@ class BlockHead(Compound):
     vocab_size: int
     context_length: int
     rope: Rope
+
+    @property
+    def mlps(self) -> tuple[Mlp, ...]:
+        """The MLP of each layer."""
+        return tuple(each.mlp for each in self.layers)
 
     @property
     def depth(self) -> int:

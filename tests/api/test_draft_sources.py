@@ -37,7 +37,7 @@ SOURCES = {
     ("granitemoehybrid-draft", "model"): 20,
     ("head", "head"): 50, ("head", "auto"): 50, ("mtp", "head"): 50, ("mtp", "auto"): 50,
     ("dflash", "head"): 50, ("dspark", "head"): 50, ("dspark", "auto"): 50,
-    ("assistant", "head"): 50, ("assistant", "auto"): 50,
+    ("peagle", "head"): 50, ("assistant", "head"): 50, ("assistant", "auto"): 50,
 }  # fmt: skip
 
 
@@ -135,6 +135,7 @@ def test_greedy_tokens_with_a_head_are_those_of_transformers(load, pairs, name):
         ("stranger", "model"),
         ("dspark", "head"),
         ("assistant", "head"),
+        ("peagle", "head"),
     ],
 )
 def test_drafts_in_a_session(load, name, draft):

@@ -12,7 +12,7 @@ import torch
 from assistants import VOCABULARY, trained_assistant
 from blocks import trained_block
 from checkpoints import ARCHITECTURES, RECURRENT, make_checkpoint, write_tokenizer
-from heads import trained_head
+from heads import trained_head, trained_peagle
 from mtp import trained_mtp
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
@@ -53,7 +53,7 @@ class Pairs:
     read it. `head`: the draft is a head of a target of eight layers. `head-skip`: the same with a
     skip set, so that two sources draft. `mtp`: a Qwen3.5 whose checkpoint holds a head. `dflash`
     and `dspark`: the draft predicts blocks. `assistant`: the draft reads a Gemma 4's keys and
-    values.
+    values. `peagle`: a head with masks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,7 +63,7 @@ class Pairs:
         self.greedy = cache(self._greedy)
 
     def _make(self, name: str) -> Pair:
-        if name.startswith("head"):
+        if name in ("head", "head-skip", "peagle"):
             return self._make_with_head(name)
         if name == "mtp":
             return self._make_with_mtp()
@@ -99,7 +99,8 @@ class Pairs:
         folder = self._folder / name
         target = _checkpoint(folder / "target", "llama", num_hidden_layers=8)
         prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
-        trained_head(folder / "head", target, prompt)
+        teach = trained_peagle if name == "peagle" else trained_head
+        teach(folder / "head", target, prompt)
         options = ExportOptions(
             precision="fp32",
             skip_sets=("5-6",) if name == "head-skip" else (),
