@@ -87,6 +87,8 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
     yield f"{where}.mask_token", mask, mask is None or 0 <= mask < role.vocab_size
     if (block := role.block) is not None:
         yield f"{where}.block", block, role.is_head and mask is not None
+        yield f"{where}.block.selects", block.selects, 0 <= block.selects <= role.vocab_size
+        yield f"{where}.block.selects", block.selects, bool(block.pairs) or not block.selects
         yield f"{where}.block.rows", block.rows, 2 - block.from_anchor <= block.rows <= _MOST_ROWS
     yield f"{where}.inv_freq", role.inv_freq, len(role.inv_freq) == role.head_dim // 2
     yield f"{where}.eos_ids", role.eos_ids, all(each >= 0 for each in role.eos_ids)

@@ -162,6 +162,36 @@ class Head(Compound):
 
 
 @dataclass(frozen=True)
+class Convolutions(Compound):
+    """Convolutions over rows of a block, before and behind a sublayer (DFlash2: Z Lab, 2026).
+
+    The rows that a sublayer reads, and those that it gives, become sums over the row itself and
+    those before it in the block, times kernels that depend on what the sublayer would read.
+
+    Attributes:
+        base: name of the [2, taps, hidden] tensor, the part of both kernels that depends on
+            nothing.
+        projection: [hidden] to [2 * taps * groups], what is added to it; neighbours of a group
+            share it.
+        taps: number of rows that a sum is over.
+    """
+
+    base: str
+    projection: Linear
+    taps: int
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of neighbours."""
+        return self.projection.out_features // (2 * self.taps)
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        shape = 2, self.taps, self.projection.in_features
+        return {self.base: shape, **super().tensors()}
+
+
+@dataclass(frozen=True)
 class BlockLayer(Compound):
     """A decoder layer of a block drafter.
 
@@ -170,18 +200,23 @@ class BlockLayer(Compound):
             positions before the block, and those of the block's rows.
         mlp: the MLP.
         causal: whether a row sees only the block's rows up to its own; else it sees all of them.
+        around_attention: convolutions around the attention; None: there are none.
+        around_mlp: likewise around the MLP.
     """
 
     attention: Attention
     mlp: Mlp
     causal: bool
+    around_attention: Convolutions | None = None
+    around_mlp: Convolutions | None = None
 
 
 @dataclass(frozen=True)
 class Markov(Compound):
     """What the token before a predicted one adds to its logits (DSpark: DeepSeek-AI, 2026).
 
-    The logit of token t behind token s gets the product of row s of one table and row t of another.
+    The logit of token t behind token s gets the product of row s of one table and row t of another;
+    of DFlash2 each term of it is multiplied by a number that the predicting row gives.
 
     Attributes:
         previous: the [vocab_size, rank] table of tokens before.
@@ -189,11 +224,15 @@ class Markov(Compound):
         confidence: [hidden + rank] or [hidden] to [1]: of a row, and of the row of `previous` of
             the token before, the logit of how likely the target is to accept what the row predicts;
             None: nothing says so.
+        factors: [hidden] to [rank], of a row: the factors of the terms; None: there are none.
+        selects: number of likeliest tokens that get such a product, with `factors`; else 0.
     """
 
     previous: Linear
     following: Linear
-    confidence: Linear | None
+    confidence: Linear | None = None
+    factors: Linear | None = None
+    selects: int = 0
 
     @property
     def rank(self) -> int:
@@ -209,7 +248,7 @@ class BlockHead(Compound):
     Embedding and, mostly, output projection are the target's.
 
     Attributes:
-        architecture: name of its form, dflash or dspark.
+        architecture: name of its form, dflash, dflash2 or dspark.
         taps: see `Head`.
         fusion: makes of the features of a position what all layers read of it.
         layers: its decoder layers.

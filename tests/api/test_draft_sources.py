@@ -36,7 +36,7 @@ SOURCES = {
     ("qwen3_5_text-draft", "model"): 20, ("lfm2-stranger", "model"): 0,
     ("granitemoehybrid-draft", "model"): 20,
     ("head", "head"): 50, ("head", "auto"): 50, ("mtp", "head"): 50, ("mtp", "auto"): 50,
-    ("dflash", "head"): 50, ("dspark", "head"): 50, ("dspark", "auto"): 50,
+    ("dflash2", "head"): 50, ("dflash", "head"): 50, ("dspark", "head"): 50, ("dspark", "auto"): 50,
     ("peagle", "head"): 50, ("assistant", "head"): 50, ("assistant", "auto"): 50,
 }  # fmt: skip
 

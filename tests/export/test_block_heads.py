@@ -15,6 +15,7 @@ from parity import PROMPT, distance
 
 from edgespec.bundle import DRAFT, SIGHT, TARGET_FEATURES
 from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.runtime.drafters.block import Pairs
 from edgespec.runtime.sequences.model import AFTER, Rows
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
@@ -62,7 +63,12 @@ def test_a_block_computes_what_its_definition_says(target, tmp_path, name):
         with torch.no_grad():
             expected = reference.rows(torch.tensor(features[:n]), TEXT, [n])
             assert distance(logits, reference.logits(expected).numpy()) < SAME
-            if rows.features is not None:
+            if form == "dflash2":
+                pairs = Pairs.read(opened.path / role.block.pairs, 331, None)
+                factors = rows.features[rows.wanted]
+                given = logits + (factors * pairs.previous(7)) @ pairs.following(np.arange(331)).T
+                assert distance(given, reference.selected(expected, 7).numpy()) < SAME
+            elif rows.features is not None:
                 _, wanted = reference.behind(expected, torch.zeros(len(logits)).long())
                 own = weights["markov_head.markov_w1.weight"][0]
                 told = weights["confidence_head.proj.weight"][0, 64:]
@@ -103,7 +109,7 @@ def test_pairs_of_tokens_are_written(target, tmp_path):
 
 
 BAD_CONFIGS = [
-    ({"architectures": ["DFlash2DraftModel"]}, UnsupportedModelError, "DFlash2DraftModel"),
+    ({"architectures": ["DFlash3DraftModel"]}, UnsupportedModelError, "DFlash3DraftModel"),
     ({"architectures": ["DFlashLagunaForCausalLM"]}, UnsupportedModelError, "architectures="),
     ({"vocab_size": 332}, CheckpointError, "vocab_size=332 must be the target's, 331"),
     ({"hidden_size": 32}, CheckpointError, "hidden_size=32 must be the target's, 64"),
@@ -165,6 +171,32 @@ def test_dspark_drafters_that_are_not_implemented_are_refused(
     write_block(tmp_path / "head", model.config, "dspark", False)
     file = tmp_path / "head/config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+    refused(bundle, tmp_path / "bundle", tmp_path / "head", kind, message)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        ({"conv_kernel_size": None}, CheckpointError, r"conv_kernel_size=\(absent\) must be"),
+        ({"conv_kernel_size": 9}, CheckpointError, "conv_kernel_size=9 must be 8 or less"),
+        ({"conv_group_size": 24}, CheckpointError, "conv_group_size=24 must divide hidden_size=64"),
+        ({"conv_group_size": 8}, CheckpointError, "kernel_projection.weight has shape"),
+        ({"selector_rank": 4}, CheckpointError, "codebook has shape"),
+        ({"selector_top_k": 0}, CheckpointError, "selector_top_k=0 must be a positive integer"),
+        ({"draft_vocab_size": 96}, UnsupportedModelError, "draft_vocab_size=96"),
+        ({"speculators_model_type": "dflash"}, UnsupportedModelError, "conv_kernel_size=2"),
+        ({"speculators_model_type": "dflash3"}, UnsupportedModelError, "model_type='dflash3'"),
+    ],
+    ids=str,
+)
+def test_dflash2_drafters_that_contradict_themselves_are_refused(
+    target, tmp_path, fields, kind, message
+):
+    model, bundle = target
+    write_block(tmp_path / "head", model.config, "dflash2", False)
+    file = tmp_path / "head/config.json"
+    config = {**json.loads(file.read_text()), **fields}
+    file.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
     refused(bundle, tmp_path / "bundle", tmp_path / "head", kind, message)
 
 

@@ -69,7 +69,7 @@ class Pairs:
             return self._make_with_mtp()
         if name == "assistant":
             return self._make_with_assistant()
-        if name in ("dflash", "dspark"):
+        if name in ("dflash", "dflash2", "dspark"):
             return self._make_with_block(name)
         architecture = name.partition("-")[0]
         architecture = architecture if architecture in ARCHITECTURES else "llama"
