@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
+from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.heads.eagle3 import read_ids
+from edgespec.models.heads.gguf_block import is_gguf_block, open_gguf_block
 from edgespec.models.heads.head import (
     BlockHead,
     BlockLayer,
@@ -62,19 +66,24 @@ _IDS, _PROJECTION = "d2t", "lm_head.weight"
 
 
 def is_block_head(path: Path) -> bool:
-    """Whether a path is a folder whose config says that it holds a block drafter."""
+    """Whether a path is a folder, or a GGUF file, that says that it holds a block drafter."""
     config = path / "config.json"
-    return config.is_file() and _form(Fields.read(config)) != ""
+    return is_gguf_block(path) or (config.is_file() and _form(Fields.read(config)) != "")
 
 
 def load_block_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
-    """Opens the folder of a block drafter, and checks it against its target.
+    """Opens the folder or the GGUF file of a block drafter, and checks it against its target.
 
     Raises:
         UnsupportedModelError: The config asks for something that is not implemented.
         CheckpointError: Something is missing, damaged, inconsistent, or of another target.
     """
-    fields = Fields.read(path / "config.json")
+    tensors: SafetensorsFolder | GgufTensors
+    if path.is_file():
+        fields, tensors = open_gguf_block(path)
+    else:
+        fields = Fields.read(path / "config.json")
+        tensors = SafetensorsFolder(path, lambda name: name.removeprefix("model."))
     form = _form(fields)
     if form not in (DFLASH, DFLASH2, DSPARK):
         if fields.get(_TYPE) is not None:
@@ -89,24 +98,25 @@ def load_block_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
     layer = own if flat else own.group(_SPECULATORS)
     config = ModelConfig.from_fields(layer.with_defaults(Qwen3.defaults), Fields({}, layer.source))
     head = _Reader(own, config, form, flat, target).head()
-    whole = head.lm_head is None
-
-    def named(name: str) -> str | None:
-        name = name.removeprefix("model.")
-        ignored = name in _OF_TARGET or (whole and name in (_PROJECTION, _IDS))
-        return None if ignored else name
-
-    tensors = SafetensorsFolder(path, named)
-    shapes = head.tensors()
-    unknown = sorted(tensors.names - shapes.keys() - {_IDS})
+    shapes, ignored = head.tensors(), _OF_TARGET | {_IDS}
+    if head.lm_head is None:
+        ignored |= {_PROJECTION}
+    unknown = sorted(tensors.names - shapes.keys() - ignored)
     if unknown:
         raise UnsupportedModelError(
             f"{tensors.place(unknown[0])}: {unknown[0]} belongs to no part of a {form} head that "
             "is implemented: use a head without it"
         )
     check_shapes(tensors, shapes)
-    outputs = target.vocab_size if head.lm_head is None else head.lm_head.out_features
-    return HeadCheckpoint(path, head, tensors, read_ids(path, tensors, outputs, target))
+    ids = np.arange(target.tokens, dtype=np.int64)
+    if head.lm_head is not None:
+        if isinstance(tensors, GgufTensors):
+            raise UnsupportedModelError(
+                f"{path} proposes some tokens alone, which is not read from GGUF files: give the "
+                "original drafter"
+            )
+        ids = read_ids(path, tensors, head.lm_head.out_features, target)
+    return HeadCheckpoint(path, head, tensors, ids)
 
 
 def _form(fields: Fields) -> str:

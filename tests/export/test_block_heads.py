@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from blocks import BLOCKS, OUTPUTS, BlockReference, save, taps_of, write_block
+from gguf_blocks import write_gguf_block
 from head_rows import SAME, attached, features_of_target, with_features
 from heads import features_of, write_target
 from nodes import MISSING, same_bits
@@ -216,3 +217,64 @@ def test_truncated_files_are_refused(target, tmp_path):
     file = tmp_path / "head/model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     refused(bundle, tmp_path / "bundle", tmp_path / "head", CheckpointError, "truncated or corrupt")
+
+
+GGUFS = {
+    "dflash": ("dflash", {}),
+    "windows": ("dflash", {"layer_types": ["sliding_attention"] * 2, "sliding_window": 9}),
+    "dflash2": ("dflash2", {"block_size": 5}),
+    "dspark": ("dspark", {}),
+}
+
+
+@pytest.mark.parametrize("name", GGUFS)
+def test_drafters_in_gguf_files_have_the_bits_of_the_original(target, tmp_path, name):
+    model, bundle = target
+    form, changes = GGUFS[name]
+    weights, config = write_block(tmp_path / "head", model.config, form, True, **changes)
+    write_gguf_block(tmp_path / "head.gguf", weights, config)
+    found = []
+    for path in (tmp_path / "head", tmp_path / "head.gguf"):
+        opened = attached(bundle, tmp_path / f"bundle-{path.name}", path)
+        role, features = opened.draft, features_of_target(opened, TEXT)
+        head = with_features(opened, DRAFT)
+        rows = block_rows(head, role, features[:50], TEXT[50])
+        [logits] = head.forward([rows])
+        found.append((logits.copy(), rows.features, role.block, role.architecture, role.taps))
+    (logits, told, *first), (others, say, *second) = found
+    same_bits(logits, others)
+    assert first == second
+    if told is not None:
+        same_bits(told, say)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        ({"target_layers": None}, CheckpointError, r"dflash.target_layers=\(absent\) must be"),
+        ({"target_layers": [2, 5, 9]}, CheckpointError, "must be layers of the target"),
+        ({"embedding_length": 32}, CheckpointError, "hidden_size=32 must be the target's, 64"),
+        ({"block_count": 1}, UnsupportedModelError, "belongs to no part"),
+        ({"block_count": 3}, CheckpointError, r"no tensor layers\.2"),
+        ({"logit_scale": 0.5}, UnsupportedModelError, "dflash.logit_scale=0.5"),
+        ({"block_size": None}, CheckpointError, r"block_size=\(absent\)"),
+    ],
+    ids=str,
+)
+def test_gguf_drafters_of_other_targets_and_formats_are_refused(
+    target, tmp_path, fields, kind, message
+):
+    model, bundle = target
+    weights, config = write_block(tmp_path / "head", model.config)
+    write_gguf_block(tmp_path / "head.gguf", weights, config, **fields)
+    refused(bundle, tmp_path / "bundle", tmp_path / "head.gguf", kind, message)
+
+
+def test_truncated_gguf_drafters_are_refused(target, tmp_path, cli):
+    model, bundle = target
+    weights, config = write_block(tmp_path / "head", model.config)
+    file = tmp_path / "head.gguf"
+    write_gguf_block(file, weights, config)
+    file.write_bytes(file.read_bytes()[:-100])
+    done = cli("export", bundle, "--draft-head", file, "-o", tmp_path / "out")
+    assert (done.code, "truncated or corrupt" in done.err) == (2, True)

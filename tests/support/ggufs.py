@@ -119,7 +119,7 @@ def write_gguf(
     name = gguf.MODEL_ARCH_NAMES[kind]
     writer = GGUFWriter(str(file), name, split_max_tensors=splits)
     for key, value in {**_numbers(name, config), **_vocabulary(folder), **metadata}.items():
-        _add(writer, key, value)
+        add_field(writer, key, value)
     tensors = SafetensorsFolder(folder)
     layers = _numbers(name, config)[f"{name}.block_count"]
     names = gguf.get_tensor_name_map(kind, layers + 1)  # and a draft head
@@ -327,7 +327,8 @@ def _vocabulary(folder: Path) -> dict[str, Any]:
     }
 
 
-def _add(writer: GGUFWriter, name: str, value: Any) -> None:
+def add_field(writer: GGUFWriter, name: str, value: Any) -> None:
+    """Adds a field of the kind that its value tells; none where it is None."""
     if isinstance(value, bool):
         writer.add_bool(name, value)
     elif isinstance(value, int):
