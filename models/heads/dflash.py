@@ -17,7 +17,7 @@ from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.heads.eagle3 import read_ids
-from edgespec.models.heads.gguf_block import is_gguf_block, open_gguf_block
+from edgespec.models.heads.gguf_heads import is_gguf_block, open_gguf_block
 from edgespec.models.heads.head import (
     BlockHead,
     BlockLayer,

@@ -15,6 +15,7 @@ from edgespec.models.config import ModelConfig, activation_of
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
+from edgespec.models.heads.gguf_heads import is_gguf_eagle3, open_gguf_eagle3
 from edgespec.models.heads.head import (
     Fusion,
     Head,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edgespec.models.tensors import TensorSource
+
 FLAT = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 """Names of the flat layout in `architectures`."""
 
@@ -43,6 +46,7 @@ EAGLE3, PEAGLE = "eagle3", "peagle"
 """Forms of a head, as `speculators` calls them; the second one drafts several tokens at once."""
 
 _TYPE, _MOST_DRAFTED, _USUALLY_DRAFTED = "speculators_model_type", 64, 8
+_TAP_NORMS = ("aux_norm_low", "aux_norm_mid", "aux_norm_high")
 _CONCATENATED, _GATED = "concat", "gated"
 _TAPS = "eagle_aux_hidden_state_layer_ids"
 _IDS, _KNOWN, _EMBEDDING = "d2t", "t2d", "embed_tokens.weight"
@@ -59,10 +63,13 @@ def load_eagle3(path: Path, target: TargetSizes) -> HeadCheckpoint:
         UnsupportedModelError: The config asks for something that is not implemented.
         CheckpointError: Something is missing, damaged, inconsistent, or of another target.
     """
-    if not path.is_dir():
+    tensors: TensorSource
+    if is_gguf_eagle3(path):
+        fields, tensors = open_gguf_eagle3(path)
+    elif path.is_dir():
+        fields, tensors = Fields.read(path / "config.json"), SafetensorsFolder(path, _usual)
+    else:
         raise CheckpointError(f"{path} is not a folder: give the folder of a draft head")
-    fields = Fields.read(path / "config.json")
-    tensors = SafetensorsFolder(path)
     flat = fields.get(_SPECULATORS) is None
     _check_format(fields, flat)
     layer = fields if flat else fields.group(_SPECULATORS)
@@ -79,6 +86,12 @@ def load_eagle3(path: Path, target: TargetSizes) -> HeadCheckpoint:
     return HeadCheckpoint(path, head, tensors, ids)
 
 
+def _usual(name: str) -> str:
+    """Returns the name of a tensor that SGLang also reads by an older one."""
+    stem, _, kind = name.rpartition(".")
+    return f"fc_norm.{_TAP_NORMS.index(stem)}.{kind}" if stem in _TAP_NORMS else name
+
+
 def _check_format(fields: Fields, flat: bool) -> None:
     if not flat:
         if fields.get(_TYPE) not in (EAGLE3, PEAGLE):
@@ -92,9 +105,11 @@ def _check_format(fields: Fields, flat: bool) -> None:
 
 
 def read_ids(
-    path: Path, tensors: SafetensorsFolder, outputs: int, target: TargetSizes
+    path: Path, tensors: TensorSource, outputs: int, target: TargetSizes
 ) -> NDArray[np.int64]:
     """Returns the target's id of each output; `d2t` holds offsets from the output's number.
+
+    In GGUF files it holds ids.
 
     Raises:
         CheckpointError: It is missing although there are fewer outputs than tokens, or wrong.
@@ -107,13 +122,16 @@ def read_ids(
                 f"(the target has {target.vocab_size}): download the head again"
             )
         return numbers[: target.tokens]
-    offsets = tensors.read_integers(_IDS)
-    if offsets.shape != (outputs,):
+    if isinstance(tensors, SafetensorsFolder):
+        found = tensors.read_integers(_IDS)
+    else:
+        found, numbers = tensors.read(_IDS).astype(np.int64), np.zeros_like(numbers)
+    if found.shape != (outputs,):
         raise CheckpointError(
-            f"{path}: {_IDS} has shape {list(offsets.shape)}, must be [{outputs}]: download the "
+            f"{path}: {_IDS} has shape {list(found.shape)}, must be [{outputs}]: download the "
             "head again"
         )
-    ids = numbers + offsets
+    ids = numbers + found
     if len(np.unique(ids)) < outputs or ids.min() < 0 or ids.max() >= target.vocab_size:
         raise CheckpointError(
             f"{path}: {_IDS} maps outputs to ids from {ids.min()} to {ids.max()}, "
@@ -231,7 +249,7 @@ class _Reader:
             raise fields.invalid("target_hidden_size", f"must be the target's, {size}")
         group = fields.group("eagle_config") if self._flat else fields
         whole = fields.flag("norm_before_fc") or group.flag("norm_before_fc")
-        each = fields.flag("fc_norm")
+        each = fields.flag("fc_norm") or fields.flag("use_aux_norm")
         return Fusion(
             fc=Linear("fc.weight", taps * size, self._config.hidden_size),
             norm=self._norm("input_norm", taps * size) if whole else None,

@@ -16,6 +16,8 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
 from edgespec.models.fields import Fields
+from edgespec.models.gguf.tensors import GgufTensors
+from edgespec.models.heads.gguf_heads import is_gguf_assistant, open_gguf_assistant
 from edgespec.models.heads.head import Assistant, Clusters, HeadCheckpoint, TargetSizes
 from edgespec.models.layers import Attention, Linear
 from edgespec.models.parts import Part, Parts
@@ -53,9 +55,11 @@ _UNUSED = ("k_proj", "v_proj", "k_norm", "v_norm")
 
 
 def is_assistant(path: Path) -> bool:
-    """Whether a path is a folder whose config says that it holds an assistant."""
+    """Whether a path is a folder, or a GGUF file, that says that it holds an assistant."""
     config = path / "config.json"
-    return config.is_file() and "_assistant" in str(Fields.read(config).get("model_type"))
+    return is_gguf_assistant(path) or (
+        config.is_file() and "_assistant" in str(Fields.read(config).get("model_type"))
+    )
 
 
 def load_assistant(path: Path, target: TargetSizes) -> HeadCheckpoint:
@@ -65,7 +69,11 @@ def load_assistant(path: Path, target: TargetSizes) -> HeadCheckpoint:
         UnsupportedModelError: The config asks for something that is not implemented.
         CheckpointError: Something is missing, damaged, inconsistent, or of another target.
     """
-    fields = Fields.read(path / "config.json")
+    stored: SafetensorsFolder | GgufTensors
+    if path.is_file():
+        fields, stored = open_gguf_assistant(path)
+    else:
+        fields, stored = Fields.read(path / "config.json"), SafetensorsFolder(path)
     family, text = _FAMILIES.get(str(fields.get("model_type"))), fields.group("text_config")
     if family is None:
         raise fields.unsupported("model_type", f"use one of {', '.join(_FAMILIES)}")
@@ -87,10 +95,9 @@ def load_assistant(path: Path, target: TargetSizes) -> HeadCheckpoint:
     rotation = next(iter(decoder.ropes.values())).inv_freq
     if len(rotation) != len(target.inv_freq) or not np.allclose(rotation, target.inv_freq):
         raise text.invalid("rope_parameters", "must be the target's: the assistant is another's")
-    stored = SafetensorsFolder(path)
     projection = decoder.lm_head.weight if decoder.lm_head.weight in stored.names else _EMBEDDING
     clusters, tensors = None, Parts(stored, {})
-    if fields.flag("use_ordered_embeddings"):
+    if fields.flag("use_ordered_embeddings") and isinstance(stored, SafetensorsFolder):
         clusters = _clusters(fields, config, stored)
         part = Part(projection, clusters.ordering, config.vocab_size)
         tensors, projection = _Clustered(stored, {_CLUSTERED: part}), _CLUSTERED

@@ -11,6 +11,7 @@ import pytest
 import torch
 from assistants import ASSISTANTS, CLUSTERS, VOCABULARY, of_target, rows, write_assistant
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from gguf_heads import write_gguf_assistant
 from head_rows import SAME, attached, features_of_target, with_features
 from nodes import MISSING, same_bits
 from parity import PROMPT, Text, distance
@@ -207,3 +208,34 @@ def test_manifests_whose_assistant_reads_no_layer_of_the_target_are_refused(targ
         with pytest.raises(BundleError):
             bundles.load(opened.path)
     assert np.isfinite(features_of_target(opened, TEXT)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_assistants_in_gguf_files_have_the_bits_of_the_original(made, tmp_path, kind):
+    model, bundle = made(kind)
+    write_assistant(tmp_path / "head", model.config)
+    write_gguf_assistant(tmp_path / "head.gguf", tmp_path / "head")
+    found = []
+    for path in (tmp_path / "head", tmp_path / "head.gguf"):
+        own, head = loaded(attached(bundle, tmp_path / f"bundle-{path.name}", path))
+        read = Text(own).rows(TEXT[:N])
+        own.forward([read])
+        read.accept(range(N))
+        node = Rows(read.sequence, [TEXT[N]], [AFTER], [0])
+        node.reads = {TARGET_FEATURES: read.features[-1:]}
+        found.append((head.forward([node])[0].copy(), node.features))
+    same_bits(found[0][0], found[1][0])
+    same_bits(found[0][1], found[1][1])
+
+
+def test_gguf_assistants_of_other_targets_are_refused(target, tmp_path):
+    model, bundle = target
+    write_assistant(tmp_path / "head", model.config)
+    for number, (fields, message) in enumerate((
+        ({"embedding_length_out": 32}, "backbone_hidden_size=32 must be the target's, 64"),
+        ({"attention.sliding_window": 20}, "of 20 positions, and no layer of the target"),
+        ({"embedding_length": 64}, "has shape"),
+    )):  # fmt: skip
+        file = tmp_path / f"{number}.gguf"
+        write_gguf_assistant(file, tmp_path / "head", **fields)
+        refused(bundle, tmp_path / f"{number}", file, CheckpointError, message)

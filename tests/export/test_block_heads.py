@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from blocks import BLOCKS, OUTPUTS, BlockReference, save, taps_of, write_block
-from gguf_blocks import write_gguf_block
+from gguf_heads import write_gguf_block
 from head_rows import SAME, attached, features_of_target, with_features
 from heads import features_of, write_target
 from nodes import MISSING, same_bits

@@ -10,6 +10,7 @@ import onnx
 import pytest
 import torch
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from gguf_heads import write_gguf_eagle3
 from head_rows import SAME, attached, check_rows, features_of_target, with_features
 from heads import (
     HEADS,
@@ -431,3 +432,54 @@ def test_damaged_numbers_of_masks_are_refused(target, tmp_path):
     save_file(weights, tmp_path / "head/model.safetensors")
     with pytest.raises(CheckpointError, match="mask_hidden contains infinity or NaN"):
         attached(bundle, tmp_path / "other", tmp_path / "head")
+
+
+@pytest.mark.parametrize("norms", [{}, {"norm_before_fc": True, "norm_before_residual": False}])
+def test_heads_in_gguf_files_have_the_bits_of_the_original(target, tmp_path, norms):
+    model, bundle = target
+    weights, config = write_head(tmp_path / "head", model.config, flat=False, **norms)
+    write_gguf_eagle3(tmp_path / "head.gguf", weights, config)
+    found = []
+    for path in (tmp_path / "head", tmp_path / "head.gguf"):
+        opened = attached(bundle, tmp_path / f"bundle-{path.name}", path)
+        head = with_features(opened, DRAFT)
+        rows = Text(head).rows(TEXT[1:])
+        rows.reads = {TARGET_FEATURES: features_of_target(opened, TEXT)[:-1]}
+        [logits] = head.forward([rows])
+        ids = (opened.path / opened.draft.native.ids).read_bytes()
+        found.append((logits.copy(), opened.draft.taps, ids))
+    same_bits(found[0][0], found[1][0])
+    assert found[0][1:] == found[1][1:]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"target_layers": [2, 5, 11]}, "must be layers of the target, which has 8"),
+        ({"target_hidden_size": 32}, "target_hidden_size=32 must be the target's, 64"),
+        ({"embedding_length": 32}, "must be the target's"),
+        ({"block_count": 2}, r"no tensor layers\.1"),
+    ],
+    ids=str,
+)
+def test_gguf_heads_of_other_targets_are_refused(target, tmp_path, fields, message):
+    model, bundle = target
+    weights, config = write_head(tmp_path / "head", model.config, flat=False)
+    write_gguf_eagle3(tmp_path / "head.gguf", weights, config, **fields)
+    with pytest.raises(CheckpointError, match=message) as error:
+        attached(bundle, tmp_path / "bundle", tmp_path / "head.gguf")
+    assert "\n" not in str(error.value)
+
+
+def test_norms_of_taps_are_read_by_their_older_names(target, tmp_path):
+    model, bundle = target
+    weights, _ = write_head(tmp_path / "head", model.config, fc_norm=True)
+    opened = attached(bundle, tmp_path / "new", tmp_path / "head")
+    edit_json(tmp_path / "head/config.json", fc_norm=None, use_aux_norm=True)
+    places = enumerate(("low", "mid", "high"))
+    names = {f"fc_norm.{n}.weight": f"aux_norm_{place}.weight" for n, place in places}
+    older = {names.get(name, name): each for name, each in weights.items()}
+    save_file(older, tmp_path / "head/model.safetensors")
+    again = attached(bundle, tmp_path / "old", tmp_path / "head")
+    for name in (opened.draft.native.graph, opened.draft.native.data):
+        assert (opened.path / name).read_bytes() == (again.path / name).read_bytes()

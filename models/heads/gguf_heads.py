@@ -1,23 +1,51 @@
-"""Reads drafters of blocks out of GGUF files, as llama.cpp's converter writes them.
+"""Reads draft heads out of GGUF files, as llama.cpp's converter writes them.
 
 DFlash, DFlash2 and DSpark are one architecture there, `dflash`, with fields and tensors of each.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgespec.models.fields import Fields
+from edgespec.models.gguf.architectures import ARCHITECTURES
 from edgespec.models.gguf.config import ConfigReader
+from edgespec.models.gguf.gemma4 import Gemma4Reader
 from edgespec.models.gguf.names import Naming
 from edgespec.models.gguf.opening import whole_header
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.named import SUFFIX
+from edgespec.models.parts import Parts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_KIND = "dflash"
+    from edgespec.models.tensors import TensorSource
+
+_BLOCK, _EAGLE3, _ASSISTANT = "dflash", "eagle3", "gemma4-assistant"
+_GEMMA4 = ARCHITECTURES["gemma4"]
+_ASSISTANT_NAMING = replace(
+    _GEMMA4,
+    model={
+        **_GEMMA4.model,
+        "nextn.pre_projection": "pre_projection",
+        "nextn.post_projection": "post_projection",
+    },
+)
+_EAGLE3_NAMING = Naming(
+    "llama",
+    layers="layers",
+    layer={"attn_norm_2": "hidden_norm"},
+    model={
+        "token_embd": "embed_tokens",
+        "output_norm": "norm",
+        "fc": "fc",
+        "enc.output_norm": "input_norm",
+        "d2t": "d2t",
+    },
+    interleaved=True,
+)
 _NAMING = Naming(
     "qwen3",
     layers="layers",
@@ -60,7 +88,7 @@ _ASKED = {
 
 
 class _Reader(ConfigReader):
-    """Reads the config of a drafter, whose embedding is the target's."""
+    """Reads the config of a head, whose vocabulary is the target's, and perhaps its embedding."""
 
     def vocabulary(self) -> int:
         """Returns the number of tokens of the file's tokenizer, which is the target's."""
@@ -70,9 +98,67 @@ class _Reader(ConfigReader):
 
 def is_gguf_block(path: Path) -> bool:
     """Whether a path is a GGUF file that holds a drafter of blocks."""
+    return _architecture(path) == _BLOCK
+
+
+def is_gguf_eagle3(path: Path) -> bool:
+    """Whether a path is a GGUF file that holds an EAGLE-3 head."""
+    return _architecture(path) == _EAGLE3
+
+
+def is_gguf_assistant(path: Path) -> bool:
+    """Whether a path is a GGUF file that holds a Gemma 4 assistant."""
+    return _architecture(path) == _ASSISTANT
+
+
+def open_gguf_assistant(path: Path) -> tuple[Fields, GgufTensors]:
+    """Opens an assistant, of which converters leave clusters out; returns config and tensors.
+
+    Raises:
+        UnsupportedModelError: The file needs something that is not implemented.
+        CheckpointError: Something is missing, damaged or inconsistent.
+    """
+    header = whole_header(path)
+    metadata, entries = Fields(header.metadata, str(path)), header.entries
+    reader = Gemma4Reader(metadata, _ASSISTANT, _ASSISTANT_NAMING, entries)
+    config = {
+        "model_type": "gemma4_assistant",
+        "backbone_hidden_size": reader.get("embedding_length_out"),
+        "text_config": reader.config(()),
+    }
+    tensors = GgufTensors(str(path), entries, _ASSISTANT_NAMING, reader.layers, {})
+    return Fields(config, str(path)), tensors
+
+
+def _architecture(path: Path) -> object:
     if path.suffix != SUFFIX or not path.is_file():
-        return False
-    return whole_header(path).metadata.get("general.architecture") == _KIND
+        return None
+    return whole_header(path).metadata.get("general.architecture")
+
+
+def open_gguf_eagle3(path: Path) -> tuple[Fields, TensorSource]:
+    """Opens a head; returns its config, as the layout of `speculators` has it, and its tensors.
+
+    In them `d2t` has ids, and not offsets.
+
+    Raises:
+        UnsupportedModelError: The file needs something that is not implemented.
+        CheckpointError: Something is missing, damaged or inconsistent.
+    """
+    header = whole_header(path)
+    metadata, entries = Fields(header.metadata, str(path)), header.entries
+    reader = _Reader(metadata, _EAGLE3, _EAGLE3_NAMING, entries)
+    config: dict[str, object] = {
+        "speculators_model_type": "eagle3",
+        "transformer_layer_config": reader.config(()),
+        "eagle_aux_hidden_state_layer_ids": reader.get("target_layers"),
+        "target_hidden_size": reader.get("target_hidden_size"),
+        "norm_before_residual": bool(reader.get("norm_before_residual")),
+        "norm_before_fc": bool(reader.get("norm_before_fc")),
+        "draft_vocab_size": (reader.shape("output.weight") or (None,))[0],
+    }
+    tensors = GgufTensors(str(path), entries, _EAGLE3_NAMING, reader.layers, {})
+    return Fields(config, str(path)), Parts(tensors, reader.rows(tensors))
 
 
 def open_gguf_block(path: Path) -> tuple[Fields, GgufTensors]:
@@ -84,14 +170,14 @@ def open_gguf_block(path: Path) -> tuple[Fields, GgufTensors]:
     """
     header = whole_header(path)
     metadata, entries = Fields(header.metadata, str(path)), header.entries
-    reader = _Reader(metadata, _KIND, _NAMING, entries)
+    reader = _Reader(metadata, _BLOCK, _NAMING, entries)
     config = reader.config(())
     for name, stored in _ASKED.items():
         if (value := reader.get(stored)) is not None:
             config[name] = value
     layers = reader.get("target_layers")
     if not isinstance(layers, list) or not all(isinstance(each, int) for each in layers):
-        raise metadata.invalid(f"{_KIND}.target_layers", "must be layers of the target")
+        raise metadata.invalid(f"{_BLOCK}.target_layers", "must be layers of the target")
     form = "DFlash2" if "selector_rank" in config else "DFlash"
     config["architectures"] = [
         "DSparkDraftModel" if "markov_w1.weight" in entries else f"{form}DraftModel"
