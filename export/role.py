@@ -81,7 +81,7 @@ class RoleWriter:
         config, decoder = checkpoint.config, checkpoint.decoder
         with stored(name, checkpoint, self.options, self.calibration, self.folder) as storage:
             weights, native = self._written(name, checkpoint, storage)
-        tables = [_table(rope_name, rope) for rope_name, rope in decoder.ropes.items()]
+        tables = [rope_table(rope_name, rope) for rope_name, rope in decoder.ropes.items()]
         default = next(table for table in tables if table.name == DEFAULT_ROPE)
         role = bundle.Role(
             architecture=config.model_type,
@@ -168,5 +168,6 @@ def described_one(number: int, each: layers.Sublayer) -> Sublayer:
     return Sublayer(number, RECURRENT)
 
 
-def _table(name: str, rope: Rope) -> bundle.RopeTable:
+def rope_table(name: str, rope: Rope) -> bundle.RopeTable:
+    """Returns a rotation table in the form of the manifest."""
     return bundle.RopeTable(name, tuple(map(float, rope.inv_freq)), rope.attention_factor)

@@ -10,6 +10,7 @@ from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
 from edgespec.api.portable import portable_graph
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.drafters.assistant import AssistantGraph
 from edgespec.runtime.drafters.block import BlockGraph
 from edgespec.runtime.drafters.head import HeadGraph
 from edgespec.runtime.kernels import library, missing_kernels
@@ -55,6 +56,14 @@ def placements(bundle: Bundle, options: LoadOptions) -> tuple[dict[str, Placemen
             free[GPU] = own_bytes
         _require_suited(bundle, name, place)
         places[name] = place
+    draft, target = bundle.draft, places[TARGET]
+    native = target.native and (target.behind is None or target.behind[1].native)
+    if DRAFT in places and draft is not None and draft.attends_target and not native:
+        raise DeviceError(
+            f"{bundle.path}: its draft reads keys and values of the target, which must therefore "
+            "run by edgespec's compiled operators: use --device cpu, where they are installed, or "
+            "--draft lookup"
+        )
     return places, free
 
 
@@ -172,7 +181,7 @@ def load_model(
         device += f"+{placed.behind[1].device}"
     if role.is_head:
         width = len(role.taps) * bundle.target.hidden_size
-        blocks = role.block is not None
+        blocks = role.block is not None and not role.block.features
         graph = BlockGraph(graph, width) if blocks else HeadGraph(graph, width, role.hidden_size)
     recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
     pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
@@ -228,6 +237,17 @@ def load_scoring(bundle: Bundle, name: str, count: int, threads: int | None = No
     except ValueError:
         return None
     return NativeGraph(part, operators, threads or default_threads(), whole=file)
+
+
+def load_assistant(bundle: Bundle, target: Model, threads: int | None = None) -> Model:
+    """Loads a draft head that reads keys and values of the target, over the target's pool.
+
+    Raises:
+        DeviceError: if ONNX Runtime refuses the graph.
+    """
+    graph, _ = _graph(bundle, DRAFT, Placement(HOST), threads, features=True, accuracy=None)
+    graph = AssistantGraph(graph, bundle.target.hidden_size, bundle.target.hidden_size)
+    return Model(graph, target.pool, _ropes(bundle, DRAFT), target.prefixes, target.device)
 
 
 def _placed(device: str) -> tuple[Placement, int | None]:

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.api.loading import DRAFTS, LoadOptions
-from edgespec.api.models import load_model, load_part, load_scoring
+from edgespec.api.models import load_assistant, load_model, load_part, load_scoring
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import BundleError, InputError, reason
+from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.ahead import AheadDrafter
+from edgespec.runtime.drafters.assistant import AssistantDrafter
 from edgespec.runtime.drafters.base import Drafter
 from edgespec.runtime.drafters.block import BlockDrafter, Pairs
 from edgespec.runtime.drafters.grammar import GrammarDrafter
@@ -22,7 +24,7 @@ from edgespec.runtime.drafters.growth import Ids, TreeDrafter
 from edgespec.runtime.drafters.head import HeadDrafter
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import Frequent, ModelDrafter
-from edgespec.runtime.drafters.parallel import ParallelDrafter
+from edgespec.runtime.drafters.parallel import ParallelDrafter, ParallelHeadDrafter
 from edgespec.runtime.drafters.prediction import PredictionDrafter
 from edgespec.runtime.drafters.recycling import RecyclingDrafter, Successors
 from edgespec.runtime.drafters.skip import SkipDrafter
@@ -77,7 +79,10 @@ class Sources:
         self.models = {
             name: load_model(bundle, name, placed, options.threads, plan.slots[name], features)
             for name, placed in plan.roles.items()
+            if not bundle.manifest.roles[name].attends_target
         }
+        if len(self.models) < len(plan.roles):
+            self.models[DRAFT] = load_assistant(bundle, self.models[TARGET], options.threads)
         self.drafters: list[Drafter] = []
         self.timings: list[Iterator[None]] = []
         self.recycling = RecyclingDrafter(self._successors)
@@ -125,11 +130,8 @@ class Sources:
             translated = SharedDrafter if vocabularies.shares_enough else RecodedDrafter
             return [translated(model, context, vocabularies)]
         ids = _ids(self._bundle, role)
-        if role.block is not None and role.mask_token is not None:
-            pairs = _pairs(self._bundle.path, role, ids)
-            return [BlockDrafter(model, context, role.mask_token, role.block, ids, pairs)]
         if role.is_head:
-            return [HeadDrafter(model, context, ids)]
+            return [_by_head(self._bundle, role, model, ids)]
         made = AheadDrafter if self._overlaps(model) else ModelDrafter
         frequent = None
         if model.device == NATIVE and ids is None and role.mask_token is None:
@@ -160,6 +162,20 @@ class Sources:
             raise BundleError(f"{self._bundle.path}: skip_sets[0]: {error}") from error
         self.timings.append(model.measuring(_DRAFT_SECONDS))
         return [SkipDrafter(model)]
+
+
+def _by_head(bundle: Bundle, role: Role, model: Model, ids: Ids | None) -> TreeDrafter:
+    """Returns the drafter that uses a bundle's draft head."""
+    context, block, mask = role.context_length, role.block, role.mask_token
+    if role.attends_target:
+        return AssistantDrafter(model)
+    if block is None or mask is None:
+        return HeadDrafter(model, context, ids)
+    if not block.features:
+        return BlockDrafter(model, context, mask, block, ids, _pairs(bundle.path, role, ids))
+    width = len(role.taps) * bundle.target.hidden_size
+    features = _features(bundle.path / block.features, width)
+    return ParallelHeadDrafter(model, context, mask, features, block.rows, ids)
 
 
 def _devices(model: Model) -> set[str]:
@@ -201,6 +217,26 @@ def _ids(bundle: Bundle, draft: Role) -> Ids | None:
             f"{file} must hold {count} tokens below {draft.vocab_size}: export the checkpoint again"
         )
     return ids
+
+
+def _features(file: Path, width: int) -> Floats:
+    """Reads what masks read in place of features, [width] float32.
+
+    Raises:
+        BundleError: if the file holds something else.
+    """
+    try:
+        features = np.load(file, allow_pickle=False)
+    except ValueError as error:
+        raise BundleError(f"{file}: {reason(error)}: export the checkpoint again") from error
+    if (
+        features.shape != (width,)
+        or features.dtype != np.float32
+        or not np.isfinite(features).all()
+    ):
+        raise BundleError(f"{file} must hold {width} finite numbers: export the checkpoint again")
+    found: Floats = features
+    return found
 
 
 def _pairs(folder: Path, draft: Role, ids: Ids | None) -> Pairs | None:

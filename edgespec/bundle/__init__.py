@@ -252,7 +252,8 @@ def used_files(manifest: Manifest) -> list[str]:
     roles = manifest.roles.values()
     files = [f for role in roles for f in (role.native.graph, role.native.data, role.native.ids)]
     files += [role.tokenizer for role in roles]
-    files += [role.block.pairs for role in roles if role.block is not None]
+    blocks = [role.block for role in roles if role.block is not None]
+    files += [file for block in blocks for file in (block.pairs, block.features)]
     return [each for each in files if each] + list(manifest.tokenizer)
 
 

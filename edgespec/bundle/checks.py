@@ -87,6 +87,8 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
     yield f"{where}.mask_token", mask, mask is None or 0 <= mask < role.vocab_size
     if (block := role.block) is not None:
         yield f"{where}.block", block, role.is_head and mask is not None
+        yield f"{where}.block.selects", block.selects, 0 <= block.selects <= role.vocab_size
+        yield f"{where}.block.selects", block.selects, bool(block.pairs) or not block.selects
         yield f"{where}.block.rows", block.rows, 2 - block.from_anchor <= block.rows <= _MOST_ROWS
     yield f"{where}.inv_freq", role.inv_freq, len(role.inv_freq) == role.head_dim // 2
     yield f"{where}.eos_ids", role.eos_ids, all(each >= 0 for each in role.eos_ids)
@@ -127,6 +129,10 @@ def _of_taps(manifest: Manifest) -> Iterator[_Check]:
     for name, role in manifest.roles.items():
         if name != "target":
             yield f"roles.{name}.taps", role.taps, role.taps == (taps if role.is_head else ())
+        if role.attends_target:
+            read = [each.source for each in role.layout if each.kind == ATTENTION]
+            kept = {pool.layer for pool in target.native.pools}
+            yield f"roles.{name}.sublayers: sources", read, kept.issuperset(read)
 
 
 def _of_embedding(manifest: Manifest) -> Iterator[_Check]:
@@ -142,7 +148,7 @@ def _of_embedding(manifest: Manifest) -> Iterator[_Check]:
 
 def _of_layout(where: str, role: Role) -> Iterator[_Check]:
     before = 0
-    attending = set[int]()  # the layers whose attention has keys of its own
+    readable = set[int]()  # the layers whose attention has keys of its own
     for number, each in enumerate(role.sublayers):
         place = f"{where}.sublayers[{number}]"
         yield f"{place}.layer", each.layer, before <= each.layer <= before + (number > 0)
@@ -152,9 +158,13 @@ def _of_layout(where: str, role: Role) -> Iterator[_Check]:
         yield f"{place}.chosen", each.chosen, (each.chosen > 0) == (each.experts > 0)
         yield f"{place}.chosen", each.chosen, 0 <= each.chosen <= each.experts
         yield f"{place}.beside", each.beside, each.beside >= 0
-        yield f"{place}.source", each.source, each.source is None or each.source in attending
+        yield (
+            f"{place}.source",
+            each.source,
+            each.source is None or each.source in readable or role.attends_target,
+        )
         if each.kind == ATTENTION and each.source is None:
-            attending.add(each.layer)
+            readable.add(each.layer)
         before = each.layer
     layers = before + 1 if role.sublayers else 0
     yield f"{where}.layers", role.layers, role.layers == layers

@@ -161,11 +161,19 @@ class Block:
         pairs: file of what the token before adds to logits, `.npy`: [vocab_size + outputs + 1,
             rank], rows of tokens before, of those that follow, and the weights of confidence; empty
             if there is none.
+        selects: among how many of a position's likeliest tokens the token before decides, and then
+            `features` of rows are factors of each term of the products; 0: they are how far a
+            position can be trusted.
+        features: file of what masks read in place of the target's features, `.npy`: [F] float32.
+            Then the newest token's row reads features, as those before it do, and each row sees
+            those before it alone; empty: the block's rows read none, and see each other.
     """
 
     rows: int
     from_anchor: bool = field(default=False, metadata=LEFT_OUT)
     pairs: str = field(default="", metadata=LEFT_OUT)
+    selects: int = field(default=0, metadata=LEFT_OUT)
+    features: str = field(default="", metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
@@ -311,6 +319,11 @@ class Role:
     def is_head(self) -> bool:
         """Whether it is a draft head, which reads features of the target besides tokens."""
         return self.layout[0].kind == FUSION
+
+    @property
+    def attends_target(self) -> bool:
+        """Whether it is a draft head that has no keys and values, and reads its target's."""
+        return self.is_head and not self.native.pools
 
     @property
     def recurrent(self) -> bool:

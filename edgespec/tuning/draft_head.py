@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from edgespec.bundle import PoolShape
 from edgespec.errors import InputError
 from edgespec.export import HEAD_PRECISIONS, Progress, attach_head, check_drafted
-from edgespec.models import load_checkpoint
-from edgespec.models.heads.head import HeadCheckpoint, TargetSizes
+from edgespec.models import Attention, load_checkpoint
+from edgespec.models.heads.head import Assistant, HeadCheckpoint, TargetSizes
 from edgespec.models.heads.mtp import MTP, holds_head, load_head
 
 _DEFAULT = "int8"
@@ -63,6 +64,12 @@ class DraftHead:
                 vocab_size=decoder.vocab_size,
                 tokens=decoder.vocab_size,
                 inv_freq=tuple(map(float, rope.inv_freq)),
+                pools=tuple(
+                    PoolShape(number, each.kv_heads, -(-each.head_dim // 16) * 16, each.window)
+                    for number, layer in enumerate(decoder.layers)
+                    for each in layer
+                    if isinstance(each, Attention) and each.source is None
+                ),
             ),
         )
 
@@ -76,5 +83,7 @@ class DraftHead:
         head, tokens = self._attached.head, len(self._attached.ids)
         if head.architecture == MTP:
             return f"draft head: the checkpoint's own (MTP), proposes {tokens:,} tokens"
+        if isinstance(head, Assistant):
+            return f"draft head: reads the target's keys and values, proposes {tokens:,} tokens"
         taps = ", ".join(map(str, head.taps))
         return f"draft head: reads what enters layers {taps}, proposes {tokens:,} tokens"

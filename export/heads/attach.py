@@ -96,6 +96,7 @@ def sizes_of(target: Role, folder: Path) -> TargetSizes:
         vocab_size=target.vocab_size,
         tokens=max(tokens.values()) + 1,
         inv_freq=target.inv_freq,
+        pools=target.native.pools,
     )
 
 

@@ -36,19 +36,28 @@ def borrow_embedding(source: onnx.ModelProto, graph: GraphBuilder) -> str:
     while wanted:
         name = wanted.pop()
         if name in stored:
-            initializers.append(stored[name])
+            initializers.append(_renamed(stored[name]))
         elif name != _IDS:
             node = onnx.NodeProto()
             node.CopyFrom(makers[name])
             node.name = _PREFIX + node.name
             wanted += node.input
             nodes.insert(0, node)
-    kept = {_IDS, *stored}
-    for node in nodes:  # names of values must differ from those of the head's own nodes
+    for node in nodes:
         for names in (node.input, node.output):
-            names[:] = [name if name in kept else _PREFIX + name for name in names]
+            names[:] = [name if name == _IDS else _PREFIX + name for name in names]
     graph.graft(nodes, initializers)
     return _PREFIX + entering(0)
+
+
+def borrow_norm(source: onnx.ModelProto, graph: GraphBuilder, x: str) -> str:
+    """Copies the last norm from a target's graph; x, [n, hidden], are rows that enter it.
+
+    Returns:
+        The name of the normalized rows.
+    """
+    makers = {name: node for node in source.graph.node for name in node.output}
+    return _borrowed(source, graph, makers[makers[makers[LOGITS].input[0]].input[0]], x)
 
 
 def borrow_projection(source: onnx.ModelProto, graph: GraphBuilder, x: str) -> str:
@@ -63,9 +72,24 @@ def borrow_projection(source: onnx.ModelProto, graph: GraphBuilder, x: str) -> s
         The name of the logits.
     """
     makers = {name: node for node in source.graph.node for name in node.output}
+    return _borrowed(source, graph, makers[makers[LOGITS].input[0]], x)
+
+
+def _borrowed(source: onnx.ModelProto, graph: GraphBuilder, found: onnx.NodeProto, x: str) -> str:
+    """Copies a node and its weights, which reads x instead; returns the name of its output."""
     stored = {each.name: each for each in source.graph.initializer}
-    node, logits = onnx.NodeProto(), _PREFIX + LOGITS
-    node.CopyFrom(makers[makers[LOGITS].input[0]])
-    node.name, node.input[0], node.output[0] = logits, x, logits
-    graph.graft([node], [stored[name] for name in node.input[1:] if name])
-    return logits
+    node, name = onnx.NodeProto(), f"{_PREFIX}{found.output[0]}"
+    node.CopyFrom(found)
+    node.name, node.input[0], node.output[0] = name, x, name
+    initializers = [stored[each] for each in node.input[1:] if each]
+    node.input[1:] = [each and _PREFIX + each for each in node.input[1:]]
+    graph.graft([node], [_renamed(each) for each in initializers])
+    return name
+
+
+def _renamed(stored: onnx.TensorProto) -> onnx.TensorProto:
+    """Returns an initializer under a name that no tensor of the head has."""
+    renamed = onnx.TensorProto()
+    renamed.CopyFrom(stored)
+    renamed.name = _PREFIX + stored.name
+    return renamed

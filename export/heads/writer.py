@@ -7,14 +7,23 @@ from contextlib import closing
 from pathlib import Path
 
 from edgespec import bundle
-from edgespec.bundle.sublayers import ATTENTION, FUSION, Sublayer
+from edgespec.bundle.sublayers import ATTENTION, DEFAULT_ROPE, FUSION, Sublayer
 from edgespec.export.graph_builder import DataFile
+from edgespec.export.native.assistant import write_native_assistant
 from edgespec.export.native.block_head import write_block, write_native_block
-from edgespec.export.native.head import write_native_head
+from edgespec.export.native.head import write_masks, write_native_head
 from edgespec.export.native.weights import TileWeights
-from edgespec.export.role import Progress, counted, described_one, parameters, rounded_errors
+from edgespec.export.role import (
+    Progress,
+    counted,
+    described,
+    described_one,
+    parameters,
+    rope_table,
+    rounded_errors,
+)
 from edgespec.export.storage import Storage
-from edgespec.models.heads.head import BlockHead, Head, HeadCheckpoint
+from edgespec.models.heads.head import Assistant, BlockHead, Head, HeadCheckpoint
 
 
 def write_head(
@@ -45,42 +54,65 @@ def write_head(
         count = counted(name, shapes, progress)
         weights = TileWeights(data, checkpoint.tensors, storage, count)
         block = None
-        if isinstance(head, BlockHead):
+        if isinstance(head, Assistant):
+            native = write_native_assistant(folder, name, checkpoint, weights, target.native.graph)
+        elif isinstance(head, BlockHead):
             native = write_native_block(folder, name, checkpoint, weights, target.native.graph)
             block = write_block(folder, name, checkpoint, precision.weights == "fp32")
         else:
             native = write_native_head(folder, name, checkpoint, weights, target.native.graph)
-    attention, rope, fc = head.layers[0].attention, head.rope, head.fusion.fc
+            block = write_masks(folder, name, checkpoint)
+    attention, rope, ropes = head.attention, head.rope, list[bundle.RopeTable]()
+    if isinstance(head, Assistant):
+        tables = head.decoder.ropes.items()
+        ropes = [rope_table(key, each) for key, each in tables if key != DEFAULT_ROPE]
     outputs = head.vocab_size if head.lm_head is None else head.lm_head.out_features
-    sublayers = [Sublayer(0, FUSION, 0 if fc is None else fc.in_features)]
-    for number, mlp in enumerate(each.mlp for each in head.layers):
-        sublayers += Sublayer(number, ATTENTION), described_one(number, mlp)
+    inv_freq = target.inv_freq if rope is None else tuple(map(float, rope.inv_freq))
     return bundle.Role(
         architecture=head.architecture,
-        layers=len(head.layers),
+        layers=head.depth,
         hidden_size=head.hidden_size,
         heads=attention.heads,
         kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
+        head_dim=2 * len(inv_freq),
         vocab_size=head.vocab_size,
         context_length=head.context_length,
-        inv_freq=target.inv_freq if rope is None else tuple(map(float, rope.inv_freq)),
+        inv_freq=inv_freq,
         eos_ids=target.eos_ids,
         parameters=parameters(shapes),
         precision=precision,
         native=native,
         tied=False,
         quantization_error=rounded_errors(weights),
-        sublayers=tuple(sublayers),
+        sublayers=tuple(_sublayers(head)),
         attention_factor=target.attention_factor if rope is None else rope.attention_factor,
+        ropes=tuple(ropes),
         output_tokens=0 if outputs == head.vocab_size else outputs,
         taps=head.taps,
-        mask_token=head.mask_token if isinstance(head, BlockHead) else None,
+        mask_token=_mask_token(head),
         block=block,
     )
 
 
-def _vocabulary(head: Head | BlockHead) -> Iterator[str]:
+def _mask_token(head: Head | BlockHead | Assistant) -> int | None:
+    if isinstance(head, BlockHead):
+        return head.mask_token
+    return head.masks.token if isinstance(head, Head) and head.masks is not None else None
+
+
+def _sublayers(head: Head | BlockHead | Assistant) -> Iterator[Sublayer]:
+    """Yields what reads features, and the sublayers of all layers."""
+    if isinstance(head, Assistant):
+        yield Sublayer(0, FUSION, head.before.in_features)
+        yield from described(head.decoder)
+        return
+    yield Sublayer(0, FUSION, 0 if head.fusion.fc is None else head.fusion.fc.in_features)
+    for number, mlp in enumerate(head.mlps):
+        yield Sublayer(number, ATTENTION)
+        yield described_one(number, mlp)
+
+
+def _vocabulary(head: Head | BlockHead | Assistant) -> Iterator[str]:
     """Yields names of a head's own embedding and output projection."""
     if isinstance(head, Head) and head.embedding is not None:
         yield head.embedding

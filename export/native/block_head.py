@@ -4,11 +4,13 @@ Of the rows of a call, T read features of the target, `target_features` [T, F], 
 keys and values of their positions. The others are rows of blocks, of the newest token and of masks
 behind it, and see all rows of their block. `sight` [S] int32 says which is which: -1, and of a
 block's row the number of rows that follow it there. A drafter that says how far it can be trusted
-gives this as `features` [S, 1].
+gives this as `features` [S, 1], and DFlash2 the factors of what the token before adds, [S, rank].
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ from edgespec.export.native.head import fused
 from edgespec.export.native.layers import FLOAT, INT32
 from edgespec.export.native.weights import TileWeights
 from edgespec.models import TensorSource
-from edgespec.models.heads.head import BlockHead, HeadCheckpoint
+from edgespec.models.heads.head import BlockHead, BlockLayer, Convolutions, HeadCheckpoint
 
 
 def write_native_block(
@@ -45,14 +47,21 @@ def write_native_block(
     rising = g.op("Range", g.constant(0, np.int64), count, one)
     place = g.op("ScatterElements", lying, lying, rising, axis=0)
     stream = g.op("Gather", borrow_embedding(source, g), block, axis=0)
-    for number, layer in enumerate(head.layers):
-        x = native.norm(stream, layer.attention.norm)
+    depth = g.op("Sub", g.constant(head.size - 1, np.int32), g.op("Gather", sight, block, axis=0))
+
+    def attended(number: int, layer: BlockLayer, x: str, residual: str) -> str:
         rows = g.op("Gather", g.op("Concat", context, x, axis=0), place, axis=0)
         native.sight = "" if layer.causal else sight
-        inner = native.attended(rows, number, layer.attention)
-        inner = g.op("Gather", inner, block, axis=0)
-        stream = native.linear(inner, layer.attention.o, residual=stream)
-        stream = native.lowered(native.norm(stream, layer.mlp.norm), number, layer.mlp, stream)
+        inner = g.op("Gather", native.attended(rows, number, layer.attention), block, axis=0)
+        return native.linear(inner, layer.attention.o, residual=residual)
+
+    for number, layer in enumerate(head.layers):
+        x = native.norm(stream, layer.attention.norm)
+        attend = partial(attended, number, layer)
+        stream = _around(native, attend, x, stream, layer.around_attention, depth)
+        x = native.norm(stream, layer.mlp.norm)
+        feed = partial(native.lowered, number=number, sublayer=layer.mlp)
+        stream = _around(native, feed, x, stream, layer.around_mlp, depth)
     output = native.norm(stream, head.norm)
     wanted = g.op("Gather", place, "logit_rows", axis=0)
     chosen = g.op("Gather", g.op("Concat", context, output, axis=0), wanted, axis=0)
@@ -61,15 +70,59 @@ def write_native_block(
     else:
         logits, outputs = native.linear(chosen, head.lm_head), head.lm_head.out_features
     g.output(LOGITS, logits, FLOAT, ["R", outputs])
-    confidence = _confidence(checkpoint.tensors, head)
-    if confidence is not None:
-        weight, bias = confidence
-        own = weight[: head.hidden_size, None]
-        trust = g.op("Gemm", output, g.constant(own, np.float32), g.constant(bias, np.float32))
-        nothing = g.op("ReduceMax", context, g.ints(1), keepdims=1)
-        trust = g.op("Gather", g.op("Concat", nothing, trust, axis=0), place, axis=0)
-        g.output(FEATURES, trust, FLOAT, ["S", 1])
+    told, width = "", 1
+    if (found := _confidence(checkpoint.tensors, head)) is not None:
+        weight = g.constant(found[0][: head.hidden_size, None], np.float32)
+        told = g.op("Gemm", output, weight, g.constant(found[1], np.float32))
+    elif head.markov is not None and head.markov.factors is not None:
+        told, width = native.linear(output, head.markov.factors), head.markov.rank
+    if told:  # of rows of blocks; zeros of the others, which lie before them
+        before = g.op("Shape", context, start=0, end=1)
+        told = g.op("Pad", told, g.op("Concat", before, g.ints(0, 0, 0), axis=0))
+        g.output(FEATURES, g.op("Gather", told, place, axis=0), FLOAT, ["S", width])
     return native.save(folder, write_ids(folder, name, checkpoint.ids))
+
+
+def _around(
+    native: NativeGraph,
+    sublayer: Callable[..., str],
+    x: str,
+    stream: str,
+    convolutions: Convolutions | None,
+    depth: str,
+) -> str:
+    """Emits a sublayer of rows of blocks, and convolutions around it; returns the stream.
+
+    Args:
+        native: receives the nodes.
+        sublayer: emits the sublayer of [n, hidden], and adds its `residual`.
+        x: [n, hidden], the normalized rows.
+        stream: [n, hidden], to which the result is added.
+        convolutions: those around it; None: there are none.
+        depth: [n], how many rows of its block are before a row.
+    """
+    if convolutions is None:
+        return sublayer(x, residual=stream)
+    g, taps, groups = native.graph, convolutions.taps, convolutions.groups
+    base = read_finite(native.tensors, convolutions.base, 0, 2).reshape(2, taps, groups, -1)
+    kernels = native.linear(x, convolutions.projection)
+    parts = g.multi_op("Split", kernels, outputs=2 * taps, axis=1, num_outputs=2 * taps)
+
+    def convolved(rows: str, side: int) -> str:
+        grouped, sums = g.op("Reshape", rows, g.ints(-1, groups, base.shape[-1])), list[str]()
+        for tap in range(taps):
+            above, more = grouped, g.op("Unsqueeze", parts[side * taps + tap], g.ints(2))
+            factor = g.op("Add", g.constant(base[side, tap], np.float32), more)
+            if tap:
+                above = g.op("Pad", grouped, g.ints(tap, 0, 0, 0, 0, 0))
+                above = g.op("Slice", above, g.ints(0), g.ints(-tap), g.ints(0))
+                inside = g.op("GreaterOrEqual", depth, g.constant(tap, np.int32))
+                inside = g.op("Unsqueeze", g.op("Cast", inside, to=FLOAT), g.ints(1, 2))
+                factor = g.op("Mul", factor, inside)
+            sums.append(g.op("Mul", above, factor))
+        return g.op("Reshape", g.op("Sum", *sums), g.ints(-1, groups * base.shape[-1]))
+
+    return g.op("Add", stream, convolved(sublayer(convolved(x, 0), residual=""), 1))
 
 
 def write_block(folder: Path, name: str, checkpoint: HeadCheckpoint, precise: bool) -> Block:
@@ -99,7 +152,7 @@ def write_block(folder: Path, name: str, checkpoint: HeadCheckpoint, precise: bo
     file = f"{name}.pairs.npy"
     dtype = np.float32 if precise else np.float16
     np.save(folder / file, np.concatenate([*tables, last]).astype(dtype), allow_pickle=False)
-    return Block(head.size, head.from_anchor, file)
+    return Block(head.size, head.from_anchor, file, markov.selects)
 
 
 def _numbers(native: NativeGraph, chosen: str) -> str:

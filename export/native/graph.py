@@ -38,12 +38,7 @@ class NativeGraph(LayerGraph):
         hidden = g.rename(hidden, entering(0))
         if decoder.layer_inputs is not None:
             self.emit_layer_inputs(decoder.layer_inputs, ids, hidden, len(decoder.layers))
-        for number, layer in enumerate(decoder.layers):
-            for sublayer in layer:
-                hidden = self.added(hidden, number, sublayer)
-            if decoder.layer_factors:
-                hidden = g.op("Mul", hidden, self.vector(decoder.layer_factors[number]))
-            hidden = g.rename(hidden, entering(number + 1))
+        hidden = self.layers(decoder, hidden)
         hidden = g.op("Gather", hidden, "logit_rows", axis=0)
         hidden = self.norm(hidden, decoder.norm)
         if decoder.embeds:
@@ -53,6 +48,17 @@ class NativeGraph(LayerGraph):
         matrix, bias = self.weights.matrix(head.weight), self.biases([head])
         logits = self.product(hidden, [matrix], bias, soft_cap=cap)
         g.output(LOGITS, logits, FLOAT, ["R", head.out_features])
+
+    def layers(self, decoder: Decoder, hidden: str) -> str:
+        """Emits the layers of a decoder; returns the rows behind them, [S, hidden]."""
+        for number, layer in enumerate(decoder.layers):
+            for sublayer in layer:
+                hidden = self.added(hidden, number, sublayer)
+            if decoder.layer_factors:
+                factor = self.vector(decoder.layer_factors[number])
+                hidden = self.graph.op("Mul", hidden, factor)
+            hidden = self.graph.rename(hidden, entering(number + 1))
+        return hidden
 
     def inputs(self) -> str:
         """Declares the inputs that all graphs have; returns the tokens' name."""

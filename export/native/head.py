@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 
-from edgespec.bundle import FEATURES, LOGITS, OWN_FEATURES, TARGET_FEATURES, Native
+from edgespec.bundle import FEATURES, LOGITS, OWN_FEATURES, TARGET_FEATURES, Block, Native
+from edgespec.export.formats.checked import read_finite
 from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
 from edgespec.export.native.graph import NativeGraph, write_ids
 from edgespec.export.native.layers import FLOAT
@@ -47,6 +49,8 @@ def write_native_head(
     else:
         token = native.embedding(ids, head.embedding)
     stream = _lowered_layer(native, head.layer, token, hidden)
+    for number, sublayer in enumerate(head.further, 2):  # two of a layer
+        stream = native.added(stream, number // 2, sublayer)
     output = native.norm(stream, head.norm)
     chosen = g.op("Gather", output, "logit_rows", axis=0)
     if head.architecture == MTP:  # its projection is the target's
@@ -56,6 +60,21 @@ def write_native_head(
     g.output(LOGITS, logits, FLOAT, ["R", head.lm_head.out_features])
     g.output(FEATURES, output if head.norm_output else stream, FLOAT, ["S", head.hidden_size])
     return native.save(folder, write_ids(folder, name, checkpoint.ids))
+
+
+def write_masks(folder: Path, name: str, checkpoint: HeadCheckpoint) -> Block | None:
+    """Writes what masks read in place of features; returns the record of the block, if any.
+
+    Raises:
+        CheckpointError: if a number is not finite.
+    """
+    head = checkpoint.head
+    if not isinstance(head, Head) or head.masks is None:
+        return None
+    file = f"{name}.masks.npy"
+    features = read_finite(checkpoint.tensors, head.masks.features, 0, 1)
+    np.save(folder / file, features.reshape(-1), allow_pickle=False)
+    return Block(head.masks.rows, from_anchor=True, features=file)
 
 
 def fused(native: NativeGraph, head: Head | BlockHead) -> str:

@@ -82,7 +82,7 @@ class ConfigReader:
         numbers = {"layer_norm_eps": norm} if naming.layer_norm else {"rms_norm_eps": rms}
         config: dict[str, object] = {
             "model_type": naming.model_type,
-            "vocab_size": self._rows("token_embd.weight"),
+            "vocab_size": self.vocabulary(),
             "num_key_value_heads": max(self.key_heads()),
             "head_dim": self.head_dim,
             "rope_theta": metadata.number(f"{self.kind}.rope.freq_base", DEFAULT_THETA),
@@ -132,6 +132,10 @@ class ConfigReader:
     def columns(self) -> dict[str, NDArray[np.int64]]:
         """Returns the order of the columns of matrices, where transformers has another."""
         return {}
+
+    def vocabulary(self) -> int:
+        """Returns the number of tokens, by the rows of the embedding."""
+        return self._rows("token_embd.weight")
 
     def key_heads(self) -> list[int]:
         """Returns the number of key and value heads of each layer, alike in all that have some.

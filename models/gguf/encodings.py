@@ -17,6 +17,7 @@ _READ = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
     "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
 )  # fmt: skip
+_INTEGER = "I64"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Encoding:
 
         In damaged files some are not finite, which is for the reader of the values to see.
         """
+        if self.name == _INTEGER:
+            return stored.view("<i8").astype(np.float32)
         with np.errstate(all="ignore"):
             values = quants.dequantize(stored, GGMLQuantizationType[self.name])
         return np.asarray(values, dtype=np.float32)
@@ -69,6 +72,9 @@ ENCODINGS = {
     for kind in (GGMLQuantizationType[name] for name in _READ)
 }
 """The encodings that can be read, by their number in a file."""
+
+INTEGERS = {int(GGMLQuantizationType.I64): Encoding(_INTEGER, 1, 8)}
+"""That of ids of tokens, which vectors alone may have."""
 
 UNREAD = {int(kind): kind.name for kind in GGMLQuantizationType if int(kind) not in ENCODINGS}
 """The names of those that cannot."""

@@ -17,7 +17,7 @@ import numpy as np
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.entries import Entry as Place
 from edgespec.models.fields import unreadable
-from edgespec.models.gguf.encodings import ENCODINGS, UNREAD, Encoding
+from edgespec.models.gguf.encodings import ENCODINGS, INTEGERS, UNREAD, Encoding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -129,7 +129,7 @@ def _entry(
 ) -> Entry:
     """A tensor's place in the file, which must hold all of it."""
     kind, shape, offset = place
-    encoding = ENCODINGS.get(kind)
+    encoding = ENCODINGS.get(kind) or (INTEGERS.get(kind) if len(shape) == 1 else None)
     if encoding is None:
         stored = UNREAD.get(kind, f"type {kind}")
         raise UnsupportedModelError(

@@ -57,7 +57,7 @@ def open_gguf(path: Path) -> Opened:
         UnsupportedModelError: The file needs something that is not implemented.
         CheckpointError: Something is missing, damaged or inconsistent.
     """
-    header = _whole(path)
+    header = whole_header(path)
     metadata = Fields(header.metadata, str(path))
     kind = metadata.get("general.architecture")
     naming = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
@@ -103,7 +103,7 @@ def _kind(header: Header) -> str:
     return name if name.startswith(encoding.name) else f"{name} (mostly {encoding.name})"
 
 
-def _whole(path: Path) -> Header:
+def whole_header(path: Path) -> Header:
     """The header of the first file, with the tensors of all."""
     files = [path.with_name(name) for name in parts(path.name)] or [path]
     missing = [file for file in files if not file.is_file()]

@@ -1,21 +1,27 @@
-"""Reads block drafters in the formats of DFlash and DSpark, flat or in the layout of `speculators`.
+"""Reads drafters of blocks in the formats of DFlash and DSpark, in two layouts.
 
 DFlash (Chen et al., 2026) predicts a block of tokens in one call; DSpark (DeepSeek-AI, 2026) adds
-what the token before tells, and how far the block can be trusted.
+what the token before tells, and how far the block can be trusted, DFlash2 (Z Lab, 2026) what the
+token before and the row tell together, and convolutions around each sublayer.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
+from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.heads.eagle3 import read_ids
+from edgespec.models.heads.gguf_heads import is_gguf_block, open_gguf_block
 from edgespec.models.heads.head import (
     BlockHead,
     BlockLayer,
+    Convolutions,
     Fusion,
     HeadCheckpoint,
     Markov,
@@ -30,10 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-DFLASH, DSPARK = "dflash", "dspark"
+DFLASH, DFLASH2, DSPARK = "dflash", "dflash2", "dspark"
 
 _FLAT: Mapping[str, str] = {
     "DFlashDraftModel": DFLASH,
+    "DFlash2DraftModel": DFLASH2,
+    "DFlash2BeamDraftModel": DFLASH2,
     "DSparkDraftModel": DSPARK,
     "Qwen3DSparkModel": DSPARK,
 }
@@ -44,8 +52,6 @@ _SPECULATORS, _TYPE = "transformer_layer_config", "speculators_model_type"
 _MOST_ROWS = 64
 # What other drafters of this kind have, with the values that mean that one has it not.
 _ABSENT: Mapping[str, tuple[object, ...]] = {
-    "conv_kernel_size": (None, 0),
-    "selector_rank": (None, 0),
     "projector_type": (None,),
     "attention_sink_bias": (None, False),
     "attention_value_scale": (None, 1.0),
@@ -54,28 +60,36 @@ _ABSENT: Mapping[str, tuple[object, ...]] = {
     "has_embed_tokens": (None, False),
     "use_gemma_norm": (None, False),
 }
+_OF_DFLASH2 = ("conv_kernel_size", "selector_rank")
 _OF_TARGET = {"embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight", "t2d"}
 _IDS, _PROJECTION = "d2t", "lm_head.weight"
 
 
 def is_block_head(path: Path) -> bool:
-    """Whether a path is a folder whose config says that it holds a block drafter."""
+    """Whether a path is a folder, or a GGUF file, that says that it holds a block drafter."""
     config = path / "config.json"
-    return config.is_file() and _form(Fields.read(config)) != ""
+    return is_gguf_block(path) or (config.is_file() and _form(Fields.read(config)) != "")
 
 
 def load_block_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
-    """Opens the folder of a block drafter, and checks it against its target.
+    """Opens the folder or the GGUF file of a block drafter, and checks it against its target.
 
     Raises:
         UnsupportedModelError: The config asks for something that is not implemented.
         CheckpointError: Something is missing, damaged, inconsistent, or of another target.
     """
-    fields = Fields.read(path / "config.json")
+    tensors: SafetensorsFolder | GgufTensors
+    if path.is_file():
+        fields, tensors = open_gguf_block(path)
+    else:
+        fields = Fields.read(path / "config.json")
+        tensors = SafetensorsFolder(path, lambda name: name.removeprefix("model."))
     form = _form(fields)
-    if form not in (DFLASH, DSPARK):
+    if form not in (DFLASH, DFLASH2, DSPARK):
         if fields.get(_TYPE) is not None:
-            raise fields.unsupported(_TYPE, "use a head of type eagle3, dflash or dspark")
+            raise fields.unsupported(
+                _TYPE, "use a head of type eagle3, peagle, dflash, dflash2 or dspark"
+            )
         raise fields.unsupported("architectures", f"give one of {', '.join(_FLAT)}")
     flat = fields.get(_SPECULATORS) is None
     own = fields
@@ -84,24 +98,25 @@ def load_block_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
     layer = own if flat else own.group(_SPECULATORS)
     config = ModelConfig.from_fields(layer.with_defaults(Qwen3.defaults), Fields({}, layer.source))
     head = _Reader(own, config, form, flat, target).head()
-    whole = head.lm_head is None
-
-    def named(name: str) -> str | None:
-        name = name.removeprefix("model.")
-        ignored = name in _OF_TARGET or (whole and name in (_PROJECTION, _IDS))
-        return None if ignored else name
-
-    tensors = SafetensorsFolder(path, named)
-    shapes = head.tensors()
-    unknown = sorted(tensors.names - shapes.keys() - {_IDS})
+    shapes, ignored = head.tensors(), _OF_TARGET | {_IDS}
+    if head.lm_head is None:
+        ignored |= {_PROJECTION}
+    unknown = sorted(tensors.names - shapes.keys() - ignored)
     if unknown:
         raise UnsupportedModelError(
             f"{tensors.place(unknown[0])}: {unknown[0]} belongs to no part of a {form} head that "
             "is implemented: use a head without it"
         )
     check_shapes(tensors, shapes)
-    outputs = target.vocab_size if head.lm_head is None else head.lm_head.out_features
-    return HeadCheckpoint(path, head, tensors, read_ids(path, tensors, outputs, target))
+    ids = np.arange(target.tokens, dtype=np.int64)
+    if head.lm_head is not None:
+        if isinstance(tensors, GgufTensors):
+            raise UnsupportedModelError(
+                f"{path} proposes some tokens alone, which is not read from GGUF files: give the "
+                "original drafter"
+            )
+        ids = read_ids(path, tensors, head.lm_head.out_features, target)
+    return HeadCheckpoint(path, head, tensors, ids)
 
 
 def _form(fields: Fields) -> str:
@@ -180,16 +195,39 @@ class _Reader:
         for name, values in _ABSENT.items():
             if fields.get(name) not in values:
                 raise fields.unsupported(name, "use a draft head without it")
+        for name in _OF_DFLASH2:
+            if self._form != DFLASH2 and fields.get(name) not in (None, 0):
+                raise fields.unsupported(name, "use a draft head without it")
         if config.recurrent:
             raise layer.unsupported("layer_types", "use a draft head that attends in every layer")
 
     def _layer(self, model: Qwen3, index: int) -> BlockLayer:
         fields, attention = self._fields, model.attention(index)
         # Of layers with a window, a row sees no later row of its block by default.
-        causal = attention.window is not None and not fields.flag("sliding_window_non_causal")
+        both_ways = fields.get("sliding_window_non_causal")
+        if both_ways is not None:
+            both_ways = fields.flag("sliding_window_non_causal")
+        elif self._form == DFLASH2:
+            both_ways = True
+        causal = attention.window is not None and not both_ways
         if fields.get("is_causal") is not None:
             causal = fields.flag("is_causal")
-        return BlockLayer(attention, model.mlp(index), causal)
+        if self._form != DFLASH2:
+            return BlockLayer(attention, model.mlp(index), causal)
+        around = [
+            self._convolutions(f"layers.{index}.{part}_conv") for part in ("attention", "mlp")
+        ]
+        return BlockLayer(attention, model.mlp(index), causal, *around)
+
+    def _convolutions(self, name: str) -> Convolutions:
+        fields, hidden = self._fields, self._config.hidden_size
+        taps = fields.integer("conv_kernel_size", most=fields.integer("block_size"))
+        size = fields.integer("conv_group_size", most=hidden)
+        if hidden % size:
+            raise fields.invalid("conv_group_size", f"must divide hidden_size={hidden}")
+        count = 2 * taps * (hidden // size)
+        projection = Linear(f"{name}.kernel_projection.weight", hidden, count)
+        return Convolutions(f"{name}.base_kernel", projection, taps)
 
     def _taps(self) -> tuple[int, ...]:
         """Returns the layers whose entering rows are read.
@@ -217,6 +255,8 @@ class _Reader:
 
     def _markov(self, outputs: int) -> Markov | None:
         fields, confidence = self._fields, None
+        if self._form == DFLASH2:
+            return self._selector(outputs)
         if self._form != DSPARK:
             return None
         if fields.get("markov_head_type") not in (None, "vanilla"):
@@ -231,3 +271,16 @@ class _Reader:
         name = "markov_head.markov_w"
         previous = Linear(f"{name}1.weight", rank, self._config.vocab_size)
         return Markov(previous, Linear(f"{name}2.weight", rank, outputs), confidence)
+
+    def _selector(self, outputs: int) -> Markov:
+        """Returns by what DFlash2 selects among the likeliest tokens of a position."""
+        fields, config, name = self._fields, self._config, "candidate_selector"
+        if outputs != config.vocab_size:
+            raise fields.unsupported("draft_vocab_size", "use a drafter of all tokens")
+        rank = fields.integer("selector_rank", most=2**14)
+        return Markov(
+            Linear(f"{name}.predecessor_codebook", rank, config.vocab_size),
+            Linear(f"{name}.successor_codebook", rank, outputs),
+            factors=Linear(f"{name}.hidden_projection.weight", config.hidden_size, rank),
+            selects=fields.integer("selector_top_k", most=outputs),
+        )

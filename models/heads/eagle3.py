@@ -1,4 +1,7 @@
-"""Reads a draft head in the format of EAGLE-3, in its flat layout or in that of `speculators`."""
+"""Reads a draft head in the format of EAGLE-3, in its flat layout or in that of `speculators`.
+
+The latter also holds P-EAGLE (2026), the same with masks, by which it drafts in one call.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,17 @@ import numpy as np
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig, activation_of
 from edgespec.models.families.llama import Llama
+from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
-from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
+from edgespec.models.heads.gguf_heads import is_gguf_eagle3, open_gguf_eagle3
+from edgespec.models.heads.head import (
+    Fusion,
+    Head,
+    HeadCheckpoint,
+    HeadLayer,
+    Masks,
+    TargetSizes,
+)
 from edgespec.models.layers import Attention, Linear, Mlp, Norm
 from edgespec.models.rope import Rope, rope_from_config
 from edgespec.models.safetensors_folder import SafetensorsFolder
@@ -22,12 +34,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edgespec.models.tensors import TensorSource
+
 FLAT = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 """Names of the flat layout in `architectures`."""
 
 FUSION = "edgespec_fusion"
 """Our own field: `gated` for Dovetail's fusion; heads of other tools concatenate and lack it."""
 
+EAGLE3, PEAGLE = "eagle3", "peagle"
+"""Forms of a head, as `speculators` calls them; the second one drafts several tokens at once."""
+
+_TYPE, _MOST_DRAFTED, _USUALLY_DRAFTED = "speculators_model_type", 64, 8
+_TAP_NORMS = ("aux_norm_low", "aux_norm_mid", "aux_norm_high")
 _CONCATENATED, _GATED = "concat", "gated"
 _TAPS = "eagle_aux_hidden_state_layer_ids"
 _IDS, _KNOWN, _EMBEDDING = "d2t", "t2d", "embed_tokens.weight"
@@ -44,10 +63,13 @@ def load_eagle3(path: Path, target: TargetSizes) -> HeadCheckpoint:
         UnsupportedModelError: The config asks for something that is not implemented.
         CheckpointError: Something is missing, damaged, inconsistent, or of another target.
     """
-    if not path.is_dir():
+    tensors: TensorSource
+    if is_gguf_eagle3(path):
+        fields, tensors = open_gguf_eagle3(path)
+    elif path.is_dir():
+        fields, tensors = Fields.read(path / "config.json"), SafetensorsFolder(path, _usual)
+    else:
         raise CheckpointError(f"{path} is not a folder: give the folder of a draft head")
-    fields = Fields.read(path / "config.json")
-    tensors = SafetensorsFolder(path)
     flat = fields.get(_SPECULATORS) is None
     _check_format(fields, flat)
     layer = fields if flat else fields.group(_SPECULATORS)
@@ -64,12 +86,16 @@ def load_eagle3(path: Path, target: TargetSizes) -> HeadCheckpoint:
     return HeadCheckpoint(path, head, tensors, ids)
 
 
+def _usual(name: str) -> str:
+    """Returns the name of a tensor that SGLang also reads by an older one."""
+    stem, _, kind = name.rpartition(".")
+    return f"fc_norm.{_TAP_NORMS.index(stem)}.{kind}" if stem in _TAP_NORMS else name
+
+
 def _check_format(fields: Fields, flat: bool) -> None:
     if not flat:
-        if fields.get("speculators_model_type") != "eagle3":
-            raise fields.unsupported(
-                "speculators_model_type", "use a head of type eagle3, dflash or dspark"
-            )
+        if fields.get(_TYPE) not in (EAGLE3, PEAGLE):
+            raise fields.unsupported(_TYPE, "use a head of type eagle3, peagle, dflash or dspark")
         return
     names = fields.get("architectures")
     if not isinstance(names, list) or not set(names) & set(FLAT):
@@ -79,9 +105,11 @@ def _check_format(fields: Fields, flat: bool) -> None:
 
 
 def read_ids(
-    path: Path, tensors: SafetensorsFolder, outputs: int, target: TargetSizes
+    path: Path, tensors: TensorSource, outputs: int, target: TargetSizes
 ) -> NDArray[np.int64]:
     """Returns the target's id of each output; `d2t` holds offsets from the output's number.
+
+    In GGUF files it holds ids.
 
     Raises:
         CheckpointError: It is missing although there are fewer outputs than tokens, or wrong.
@@ -94,13 +122,16 @@ def read_ids(
                 f"(the target has {target.vocab_size}): download the head again"
             )
         return numbers[: target.tokens]
-    offsets = tensors.read_integers(_IDS)
-    if offsets.shape != (outputs,):
+    if isinstance(tensors, SafetensorsFolder):
+        found = tensors.read_integers(_IDS)
+    else:
+        found, numbers = tensors.read(_IDS).astype(np.int64), np.zeros_like(numbers)
+    if found.shape != (outputs,):
         raise CheckpointError(
-            f"{path}: {_IDS} has shape {list(offsets.shape)}, must be [{outputs}]: download the "
+            f"{path}: {_IDS} has shape {list(found.shape)}, must be [{outputs}]: download the "
             "head again"
         )
-    ids = numbers + offsets
+    ids = numbers + found
     if len(np.unique(ids)) < outputs or ids.min() < 0 or ids.max() >= target.vocab_size:
         raise CheckpointError(
             f"{path}: {_IDS} maps outputs to ids from {ids.min()} to {ids.max()}, "
@@ -135,16 +166,20 @@ class _Reader:
         self._target = target
         self._names = names
         self._prefix = "midlayer" if flat else "layers.0"
+        self._form = EAGLE3 if flat else str(fields.get(_TYPE))
+        family = Qwen3 if config.model_type == "qwen3" else Llama
+        self._model = family(config, "layers")
 
     def head(self) -> Head:
         """Returns the description."""
         config, hidden = self._config, self._config.hidden_size
         self._check_layer()
+        layers = range(1, config.num_layers)
         embedding = self._embedding()
         outputs = self._fields.integer("draft_vocab_size", config.vocab_size)
         taps = self._taps()
         return Head(
-            architecture="eagle3",
+            architecture=self._form,
             taps=taps,
             fusion=self._fusion(len(taps)),
             embedding=embedding,
@@ -156,15 +191,21 @@ class _Reader:
             vocab_size=config.vocab_size,
             context_length=config.context_length,
             rope=self._rope(),
+            further=tuple(
+                each
+                for index in layers
+                for each in (self._model.attention(index), self._model.mlp(index))
+            ),
+            masks=self._masks(len(taps)) if self._form == PEAGLE else None,
         )
 
     def _check_layer(self) -> None:
         config, layer, size = self._config, self._config.fields, self._target.vocab_size
-        if config.num_layers != 1:
-            raise layer.unsupported("num_hidden_layers", "a head has one layer")
+        if self._flat and config.num_layers != 1:
+            raise layer.unsupported("num_hidden_layers", "a head has one layer in the flat layout")
         if config.vocab_size != size:
             raise layer.invalid("vocab_size", f"must be the target's, {size}: it is another's")
-        if config.windows != (None,):
+        if set(config.windows) != {None}:
             named = "layer_types" if layer.get("layer_types") is not None else "sliding_window"
             raise layer.unsupported(named, "use a head whose attention has no window")
         if config.mlp_bias:
@@ -208,12 +249,24 @@ class _Reader:
             raise fields.invalid("target_hidden_size", f"must be the target's, {size}")
         group = fields.group("eagle_config") if self._flat else fields
         whole = fields.flag("norm_before_fc") or group.flag("norm_before_fc")
-        each = fields.flag("fc_norm")
+        each = fields.flag("fc_norm") or fields.flag("use_aux_norm")
         return Fusion(
             fc=Linear("fc.weight", taps * size, self._config.hidden_size),
             norm=self._norm("input_norm", taps * size) if whole else None,
             tap_norms=tuple(self._norm(f"fc_norm.{n}", size) for n in range(taps)) if each else (),
         )
+
+    def _masks(self, taps: int) -> Masks:
+        """Returns how P-EAGLE drafts; the depths that it was trained for are its proposal's."""
+        fields, most = self._fields, self._target.vocab_size - 1
+        token = fields.get("mask_token_id")
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token <= most:
+            raise fields.invalid("mask_token_id", f"must be a token id from 0 to {most}")
+        methods = fields.group("speculators_config").get("proposal_methods")
+        first = methods[0] if isinstance(methods, list) and methods else {}
+        proposal = Fields(first if isinstance(first, dict) else {}, fields.source)
+        rows = proposal.integer("speculative_tokens", _USUALLY_DRAFTED, most=_MOST_DRAFTED)
+        return Masks(token, rows, "mask_hidden", taps * self._target.hidden_size)
 
     def _decoder_layer(self) -> HeadLayer:
         hidden, name = self._config.hidden_size, self._prefix
@@ -255,6 +308,8 @@ class _Reader:
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             scale=config.head_dim**-0.5,
+            q_norm=self._model.attention(0).q_norm,
+            k_norm=self._model.attention(0).k_norm,
         )
 
     def _mlp(self) -> Mlp:

@@ -5,7 +5,8 @@ decoder layer reads it beside the embedding of the token that follows, and predi
 that. Deeper in a draft, the layer's own output takes the place of the fused row. Multi-token
 prediction (MTP: DeepSeek-AI, 2024) has the same form, with the rows that the target's last norm
 gives. A block drafter (DFlash: Chen et al., 2026) has several layers, which predict a block of
-tokens in one call.
+tokens in one call. An assistant (Gemma 4: Google, 2026) has several layers, which read the target's
+own keys and values.
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.models.layers import Attention, Compound, Linear, Mlp, MlpAndMoe, Moe, Norm, Shapes
+from edgespec.bundle.sublayers import DEFAULT_ROPE
+from edgespec.models.layers import (
+    Attention,
+    Compound,
+    Decoder,
+    Linear,
+    Mlp,
+    MlpAndMoe,
+    Moe,
+    Norm,
+    Shapes,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from edgespec.bundle import PoolShape
     from edgespec.models.rope import Rope
     from edgespec.models.tensors import TensorSource
 
@@ -68,11 +81,31 @@ class HeadLayer(Compound):
 
 
 @dataclass(frozen=True)
+class Masks:
+    """How a head drafts several tokens in one call (P-EAGLE: parallel EAGLE, 2026).
+
+    Behind the row of the newest token lie rows of a mask token, each of which predicts one more
+    token. They read numbers that were learned in place of the target's features.
+
+    Attributes:
+        token: id of the mask token.
+        rows: number of tokens that it was trained to draft, the first one included.
+        features: name of the [1, 1, width] tensor that masks read.
+        width: size of the target's features.
+    """
+
+    token: int
+    rows: int
+    features: str
+    width: int
+
+
+@dataclass(frozen=True)
 class Head(Compound):
     """A feature-level draft head.
 
     Attributes:
-        architecture: name of its form, eagle3 or mtp.
+        architecture: name of its form, eagle3, peagle or mtp.
         taps: layers of the target whose entering hidden rows are its features, ascending; the
             number of layers stands for the rows that enter the target's last norm.
         fusion: makes one row of them.
@@ -85,6 +118,8 @@ class Head(Compound):
         vocab_size: number of tokens that it can read.
         context_length: number of positions that it was trained for.
         rope: its rotation table; None: the target's.
+        further: attentions and MLPs of the layers behind `layer`, in order, which read its output.
+        masks: how it drafts several tokens in one call; None: it drafts level by level.
     """
 
     architecture: str
@@ -99,17 +134,61 @@ class Head(Compound):
     vocab_size: int
     context_length: int
     rope: Rope | None
+    further: tuple[Attention | Mlp, ...] = ()
+    masks: Masks | None = None
 
     @property
-    def layers(self) -> tuple[HeadLayer, ...]:
-        """Its decoder layers."""
-        return (self.layer,)
+    def mlps(self) -> tuple[Mlp | Moe | MlpAndMoe, ...]:
+        """The MLP of each layer."""
+        return (self.layer.mlp, *(each for each in self.further if isinstance(each, Mlp)))
+
+    @property
+    def depth(self) -> int:
+        """Number of its layers."""
+        return len(self.mlps)
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of its first layer."""
+        return self.layer.attention
 
     def tensors(self) -> Shapes:
         """Returns names and shapes of all tensors."""
         shape = self.vocab_size, self.hidden_size
         own: Shapes = {} if self.embedding is None else {self.embedding: shape}
+        if self.masks is not None:
+            own |= {self.masks.features: (1, 1, self.masks.width)}
         return own | super().tensors()
+
+
+@dataclass(frozen=True)
+class Convolutions(Compound):
+    """Convolutions over rows of a block, before and behind a sublayer (DFlash2: Z Lab, 2026).
+
+    The rows that a sublayer reads, and those that it gives, become sums over the row itself and
+    those before it in the block, times kernels that depend on what the sublayer would read.
+
+    Attributes:
+        base: name of the [2, taps, hidden] tensor, the part of both kernels that depends on
+            nothing.
+        projection: [hidden] to [2 * taps * groups], what is added to it; neighbours of a group
+            share it.
+        taps: number of rows that a sum is over.
+    """
+
+    base: str
+    projection: Linear
+    taps: int
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of neighbours."""
+        return self.projection.out_features // (2 * self.taps)
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        shape = 2, self.taps, self.projection.in_features
+        return {self.base: shape, **super().tensors()}
 
 
 @dataclass(frozen=True)
@@ -121,18 +200,23 @@ class BlockLayer(Compound):
             positions before the block, and those of the block's rows.
         mlp: the MLP.
         causal: whether a row sees only the block's rows up to its own; else it sees all of them.
+        around_attention: convolutions around the attention; None: there are none.
+        around_mlp: likewise around the MLP.
     """
 
     attention: Attention
     mlp: Mlp
     causal: bool
+    around_attention: Convolutions | None = None
+    around_mlp: Convolutions | None = None
 
 
 @dataclass(frozen=True)
 class Markov(Compound):
     """What the token before a predicted one adds to its logits (DSpark: DeepSeek-AI, 2026).
 
-    The logit of token t behind token s gets the product of row s of one table and row t of another.
+    The logit of token t behind token s gets the product of row s of one table and row t of another;
+    of DFlash2 each term of it is multiplied by a number that the predicting row gives.
 
     Attributes:
         previous: the [vocab_size, rank] table of tokens before.
@@ -140,11 +224,15 @@ class Markov(Compound):
         confidence: [hidden + rank] or [hidden] to [1]: of a row, and of the row of `previous` of
             the token before, the logit of how likely the target is to accept what the row predicts;
             None: nothing says so.
+        factors: [hidden] to [rank], of a row: the factors of the terms; None: there are none.
+        selects: number of likeliest tokens that get such a product, with `factors`; else 0.
     """
 
     previous: Linear
     following: Linear
-    confidence: Linear | None
+    confidence: Linear | None = None
+    factors: Linear | None = None
+    selects: int = 0
 
     @property
     def rank(self) -> int:
@@ -160,7 +248,7 @@ class BlockHead(Compound):
     Embedding and, mostly, output projection are the target's.
 
     Attributes:
-        architecture: name of its form, dflash or dspark.
+        architecture: name of its form, dflash, dflash2 or dspark.
         taps: see `Head`.
         fusion: makes of the features of a position what all layers read of it.
         layers: its decoder layers.
@@ -192,6 +280,107 @@ class BlockHead(Compound):
     context_length: int
     rope: Rope
 
+    @property
+    def mlps(self) -> tuple[Mlp, ...]:
+        """The MLP of each layer."""
+        return tuple(each.mlp for each in self.layers)
+
+    @property
+    def depth(self) -> int:
+        """Number of its layers."""
+        return len(self.layers)
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of its first layer."""
+        return self.layers[0].attention
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Tokens in clusters of equal size, of which a row scores only those of the likeliest ones.
+
+    Attributes:
+        centroids: [hidden] to [clusters], how likely each is.
+        chosen: number of clusters whose tokens are scored.
+        ordering: [vocab_size] int64, tokens, cluster after cluster.
+    """
+
+    centroids: Linear
+    chosen: int
+    ordering: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Assistant:
+    """A draft head of several layers that has no keys and values: it reads those of its target.
+
+    All of its rows stand at the same position, behind what the target has read, and see all of
+    that. A row reads the embedding of a token and, side by side, the row of the target's last norm
+    that predicted it; deeper in a draft, what the head itself gave in its place.
+
+    Attributes:
+        architecture: name of its form, gemma4_assistant.
+        taps: number of the target's layers alone: the rows that enter its last norm.
+        decoder: its layers, whose attentions name the target's layer that they read as `source`,
+            its last norm and its output projection; of clusters, the projection's rows are in
+            their order.
+        before: [2 * width of the target] to [hidden].
+        after: [hidden] to [width of the target], of what its last norm gives: what deeper rows
+            read.
+        clusters: which tokens are scored; None: all.
+    """
+
+    architecture: str
+    taps: tuple[int, ...]
+    decoder: Decoder
+    before: Linear
+    after: Linear
+    clusters: Clusters | None
+
+    @property
+    def depth(self) -> int:
+        """Number of its layers."""
+        return len(self.decoder.layers)
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of its first layer."""
+        return self.decoder.attentions[0]
+
+    @property
+    def lm_head(self) -> Linear:
+        """Its output projection."""
+        return self.decoder.lm_head
+
+    @property
+    def hidden_size(self) -> int:
+        """Size of the rows of its layers."""
+        return self.decoder.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of the target's tokens."""
+        return self.decoder.vocab_size
+
+    @property
+    def context_length(self) -> int:
+        """Number of positions that it was trained for."""
+        return self.decoder.context_length
+
+    @property
+    def rope(self) -> Rope:
+        """The rotation table of its layers with a window; `decoder` has the other one."""
+        return self.decoder.ropes[DEFAULT_ROPE]
+
+    def tensors(self) -> Shapes:
+        """Returns names and shapes of all tensors."""
+        parts = [self.before, self.after]
+        if self.clusters is not None:
+            parts.append(self.clusters.centroids)
+        own: Shapes = {name: shape for part in parts for name, shape in part.tensors().items()}
+        return own | self.decoder.tensors()
+
 
 @dataclass(frozen=True)
 class TargetSizes:
@@ -203,6 +392,7 @@ class TargetSizes:
         vocab_size: number of rows of its embedding.
         tokens: number of its tokenizer's ids, without padding.
         inv_freq: [head_dim / 2] its rotation, in radians per position; see `Rope`.
+        pools: its layers with keys and values of their own.
     """
 
     layers: int
@@ -210,6 +400,7 @@ class TargetSizes:
     vocab_size: int
     tokens: int
     inv_freq: tuple[float, ...]
+    pools: tuple[PoolShape, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,6 +415,6 @@ class HeadCheckpoint:
     """
 
     path: Path
-    head: Head | BlockHead
+    head: Head | BlockHead | Assistant
     tensors: TensorSource
     ids: NDArray[np.int64]

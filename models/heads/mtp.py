@@ -19,6 +19,8 @@ from edgespec.models.checkpoint import ARCHITECTURES, load_checkpoint
 from edgespec.models.fields import Fields
 from edgespec.models.heads.dflash import is_block_head, load_block_head
 from edgespec.models.heads.eagle3 import load_eagle3
+from edgespec.models.heads.gemma4_assistant import is_assistant, load_assistant
+from edgespec.models.heads.gguf_heads import is_gguf_eagle3
 from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
 from edgespec.models.layers import Linear
 from edgespec.models.named import SUFFIX
@@ -149,4 +151,8 @@ def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
     """
     if is_block_head(path):
         return load_block_head(path, target)
-    return load_mtp(path, target) if is_checkpoint(path) else load_eagle3(path, target)
+    if is_assistant(path):
+        return load_assistant(path, target)
+    if is_checkpoint(path) and not is_gguf_eagle3(path):
+        return load_mtp(path, target)
+    return load_eagle3(path, target)

@@ -1,4 +1,4 @@
-"""Drafts by a head that predicts a block of tokens in one call (DFlash, DSpark: 2026)."""
+"""Drafts by a head that predicts a block of tokens in one call (DFlash, DFlash2, DSpark: 2026)."""
 
 from __future__ import annotations
 
@@ -199,10 +199,16 @@ class BlockDrafter(CombinedDrafter, HeadDrafter):
         if self._pairs is None:
             return super()._guess(generation, rows, logits)
         sampler, width = generation.request.sampler, generation.request.limits.width
-        penalized = self._penalized(generation, logits)
-        candidates = self._candidates(penalized, sampler, max(width, _LIKELIEST))
-        trust = None if rows.features is None else rows.features[rows.wanted, 0]
-        return PairGuess(candidates, self._pairs.following(candidates.tokens), trust, self._pairs)
+        penalized, selects = self._penalized(generation, logits), self._block.selects
+        candidates = self._candidates(penalized, sampler, max(width, selects or _LIKELIEST))
+        following, trust = self._pairs.following(candidates.tokens), None
+        if rows.features is not None:
+            told = rows.features[rows.wanted]
+            if selects:
+                following *= told[:, None]
+            else:
+                trust = told[:, 0]
+        return PairGuess(candidates, following, trust, self._pairs)
 
     def _paying(self, ready: ListLike[tuple[State, Scheduled]], plan: Plan) -> int:
         gains = [gain for state, part in ready for gain in self._expected(state, part.depth)]

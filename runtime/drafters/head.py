@@ -94,14 +94,19 @@ class HeadDrafter(TreeDrafter):
         return replace(rows, reads={TARGET_FEATURES: features})
 
     def _level(self, state: State, nodes: ListLike[Node]) -> Rows:
-        above = nodes[0].parent
-        assert above is not None, "no root is run"
-        assert above.features is not None, "it was run"
-        features = np.broadcast_to(above.features, (len(nodes), len(above.features)))
-        return replace(super()._level(state, nodes), reads={OWN_FEATURES: features})
+        return reading_above(super()._level(state, nodes), nodes)
 
     def _kept(self, node: Node, count: int) -> list[int]:
         return []
+
+
+def reading_above(rows: Rows, nodes: ListLike[Node]) -> Rows:
+    """Returns rows of nodes of one parent with what the head gave for that."""
+    above = nodes[0].parent
+    assert above is not None, "no root is run"
+    assert above.features is not None, "it was run"
+    features = np.broadcast_to(above.features, (len(nodes), len(above.features)))
+    return replace(rows, reads={OWN_FEATURES: features})
 
 
 def _next(state: State) -> int:

@@ -1,13 +1,21 @@
-"""Drafts by a model that predicts several tokens in one call (An et al., PARD, 2025)."""
+"""Drafts by a model, or a head, that predicts several tokens in one call.
+
+PARD (An et al., 2025) and, of heads, P-EAGLE (2026).
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
+from edgespec.bundle import TARGET_FEATURES
+from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.combined import CombinedDrafter
 from edgespec.runtime.drafters.growth import Ids, State
+from edgespec.runtime.drafters.head import HeadDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
-from edgespec.runtime.sequences.model import Model, Rows
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
 
 _MOST = 16  # tokens that one call predicts; models were trained for 8 to 12
 
@@ -44,3 +52,42 @@ class ParallelDrafter(CombinedDrafter, ModelDrafter):
         wanted = range(len(tokens) - 1, len(tokens) + count - 1)
         rows = self._chain(state, tokens + [self._mask] * (count - 1), list(wanted))
         return replace(rows, certain=len(tokens))
+
+
+class ParallelHeadDrafter(CombinedDrafter, HeadDrafter):
+    """Drafts with a head that was trained to read mask tokens behind the newest one.
+
+    Args:
+        model: the head, with a `HeadGraph`.
+        context_length: largest number of rows that it can read.
+        mask_token: the token of a mask.
+        features: [F] what masks read in place of the target's features.
+        most: number of tokens that it was trained to draft.
+        ids: see `TreeDrafter`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        context_length: int,
+        mask_token: int,
+        features: Floats,
+        most: int,
+        ids: Ids | None = None,
+    ) -> None:
+        super().__init__(model, context_length, ids)
+        self._mask, self._features, self._largest = mask_token, features, most
+
+    def _most(self) -> int:
+        return self._largest
+
+    def _asking(self, state: State, tokens: list[int], count: int) -> Rows:
+        rows, read, masks = self._chain(state, tokens, []), len(tokens), count - 1
+        features = np.tile(self._features, (masks, 1))
+        return replace(
+            rows,
+            tokens=[*tokens, *[self._mask] * masks],
+            parents=[AFTER, *range(read + masks - 1)],
+            wanted=list(range(read - 1, read + masks)),
+            reads={TARGET_FEATURES: np.concatenate([rows.reads[TARGET_FEATURES], features])},
+        )

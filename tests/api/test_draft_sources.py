@@ -37,7 +37,8 @@ SOURCES = {
     ("qwen3_5_text-draft", "model"): 20, ("lfm2-stranger", "model"): 0,
     ("granitemoehybrid-draft", "model"): 20,
     ("head", "head"): 50, ("head", "auto"): 50, ("mtp", "head"): 50, ("mtp", "auto"): 50,
-    ("dflash", "head"): 50, ("dspark", "head"): 50, ("dspark", "auto"): 50,
+    ("dflash2", "head"): 50, ("dflash", "head"): 50, ("dspark", "head"): 50, ("dspark", "auto"): 50,
+    ("peagle", "head"): 50, ("assistant", "head"): 50, ("assistant", "auto"): 50,
 }  # fmt: skip
 
 
@@ -129,7 +130,14 @@ def test_greedy_tokens_with_a_head_are_those_of_transformers(load, pairs, name):
 
 @pytest.mark.parametrize(
     ("name", "draft"),
-    [("head", "head"), ("mtp", "head"), ("stranger", "model"), ("dspark", "head")],
+    [
+        ("head", "head"),
+        ("mtp", "head"),
+        ("stranger", "model"),
+        ("dspark", "head"),
+        ("assistant", "head"),
+        ("peagle", "head"),
+    ],
 )
 def test_drafts_in_a_session(load, name, draft):
     """A draft that knows 100 positions, fewer than most turns have; heads read rows once."""

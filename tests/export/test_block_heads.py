@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from blocks import BLOCKS, OUTPUTS, BlockReference, save, taps_of, write_block
+from gguf_heads import write_gguf_block
 from head_rows import SAME, attached, features_of_target, with_features
 from heads import features_of, write_target
 from nodes import MISSING, same_bits
@@ -15,6 +16,7 @@ from parity import PROMPT, distance
 
 from edgespec.bundle import DRAFT, SIGHT, TARGET_FEATURES
 from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.runtime.drafters.block import Pairs
 from edgespec.runtime.sequences.model import AFTER, Rows
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
@@ -62,7 +64,12 @@ def test_a_block_computes_what_its_definition_says(target, tmp_path, name):
         with torch.no_grad():
             expected = reference.rows(torch.tensor(features[:n]), TEXT, [n])
             assert distance(logits, reference.logits(expected).numpy()) < SAME
-            if rows.features is not None:
+            if form == "dflash2":
+                pairs = Pairs.read(opened.path / role.block.pairs, 331, None)
+                factors = rows.features[rows.wanted]
+                given = logits + (factors * pairs.previous(7)) @ pairs.following(np.arange(331)).T
+                assert distance(given, reference.selected(expected, 7).numpy()) < SAME
+            elif rows.features is not None:
                 _, wanted = reference.behind(expected, torch.zeros(len(logits)).long())
                 own = weights["markov_head.markov_w1.weight"][0]
                 told = weights["confidence_head.proj.weight"][0, 64:]
@@ -103,7 +110,7 @@ def test_pairs_of_tokens_are_written(target, tmp_path):
 
 
 BAD_CONFIGS = [
-    ({"architectures": ["DFlash2DraftModel"]}, UnsupportedModelError, "DFlash2DraftModel"),
+    ({"architectures": ["DFlash3DraftModel"]}, UnsupportedModelError, "DFlash3DraftModel"),
     ({"architectures": ["DFlashLagunaForCausalLM"]}, UnsupportedModelError, "architectures="),
     ({"vocab_size": 332}, CheckpointError, "vocab_size=332 must be the target's, 331"),
     ({"hidden_size": 32}, CheckpointError, "hidden_size=32 must be the target's, 64"),
@@ -168,6 +175,32 @@ def test_dspark_drafters_that_are_not_implemented_are_refused(
     refused(bundle, tmp_path / "bundle", tmp_path / "head", kind, message)
 
 
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        ({"conv_kernel_size": None}, CheckpointError, r"conv_kernel_size=\(absent\) must be"),
+        ({"conv_kernel_size": 9}, CheckpointError, "conv_kernel_size=9 must be 8 or less"),
+        ({"conv_group_size": 24}, CheckpointError, "conv_group_size=24 must divide hidden_size=64"),
+        ({"conv_group_size": 8}, CheckpointError, "kernel_projection.weight has shape"),
+        ({"selector_rank": 4}, CheckpointError, "codebook has shape"),
+        ({"selector_top_k": 0}, CheckpointError, "selector_top_k=0 must be a positive integer"),
+        ({"draft_vocab_size": 96}, UnsupportedModelError, "draft_vocab_size=96"),
+        ({"speculators_model_type": "dflash"}, UnsupportedModelError, "conv_kernel_size=2"),
+        ({"speculators_model_type": "dflash3"}, UnsupportedModelError, "model_type='dflash3'"),
+    ],
+    ids=str,
+)
+def test_dflash2_drafters_that_contradict_themselves_are_refused(
+    target, tmp_path, fields, kind, message
+):
+    model, bundle = target
+    write_block(tmp_path / "head", model.config, "dflash2", False)
+    file = tmp_path / "head/config.json"
+    config = {**json.loads(file.read_text()), **fields}
+    file.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    refused(bundle, tmp_path / "bundle", tmp_path / "head", kind, message)
+
+
 @pytest.mark.parametrize("name", ["fc.weight", "markov_head.markov_w2.weight", "norm.weight"])
 def test_weights_that_are_not_finite_are_refused(target, tmp_path, name):
     model, bundle = target
@@ -184,3 +217,64 @@ def test_truncated_files_are_refused(target, tmp_path):
     file = tmp_path / "head/model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     refused(bundle, tmp_path / "bundle", tmp_path / "head", CheckpointError, "truncated or corrupt")
+
+
+GGUFS = {
+    "dflash": ("dflash", {}),
+    "windows": ("dflash", {"layer_types": ["sliding_attention"] * 2, "sliding_window": 9}),
+    "dflash2": ("dflash2", {"block_size": 5}),
+    "dspark": ("dspark", {}),
+}
+
+
+@pytest.mark.parametrize("name", GGUFS)
+def test_drafters_in_gguf_files_have_the_bits_of_the_original(target, tmp_path, name):
+    model, bundle = target
+    form, changes = GGUFS[name]
+    weights, config = write_block(tmp_path / "head", model.config, form, True, **changes)
+    write_gguf_block(tmp_path / "head.gguf", weights, config)
+    found = []
+    for path in (tmp_path / "head", tmp_path / "head.gguf"):
+        opened = attached(bundle, tmp_path / f"bundle-{path.name}", path)
+        role, features = opened.draft, features_of_target(opened, TEXT)
+        head = with_features(opened, DRAFT)
+        rows = block_rows(head, role, features[:50], TEXT[50])
+        [logits] = head.forward([rows])
+        found.append((logits.copy(), rows.features, role.block, role.architecture, role.taps))
+    (logits, told, *first), (others, say, *second) = found
+    same_bits(logits, others)
+    assert first == second
+    if told is not None:
+        same_bits(told, say)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        ({"target_layers": None}, CheckpointError, r"dflash.target_layers=\(absent\) must be"),
+        ({"target_layers": [2, 5, 9]}, CheckpointError, "must be layers of the target"),
+        ({"embedding_length": 32}, CheckpointError, "hidden_size=32 must be the target's, 64"),
+        ({"block_count": 1}, UnsupportedModelError, "belongs to no part"),
+        ({"block_count": 3}, CheckpointError, r"no tensor layers\.2"),
+        ({"logit_scale": 0.5}, UnsupportedModelError, "dflash.logit_scale=0.5"),
+        ({"block_size": None}, CheckpointError, r"block_size=\(absent\)"),
+    ],
+    ids=str,
+)
+def test_gguf_drafters_of_other_targets_and_formats_are_refused(
+    target, tmp_path, fields, kind, message
+):
+    model, bundle = target
+    weights, config = write_block(tmp_path / "head", model.config)
+    write_gguf_block(tmp_path / "head.gguf", weights, config, **fields)
+    refused(bundle, tmp_path / "bundle", tmp_path / "head.gguf", kind, message)
+
+
+def test_truncated_gguf_drafters_are_refused(target, tmp_path, cli):
+    model, bundle = target
+    weights, config = write_block(tmp_path / "head", model.config)
+    file = tmp_path / "head.gguf"
+    write_gguf_block(file, weights, config)
+    file.write_bytes(file.read_bytes()[:-100])
+    done = cli("export", bundle, "--draft-head", file, "-o", tmp_path / "out")
+    assert (done.code, "truncated or corrupt" in done.err) == (2, True)

@@ -10,15 +10,26 @@ import onnx
 import pytest
 import torch
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from gguf_heads import write_gguf_eagle3
 from head_rows import SAME, attached, check_rows, features_of_target, with_features
-from heads import HEADS, IDS, HeadReference, features_of, taps_of, write_head, write_target
+from heads import (
+    HEADS,
+    IDS,
+    PEAGLE,
+    PEAGLES,
+    HeadReference,
+    features_of,
+    taps_of,
+    write_head,
+    write_target,
+)
 from nodes import MISSING, same_bits
 from parity import PROMPT, Text, distance, load, stored
 from safetensors.torch import save_file
 
 from edgespec import LLM
 from edgespec import bundle as bundles
-from edgespec.bundle import DRAFT
+from edgespec.bundle import DRAFT, TARGET_FEATURES
 from edgespec.errors import (
     BundleError,
     CheckpointError,
@@ -343,3 +354,132 @@ def test_the_command_attaches_heads_to_checkpoints_and_bundles(target, tmp_path,
     done = cli("export", checkpoint, "--draft-head", tmp_path / "head", "-o", tmp_path / "no")
     assert done.code == 2
     assert "it is another's" in done.err
+
+
+@pytest.mark.parametrize("name", PEAGLES)
+def test_masks_compute_what_the_definition_of_peagle_says(target, tmp_path, name):
+    """Behind the newest token, and beside another sequence, with the same bits."""
+    model, bundle = target
+    changes = {**PEAGLE, **PEAGLES[name]}
+    weights, config = write_head(tmp_path / "head", model.config, flat=False, **changes)
+    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    role, features = opened.draft, features_of_target(opened, TEXT)
+    assert (role.architecture, role.block.rows, role.mask_token) == ("peagle", 6, 330)
+    told = np.load(opened.path / role.block.features)
+    assert np.array_equal(told, weights["mask_hidden"].numpy().ravel())
+    head = with_features(opened, DRAFT)
+
+    def masked(n):
+        rows = Text(head).rows([*TEXT[1 : n + 1], *[330] * 5])
+        rows.wanted = list(range(n - 1, n + 5))
+        rows.reads = {TARGET_FEATURES: np.concatenate([features[:n], np.tile(told, (5, 1))])}
+        return rows
+
+    [found] = head.forward([masked(50)])
+    found = found.copy()
+    same_bits(head.forward([masked(30), masked(50)])[1], found)
+    reference = HeadReference(weights, config, model.get_input_embeddings().weight.data)
+    read = torch.tensor(np.concatenate([features[:50], np.tile(told, (5, 1))]))
+    with torch.no_grad():
+        tokens, sees = torch.tensor([*TEXT[1:51], *[330] * 5]), torch.ones(55, 55).tril().bool()
+        logits, _ = reference.step(tokens, reference.fuse(read), torch.arange(55), sees)
+    assert distance(found, logits[49:].numpy()) < SAME
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        ({"mask_token_id": None}, CheckpointError, r"mask_token_id=\(absent\) must be a token id"),
+        ({"mask_token_id": 331}, CheckpointError, "mask_token_id=331 must be a token id from 0"),
+        ({"num_hidden_layers": 1}, UnsupportedModelError, r"layers\.1.*belongs to no part"),
+        ({"num_hidden_layers": 3}, CheckpointError, r"no tensor layers\.2"),
+        ({"speculators_model_type": "eagle3"}, UnsupportedModelError, "mask_hidden belongs to no"),
+        ({"speculators_model_type": "peagle2"}, UnsupportedModelError, "'peagle2'"),
+        ({"speculators_config": {"proposal_methods": [{"speculative_tokens": 65}]}},
+         CheckpointError, "speculative_tokens=65 must be 64 or less"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 2]}, CheckpointError, "has shape"),
+        ({"vocab_size": 400}, CheckpointError, "it is another's"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_peagle_heads_of_other_targets_and_formats_are_refused(
+    target, tmp_path, fields, kind, message
+):
+    model, bundle = target
+    write_head(tmp_path / "head", model.config, flat=False, **PEAGLE)
+    file = tmp_path / "head/config.json"
+    config = json.loads(file.read_text())
+    for name, value in fields.items():
+        place = config["transformer_layer_config"] if "num_" in name or "vocab" in name else config
+        place[name] = value
+    file.write_text(json.dumps(config))
+    with pytest.raises(kind, match=message) as error:
+        attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    assert "\n" not in str(error.value)
+
+
+def test_damaged_numbers_of_masks_are_refused(target, tmp_path):
+    model, bundle = target
+    weights, _ = write_head(tmp_path / "head", model.config, flat=False, **PEAGLE)
+    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    np.save(opened.path / opened.draft.block.features, np.full(192, np.nan, np.float32))
+    files = bundles.describe_files(opened.path)
+    manifest = bundles.Manifest(**{**vars(opened.manifest), "files": files})
+    bundles.save_manifest(opened.path, manifest)
+    with pytest.raises(BundleError, match="must hold 192 finite numbers"):
+        LLM(opened.path, draft="head")
+    weights["mask_hidden"][0, 0, 3] = float("inf")
+    save_file(weights, tmp_path / "head/model.safetensors")
+    with pytest.raises(CheckpointError, match="mask_hidden contains infinity or NaN"):
+        attached(bundle, tmp_path / "other", tmp_path / "head")
+
+
+@pytest.mark.parametrize("norms", [{}, {"norm_before_fc": True, "norm_before_residual": False}])
+def test_heads_in_gguf_files_have_the_bits_of_the_original(target, tmp_path, norms):
+    model, bundle = target
+    weights, config = write_head(tmp_path / "head", model.config, flat=False, **norms)
+    write_gguf_eagle3(tmp_path / "head.gguf", weights, config)
+    found = []
+    for path in (tmp_path / "head", tmp_path / "head.gguf"):
+        opened = attached(bundle, tmp_path / f"bundle-{path.name}", path)
+        head = with_features(opened, DRAFT)
+        rows = Text(head).rows(TEXT[1:])
+        rows.reads = {TARGET_FEATURES: features_of_target(opened, TEXT)[:-1]}
+        [logits] = head.forward([rows])
+        ids = (opened.path / opened.draft.native.ids).read_bytes()
+        found.append((logits.copy(), opened.draft.taps, ids))
+    same_bits(found[0][0], found[1][0])
+    assert found[0][1:] == found[1][1:]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"target_layers": [2, 5, 11]}, "must be layers of the target, which has 8"),
+        ({"target_hidden_size": 32}, "target_hidden_size=32 must be the target's, 64"),
+        ({"embedding_length": 32}, "must be the target's"),
+        ({"block_count": 2}, r"no tensor layers\.1"),
+    ],
+    ids=str,
+)
+def test_gguf_heads_of_other_targets_are_refused(target, tmp_path, fields, message):
+    model, bundle = target
+    weights, config = write_head(tmp_path / "head", model.config, flat=False)
+    write_gguf_eagle3(tmp_path / "head.gguf", weights, config, **fields)
+    with pytest.raises(CheckpointError, match=message) as error:
+        attached(bundle, tmp_path / "bundle", tmp_path / "head.gguf")
+    assert "\n" not in str(error.value)
+
+
+def test_norms_of_taps_are_read_by_their_older_names(target, tmp_path):
+    model, bundle = target
+    weights, _ = write_head(tmp_path / "head", model.config, fc_norm=True)
+    opened = attached(bundle, tmp_path / "new", tmp_path / "head")
+    edit_json(tmp_path / "head/config.json", fc_norm=None, use_aux_norm=True)
+    places = enumerate(("low", "mid", "high"))
+    names = {f"fc_norm.{n}.weight": f"aux_norm_{place}.weight" for n, place in places}
+    older = {names.get(name, name): each for name, each in weights.items()}
+    save_file(older, tmp_path / "head/model.safetensors")
+    again = attached(bundle, tmp_path / "old", tmp_path / "head")
+    for name in (opened.draft.native.graph, opened.draft.native.data):
+        assert (opened.path / name).read_bytes() == (again.path / name).read_bytes()

@@ -34,6 +34,12 @@ BLOCKS: dict[str, tuple[str, bool, dict[str, Any]]] = {
     ),
     "dflash, speculators": ("dflash", False, {}),
     "dflash, own tokens": ("dflash", False, {"draft_vocab_size": OUTPUTS}),
+    "dflash2": ("dflash2", False, {}),
+    "dflash2, flat": ("dflash2", True, {"block_size": 5}),
+    "dflash2, three taps and windows": (
+        "dflash2", False, {"conv_kernel_size": 3, "conv_group_size": 8, "sliding_window": 9,
+                           "layer_types": ["sliding_attention", "full_attention"]},
+    ),
     "dspark": ("dspark", False, {}),
     "dspark, flat": ("dspark", True, {}),
     "dspark, own tokens": ("dspark", False, {"draft_vocab_size": OUTPUTS}),
@@ -64,13 +70,18 @@ def write_block(
     Returns:
         The weights and the config, as written.
     """
-    hidden, inner, dim = target.hidden_size, INNER, target.head_dim
     layer = layer_of(target, model_type="qwen3", num_hidden_layers=2)
     own: dict[str, Any] = {"block_size": 8}
     if form == "dspark":
         own |= {"markov_rank": 8, "markov_head_type": "vanilla"}
+    if form == "dflash2":
+        own |= {"conv_kernel_size": 2, "conv_group_size": 16}
+        own |= {"selector_rank": 8, "selector_top_k": 16}
     if flat:
-        name = {"dflash": "DFlashDraftModel", "dspark": "Qwen3DSparkModel"}[form]
+        name = {
+            "dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel",
+            "dspark": "Qwen3DSparkModel",
+        }[form]  # fmt: skip
         group = {"mask_token_id": MASK, "target_layer_ids": [1, 4, 5]}
         config = {"architectures": [name], **layer, **own, "dflash_config": group}
     else:
@@ -88,15 +99,34 @@ def write_block(
             place.pop(name, None)
         else:
             place[name] = value
-    layers = (config if flat else layer)["num_hidden_layers"]
     outputs = config.get("draft_vocab_size", target.vocab_size)
+    shapes = _shapes(config, form, target.vocab_size, outputs)
+    generator, weights = torch.Generator().manual_seed(seed), {}
+    for key, shape in shapes.items():
+        noise = torch.randn(shape, generator=generator)
+        weights[key] = noise * shape[1] ** -0.5 if len(shape) == 2 else 1 + 0.2 * noise
+    if outputs < target.vocab_size:
+        ids = torch.randperm(target.vocab_size, generator=generator)[:outputs].sort().values
+        weights["d2t"] = ids - torch.arange(outputs)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save(folder, weights)
+    return weights, config
+
+
+def _shapes(
+    config: dict[str, Any], form: str, vocab_size: int, outputs: int
+) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of a drafter's tensors."""
+    layer = config.get("transformer_layer_config", config)
+    hidden, inner, dim = layer["hidden_size"], INNER, layer["head_dim"]
     heads, kv = layer["num_attention_heads"] * dim, layer["num_key_value_heads"] * dim
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (hidden, len(taps_of(config)) * hidden),
         "hidden_norm.weight": (hidden,),
         "norm.weight": (hidden,),
     }
-    for number in range(layers):
+    for number in range(layer["num_hidden_layers"]):
         parts: dict[str, tuple[int, ...]] = {
             "self_attn.q_proj": (heads, hidden),
             "self_attn.k_proj": (kv, hidden),
@@ -111,27 +141,28 @@ def write_block(
             "post_attention_layernorm": (hidden,),
         }
         shapes |= {f"layers.{number}.{name}.weight": shape for name, shape in parts.items()}
+        if form == "dflash2":
+            taps, groups = config["conv_kernel_size"], hidden // config["conv_group_size"]
+            for part in ("attention_conv", "mlp_conv"):
+                shapes[f"layers.{number}.{part}.base_kernel"] = (2, taps, hidden)
+                name = f"layers.{number}.{part}.kernel_projection.weight"
+                shapes[name] = (2 * taps * groups, hidden)
+    if form == "dflash2":
+        rank, name = config["selector_rank"], "candidate_selector"
+        for part in ("predecessor", "successor"):
+            shapes[f"{name}.{part}_codebook"] = (vocab_size, rank)
+        shapes[f"{name}.hidden_projection.weight"] = (rank, hidden)
     if form == "dspark":
         rank = config["markov_rank"]
-        shapes["markov_head.markov_w1.weight"] = (target.vocab_size, rank)
+        shapes["markov_head.markov_w1.weight"] = (vocab_size, rank)
         shapes["markov_head.markov_w2.weight"] = (outputs, rank)
         if config.get("enable_confidence_head", True):
             width = hidden + rank * config.get("confidence_head_with_markov", True)
             shapes["confidence_head.proj.weight"] = (1, width)
             shapes["confidence_head.proj.bias"] = (1,)
-    if outputs < target.vocab_size:
+    if outputs < vocab_size:
         shapes["lm_head.weight"] = (outputs, hidden)
-    generator, weights = torch.Generator().manual_seed(seed), {}
-    for key, shape in shapes.items():
-        noise = torch.randn(shape, generator=generator)
-        weights[key] = noise * shape[1] ** -0.5 if len(shape) == 2 else 1 + 0.2 * noise
-    if outputs < target.vocab_size:
-        ids = torch.randperm(target.vocab_size, generator=generator)[:outputs].sort().values
-        weights["d2t"] = ids - torch.arange(outputs)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    save(folder, weights)
-    return weights, config
+    return shapes
 
 
 def save(folder: Path, weights: dict[str, Tensor]) -> None:
@@ -183,7 +214,9 @@ class BlockReference:
         positions, dim = torch.cat([torch.arange(n), own]), layer["head_dim"]
         for number in range(layer["num_hidden_layers"]):
             name = f"layers.{number}"
-            x = self.norm(stream, f"{name}.input_layernorm")
+            x, kernels = self.entered(
+                self.norm(stream, f"{name}.input_layernorm"), name, "attention"
+            )
 
             def heads(rows: Tensor, part: str, at: Tensor, name: str = name) -> Tensor:
                 rows = rows @ w[f"{name}.self_attn.{part}_proj.weight"].T
@@ -197,12 +230,48 @@ class BlockReference:
             q, k = heads(x, "q", own), heads(both, "k", positions)
             sees = self.sees(number, own, positions)
             mixed = attended(q, k, heads(both, "v", positions), sees)
-            stream = stream + mixed @ w[f"{name}.self_attn.o_proj.weight"].T
+            mixed = mixed @ w[f"{name}.self_attn.o_proj.weight"].T
+            stream = stream + self.left(mixed, name, "attention", kernels)
             x = self.norm(stream, f"{name}.post_attention_layernorm")
+            x, kernels = self.entered(x, name, "mlp")
             gate = silu(x @ w[f"{name}.mlp.gate_proj.weight"].T)
             x = gate * (x @ w[f"{name}.mlp.up_proj.weight"].T)
-            stream = stream + x @ w[f"{name}.mlp.down_proj.weight"].T
+            x = x @ w[f"{name}.mlp.down_proj.weight"].T
+            stream = stream + self.left(x, name, "mlp", kernels)
         return self.norm(stream, "norm")
+
+    def entered(self, x: Tensor, layer: str, part: str) -> tuple[Tensor, Tensor | None]:
+        """What a sublayer reads behind its convolution, and kernels [n, 2, taps, groups]."""
+        name = f"{layer}.{part}_conv"
+        if f"{name}.base_kernel" not in self.weights:
+            return x, None
+        taps, hidden = self.weights[f"{name}.base_kernel"].shape[1:]
+        groups = hidden // self.config["conv_group_size"]
+        kernels = x @ self.weights[f"{name}.kernel_projection.weight"].T
+        kernels = kernels.view(len(x), 2, taps, groups)
+        return self.convolved(x, name, kernels, 0), kernels
+
+    def left(self, x: Tensor, layer: str, part: str, kernels: Tensor | None) -> Tensor:
+        """What a sublayer gives behind its convolution."""
+        return x if kernels is None else self.convolved(x, f"{layer}.{part}_conv", kernels, 1)
+
+    def convolved(self, x: Tensor, name: str, kernels: Tensor, side: int) -> Tensor:
+        """Sums over a row and those before it in its block."""
+        base, size = self.weights[f"{name}.base_kernel"][side], self.config["conv_group_size"]
+        blocks, result = x.view(-1, self.size, x.shape[1]), torch.zeros(())
+        for tap, own in enumerate(base):
+            above = torch.zeros_like(blocks)
+            above[:, tap:] = blocks[:, : self.size - tap]
+            factor = own + kernels[:, side, tap].repeat_interleave(size, 1)
+            result = result + above.view_as(x) * factor
+        return result
+
+    def selected(self, rows: Tensor, token: int | Tensor) -> Tensor:
+        """Logits of all positions behind a token, or a token for each (DFlash2)."""
+        w, name = self.weights, "candidate_selector"
+        before = w[f"{name}.predecessor_codebook"][token]
+        context = before * (self.predicting(rows) @ w[f"{name}.hidden_projection.weight"].T)
+        return self.logits(rows) + context @ w[f"{name}.successor_codebook"].T
 
     def sees(self, number: int, own: Tensor, at: Tensor) -> Tensor:
         """Which positions `at` rows of blocks see in a layer; the last of these are their own."""
@@ -213,7 +282,7 @@ class BlockReference:
         windows = layer.get("layer_types", ["full_attention"] * (number + 1))
         if windows[number] == "sliding_attention":
             sees &= at > own[:, None] - layer["sliding_window"]
-            if layer.get("is_causal") is not False:
+            if layer.get("is_causal") is not False and "conv_group_size" not in self.config:
                 sees &= at <= own[:, None]
         return sees
 
@@ -242,7 +311,8 @@ class BlockReference:
 
 def trained_block(folder: Path, model: Any, prompt: list[int], form: str) -> None:
     """Writes a drafter that has learned how a random target continues one prompt."""
-    weights, config = write_block(folder, model.config, form, flat=form == "dflash", block_size=6)
+    flat = form == "dflash"
+    weights, config = write_block(folder, model.config, form, flat=flat, block_size=6)
     with repeatable():
         texts = continuations(model, prompt, (False,))
         features = [features_of(model, text, taps_of(config)) for text in texts]
@@ -259,6 +329,9 @@ def trained_block(folder: Path, model: Any, prompt: list[int], form: str) -> Non
                 wanted = torch.tensor([text[n + 1 : n + 7] for n in places])
                 wanted = wanted[:, : reference.size - (not reference.from_anchor)].flatten()
                 logits = reference.logits(rows)
+                if form == "dflash2":
+                    before = torch.tensor([text[n : n + 5] for n in places]).flatten()
+                    logits = reference.selected(rows, before)
                 if form == "dspark":
                     before = torch.tensor([text[n : n + 6] for n in places]).flatten()
                     logits, trust = reference.behind(rows, before)

@@ -118,10 +118,10 @@ def write_gguf(
         kind = gguf.MODEL_ARCH.GRANITE
     name = gguf.MODEL_ARCH_NAMES[kind]
     writer = GGUFWriter(str(file), name, split_max_tensors=splits)
-    for key, value in {**_numbers(name, config), **_vocabulary(folder), **metadata}.items():
-        _add(writer, key, value)
+    for key, value in {**numbers_of(name, config), **_vocabulary(folder), **metadata}.items():
+        add_field(writer, key, value)
     tensors = SafetensorsFolder(folder)
-    layers = _numbers(name, config)[f"{name}.block_count"]
+    layers = numbers_of(name, config)[f"{name}.block_count"]
     names = gguf.get_tensor_name_map(kind, layers + 1)  # and a draft head
     read = {
         each: tensors.read(each)
@@ -135,7 +135,7 @@ def write_gguf(
         short |= each.endswith(("_bias", ".A_log", ".D", "norm.weight"))
         used = GGMLQuantizationType[encoding if quantized and not short else "F32"]
         writer.add_tensor(place, _quantized(values, used), raw_dtype=used)
-    for each, values in {**_frequencies(config), **(extra or {})}.items():
+    for each, values in {**frequencies_of(config), **(extra or {})}.items():
         writer.add_tensor(each, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -143,7 +143,7 @@ def write_gguf(
     writer.close()
 
 
-def _frequencies(config: dict[str, Any]) -> dict[str, Values]:
+def frequencies_of(config: dict[str, Any]) -> dict[str, Values]:
     """Divisors of the angles of Gemma 4's layers without a window, large where nothing turns."""
     if not config["model_type"].startswith("gemma4"):
         return {}
@@ -165,7 +165,8 @@ def _quantized(values: Values, kind: GGMLQuantizationType) -> np.ndarray[Any, An
         return blocks.reshape(*values.shape[:-1], -1)
 
 
-def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
+def numbers_of(kind: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Fields of an architecture by their names in GGUF, of a config in transformers."""
     ropes = config.get("rope_parameters") or {}
     rope = ropes.get("full_attention", ropes)
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
@@ -327,7 +328,8 @@ def _vocabulary(folder: Path) -> dict[str, Any]:
     }
 
 
-def _add(writer: GGUFWriter, name: str, value: Any) -> None:
+def add_field(writer: GGUFWriter, name: str, value: Any) -> None:
+    """Adds a field of the kind that its value tells; none where it is None."""
     if isinstance(value, bool):
         writer.add_bool(name, value)
     elif isinstance(value, int):

@@ -10,6 +10,7 @@ import torch
 from checkpoints import make_checkpoint, write_tokenizer
 from head_parts import attended, continuations, repeatable, rms, teach, turned
 from safetensors.torch import save_file
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from edgespec.export import ExportOptions, export_bundle
@@ -28,6 +29,20 @@ HEADS = {
     "speculators, residual before the norm": (False, {"norm_before_residual": False}),
     "speculators, norms": (False, {"norm_before_fc": True, "norm_output": True}),
     "speculators, norm of each tap": (False, {"fc_norm": True, "rope_theta": 500.0}),
+    "speculators, three layers of Qwen3": (
+        False,
+        {"num_hidden_layers": 3, "model_type": "qwen3", "norm_output": True},
+    ),
+}
+PEAGLE = {
+    "speculators_model_type": "peagle", "mask_token_id": 330, "num_hidden_layers": 2,
+    "speculators_config": {"proposal_methods": [{"speculative_tokens": 6}]},
+}  # fmt: skip
+# Heads that draft several tokens at once, by what their configs ask for besides.
+PEAGLES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "norms": {"norm_before_fc": True, "norm_before_residual": False},
+    "of taps, Qwen3": {"fc_norm": True, "model_type": "qwen3", "draft_vocab_size": None},
 }
 
 
@@ -75,7 +90,6 @@ def write_head(
     Returns:
         The weights and the config, as written.
     """
-    hidden, inner, dim = target.hidden_size, INNER, target.head_dim
     layer = layer_of(target, model_type="llama", num_hidden_layers=1)
     own: dict[str, Any] = {"draft_vocab_size": OUTPUTS}
     if flat:
@@ -94,33 +108,9 @@ def write_head(
             place.pop(name, None)
         else:
             place[name] = value
-    taps = len(taps_of(config, target.num_hidden_layers))
-    gated = config.get("edgespec_fusion") == "gated"
+    features = len(taps_of(config, target.num_hidden_layers)) * target.hidden_size
     outputs = config.get("draft_vocab_size", target.vocab_size)
-    width = hidden if gated else 2 * hidden
-    heads, kv = layer["num_attention_heads"] * dim, layer["num_key_value_heads"] * dim
-    name = "midlayer" if flat else "layers.0"
-    shapes = {
-        "fc.weight": (hidden, taps * hidden),
-        f"{name}.self_attn.q_proj.weight": (heads, width),
-        f"{name}.self_attn.k_proj.weight": (kv, width),
-        f"{name}.self_attn.v_proj.weight": (kv, width),
-        f"{name}.self_attn.o_proj.weight": (hidden, heads),
-        f"{name}.mlp.gate_proj.weight": (inner, hidden),
-        f"{name}.mlp.up_proj.weight": (inner, hidden),
-        f"{name}.mlp.down_proj.weight": (hidden, inner),
-        "lm_head.weight": (outputs, hidden),
-        f"{name}.input_layernorm.weight": (hidden,),
-        f"{name}.hidden_norm.weight": (hidden,),
-        f"{name}.post_attention_layernorm.weight": (hidden,),
-        "norm.weight": (hidden,),
-    }
-    if gated:
-        shapes[f"{name}.fusion_gate.weight"] = (hidden, 2 * hidden)
-    if config.get("norm_before_fc"):
-        shapes["input_norm.weight"] = (taps * hidden,)
-    if config.get("fc_norm"):
-        shapes |= {f"fc_norm.{n}.weight": (hidden,) for n in range(taps)}
+    shapes = _shapes(config, layer, features, outputs)
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for key, shape in shapes.items():
@@ -136,6 +126,51 @@ def write_head(
     (folder / "config.json").write_text(json.dumps(config))
     _save(folder, weights)
     return weights, config
+
+
+def _shapes(
+    config: dict[str, Any], layer: dict[str, Any], features: int, outputs: int
+) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of a head's tensors."""
+    hidden, inner, dim = layer["hidden_size"], INNER, layer["head_dim"]
+    gated = config.get("edgespec_fusion") == "gated"
+    width = hidden if gated else 2 * hidden
+    heads, kv = layer["num_attention_heads"] * dim, layer["num_key_value_heads"] * dim
+    name = "layers.0" if "transformer_layer_config" in config else "midlayer"
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc.weight": (hidden, features),
+        f"{name}.self_attn.q_proj.weight": (heads, width),
+        f"{name}.self_attn.k_proj.weight": (kv, width),
+        f"{name}.self_attn.v_proj.weight": (kv, width),
+        f"{name}.self_attn.o_proj.weight": (hidden, heads),
+        f"{name}.mlp.gate_proj.weight": (inner, hidden),
+        f"{name}.mlp.up_proj.weight": (inner, hidden),
+        f"{name}.mlp.down_proj.weight": (hidden, inner),
+        "lm_head.weight": (outputs, hidden),
+        f"{name}.input_layernorm.weight": (hidden,),
+        f"{name}.hidden_norm.weight": (hidden,),
+        f"{name}.post_attention_layernorm.weight": (hidden,),
+        "norm.weight": (hidden,),
+    }
+    for number in range(layer["num_hidden_layers"]):
+        part = name if not number else f"layers.{number}"
+        if number:  # those behind the first one are a decoder's
+            like = {key: shape for key, shape in shapes.items() if key.startswith(f"{name}.")}
+            for key, shape in like.items():
+                if "hidden_norm" not in key:
+                    wide = len(shape) == 2 and shape[1] == width
+                    shapes[key.replace(name, part)] = (shape[0], hidden) if wide else shape
+        if layer["model_type"] == "qwen3":
+            shapes |= {f"{part}.self_attn.{each}_norm.weight": (dim,) for each in "qk"}
+    if config.get("speculators_model_type") == "peagle":
+        shapes["mask_hidden"] = (1, 1, features)
+    if gated:
+        shapes[f"{name}.fusion_gate.weight"] = (hidden, 2 * hidden)
+    if config.get("norm_before_fc"):
+        shapes["input_norm.weight"] = (features,)
+    if config.get("fc_norm"):
+        shapes |= {f"fc_norm.{n}.weight": (hidden,) for n in range(features // hidden)}
+    return shapes
 
 
 def taps_of(config: dict[str, Any], layers: int) -> list[int]:
@@ -171,6 +206,38 @@ def trained_head(folder: Path, model: Any, prompt: list[int], **changes: Any) ->
             return head.fuse(features[index][:n])
 
         teach(head.step, hidden, list(learned.values()), texts, 100)
+    _save(folder, {name: value.detach() for name, value in (weights | learned).items()})
+
+
+def trained_peagle(folder: Path, model: Any, prompt: list[int]) -> None:
+    """Writes a head with masks that has learned how a random target continues one prompt."""
+    fields = {**PEAGLE, "draft_vocab_size": None}
+    weights, config = write_head(folder, model.config, flat=False, **fields)
+    taps, depth = taps_of(config, model.config.num_hidden_layers), 5
+    with repeatable():
+        [text] = continuations(model, prompt, (False,))
+        read, n = features_of(model, text, taps), len(text) - depth - 1
+        learned = {k: v.requires_grad_() for k, v in weights.items() if v.dtype == torch.float32}
+        embedding = model.get_input_embeddings().weight.data
+        head = HeadReference({**weights, **learned}, config, embedding)
+        optimizer = torch.optim.Adam(learned.values(), lr=3e-3)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(150):
+            anchors = torch.randperm(n, generator=generator)[:24]
+            masks = anchors[:, None] + torch.arange(1, depth)
+            positions = torch.cat([torch.arange(n), masks.flatten()])
+            begins = torch.cat([torch.arange(n), anchors.repeat_interleave(depth - 1)])
+            of_text = torch.arange(len(positions)) < n
+            before = positions[:, None] >= positions
+            sees = of_text & (begins[:, None] >= begins)
+            sees |= ~of_text & (begins[:, None] == begins) & before
+            told = learned["mask_hidden"][0].expand(masks.numel(), -1)
+            tokens = torch.tensor([*text[1 : n + 1], *[330] * masks.numel()])
+            logits, _ = head.step(tokens, head.fuse(torch.cat([read[:n], told])), positions, sees)
+            loss = cross_entropy(logits, torch.tensor(text)[positions + 2])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
     _save(folder, {name: value.detach() for name, value in (weights | learned).items()})
 
 
@@ -230,24 +297,40 @@ class HeadReference:
             share = torch.sigmoid(both @ w["fusion_gate.weight"].T)
             both = share * normed + (1 - share) * token
         stream = stream + self.attend(both, positions, sees)
-        x = self.norm(stream, "post_attention_layernorm")
-        gate = torch.nn.functional.silu(x @ w["mlp.gate_proj.weight"].T)
-        stream = stream + (gate * (x @ w["mlp.up_proj.weight"].T)) @ w["mlp.down_proj.weight"].T
+        stream = stream + self.mlp(stream)
+        for number in range(1, layer["num_hidden_layers"]):
+            name = f"layers.{number}."
+            x = self.norm(stream, f"{name}input_layernorm")
+            stream = stream + self.attend(x, positions, sees, name)
+            stream = stream + self.mlp(stream, name)
         output = self.norm(stream, "norm")
         following = output if self.config.get("norm_output") else stream
         assert layer["hidden_act"] == "silu"
         return output @ w["lm_head.weight"].T, following
 
-    def attend(self, x: torch.Tensor, positions: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
+    def mlp(self, stream: torch.Tensor, name: str = "") -> torch.Tensor:
+        """What a layer's MLP adds to the stream."""
+        w, x = self.weights, self.norm(stream, f"{name}post_attention_layernorm")
+        gate = torch.nn.functional.silu(x @ w[f"{name}mlp.gate_proj.weight"].T)
+        return (gate * (x @ w[f"{name}mlp.up_proj.weight"].T)) @ w[f"{name}mlp.down_proj.weight"].T
+
+    def attend(
+        self, x: torch.Tensor, positions: torch.Tensor, sees: torch.Tensor, name: str = ""
+    ) -> torch.Tensor:
         """Attention with rotary embedding, over these rows alone."""
         w, layer, n = self.weights, self.layer, len(x)
         dim = layer["head_dim"]
         q, k, v = (
-            (x @ w[f"self_attn.{part}_proj.weight"].T).view(n, -1, dim).transpose(0, 1)
+            (x @ w[f"{name}self_attn.{part}_proj.weight"].T).view(n, -1, dim).transpose(0, 1)
             for part in "qkv"
         )
+        if layer["model_type"] == "qwen3":
+            q, k = (
+                self.norm(each, f"{name}self_attn.{part}_norm")
+                for each, part in ((q, "q"), (k, "k"))
+            )
         q, k = (turned(each, positions, layer["rope_theta"], dim) for each in (q, k))
-        return attended(q, k, v, sees) @ w["self_attn.o_proj.weight"].T
+        return attended(q, k, v, sees) @ w[f"{name}self_attn.o_proj.weight"].T
 
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         """RMS normalization."""

@@ -9,9 +9,10 @@ from shutil import copytree
 from typing import Any
 
 import torch
+from assistants import VOCABULARY, trained_assistant
 from blocks import trained_block
 from checkpoints import ARCHITECTURES, RECURRENT, make_checkpoint, write_tokenizer
-from heads import trained_head
+from heads import trained_head, trained_peagle
 from mtp import trained_mtp
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
@@ -51,7 +52,8 @@ class Pairs:
     architecture. All other models that draft have a mask token, although they were not trained to
     read it. `head`: the draft is a head of a target of eight layers. `head-skip`: the same with a
     skip set, so that two sources draft. `mtp`: a Qwen3.5 whose checkpoint holds a head. `dflash`
-    and `dspark`: the draft predicts blocks.
+    and `dspark`: the draft predicts blocks. `assistant`: the draft reads a Gemma 4's keys and
+    values. `peagle`: a head with masks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,11 +63,13 @@ class Pairs:
         self.greedy = cache(self._greedy)
 
     def _make(self, name: str) -> Pair:
-        if name.startswith("head"):
+        if name in ("head", "head-skip", "peagle"):
             return self._make_with_head(name)
         if name == "mtp":
             return self._make_with_mtp()
-        if name in ("dflash", "dspark"):
+        if name == "assistant":
+            return self._make_with_assistant()
+        if name in ("dflash", "dflash2", "dspark"):
             return self._make_with_block(name)
         architecture = name.partition("-")[0]
         architecture = architecture if architecture in ARCHITECTURES else "llama"
@@ -95,7 +99,8 @@ class Pairs:
         folder = self._folder / name
         target = _checkpoint(folder / "target", "llama", num_hidden_layers=8)
         prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
-        trained_head(folder / "head", target, prompt)
+        teach = trained_peagle if name == "peagle" else trained_head
+        teach(folder / "head", target, prompt)
         options = ExportOptions(
             precision="fp32",
             skip_sets=("5-6",) if name == "head-skip" else (),
@@ -109,6 +114,16 @@ class Pairs:
         target = _checkpoint(folder / "target", "llama", num_hidden_layers=8)
         prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
         trained_block(folder / "head", target, prompt, form)
+        export_bundle(folder / "target", folder / "bundle", None, ExportOptions(precision="fp32"))
+        attach_head(folder / "bundle", folder / "head", "fp32", lambda *_: None)
+        return Pair(folder / "bundle", target, target)
+
+    def _make_with_assistant(self) -> Pair:
+        folder = self._folder / "assistant"
+        sizes = {"vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY}
+        target = _checkpoint(folder / "target", "gemma4_text", **sizes)
+        prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
+        trained_assistant(folder / "head", target, prompt)
         export_bundle(folder / "target", folder / "bundle", None, ExportOptions(precision="fp32"))
         attach_head(folder / "bundle", folder / "head", "fp32", lambda *_: None)
         return Pair(folder / "bundle", target, target)
@@ -172,5 +187,5 @@ def _checkpoint(
             parameter.add_(torch.randn(parameter.shape, generator=generator) * spread)
         model.lm_head.weight.mul_(_SHARPNESS)
     model.save_pretrained(folder)
-    write_tokenizer(folder, _VOCABULARY)
+    write_tokenizer(folder, overrides.get("vocab_size", _VOCABULARY))
     return model

@@ -9,6 +9,7 @@ from native_llms import loaded, with_library
 from toys import ToyGraph, toy_model
 
 from edgespec.api import sources
+from edgespec.api.llm import inside
 from edgespec.api.models import load_scoring
 from edgespec.bundle import DRAFT
 from edgespec.runtime.drafters.model import Frequent, ModelDrafter
@@ -59,7 +60,7 @@ def test_a_text_that_turns_to_other_tokens_gets_all_scored():
 @with_library
 def test_a_graph_that_scores_some_tokens_has_the_bits_of_the_whole(pairs):
     with loaded(pairs, "qwen3", "model") as llm:
-        graph, model = load_scoring(llm.bundle, DRAFT, 32, threads=1), llm.models[DRAFT]
+        graph, model = load_scoring(llm.bundle, DRAFT, 32, threads=1), inside(llm).models[DRAFT]
         whole = _logits(model)
         model.graph = graph
         np.testing.assert_array_equal(_logits(model), whole[:, :32])
@@ -75,7 +76,7 @@ def test_a_bundle_s_draft_scores_frequent_tokens(pairs, monkeypatch, temperature
         asked = {"max_new_tokens": 60, "temperature": temperature, "seed": 3}
         with loaded(pairs, "qwen3_5_text-draft", draft) as llm:
             made = llm.generate(list(range(40, 60)), **asked)
-            return made, _logits(llm.models[DRAFT]).shape[1] if draft == "model" else None
+            return made, _logits(inside(llm).models[DRAFT]).shape[1] if draft == "model" else None
 
     (plain, _), (drafted, scored) = text("none"), text("model")
     assert scored == 320

@@ -1,0 +1,186 @@
+"""Reads Gemma 4's assistants, draft heads that read keys and values of their target.
+
+As transformers 5.24 computes them: all rows of a draft stand at the position of the newest token,
+which the target has not read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models.config import ModelConfig
+from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
+from edgespec.models.fields import Fields
+from edgespec.models.gguf.tensors import GgufTensors
+from edgespec.models.heads.gguf_heads import is_gguf_assistant, open_gguf_assistant
+from edgespec.models.heads.head import Assistant, Clusters, HeadCheckpoint, TargetSizes
+from edgespec.models.layers import Attention, Linear
+from edgespec.models.parts import Part, Parts
+from edgespec.models.safetensors_folder import SafetensorsFolder
+from edgespec.models.tensors import check_shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edgespec.models.layers import Decoder, Sublayer
+
+ASSISTANT = "gemma4_assistant"
+"""Name of this form of a head."""
+
+_FAMILIES: Mapping[str, type[Gemma4]] = {
+    ASSISTANT: Gemma4,
+    "gemma4_unified_assistant": Gemma4Unified,
+}
+_LANES = 16  # a cluster's tokens are so many, or a multiple
+_ORDERING, _CLUSTERED = "masked_embedding.token_ordering", "masked_embedding.clustered"
+_EMBEDDING, _PROJECTION = "model.embed_tokens.weight", "lm_head.weight"
+# What an assistant must be without, by its field and the values that mean so.
+_ABSENT: Mapping[str, tuple[object, ...]] = {
+    "hidden_size_per_layer_input": (None, 0),
+    "enable_moe_block": (None, False),
+    "use_double_wide_mlp": (None, False),
+    "attention_bias": (None, False),
+    "quantization_config": (None,),
+}
+
+_UNUSED = ("k_proj", "v_proj", "k_norm", "v_norm")
+
+
+def is_assistant(path: Path) -> bool:
+    """Whether a path is a folder, or a GGUF file, that says that it holds an assistant."""
+    config = path / "config.json"
+    return is_gguf_assistant(path) or (
+        config.is_file() and "_assistant" in str(Fields.read(config).get("model_type"))
+    )
+
+
+def load_assistant(path: Path, target: TargetSizes) -> HeadCheckpoint:
+    """Opens the folder of an assistant, and checks it against its target.
+
+    Raises:
+        UnsupportedModelError: The config asks for something that is not implemented.
+        CheckpointError: Something is missing, damaged, inconsistent, or of another target.
+    """
+    stored: SafetensorsFolder | GgufTensors
+    if path.is_file():
+        fields, stored = open_gguf_assistant(path)
+    else:
+        fields, stored = Fields.read(path / "config.json"), SafetensorsFolder(path)
+    family, text = _FAMILIES.get(str(fields.get("model_type"))), fields.group("text_config")
+    if family is None:
+        raise fields.unsupported("model_type", f"use one of {', '.join(_FAMILIES)}")
+    for place in (fields, text):
+        for name, values in _ABSENT.items():
+            if place.get(name) not in values:
+                raise place.unsupported(name, "use an assistant without it")
+    # Described with keys and values of its own, which then become the target's.
+    own = {**text.values, **dict.fromkeys(_ABSENT), "num_kv_shared_layers": 0}
+    text = family.usual(replace(text, values={**family.defaults, **own}))
+    config = ModelConfig.from_fields(text, Fields({}, text.source))
+    for place, name, size in (
+        (fields, "backbone_hidden_size", target.hidden_size),
+        (text, "vocab_size", target.vocab_size),
+    ):
+        if place.get(name) != size:
+            raise place.invalid(name, f"must be the target's, {size}: it is another's")
+    decoder = _reading(config, family(config).decoder(), target)
+    rotation = next(iter(decoder.ropes.values())).inv_freq
+    if len(rotation) != len(target.inv_freq) or not np.allclose(rotation, target.inv_freq):
+        raise text.invalid("rope_parameters", "must be the target's: the assistant is another's")
+    projection = decoder.lm_head.weight if decoder.lm_head.weight in stored.names else _EMBEDDING
+    clusters, tensors = None, Parts(stored, {})
+    if fields.flag("use_ordered_embeddings") and isinstance(stored, SafetensorsFolder):
+        clusters = _clusters(fields, config, stored)
+        part = Part(projection, clusters.ordering, config.vocab_size)
+        tensors, projection = _Clustered(stored, {_CLUSTERED: part}), _CLUSTERED
+    head = Assistant(
+        architecture=ASSISTANT,
+        taps=(target.layers,),
+        # The embedding is the target's.
+        decoder=replace(
+            decoder,
+            embedding=projection,
+            lm_head=Linear(projection, config.hidden_size, config.vocab_size),
+            tied=True,
+        ),
+        before=Linear("pre_projection.weight", 2 * target.hidden_size, config.hidden_size),
+        after=Linear("post_projection.weight", config.hidden_size, target.hidden_size),
+        clusters=clusters,
+    )
+    _check_known(tensors, head)
+    check_shapes(tensors, head.tensors())
+    return HeadCheckpoint(path, head, tensors, np.arange(target.tokens, dtype=np.int64))
+
+
+def _reading(config: ModelConfig, decoder: Decoder, target: TargetSizes) -> Decoder:
+    """Returns the layers without keys and values: each reads the target's last one of its kind."""
+    pools = {pool.window: pool for pool in target.pools}
+    layers: list[tuple[Sublayer, ...]] = []
+    for layer in decoder.layers:
+        attention, *rest = layer
+        assert isinstance(attention, Attention), "the family has it first"
+        pool, dim = pools.get(attention.window), -(-attention.head_dim // _LANES) * _LANES
+        if pool is None or (pool.kv_heads, pool.dim) != (attention.kv_heads, dim):
+            raise CheckpointError(
+                f"{config.fields.source}: layer {len(layers)} reads {attention.kv_heads} heads of "
+                f"{attention.head_dim} of {attention.window or 'all'} positions, and no layer of "
+                "the target has them: the assistant is another's"
+            )
+        # As transformers masks: of the text before a row, one position more than the target sees.
+        mask = attention.mask if pool.window is None else f"window:{pool.window + 1}"
+        attention = replace(attention, k=None, v=None, k_norm=None, v_norm=None, mask=mask)
+        layers.append((replace(attention, source=pool.layer), *rest))
+    return replace(decoder, layers=tuple(layers))
+
+
+def _clusters(fields: Fields, config: ModelConfig, tensors: SafetensorsFolder) -> Clusters:
+    count = fields.integer("num_centroids", 2048)
+    chosen = fields.integer("centroid_intermediate_top_k", 32, most=count)
+    if config.vocab_size % (count * _LANES):
+        raise fields.unsupported(
+            "num_centroids", f"clusters must have a multiple of {_LANES} tokens, all as many"
+        )
+    ordering = tensors.read_integers(_ORDERING)
+    if not np.array_equal(np.sort(ordering), np.arange(config.vocab_size)):
+        raise CheckpointError(
+            f"{tensors.place(_ORDERING)}: {_ORDERING} must hold each token below "
+            f"{config.vocab_size} once: download the assistant again"
+        )
+    centroids = Linear("masked_embedding.centroids.weight", config.hidden_size, count)
+    return Clusters(centroids, chosen, ordering)
+
+
+def _check_known(tensors: Parts, head: Assistant) -> None:
+    """Refuses tensors of what is not implemented; keys and values of its own are never used."""
+    kept = {_ORDERING, _EMBEDDING, _PROJECTION, *head.tensors()}
+    for name in sorted(tensors.names - kept):
+        if name.rpartition("self_attn.")[2].partition(".")[0] not in _UNUSED:
+            raise UnsupportedModelError(
+                f"{tensors.place(name)}: {name} belongs to no part of an assistant that is "
+                "implemented: use one without it"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Clustered(Parts):
+    """Parts of a matrix all over it, which is therefore read as a whole, once."""
+
+    def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
+        """See `TensorSource`."""
+        if name not in self.parts:
+            return super().read_rows(name, start, stop)
+        rows: NDArray[np.float32] = self._whole[self.parts[name].rows[start:stop]]
+        return rows
+
+    @cached_property
+    def _whole(self) -> NDArray[np.float32]:
+        [part] = self.parts.values()
+        return self.tensors.read(part.stored)
