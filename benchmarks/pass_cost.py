@@ -16,16 +16,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common import count, counts, exit_code, print_result, print_table
-from peers.base import PASSES, Loading
-from peers.process import PeerProcess
-from peers.setup import environment
+from peers import PLAIN, Loading, Peer
 
 from edgespec import bundle as bundles
 from edgespec.api.models import load_model
@@ -38,8 +35,6 @@ from edgespec.system.environment import peak_rss_mb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from peers.base import PassTimer
 
     from edgespec.bundle import Bundle
 
@@ -59,7 +54,7 @@ class _Own:
         self._sequence = self._model.sequence([])
 
     def seconds(self, rows: int, length: int) -> float:
-        """See `PassTimer`."""
+        """Returns the processor time of a pass over rows, all scored, behind a text."""
         self._sequence.append(self._model.pool.take(length - self._sequence.length))
         parents = [AFTER, *range(rows - 1)]
         call = Rows(self._sequence, [_TOKEN] * rows, parents, list(range(rows)))
@@ -85,7 +80,7 @@ def main() -> None:
     bundle = bundles.load(given.bundle)
     with ExitStack() as stack:
         native = _Own(bundle, native=True)
-        timers: dict[str, PassTimer] = {"native": native}
+        timers: dict[str, _Own | Peer] = {"native": native}
         if given.portable:
             timers["portable"] = _Own(bundle, native=False)
         for name in filter(None, given.peers.split(",")):
@@ -116,22 +111,18 @@ class _Raw(argparse.RawDescriptionHelpFormatter):
     pass
 
 
-def _peer(stack: ExitStack, name: str, given: argparse.Namespace) -> PassTimer:
-    from peers import peer
-
+def _peer(stack: ExitStack, name: str, given: argparse.Namespace) -> Peer:
     if given.gguf is None:
         raise InputError("--peers needs --gguf: the file that they read")
-    python = environment(peer(name).home, peer(name).requirements, given.cache, peer(name).build)
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    (folder / "target.gguf").symlink_to(given.gguf.resolve())
-    log = given.cache / f"{name}.log"
-    process = stack.enter_context(PeerProcess(python, name, log))
-    process.load(Loading(PASSES, folder, 1, max(given.lengths) + max(given.rows), ()))
-    return process
+    loading = Loading(
+        target=str(given.gguf.resolve()), draft=None, setting=PLAIN, threads=1,
+        context=max(given.lengths) + max(given.rows), sequences=1, folder="",
+    )  # fmt: skip
+    return stack.enter_context(Peer(name, loading, given.cache))
 
 
 def _measured(
-    timers: dict[str, PassTimer], rows: Sequence[int], length: int, repeats: int
+    timers: dict[str, _Own | Peer], rows: Sequence[int], length: int, repeats: int
 ) -> dict[str, dict[int, float]]:
     """Returns the least seconds by timer and number of rows."""
     least = {name: dict.fromkeys(rows, float("inf")) for name in timers}
