@@ -28,9 +28,9 @@ from edgespec import bundle as bundles
 from edgespec.api.models import load_model
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
+from edgespec.measuring.passes import PassTimer
 from edgespec.runtime.kernels import kernel_name, library
 from edgespec.runtime.plan import HOST, Placement
-from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.system.environment import peak_rss_mb
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from edgespec.bundle import Bundle
 
 _ROWS = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64]
-_TOKEN = 500  # of all rows: what a pass costs does not depend on it
 
 
 class _Own:
@@ -49,20 +48,13 @@ class _Own:
         if library() is None:
             raise InputError("there is no library of operators: install edgespec")
         begin = time.perf_counter()
-        self._model = load_model(bundle, TARGET, Placement(HOST, HOST, native), threads=1)
+        model = load_model(bundle, TARGET, Placement(HOST, HOST, native), threads=1)
         self.loading = time.perf_counter() - begin
-        self._sequence = self._model.sequence([])
+        self._timer = PassTimer(model)
 
     def seconds(self, rows: int, length: int) -> float:
         """Returns the processor time of a pass over rows, all scored, behind a text."""
-        self._sequence.append(self._model.pool.take(length - self._sequence.length))
-        parents = [AFTER, *range(rows - 1)]
-        call = Rows(self._sequence, [_TOKEN] * rows, parents, list(range(rows)))
-        begin = time.process_time()
-        self._model.forward([call])
-        seconds = time.process_time() - begin
-        call.accept([])
-        return seconds
+        return self._timer.seconds(rows, length, time.process_time)
 
 
 def main() -> None:

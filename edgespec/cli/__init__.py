@@ -31,6 +31,7 @@ COMMANDS = {
     "bench": "compare the speed of draft sources with plain decoding on this machine",
     "eval": "measure a bundle's perplexity, and its distance from another bundle",
     "devices": "list the devices of this machine that can run models",
+    "doctor": "measure how near a model is to the limit of this machine, and say what would help",
     "plan": "show how much memory a bundle needs, without loading it",
 }
 """Commands; each is a module in `commands` (with _ for -) with `configure(parser)` and

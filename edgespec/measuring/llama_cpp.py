@@ -54,7 +54,7 @@ class Model:
 
         kinds, how = xllamacpp.common_speculative_type, xllamacpp.CommonParams()
         how.model.path, how.n_ctx = loading.target, loading.context
-        how.n_parallel, how.kv_unified = loading.sequences, True
+        how.n_parallel, how.kv_unified, how.verbosity = loading.sequences, True, -1
         how.cpuparams.n_threads = how.cpuparams_batch.n_threads = loading.threads
         if loading.setting == "lookup":
             how.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
