@@ -55,7 +55,8 @@ class PassTimer:
 def pass_seconds(model: Model, rows: Sequence[int] = ROWS) -> dict[int, float]:
     """Returns the least wall time of a pass of each number of rows, which take turns."""
     timer, least = PassTimer(model), defaultdict[int, float](lambda: float("inf"))
-    length = min(_BEHIND, model.pool.limit - max(rows))
+    limit = model.pool.limit
+    length = _BEHIND if limit is None else min(_BEHIND, limit - max(rows))
     for _ in range(1 + _REPEATS):
         for count in rows:
             least[count] = min(least[count], timer.seconds(count, length))
