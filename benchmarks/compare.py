@@ -44,7 +44,7 @@ TESTS = {
     "chat": "questions in the model's chat template, greedy",
     "first": "the first token of a prompt of 1,000 tokens",
     "several": "8 texts at once, prompts of 64 tokens among the time",
-    "behind": "behind a long text (--behind), greedy",
+    "behind": "behind {} tokens, greedy",
 }
 _SPECULATING = ("auto", "draft", "lookup")
 _FIRST, _SEVERAL, _SEVERAL_PROMPT = 1000, 8, 64
@@ -60,14 +60,14 @@ def main() -> None:
             done.run(_tasks(test, given, tokenizer), every if test in ("code", "chat") else plain)
     for test in given.tests:
         results[test] = [row for way in every if (row := _row(done, test, way))]
-        _print(test, results[test])
+        _print(test, TESTS[test].format(given.behind), results[test])
     for way, reason in done.failures.items():
         print(f"not run: {way}: {reason}")
-    facts = {
-        name: str(getattr(given, name)) for name in ("model", "draft", "threads", "n", "behind")
-    }
-    print_result("compare", {**facts, "settings": turns.settings_of(given.peers),
-                             "failures": done.failures, "results": results})  # fmt: skip
+    options = ("model", "draft", "threads", "n", "behind")
+    facts = {name: str(getattr(given, name)) for name in options}
+    found = {"settings": turns.settings_of(given.peers), "peer_versions": done.versions}
+    found |= {"failures": done.failures, "results": results}
+    print_result("compare", {**facts, **found})
 
 
 def _tasks(test: str, given: argparse.Namespace, tokenizer: Tokenizer) -> list[Task]:
@@ -127,10 +127,10 @@ def _row(done: Turns, test: str, way: Way) -> dict[str, object]:
     }
 
 
-def _print(test: str, rows: Sequence[dict[str, object]]) -> None:
+def _print(test: str, title: str, rows: Sequence[dict[str, object]]) -> None:
     if not rows:
         return
-    print(f"\n**{TESTS[test]}**\n")
+    print(f"\n**{title}**\n")
     theirs = [row for row in rows if row["peer"] != "edgespec"]
     if test == "first":
         print_table(

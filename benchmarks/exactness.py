@@ -65,9 +65,12 @@ def main() -> None:
     print_table(header, rows)
     for way, reason in done.failures.items():
         print(f"not run: {way}: {reason}")
-    facts = {name: str(getattr(given, name)) for name in ("model", "draft", "threads", "n")}
+    facts: dict[str, object] = {
+        name: str(getattr(given, name)) for name in ("model", "draft", "threads", "n")
+    }
+    facts |= {"settings": turns.settings_of(given.peers), "peer_versions": done.versions}
     found = {"header": header, "rows": rows, "failures": done.failures}
-    print_result("exactness", {**facts, "settings": turns.settings_of(given.peers), **found})
+    print_result("exactness", {**facts, **found})
 
 
 def arithmetic(number: int) -> list[str]:

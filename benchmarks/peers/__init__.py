@@ -11,6 +11,7 @@ imported on both sides, so what only the peer has is imported inside its functio
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,6 +43,7 @@ PLAIN = "plain"
 # Our folder comes last, and -P leaves out the current one, so that no name hides a library's.
 _START = "import sys; sys.path.append(sys.argv[1]); import peers; peers.serve(sys.argv[2])"
 _GRACE = 5.0  # seconds to end in, once nobody asks any more
+_PATIENCE = 1800.0  # seconds that an answer may take: conversions are the longest
 
 
 class PeerError(Exception):
@@ -140,6 +143,7 @@ class Peer:
 
     Attributes:
         started: when its process was started, by the system's monotonic clock.
+        versions: of the packages that it requires.
 
     Raises:
         PeerError: it cannot be run, here and in all methods.
@@ -161,7 +165,7 @@ class Peer:
             )  # fmt: skip
         with ExitStack() as stack:
             stack.callback(self.close)
-            self._ask("load", **asdict(loading))
+            self.versions: dict[str, str] = self._ask("load", **asdict(loading))
             stack.pop_all()
 
     def texts(
@@ -201,12 +205,16 @@ class Peer:
     def _ask(self, verb: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        watchdog = Timer(_PATIENCE, self._process.kill)
+        watchdog.start()
         try:
             self._process.stdin.write(json.dumps([verb, arguments]) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
+        finally:
+            watchdog.cancel()
         if not line:
             status = self._process.wait()
             raise PeerError(f"its process ended with status {status}, see {self._last_words}")
@@ -237,11 +245,13 @@ class _Verbs:
     def __init__(self, module: ModuleType) -> None:
         self._module, self._model = module, None
 
-    def load(self, **loading: Any) -> None:
+    def load(self, **loading: Any) -> dict[str, str]:
         setting, settings = loading["setting"], self._module.SETTINGS
         if setting not in settings:
             raise PeerError(f"{setting} is none of its settings: {', '.join(settings)}")
         self._model = self._module.Model(SimpleNamespace(**loading))
+        packages = [each.partition("==")[0] for each in self._module.REQUIREMENTS]
+        return {each: importlib.metadata.version(each) for each in packages}
 
     def texts(self, **asked: Any) -> dict[str, Any]:
         assert self._model is not None, "load comes first"

@@ -63,11 +63,13 @@ class Turns:
         arguments: those of `add_arguments`.
         made: by task and way.
         failures: why a way made nothing more.
+        versions: of each peer's packages.
     """
 
     arguments: argparse.Namespace
     made: dict[tuple[Task, Way], Made] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._end = time.monotonic() + 60 * self.arguments.minutes
@@ -132,7 +134,7 @@ class Turns:
             except PeerError as error:
                 self.failures[" ".join(way)] = str(error)
             else:
-                peers[way] = peer
+                peers[way], self.versions[name] = peer, peer.versions
         return peers
 
     def _found(self, task: Task, way: Way) -> bool:
