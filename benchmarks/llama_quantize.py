@@ -16,6 +16,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from peers import python_of
+from peers.gguf_copy import rewrite
 
 from edgespec.errors import InputError
 
@@ -62,7 +63,7 @@ def write_permuted(source: Path, output: Path) -> None:
             values = values[:, order] if name == "ffn_down" else values[order]
         return values, Kind.F16 if values.ndim > 1 else Kind.F32
 
-    _write(reader, output, permuted)
+    rewrite(reader, output, permuted)
 
 
 def write_q4_k_m(
@@ -87,7 +88,7 @@ def write_q4_k_m(
         values = np.ascontiguousarray(tensor.data, np.float32)
         return quantize(values, kind, (matrix or {}).get(tensor.name)), kind
 
-    _write(reader, output, formatted)
+    rewrite(reader, output, formatted)
 
 
 def _format(name: str, layers: int, tied: bool, columns: int) -> Kind:
@@ -131,22 +132,3 @@ def _quantizer(cache: Path) -> Callable[[Values, Kind, Values | None], Any]:
         return out
 
     return quantize
-
-
-def _write(reader: Any, output: Path, made: Callable[[Any], tuple[Any, Kind]]) -> None:
-    """Writes a file with the same facts, whose tensors are made one at a time."""
-    fields, partial = reader.fields, output.with_suffix(".partial")
-    writer = gguf.GGUFWriter(partial, fields["general.architecture"].contents(), use_temp_file=True)
-    for name, field in fields.items():
-        if not name.startswith("GGUF.") and name != "general.architecture":
-            kinds = [*field.types, None]
-            writer.add_key_value(name, field.contents(), kinds[0], kinds[1])
-    for tensor in reader.tensors:
-        values, kind = made(tensor)
-        values = values.astype(np.float16) if kind == Kind.F16 else values
-        writer.add_tensor(tensor.name, np.ascontiguousarray(values), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    partial.rename(output)

@@ -1,4 +1,8 @@
-"""OpenVINO GenAI, on the GGUF file, which it makes a model of its own of, once."""
+"""OpenVINO GenAI, on the GGUF file, which it makes a model of its own of, once.
+
+It does not read all formats; matrices in others, as Q4_K_M has where rows are no multiple of 256,
+are given to it in Q4_1.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,9 @@ if TYPE_CHECKING:
 
     from peers import Loading
 
-REQUIREMENTS = ("openvino-genai",)
+REQUIREMENTS = ("openvino-genai", "gguf")
+_READ = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")  # of formats of GGUF files
+_INSTEAD = "Q4_1"  # of others
 _DRAFTED, _NGRAM = 5, 3  # as in its samples
 SETTINGS = {
     "plain": "LLMPipeline without prefix caching",
@@ -92,8 +98,29 @@ def _converted(file: str | None, folder: str) -> str:
     place = Path(folder) / Path(file).stem
     if not (place / "openvino_detokenizer.xml").exists():  # what it writes last
         place.mkdir(parents=True, exist_ok=True)
-        link = place / "model.gguf"
-        link.unlink(missing_ok=True)
-        link.symlink_to(Path(file).resolve())
-        genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
+        readable = place / "model.gguf"
+        readable.unlink(missing_ok=True)
+        _make_readable(Path(file), readable)
+        genai.LLMPipeline(str(readable), "CPU", enable_save_ov_model=True)
     return str(place)
+
+
+def _make_readable(file: Path, output: Path) -> None:
+    """Links to a file, or writes it with other formats in the place of those that aren't read."""
+    import gguf
+
+    from peers.gguf_copy import rewrite
+
+    reader = gguf.GGUFReader(file)
+
+    def made(tensor: Any) -> tuple[Any, Any]:
+        if tensor.tensor_type.name in _READ:
+            return tensor.data, tensor.tensor_type
+        kind = gguf.GGMLQuantizationType[_INSTEAD]
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        return gguf.quants.quantize(values, kind), kind
+
+    if all(tensor.tensor_type.name in _READ for tensor in reader.tensors):
+        output.symlink_to(file.resolve())
+    else:
+        rewrite(reader, output, made)
