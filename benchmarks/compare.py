@@ -1,210 +1,185 @@
-"""Compares edgespec with other runtimes, with the same checkpoint, prompts and threads.
+r"""Compares edgespec with other runtimes, on the same GGUF file, prompts and threads.
 
-    python benchmarks/compare.py qwen-1.5b --draft qwen-0.5b --cache peers --prompts HumanEval.jsonl
-    python benchmarks/compare.py qwen-1.5b --cache peers --settings plain --contexts 512,2048
-    python benchmarks/compare.py qwen-1.5b --cache peers --peers edgespec-gguf,llama.cpp-gguf
+    python benchmarks/compare.py qwen-1.5b.gguf --draft qwen-0.5b.gguf --cache peers \
+        --code HumanEval.jsonl --chat spec_bench.jsonl --rows rows.jsonl --minutes 40
 
-The others are llama.cpp, OpenVINO GenAI, ONNX Runtime GenAI and transformers. Each has its own
-virtual environment and model format below --cache; both are created once and kept. All settings
-are loaded at the same time, each in its own process, and take turns text by text. Prompts are token
-ids. If a setting cannot run, the reason is printed. Peers named `-gguf`, `xllamacpp` and
-`ik_llama.cpp` read the GGUF file beside the checkpoint's folder, `qwen-1.5b.gguf`.
+Each peer (`benchmarks/peers`) is a wheel in an environment of its own below --cache, made once.
+onnxruntime-genai reads no GGUF file: it makes its own int4 of --checkpoint and --draft-checkpoint.
+All settings are loaded side by side, each in its own process, and take turns text by text. Prompts
+are token ids. A run that ends by --minutes, or is interrupted, prints what it has, and goes on in
+the next run with the same --rows. What cannot be run is listed with the reason.
 
---prepare only creates environments and models and loads each setting once, so that the caches of
-the other runtimes are filled too.
+* code, chat: single texts, plain and with drafts; greedy.
+* first: the first token of a prompt of 1,000 tokens.
+* several: 8 texts at once, with their prompts.
+* behind: tokens behind 8,192 others (--behind).
+
+Tokens a second are those after a text's first, by wall time, and milliseconds a token by the
+processor time of the peer's process, which counts its waiting threads that spin.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from dataclasses import asdict
+from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import add_threads, count, counts, exit_code, names, print_result, print_table
-from peers import BY_NAME_ALONE, PEERS, peer
-from peers.base import AUTO, DRAFT, LOOKUP, PLAIN, Checkpoints, Loading, Request
-from peers.lines import SPEED_HEADER, Line, context_cells, failures_lines, speed_lines
-from peers.measure import Job, Measured, measure
-from peers.setup import stretched
+from common import count, exit_code, names, print_result, print_table
+from peers import PLAIN, turns
+from peers.turns import Task, Turns, Way, ways_of
 from prompts import CHAT
 
 from edgespec.measuring.prompts import read_prompts
-from edgespec.models import load_checkpoint
-from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SETTINGS = (PLAIN, LOOKUP, DRAFT, AUTO)
+    from edgespec.runtime.text.tokenizer import Tokenizer
+
+TESTS = {
+    "code": "HumanEval, greedy",
+    "chat": "questions in the model's chat template, greedy",
+    "first": "the first token of a prompt of 1,000 tokens",
+    "several": "8 texts at once, prompts of 64 tokens among the time",
+    "behind": "behind {} tokens, greedy",
+}
+_SPECULATING = ("auto", "draft", "lookup")
+_FIRST, _SEVERAL, _SEVERAL_PROMPT = 1000, 8, 64
 
 
 def main() -> None:
-    arguments = _parse_arguments()
-    pair = Checkpoints(arguments.target.absolute(), _absolute(arguments.draft))
-    requests = _requests(arguments, Tokenizer.from_folder(pair.target))
-    longest = max(len(request.prompt) + request.new_tokens for _, request in requests)
-    pair = stretched(pair, longest, arguments.cache)
-    job = Job(
-        checkpoints=pair,
-        settings=dict.fromkeys(arguments.peers, arguments.settings),
-        requests=requests,
-        repeats=0 if arguments.prepare else arguments.repeat,
-        loading=Loading(
-            setting="",
-            folder=arguments.cache,
-            threads=arguments.threads,
-            context=longest,
-            eos_ids=load_checkpoint(pair.target).config.eos_ids,
-            device=arguments.device,
-        ),
-        cache=arguments.cache.absolute(),
-    )
-    found = measure(job)
-    if arguments.prepare:
-        for way in found.ways:
-            print(f"{way.name}: ready, {way.start_seconds:.1f} s to its first token")
-    lines = [] if arguments.prepare else _print_tables(arguments, found)
-    for line in failures_lines(found.failures):
-        print(line)
-    if arguments.prepare:
-        return
-    _keep(arguments, job, found, lines)
+    given = _parse_arguments()
+    done, results = Turns(given), dict[str, list[dict[str, object]]]()
+    tokenizer = turns.tokenizer_of(given.model)
+    plain, every = ways_of(given, (PLAIN, "auto")), ways_of(given, (PLAIN, *_SPECULATING))
+    with suppress(KeyboardInterrupt):
+        for test in given.tests:
+            done.run(_tasks(test, given, tokenizer), every if test in ("code", "chat") else plain)
+    for test in given.tests:
+        results[test] = [row for way in every if (row := _row(done, test, way))]
+        _print(test, TESTS[test].format(given.behind), results[test])
+    for way, reason in done.failures.items():
+        print(f"not run: {way}: {reason}")
+    options = ("model", "draft", "threads", "n", "behind")
+    facts = {name: str(getattr(given, name)) for name in options}
+    print_result("compare", {
+        **facts, "settings": turns.settings_of(given.peers), "peer_versions": done.versions,
+        "failures": done.failures, "results": results,
+    })  # fmt: skip
 
 
-def _print_tables(arguments: argparse.Namespace, found: Measured) -> list[Line]:
-    if arguments.contexts:
-        print_table(*_by_context(arguments, found))
-        return []
-    lines = []
-    for temperature in arguments.temperature:
-        mine = speed_lines(found.ways, found.rows, temperature)
-        print(f"\nT={temperature:g}\n")
-        print_table(SPEED_HEADER, [line.cells() for line in mine])
-        lines += mine
-    return lines
-
-
-def _keep(arguments: argparse.Namespace, job: Job, found: Measured, lines: list[Line]) -> None:
-    """Writes the JSON line and the raw rows."""
-    contexts = _by_context(arguments, found)
-    print_result(
-        "compare",
-        {
-            "checkpoint": arguments.target.name,
-            "draft": arguments.draft and arguments.draft.name,
-            "threads": arguments.threads,
-            "new_tokens": arguments.new_tokens,
-            "device": arguments.device,
-            "prompts": len({number for number, _ in job.requests}),
-            "repeats": arguments.repeat,
-            "settings": {name: peer(name).settings for name in arguments.peers},
-            "peer_versions": found.versions,
-            "failures": found.failures,
-            "lines": [asdict(line) for line in lines],
-            "contexts": [dict(zip(contexts[0], line, strict=True)) for line in contexts[1]],
-        },
-    )
-    if arguments.raw is not None:
-        rows = {"ways": list(map(asdict, found.ways)), "rows": list(map(asdict, found.rows))}
-        arguments.raw.write_text(json.dumps(rows) + "\n", encoding="utf-8")
-
-
-def _by_context(
-    arguments: argparse.Namespace, found: Measured
-) -> tuple[list[str], list[list[object]]]:
-    """Returns the table's header and lines; empty if no contexts were given."""
-    if not arguments.contexts:
-        return [], []
-    return context_cells(found.ways, found.rows, arguments.contexts)
-
-
-def _requests(arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[int, Request]]:
-    """Returns each prompt at each temperature, or one greedy text for each context length."""
-    prompts = [tokenizer.encode(text) for text in read_prompts(arguments.prompts, arguments.limit)]
-    if arguments.chat:
-        asked = arguments.prompts and read_prompts(arguments.prompts, arguments.limit)
-        chats = [
-            tokenizer.chat([{"role": "user", "content": text}])
-            for text in asked or CHAT[: arguments.limit]
-        ]
-        prompts = [tokenizer.encode(text, add_special=False) for text in chats]
-    new_tokens = arguments.new_tokens
-    if arguments.contexts:
-        stream = [token for prompt in prompts for token in prompt]
-        lengths = [context - new_tokens for context in arguments.contexts]
-        return [
-            (number, Request(_cycled(stream, length), new_tokens, 0.0, 0))
-            for number, length in enumerate(lengths)
-        ]
+def _tasks(test: str, given: argparse.Namespace, tokenizer: Tokenizer) -> list[Task]:
+    code = turns.code_prompts(given, tokenizer)
+    stream = cycle([token for prompt in code for token in prompt])
+    if test == "first":
+        prompts = [[tuple(islice(stream, _FIRST))]]
+        tokens, repeats = 1, given.repeat
+    elif test == "behind":
+        prompts, tokens, repeats = [[tuple(islice(stream, given.behind))]], given.n, 1
+    elif test == "several":
+        # Of one length, since some peers take no others.
+        prompts = [[tuple(islice(stream, _SEVERAL_PROMPT)) for _ in range(_SEVERAL)]]
+        tokens, repeats = given.n, given.repeat
+    else:
+        single = code if test == "code" else _chats(given, tokenizer)
+        prompts, tokens, repeats = [[each] for each in single[: given.limit]], given.n, given.repeat
     return [
-        (number, Request(tuple(prompt), new_tokens, temperature, 1000 * number))
-        for number, prompt in enumerate(prompts)
-        for temperature in arguments.temperature
+        Task(test, number, tuple(each), tokens, repeat=repeat)
+        for repeat in range(repeats)
+        for number, each in enumerate(prompts)
     ]
 
 
-def _cycled(tokens: Sequence[int], length: int) -> tuple[int, ...]:
-    return tuple(islice(cycle(tokens), length))
+def _chats(given: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    texts = read_prompts([given.chat]) if given.chat else list(CHAT)
+    step = max(1, len(texts) // given.limit)  # of all kinds that lie in the file in order
+    chats = [tokenizer.chat([{"role": "user", "content": text}]) for text in texts[::step]]
+    return [tuple(tokenizer.encode(text, add_special=False)) for text in chats]
 
 
-def _absolute(path: Path | None) -> Path | None:
-    return path and path.absolute()
+def _row(done: Turns, test: str, way: Way) -> dict[str, object]:
+    """Returns a way's line of a test: sums over all texts; nothing if there are none."""
+    made = done.of(test, way)
+    if not made:
+        return {}
+    all_made = list(made.values())
+    row: dict[str, object] = {"peer": way[0], "setting": way[1], "texts": len(made)}
+    if test == "first":
+        best = min(all_made, key=lambda each: each.first)
+        return row | {"seconds": round(best.first, 3), "cpu_seconds": round(best.first_cpu, 3)}
+    if test == "several":
+        tokens = sum(len(text) for each in all_made for text in each.tokens)
+        seconds, cpu = sum(each.seconds for each in all_made), sum(each.cpu for each in all_made)
+    else:
+        tokens = sum(len(text) - 1 for each in all_made for text in each.tokens)
+        seconds = sum(each.seconds - each.first for each in all_made)
+        cpu = sum(each.cpu - each.first_cpu for each in all_made)
+    if not tokens:
+        return {}
+    plain = done.of(test, (way[0], PLAIN))
+    equal = [made[task].tokens == plain[task].tokens for task in made if task in plain]
+    return row | {
+        "tokens_per_second": round(tokens / seconds, 2),
+        "cpu_ms_per_token": round(1e3 * cpu / tokens, 2),
+        "equal": f"{sum(equal)} of {len(equal)}",
+    }
+
+
+def _print(test: str, title: str, rows: Sequence[dict[str, object]]) -> None:
+    if not rows:
+        return
+    print(f"\n**{title}**\n")
+    theirs = [row for row in rows if row["peer"] != "edgespec"]
+    if test == "first":
+        print_table(
+            ["program", "setting", "wall s", "processor s"],
+            [[row["peer"], row["setting"], row["seconds"], row["cpu_seconds"]] for row in rows],
+        )
+        return
+    plain = [row for row in theirs if row["setting"] == PLAIN]
+    header = [
+        "program", "setting", "tokens/s", "to the fastest plain peer", "to the fastest peer",
+        "processor ms a token", "to the least of a plain peer", "as its own plain text",
+    ]  # fmt: skip
+    print_table(header, [
+        [row["peer"], row["setting"], row["tokens_per_second"],
+         _ratio(row, plain, "tokens_per_second"), _ratio(row, theirs, "tokens_per_second"),
+         row["cpu_ms_per_token"], _ratio(row, plain, "cpu_ms_per_token"), row["equal"]]
+        for row in rows
+    ])  # fmt: skip
+
+
+def _ratio(row: dict[str, object], others: Sequence[dict[str, object]], name: str) -> str:
+    """Returns how many times better a row is than the best of the others."""
+    values = [float(str(other[name])) for other in others]
+    if not values:
+        return "-"
+    own = float(str(row[name]))
+    better = own / max(values) if name == "tokens_per_second" else min(values) / own
+    return f"{better:.2f}x"
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="edgespec and its peers on one checkpoint.")
-    parser.add_argument("target", type=Path, help="folder of the checkpoint")
-    parser.add_argument("--draft", type=Path, help="folder of its draft's checkpoint")
-    parser.add_argument(
-        "--cache", type=Path, required=True, help="folder for all files, which are kept"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    turns.add_arguments(parser)
+    parser.add_argument("--chat", type=Path, help="JSON lines with turns, such as Spec-Bench's")
     parser.add_argument(
-        "--peers", type=lambda text: names(text, tuple(PEERS)),
-        default=[name for name in PEERS if name not in BY_NAME_ALONE],
-        help=f"of {','.join(PEERS)} (default: all but {', '.join(BY_NAME_ALONE)})",
+        "--tests", type=lambda text: names(text, tuple(TESTS)), default=list(TESTS),
+        help=f"of {','.join(TESTS)} (default all)",
     )  # fmt: skip
     parser.add_argument(
-        "--settings", type=lambda text: names(text, _SETTINGS), default=list(_SETTINGS),
-        help=f"of {','.join(_SETTINGS)}, where a peer has them (default all)",
-    )  # fmt: skip
-    parser.add_argument("--device", default="cpu", help="device of edgespec's target (default cpu)")
-    parser.add_argument(
-        "--prompts", type=Path, nargs="+", default=(), help="JSON lines with prompt or turns"
+        "--limit", type=count, default=4, help="prompts of code and of chat (default 4)"
     )
     parser.add_argument(
-        "--chat", action="store_true", help="ask questions in the model's chat template"
+        "--behind", type=count, default=8192, help="tokens that `behind` reads first (default 8192)"
     )
-    parser.add_argument("--limit", type=count, help="number of prompts to use, from the first")
-    parser.add_argument(
-        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
-    )
-    parser.add_argument("--temperature", type=float, nargs="+", default=[0.0])
-    parser.add_argument(
-        "--contexts",
-        type=counts,
-        default=[],
-        help="context lengths to test instead of prompts, such as 512,2048",
-    )
-    parser.add_argument(
-        "--repeat", type=count, default=3, help="repeats; the median is reported (default 3)"
-    )
-    parser.add_argument(
-        "--raw", type=Path, metavar="FILE", help="write every text to this JSON file"
-    )
-    parser.add_argument(
-        "--prepare", action="store_true", help="only create environments and models"
-    )
-    add_threads(parser)
-    arguments = parser.parse_args()
-    if arguments.draft is None:
-        arguments.settings = [name for name in arguments.settings if name != DRAFT]
-    if arguments.contexts and min(arguments.contexts) <= arguments.new_tokens:
-        parser.error(f"--contexts: the {arguments.new_tokens} new tokens are a part of each")
-    return arguments
+    parser.add_argument("--repeat", type=count, default=2, help="of each text (default 2)")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -16,35 +16,29 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common import count, counts, exit_code, print_result, print_table
-from peers.base import PASSES, Loading
-from peers.process import PeerProcess
-from peers.setup import environment
+from peers import PLAIN, Loading, Peer
 
 from edgespec import bundle as bundles
 from edgespec.api.models import load_model
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
+from edgespec.measuring.passes import PassTimer
 from edgespec.runtime.kernels import kernel_name, library
 from edgespec.runtime.plan import HOST, Placement
-from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.system.environment import peak_rss_mb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from peers.base import PassTimer
-
     from edgespec.bundle import Bundle
 
 _ROWS = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64]
-_TOKEN = 500  # of all rows: what a pass costs does not depend on it
 
 
 class _Own:
@@ -54,20 +48,13 @@ class _Own:
         if library() is None:
             raise InputError("there is no library of operators: install edgespec")
         begin = time.perf_counter()
-        self._model = load_model(bundle, TARGET, Placement(HOST, HOST, native), threads=1)
+        model = load_model(bundle, TARGET, Placement(HOST, HOST, native), threads=1)
         self.loading = time.perf_counter() - begin
-        self._sequence = self._model.sequence([])
+        self._timer = PassTimer(model)
 
     def seconds(self, rows: int, length: int) -> float:
-        """See `PassTimer`."""
-        self._sequence.append(self._model.pool.take(length - self._sequence.length))
-        parents = [AFTER, *range(rows - 1)]
-        call = Rows(self._sequence, [_TOKEN] * rows, parents, list(range(rows)))
-        begin = time.process_time()
-        self._model.forward([call])
-        seconds = time.process_time() - begin
-        call.accept([])
-        return seconds
+        """Returns the processor time of a pass over rows, all scored, behind a text."""
+        return self._timer.seconds(rows, length, time.process_time)
 
 
 def main() -> None:
@@ -85,7 +72,7 @@ def main() -> None:
     bundle = bundles.load(given.bundle)
     with ExitStack() as stack:
         native = _Own(bundle, native=True)
-        timers: dict[str, PassTimer] = {"native": native}
+        timers: dict[str, _Own | Peer] = {"native": native}
         if given.portable:
             timers["portable"] = _Own(bundle, native=False)
         for name in filter(None, given.peers.split(",")):
@@ -116,22 +103,18 @@ class _Raw(argparse.RawDescriptionHelpFormatter):
     pass
 
 
-def _peer(stack: ExitStack, name: str, given: argparse.Namespace) -> PassTimer:
-    from peers import peer
-
+def _peer(stack: ExitStack, name: str, given: argparse.Namespace) -> Peer:
     if given.gguf is None:
         raise InputError("--peers needs --gguf: the file that they read")
-    python = environment(peer(name).home, peer(name).requirements, given.cache, peer(name).build)
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    (folder / "target.gguf").symlink_to(given.gguf.resolve())
-    log = given.cache / f"{name}.log"
-    process = stack.enter_context(PeerProcess(python, name, log))
-    process.load(Loading(PASSES, folder, 1, max(given.lengths) + max(given.rows), ()))
-    return process
+    loading = Loading(
+        target=str(given.gguf.resolve()), draft=None, setting=PLAIN, threads=1,
+        context=max(given.lengths) + max(given.rows), sequences=1, folder="",
+    )  # fmt: skip
+    return stack.enter_context(Peer(name, loading, given.cache))
 
 
 def _measured(
-    timers: dict[str, PassTimer], rows: Sequence[int], length: int, repeats: int
+    timers: dict[str, _Own | Peer], rows: Sequence[int], length: int, repeats: int
 ) -> dict[str, dict[int, float]]:
     """Returns the least seconds by timer and number of rows."""
     least = {name: dict.fromkeys(rows, float("inf")) for name in timers}

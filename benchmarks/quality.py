@@ -1,22 +1,19 @@
-"""Compares the quality of precisions, and of GGUF files, on texts not used for calibration.
+r"""Measures how far precisions and llama.cpp's Q4_K_M are from a model, on unseen texts.
 
-    python benchmarks/quality.py CHECKPOINT --work work
-    python benchmarks/quality.py CHECKPOINT --work work --ours int4 --gguf Q4_K_M.gguf Q8_0.gguf
-    python benchmarks/quality.py F16.gguf --work work --quantizer LLAMA-QUANTIZE
+    python benchmarks/quality.py qwen-0.5b.gguf --work work --cache peers
 
-With llama.cpp's quantizer (the wheel of ik-llama-cpp-python has one), Q4_K_M is made of a GGUF file
-in F16, with and without an importance matrix of the text that calibration reads. Each precision is
-exported as users get it, and each GGUF file with its own numbers. All are read by `edgespec eval
---suite --against` the same checkpoint in fp32. A checkpoint that is itself widened from a GGUF file
-is no fair test of formats with the same blocks, which find the same numbers again. Bundles below
---work are kept and used again.
+The model is written anew in F16 with its columns in another order, which says the same: a file that
+is quantized already would be found again by formats with the same blocks. That is the original.
+Ours are exported from it as users get them; Q4_K_M is made by llama.cpp's own quantizers, in the
+wheel of xllamacpp, without and with an importance matrix of the text that --calibrate reads. All
+are read by `edgespec eval --suite --against` the original in fp32; no text of the suite is read by
+calibration. Everything below --work is kept, so that a run goes on where another ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import struct
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -25,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from common import exit_code, names, print_result, print_table
+from llama_quantize import Values, write_permuted, write_q4_k_m
 
 from edgespec import bundle as bundles
 from edgespec.export.calibration.forward import Forward
@@ -35,14 +33,15 @@ from edgespec.models import load_checkpoint
 from edgespec.tuning.calibrating import opener, parts_of
 from edgespec.tuning.texts import calibration_text
 
+_WITH_MATRIX = "Q4_K_M-matrix"
 _OURS: dict[str, list[str]] = {
     "int4": [],
     "int4-calibrated": ["--calibrate"],
     "int4-small": ["--precision", "int4-small"],
     "int4-kv-fp16": ["--kv-precision", "fp16"],
     "int8": ["--precision", "int8"],
-    "fp16": ["--precision", "fp16"],
 }
+_THEIRS = ("Q4_K_M", _WITH_MATRIX)
 _KINDS = {  # names of matrices in checkpoints and in GGUF files
     "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output",
     "gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down",
@@ -74,51 +73,62 @@ class Quality:
 
 def main() -> None:
     arguments = _parse_arguments()
-    work = arguments.work / arguments.checkpoint.name
+    work: Path = arguments.work / arguments.model.stem
     work.mkdir(parents=True, exist_ok=True)
-    reference = _exported(arguments.checkpoint, work / "fp32", _REFERENCE)
-    files = list(arguments.gguf)
-    if arguments.quantizer is not None:
-        files += _quantized(arguments.quantizer, arguments.checkpoint, work)
-    made = {file.stem: _exported(file, work / file.stem, []) for file in files}
-    for name in arguments.ours:
-        made[name] = _exported(arguments.checkpoint, work / name, _OURS[name])
-    found = [_quality(name, bundle, reference) for name, bundle in made.items()]
+    original = work / "F16.gguf"
+    if not original.exists():
+        write_permuted(arguments.model, original)
+    reference = _exported(original, work / "fp32", _REFERENCE)
+    found = list[Quality]()
+    for name in arguments.formats:
+        done = work / f"{name}.json"
+        if not done.exists():
+            if name in _OURS:
+                bundle = _exported(original, work / name, _OURS[name])
+            else:
+                bundle = _exported(
+                    _quantized(name, original, work, arguments.cache), work / name, []
+                )
+            done.write_text(json.dumps(asdict(_quality(name, bundle, reference))), "utf-8")
+        found.append(Quality(**json.loads(done.read_text("utf-8"))))
+        print(f"{name}: {found[-1].bits:.2f} bits, KL {found[-1].kl}", file=sys.stderr, flush=True)
     print_table(
-        ["weights", "MB", "bits", *(f"KL, {kind}" for kind in (*TEXTS, "all")), "same arg-max",
-         *(f"perplexity, {kind}" for kind in TEXTS)],
+        ["weights", "MB", "bits a weight", *(f"KL, {kind}" for kind in TEXTS), "prose and code",
+         "same arg-max", *(f"perplexity, {kind}" for kind in TEXTS)],
         [
-            [q.weights, round(q.mb), round(q.bits, 2),
-             *(round(value, 4) for value in q.kl.values()), round(q.agreement, 3),
+            [q.weights, round(q.mb), round(q.bits, 2), *(round(q.kl[kind], 4) for kind in TEXTS),
+             round((q.kl["prose"] + q.kl["code"]) / 2, 4), round(q.agreement, 3),
              *(round(value, 3) for value in q.perplexity.values())]
             for q in found
         ],
     )  # fmt: skip
-    facts = {"checkpoint": arguments.checkpoint.name, "qualities": list(map(asdict, found))}
+    facts = {"model": arguments.model.name, "qualities": list(map(asdict, found))}
     print_result("quality", facts)
 
 
 def _exported(source: Path, bundle: Path, options: list[str]) -> Path:
     if not bundle.exists():
-        command = [sys.executable, "-m", "edgespec", "export", str(source), "-o", str(bundle)]
+        command = [sys.executable, "-P", "-m", "edgespec", "export", str(source), "-o", str(bundle)]
         subprocess.run([*command, *options], check=True)
     return bundle
 
 
-def _quantized(quantizer: Path, checkpoint: Path, work: Path) -> list[Path]:
-    """Makes Q4_K_M without and with an importance matrix, by llama.cpp's own quantizer."""
-    plain, weighed, matrix = work / "Q4_K_M.gguf", work / "Q4_K_M-matrix.gguf", work / "matrix.dat"
-    if not weighed.exists():
-        _write_matrix(checkpoint, matrix)
-        for file, given in ((plain, []), (weighed, ["--imatrix", str(matrix)])):
-            command = [str(quantizer), *given, str(checkpoint), str(file), "Q4_K_M"]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return [plain, weighed]
+def _quantized(name: str, original: Path, work: Path, cache: Path) -> Path:
+    """Makes Q4_K_M, with or without an importance matrix."""
+    file, matrix = work / f"{name}.gguf", None
+    if not file.exists():
+        if name == _WITH_MATRIX:
+            kept = work / "matrix.npz"
+            if not kept.exists():
+                np.savez(kept, allow_pickle=False, **_matrix(original))
+            matrix = dict(np.load(kept))
+        write_q4_k_m(original, file, cache, matrix)
+    return file
 
 
-def _write_matrix(path: Path, file: Path) -> None:
-    """Writes the mean squares of what a dense model's matrices read, as llama.cpp's tool does."""
-    checkpoint, opened, found = load_checkpoint(path), opener(), {}
+def _matrix(path: Path) -> dict[str, Values]:
+    """Returns the mean squares of what a dense model's matrices read, by names of a GGUF file."""
+    checkpoint, opened, found = load_checkpoint(path), opener(), dict[str, Values]()
     assert opened is not None, "edgespec was installed without a C++ compiler"
     texts = parts_of(checkpoint, *calibration_text(None)).read
     with one_blas_thread():
@@ -134,16 +144,12 @@ def _write_matrix(path: Path, file: Path) -> None:
                     for each in linears:
                         kind = _KINDS[each.weight.split(".")[-2]]
                         found[f"blk.{number}.{kind}.weight"] = squares
-    with file.open("wb") as out:
-        out.write(struct.pack("<i", len(found)))
-        for name, squares in found.items():
-            out.write(struct.pack("<i", len(name)) + name.encode())
-            out.write(struct.pack("<ii", 1, len(squares)) + squares.tobytes())
+    return found
 
 
 def _quality(name: str, bundle: Path, reference: Path) -> Quality:
     command = [
-        sys.executable, "-m", "edgespec", "eval", str(bundle), "--suite", "--json",
+        sys.executable, "-P", "-m", "edgespec", "eval", str(bundle), "--suite", "--json",
         "--against", str(reference),
     ]  # fmt: skip
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
@@ -163,20 +169,20 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
+    parser.add_argument("model", type=Path, help="GGUF file of a dense model, of whatever format")
     parser.add_argument(
-        "--work", type=Path, required=True, help="folder for all bundles, which are kept"
-    )
-    parser.add_argument(
-        "--ours", type=lambda text: names(text, tuple(_OURS)) if text else [],
-        default=["int4", "int4-calibrated", "int8"], help=f"of {','.join(_OURS)}; '' for none",
+        "--work", type=Path, required=True,
+        help="folder for all files, of 12 bytes a weight, which are kept",
     )  # fmt: skip
     parser.add_argument(
-        "--gguf", type=Path, nargs="+", default=[], metavar="FILE", help="files of the same model"
+        "--cache", type=Path, required=True, help="folder for the peers' environments, kept"
     )
+    every = (*_OURS, *_THEIRS)
     parser.add_argument(
-        "--quantizer", type=Path, help="llama.cpp's llama-quantize, for a CHECKPOINT in F16"
-    )
+        "--formats", type=lambda text: names(text, every),
+        default=["int4", "int4-calibrated", *_THEIRS],
+        help=f"of {','.join(every)} (default int4,int4-calibrated,{','.join(_THEIRS)})",
+    )  # fmt: skip
     return parser.parse_args()
 
 

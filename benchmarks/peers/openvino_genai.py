@@ -1,88 +1,60 @@
-"""OpenVINO GenAI, on models converted by optimum-intel."""
+"""OpenVINO GenAI, on the GGUF file, which it makes a model of its own of, once.
+
+It does not read all formats; matrices in others, as Q4_K_M has where rows are no multiple of 256,
+are given to it in Q4_1.
+"""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from peers.base import DRAFT, LOOKUP, PLAIN, PeerError, Stopwatch, Unjudged
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Sequence
 
-    from peers.base import Checkpoints, Loading, Request, Text
+    from peers import Loading
 
-_ASSISTANT_TOKENS = 5  # as in its samples
-_NGRAM = 3
+REQUIREMENTS = ("openvino-genai", "gguf")
+_READ = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")  # of formats of GGUF files
+_INSTEAD = "Q4_1"  # of others
+_DRAFTED, _NGRAM = 5, 3  # as in its samples
+SETTINGS = {
+    "plain": "LLMPipeline without prefix caching",
+    "draft": f"draft_model, {_DRAFTED} tokens",
+    "lookup": f"prompt_lookup, {_DRAFTED} tokens, n-grams to {_NGRAM}",
+}
 
 
-class _OpenVinoGenAi:
-    home = "openvino-genai"
-    requirements = (
-        "openvino-genai", "openvino", "optimum-intel[openvino]", "nncf", "torch==2.13.0",
-    )  # fmt: skip
-    build: ClassVar[Mapping[str, str]] = {}
-    precision = "int4"
-    settings: ClassVar[Mapping[str, str]] = {
-        PLAIN: "LLMPipeline without prefix caching",
-        LOOKUP: f"prompt_lookup, {_ASSISTANT_TOKENS} tokens, n-grams to {_NGRAM}",
-        DRAFT: f"draft_model, {_ASSISTANT_TOKENS} tokens",
-    }
+class Model:
+    """A pipeline. By default it computes in bf16 where the CPU has it, and keeps keys in 8 bits."""
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
-        self._properties = properties
-
-    def convert(self, checkpoints: Checkpoints, output: Path) -> None:
-        """See `Peer`."""
-        # It comes along, is built for CUDA's torch, and keeps transformers from being imported
-        # beside that of CPUs; a language model needs none.
-        uninstall = [sys.executable, "-m", "pip", "uninstall", "--yes", "torchvision"]
-        subprocess.run(uninstall, check=True, stdout=sys.stderr)
-        for role, path in (("target", checkpoints.target), ("draft", checkpoints.draft)):
-            if path is not None:
-                self._export(path, output / role)
-
-    def load(self, loading: Loading) -> _Decoder:
-        """See `Peer`."""
+    def __init__(self, loading: Loading) -> None:
         import openvino_genai as genai
 
         scheduler = genai.SchedulerConfig()
         # A prompt that was there before is not to be free; see the library's own benchmark.
         scheduler.enable_prefix_caching = False
         scheduler.max_num_batched_tokens = sys.maxsize
-        properties = {"INFERENCE_NUM_THREADS": loading.threads, **self._properties}
-        how: dict[str, Any] = {"scheduler_config": scheduler, **properties}
-        if loading.setting == LOOKUP:
+        threads = {"INFERENCE_NUM_THREADS": loading.threads}
+        how: dict[str, Any] = {"scheduler_config": scheduler, **threads}
+        if loading.setting == "lookup":
             how["prompt_lookup"] = True
-        if loading.setting == DRAFT:
-            draft = str(loading.folder / "draft")
-            how["draft_model"] = genai.draft_model(draft, "CPU", **properties)
-        pipeline = genai.LLMPipeline(str(loading.folder / "target"), "CPU", **how)
-        return _Decoder(pipeline, loading)
+        if loading.setting == "draft":
+            draft = _converted(loading.draft, loading.folder)
+            how["draft_model"] = genai.draft_model(draft, "CPU", **threads)
+        self._pipeline = genai.LLMPipeline(_converted(loading.target, loading.folder), "CPU", **how)
+        self._setting = loading.setting
 
-    def _export(self, checkpoint: Path, output: Path) -> None:
-        command = [
-            str(Path(sys.executable).with_name("optimum-cli")), "export", "openvino",
-            "--model", str(checkpoint), "--task", "text-generation-with-past",
-            "--weight-format", "int4",
-            "--group-size-fallback", "adjust",  # or widths that 128 does not divide are an error
-            str(output),
-        ]  # fmt: skip
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        sys.stderr.write(done.stdout + done.stderr)
-        if done.returncode:
-            raise PeerError(f"optimum-cli: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
-
-
-class _Decoder(Unjudged):
-    def __init__(self, pipeline: Any, loading: Loading) -> None:
-        self._pipeline = pipeline
-        self._loading = loading
-
-    def make(self, request: Request) -> Text:
-        """See `Decoder`."""
+    def texts(
+        self,
+        prompts: Sequence[list[int]],
+        new_tokens: int,
+        temperature: float,
+        seed: int,
+        began: Callable[[], None],
+    ) -> list[list[int]]:
+        """See `peers`. Prompts of several texts have one length; when they begin it can't tell."""
         import numpy as np
         import openvino
         import openvino_genai as genai
@@ -90,31 +62,65 @@ class _Decoder(Unjudged):
         class Streamer(genai.StreamerBase):  # type: ignore[misc]
             """Gets a token, or those of a round."""
 
+            told = False
+
             def write(self, tokens: int | list[int]) -> Any:
-                watch.take([tokens] if isinstance(tokens, int) else tokens)
+                if not self.told:
+                    began()
+                    self.told = True
                 return genai.StreamingStatus.RUNNING
 
             def end(self) -> None:
                 pass
 
-        config = genai.GenerationConfig()
-        config.max_new_tokens = request.new_tokens
-        config.stop_token_ids = set(self._loading.eos_ids)
-        config.do_sample = request.temperature > 0
-        if config.do_sample:
-            config.temperature, config.rng_seed = request.temperature, request.seed
-        if self._loading.setting != PLAIN:
-            config.num_assistant_tokens = _ASSISTANT_TOKENS
-        if self._loading.setting == LOOKUP:
+        config = self._pipeline.get_generation_config()
+        config.max_new_tokens, config.do_sample = new_tokens, temperature > 0
+        if temperature:
+            config.temperature, config.rng_seed = temperature, seed
+            config.top_k, config.top_p = sys.maxsize, 1.0
+        if self._setting != "plain":
+            config.num_assistant_tokens = _DRAFTED
+        if self._setting == "lookup":
             config.max_ngram_size = _NGRAM
-        ids = openvino.Tensor(np.array([request.prompt], np.int64))
-        streamer = Streamer()
-        watch = Stopwatch()
-        self._pipeline.generate(ids, config, streamer)
-        return watch.text()
+        ids = np.array(prompts, np.int64)
+        asked = genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
+        streamer = [Streamer()] if len(prompts) == 1 else []
+        tokens: list[list[int]] = self._pipeline.generate(asked, config, *streamer).tokens
+        return tokens
 
 
-PEER = _OpenVinoGenAi({})
-# By default it calculates in bf16 where the CPU has it, which is faster for a prompt and can be
-# slower for a token.
-PEER_F32 = _OpenVinoGenAi({"INFERENCE_PRECISION_HINT": "f32"})
+def _converted(file: str | None, folder: str) -> str:
+    """Returns the folder of the library's own model of a GGUF file."""
+    import openvino_genai as genai
+
+    if file is None:
+        raise ValueError("there is no draft: give --draft")
+    place = Path(folder) / Path(file).stem
+    if not (place / "openvino_detokenizer.xml").exists():  # what it writes last
+        place.mkdir(parents=True, exist_ok=True)
+        readable = place / "model.gguf"
+        readable.unlink(missing_ok=True)
+        _make_readable(Path(file), readable)
+        genai.LLMPipeline(str(readable), "CPU", enable_save_ov_model=True)
+    return str(place)
+
+
+def _make_readable(file: Path, output: Path) -> None:
+    """Links to a file, or writes it with other formats in the place of those that aren't read."""
+    import gguf
+
+    from peers.gguf_copy import rewrite
+
+    reader = gguf.GGUFReader(file)
+
+    def made(tensor: Any) -> tuple[Any, Any]:
+        if tensor.tensor_type.name in _READ:
+            return tensor.data, tensor.tensor_type
+        kind = gguf.GGMLQuantizationType[_INSTEAD]
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        return gguf.quants.quantize(values, kind), kind
+
+    if all(tensor.tensor_type.name in _READ for tensor in reader.tensors):
+        output.symlink_to(file.resolve())
+    else:
+        rewrite(reader, output, made)

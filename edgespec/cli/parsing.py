@@ -23,6 +23,7 @@ COMMANDS = {
     "bench": "compare the speed of draft sources with plain decoding on this machine",
     "eval": "measure a bundle's perplexity, and its distance from another bundle",
     "devices": "list the devices of this machine that can run models",
+    "doctor": "measure how near a model is to the limit of this machine, and say what would help",
     "plan": "show how much memory a bundle needs, without loading it",
     "completion": "print a script with which a shell completes commands, options and models",
 }

@@ -145,8 +145,18 @@ class Bench:
         """Returns how often `measure` reports."""
         return len(self.settings) * (1 + repeats * len(self._requests))
 
-    def measure(self, repeats: int, report: Report = lambda what: None) -> list[Line]:
+    def measure(
+        self,
+        repeats: int,
+        report: Report = lambda what: None,
+        others: Sequence[Callable[[Request], None]] = (),
+    ) -> list[Line]:
         """Makes all texts in all settings, `repeats` times.
+
+        Args:
+            repeats: number of repeats.
+            report: called before each text.
+            others: other programs that make each text, too, in turns with the settings.
 
         Raises:
             EdgespecError: if a text fails.
@@ -163,6 +173,8 @@ class Bench:
                 for name, draft in self.settings.items():
                     report(f"{name}: text {number} of {len(self._requests)}")
                     made[name][-1].append(self._made(request, draft))
+                for other in others:
+                    other(request)
         plain = median(map(_speed, made[PLAIN]))
         reference = [text.result.tokens for text in made[PLAIN][0]]
         return [

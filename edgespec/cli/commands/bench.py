@@ -38,9 +38,15 @@ _log = logging.getLogger(__name__)
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     add_model(parser)
-    parser.add_argument(
+    show = parser.add_mutually_exclusive_group()
+    show.add_argument(
         "--json", action="store_true", help=Rare("print one JSON object with all that was measured")
     )
+    show.add_argument(
+        "--share", action="store_true",
+        help="print Markdown to be pasted: this machine, passes over several rows, speeds, and "
+        "llama.cpp's where xllamacpp is installed and MODEL is a GGUF file",
+    )  # fmt: skip
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--prompts", action="append", type=Path, default=[], metavar="FILE",
@@ -86,6 +92,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from edgespec.api.llm import LLM
     from edgespec.cli.progress import progress_bar
+    from edgespec.cli.sharing import llama_cpp, shared
     from edgespec.measuring.bench import Bench
     from edgespec.runtime.sequences.model import NATIVE
 
@@ -97,15 +104,18 @@ def execute(arguments: argparse.Namespace) -> int:
         loaded = LLM(bundle.path, **options)
     with loaded as llm:
         bench = Bench(llm, drafts, requests)
+        others = llama_cpp(arguments.model, llm, requests) if arguments.share else []
         with progress_bar(bench.steps(arguments.repeat)) as show:
-            lines = bench.measure(arguments.repeat, lambda what: show(what, 1))
+            lines = bench.measure(arguments.repeat, lambda what: show(what, 1), others)
+        if arguments.share:
+            print(shared(llm, lines, others, arguments.prompts))
         bits = bench.bits(arguments.bits) if arguments.bits else None
         exact = llm.engines[TARGET] == NATIVE
         facts = _facts(llm, arguments, len(requests))
     if arguments.json:
         found = {"settings": [asdict(line) for line in lines]}
         print(json.dumps(facts | {"exact": exact, "bits": bits and asdict(bits)} | found))
-    else:
+    elif not arguments.share:
         told = _heading(bundle, facts)
         if bits is not None:
             note = "" if exact else ", since the device is not exact"

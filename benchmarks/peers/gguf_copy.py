@@ -1,0 +1,39 @@
+"""GGUF files again, with the same facts and other tensors. Needs the package `gguf` alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def rewrite(reader: Any, output: Path, made: Callable[[Any], tuple[Any, Any]]) -> None:
+    """Writes a file with the same facts, whose tensors are made one at a time.
+
+    Args:
+        reader: the `gguf.GGUFReader` of a file.
+        output: the file to write, under this name when it is complete.
+        made: returns values, as they are stored, and their format, of one of the reader's tensors.
+    """
+    import gguf
+    import numpy as np
+
+    fields, partial = reader.fields, output.with_suffix(".partial")
+    architecture = fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(partial, architecture, use_temp_file=True)
+    for name, field in fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            kind, of = [*field.types, None][:2]
+            writer.add_key_value(name, field.contents(), kind, of)
+    for tensor in reader.tensors:
+        values, kind = made(tensor)
+        if kind == gguf.GGMLQuantizationType.F16:
+            values = values.astype(np.float16)
+        writer.add_tensor(tensor.name, np.ascontiguousarray(values), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    partial.rename(output)

@@ -1,0 +1,54 @@
+"""edgespec itself, loaded and asked as its peers are."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from peers import Loading
+
+REQUIREMENTS = ()
+SETTINGS = {"plain": "draft=none", "auto": "draft=auto", "draft": "draft=model", "lookup": "lookup"}
+_SOURCES = {"plain": "none", "auto": "auto", "draft": "model", "lookup": "lookup"}
+
+
+class Model:
+    """A GGUF file's own numbers, with its draft's."""
+
+    def __init__(self, loading: Loading) -> None:
+        from edgespec import LLM
+
+        self._source = _SOURCES[loading.setting]
+        alone = loading.draft is None or self._source in ("none", "lookup")
+        draft = self._source if alone else loading.draft
+        self._llm = LLM(
+            loading.target, draft=draft, threads=loading.threads, context=loading.context
+        )
+        self._llm.warm_up()
+
+    def texts(
+        self,
+        prompts: Sequence[list[int]],
+        new_tokens: int,
+        temperature: float,
+        seed: int,
+        began: Callable[[], None],
+    ) -> list[list[int]]:
+        """See `peers`."""
+        options = {"max_new_tokens": new_tokens, "temperature": temperature, "seed": seed}
+        self._llm.forget()
+
+        def text(prompt: list[int]) -> list[int]:
+            stream = self._llm.stream(prompt, draft_source=self._source, **options)
+            told = False
+            for _ in stream:
+                if not told:
+                    began()
+                    told = True
+            return stream.result.tokens
+
+        with ThreadPoolExecutor(len(prompts)) as threads:
+            return list(threads.map(text, prompts))

@@ -1,0 +1,230 @@
+"""Ways to decode that take turns, text by text, until the time is up; what was made is kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common import count, names
+
+from edgespec.measuring.prompts import read_prompts
+from edgespec.models import load_checkpoint
+from edgespec.runtime.text.tokenizer import Tokenizer
+from peers import FILES, Loading, Made, Peer, PeerError, module_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Way = tuple[str, str]
+"""A peer's name and one of its settings."""
+
+_MARGIN = 64  # cells of a cache beyond the texts, for drafts
+_WARM_UP_PROMPT, _WARM_UP_TOKENS = 64, 8
+_SEED = 1  # of all texts: a prompt's text is the same alone and beside others
+
+
+@dataclass(frozen=True)
+class Task:
+    """Texts that are made at once.
+
+    Attributes:
+        test: what it belongs to.
+        number: which of that test's.
+        prompts: token ids of each.
+        new_tokens: of each.
+        temperature: 0 for greedy texts.
+        repeat: which time it is; texts are the same in each.
+    """
+
+    test: str
+    number: int
+    prompts: tuple[tuple[int, ...], ...]
+    new_tokens: int
+    temperature: float = 0.0
+    repeat: int = 0
+
+    @property
+    def cells(self) -> int:
+        """Tokens of all texts together."""
+        return sum(len(prompt) + self.new_tokens + _MARGIN for prompt in self.prompts)
+
+
+@dataclass
+class Turns:
+    """What was made of tasks.
+
+    Attributes:
+        arguments: those of `add_arguments`.
+        made: by task and way.
+        failures: why a way made nothing more.
+        versions: of each peer's packages.
+    """
+
+    arguments: argparse.Namespace
+    made: dict[tuple[Task, Way], Made] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._end = time.monotonic() + 60 * self.arguments.minutes
+        self._kept = dict[str, Made]()
+        rows: Path | None = self.arguments.rows
+        if rows is not None and rows.exists():
+            for line in rows.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError):  # a line that a kill cut short
+                    key, row = json.loads(line)
+                    self._kept[key] = Made(**row)
+
+    def run(self, tasks: Sequence[Task], ways: Iterable[Way]) -> None:
+        """Loads ways side by side, and makes the texts of all tasks, way after way."""
+        found = {way: [self._found(task, way) for task in tasks] for way in ways}
+        wanted = [way for way in ways if not all(found[way])]
+        with ExitStack() as stack:
+            peers = self._loaded(tasks, wanted, stack)
+            for number, task in enumerate(tasks):
+                turns = list(peers)
+                first = number % max(1, len(turns))  # each is the first as often as the others
+                for way in turns[first:] + turns[:first]:
+                    if self._found(task, way):
+                        continue
+                    if time.monotonic() > self._end:
+                        return
+                    tell(f"{task.test} {task.number}, repeat {task.repeat}: {' '.join(way)}")
+                    try:
+                        self._keep(task, way, _made(peers[way], task))
+                    except PeerError as error:
+                        self.failures[f"{' '.join(way)}, {task.test}"] = str(error)
+                        peers.pop(way)
+        tell("")
+
+    def of(self, test: str, way: Way) -> dict[Task, Made]:
+        """Returns what a way made of a test."""
+        return {
+            task: made
+            for (task, other), made in self.made.items()
+            if other == way and task.test == test
+        }
+
+    def _loaded(
+        self, tasks: Sequence[Task], ways: Sequence[Way], stack: ExitStack
+    ) -> dict[Way, Peer]:
+        given, peers = self.arguments, dict[Way, Peer]()
+        cells, sequences = (max(map(of, tasks)) for of in (_cells, _sequences))
+        for way in ways:
+            if time.monotonic() > self._end:
+                break
+            name, setting = way
+            tell(f"{' '.join(way)}: loading")
+            loading = Loading(
+                target=str(given.model), draft=given.draft and str(given.draft), setting=setting,
+                threads=given.threads, context=cells, sequences=sequences,
+                folder=str(given.cache / "models" / name),
+                checkpoint=given.checkpoint and str(given.checkpoint),
+                draft_checkpoint=given.draft_checkpoint and str(given.draft_checkpoint),
+            )  # fmt: skip
+            try:
+                peer = stack.enter_context(Peer(name, loading, given.cache))
+                peer.texts([tasks[0].prompts[0][:_WARM_UP_PROMPT]], _WARM_UP_TOKENS)
+            except PeerError as error:
+                self.failures[" ".join(way)] = str(error)
+            else:
+                peers[way], self.versions[name] = peer, peer.versions
+        return peers
+
+    def _found(self, task: Task, way: Way) -> bool:
+        if made := self._kept.get(self._key(task, way)):
+            self.made[task, way] = made
+        return (task, way) in self.made
+
+    def _keep(self, task: Task, way: Way, made: Made) -> None:
+        self.made[task, way] = made
+        if self.arguments.rows is not None:
+            with self.arguments.rows.open("a", encoding="utf-8") as rows:
+                rows.write(json.dumps([self._key(task, way), asdict(made)]) + "\n")
+
+    def _key(self, task: Task, way: Way) -> str:
+        given = self.arguments
+        files = [
+            file and f"{file.name}:{file.stat().st_size}" for file in (given.model, given.draft)
+        ]
+        shape = [len(task.prompts), sum(map(sum, task.prompts)), task.new_tokens, task.temperature]
+        return json.dumps(
+            [*files, given.threads, task.test, task.number, *shape, task.repeat, *way]
+        )
+
+
+def _cells(task: Task) -> int:
+    return task.cells
+
+
+def _sequences(task: Task) -> int:
+    return len(task.prompts)
+
+
+def _made(peer: Peer, task: Task) -> Made:
+    return peer.texts(task.prompts, task.new_tokens, task.temperature, seed=_SEED)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments of everything that peers take part in."""
+    parser.add_argument("model", type=Path, help="GGUF file that all read")
+    parser.add_argument("--draft", type=Path, help="GGUF file of its draft")
+    parser.add_argument(
+        "--cache", type=Path, required=True, help="folder for environments and models, kept"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, help="folder of the model's checkpoint, for onnxruntime-genai"
+    )
+    parser.add_argument("--draft-checkpoint", type=Path, help="folder of the draft's checkpoint")
+    parser.add_argument(
+        "--peers", type=lambda text: names(text, tuple(FILES)), default=list(FILES),
+        help=f"of {','.join(FILES)} (default all)",
+    )  # fmt: skip
+    parser.add_argument("--code", type=Path, help="JSON lines with prompt, such as HumanEval's")
+    parser.add_argument("--threads", type=count, default=2, help="of each peer (default 2)")
+    parser.add_argument("-n", type=count, default=64, help="new tokens of a text (default 64)")
+    parser.add_argument(
+        "--minutes", type=float, default=30, help="after which no text is begun (default 30)"
+    )
+    parser.add_argument(
+        "--rows", type=Path, metavar="FILE",
+        help="file in which texts are kept as they are made; a run that finds them there goes on",
+    )  # fmt: skip
+
+
+def ways_of(arguments: argparse.Namespace, settings: Sequence[str]) -> list[Way]:
+    """Returns those ways of the peers that settings name; edgespec's `draft` is within `auto`."""
+    return [
+        (name, setting)
+        for name in arguments.peers
+        for setting in module_of(name).SETTINGS
+        if setting in settings and (setting != "draft" or arguments.draft is not None)
+    ]
+
+
+def code_prompts(arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """Returns the prompts of the file, or the built-in ones."""
+    files = [arguments.code] if arguments.code else []
+    return [tuple(tokenizer.encode(text)) for text in read_prompts(files)]
+
+
+def tokenizer_of(model: Path) -> Tokenizer:
+    """Returns a GGUF file's own tokenizer."""
+    return Tokenizer.from_files(load_checkpoint(model).tokenizer_files, model)
+
+
+def tell(what: str) -> None:
+    """Shows what is being done, on a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{what}", end="" if what else "\n", file=sys.stderr, flush=True)
+
+
+def settings_of(peers: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Returns how each setting of each peer is set up."""
+    return {name: dict(module_of(name).SETTINGS) for name in peers}

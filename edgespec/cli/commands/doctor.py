@@ -1,0 +1,166 @@
+"""`edgespec doctor`: how near this machine and a model are to their limit, and what would help."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgespec.api.loading import LoadOptions
+from edgespec.cli.arguments import add_options, given
+from edgespec.cli.waiting import waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_SECONDS = 1.0  # in which memory is read by all threads, and again by one
+_BUSY = 0.5  # load average a processor with which other programs disturb
+_ONE_MODULE = 28e9  # bytes a second; more comes of two channels of DDR4
+_NEAR, _FAR = 1.3, 1.8  # times of what memory takes
+_MOST_BITS = 6.6  # of a weight in int4, with a vocabulary in 8 bits
+_POWER = Path("/sys/devices/system/cpu/cpu0/cpufreq/energy_performance_preference")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL",
+        help="model whose passes are timed, named as for `edgespec run` (default: the machine "
+        "alone is looked at)",
+    )  # fmt: skip
+    add_options(parser, LoadOptions, "threads")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Measures memory, and the passes of a model if one is given; prints what would help."""
+    facts = _machine(arguments)
+    if arguments.model is not None:
+        facts |= _passes(arguments, facts)
+    facts["advice"] = list(_advice(facts))
+    if arguments.json:
+        print(json.dumps(facts))
+        return 0
+    print(
+        f"{facts['cpu']}: {facts['threads']} threads of {facts['cores']} cores, "
+        f"kernels for {facts['kernels'] or 'no instruction set'}"
+    )
+    print(
+        f"memory is read with {facts['bandwidth'] / 1e9:.1f} GB/s by all threads, "
+        f"{facts['bandwidth_of_one'] / 1e9:.1f} GB/s by one"
+    )
+    if "passes_ms" in facts:
+        one, times = facts["passes_ms"][1], facts["passes_ms"]
+        print(
+            f"a token takes {one:.1f} ms: its {facts['row_bytes'] / 1e9:.2f} GB alone take "
+            f"{one / facts['to_limit']:.1f} ms from memory ({facts['to_limit']:.2f} times that)"
+        )
+        rows = ", ".join(f"{n} rows {each / one:.2f}" for n, each in times.items() if n > 1)
+        print(f"drafts are verified in passes over several rows, in times of one row: {rows}")
+    print("what would make it faster:" if facts["advice"] else "nothing is known to be amiss")
+    for line in facts["advice"]:
+        print(f"* {line}")
+    return 0
+
+
+def _machine(arguments: argparse.Namespace) -> dict[str, Any]:
+    from edgespec.measuring.passes import bandwidth
+    from edgespec.runtime.kernels import kernel_name, lacking, missing_kernels
+    from edgespec.system.environment import hardware
+    from edgespec.system.machine import default_threads
+
+    found, cores = hardware(), default_threads()
+    threads = LoadOptions(threads=arguments.threads).threads or cores
+    with waiting("memory is read"):
+        all_of_them, one = bandwidth(threads, _SECONDS), bandwidth(1, _SECONDS)
+    return {
+        **found, "threads": threads, "cores": cores, "kernels": kernel_name(),
+        "missing_kernels": missing_kernels(), "lacking": lacking(),
+        "bandwidth": max(all_of_them, one), "bandwidth_of_one": one,
+    }  # fmt: skip
+
+
+def _passes(arguments: argparse.Namespace, machine: Mapping[str, Any]) -> dict[str, Any]:
+    from edgespec.api.llm import LLM, inside
+    from edgespec.cli.models import chosen
+    from edgespec.measuring.passes import pass_seconds, row_bytes
+
+    path = chosen(arguments)
+    with (
+        waiting("passes are timed"),
+        LLM(path, draft="none", **given(arguments, LoadOptions)) as llm,
+    ):
+        passes, size = pass_seconds(inside(llm).engine.target), row_bytes(llm.bundle)
+        target = llm.bundle.target
+        return {
+            "model": str(path),
+            "passes_ms": {rows: round(1e3 * each, 2) for rows, each in passes.items()},
+            "row_bytes": size,
+            "to_limit": round(passes[1] * machine["bandwidth"] / size, 2),
+            "bits": 8 * llm.bundle.role_size("target") / target.parameters,
+            "has_draft": llm.bundle.draft is not None,
+            "embeds": target.embedding is not None,
+        }
+
+
+def _advice(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what would make passes faster, what disturbs the measurement first."""
+    if busy := facts["load_average"] > _BUSY * facts["usable_cpus"]:
+        yield (
+            f"other programs are busy (load {facts['load_average']} on {facts['usable_cpus']} "
+            "processors): close them, and ask again; times here say little"
+        )
+    if power := _power():
+        yield power
+    if facts["missing_kernels"]:
+        yield facts["missing_kernels"]
+    elif facts["lacking"]:
+        yield f"kernels for {facts['kernels']} are the best for this processor: {facts['lacking']}"
+    if facts["threads"] < facts["cores"]:
+        yield f"use all {facts['cores']} cores: leave --threads out"
+    elif facts["usable_cpus"] < (facts["logical_cpus"] or 0):
+        yield (
+            f"this process may use {facts['usable_cpus']} of {facts['logical_cpus']} processors: "
+            "allow it more, in the container's or the virtual machine's settings"
+        )
+    if facts["bandwidth"] < _ONE_MODULE and not busy:
+        yield (
+            "memory is slow: if it is one module, a second of the same size, in a slot of another "
+            "channel, makes it twice as fast"
+        )
+    if "passes_ms" in facts:
+        yield from _advice_on_model(facts, busy)
+
+
+def _advice_on_model(facts: Mapping[str, Any], busy: bool) -> Iterator[str]:
+    if facts["bits"] > _MOST_BITS:
+        yield (
+            f"its weights have {facts['bits']:.1f} bits: `edgespec export MODEL` (int4), or a "
+            "GGUF file in Q4_K_M, reads fewer bytes a token"
+        )
+    if facts["to_limit"] > _FAR and not busy:
+        yield "passes wait for arithmetic, not for memory: more cores or newer kernels would help"
+    elif facts["to_limit"] < _NEAR and not busy:
+        yield "a token alone is near the limit of memory: only drafts, or fewer bits, go beyond it"
+    if not facts["has_draft"] and not facts["embeds"]:
+        yield (
+            "there is no draft model: `--draft MODEL`, a smaller one of the same family, is most "
+            "of what drafts gain on new text"
+        )
+
+
+def _power() -> str | None:
+    """Returns what saves power here at the cost of speed; None: nothing is known to."""
+    import psutil
+
+    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    if battery is not None and battery.power_plugged is False:
+        return "the computer runs on its battery: plug it in"
+    try:
+        preference = _POWER.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    if preference in ("power", "balance_power"):
+        return f"the power plan is {preference}: choose a faster one"
+    return None

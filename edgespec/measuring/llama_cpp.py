@@ -1,0 +1,106 @@
+"""llama.cpp's server by the wheel of xllamacpp, to be compared with.
+
+The wheel is for AVX2, without AVX-512 and VNNI. Its threads spin while they wait for each other, so
+other load on the machine slows it out of all proportion. This file needs nothing but that package:
+`benchmarks/peers` also runs it in an environment without edgespec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+REQUIREMENTS = ("xllamacpp",)
+SETTINGS = {
+    "plain": "Server.handle_completions",
+    "draft": "COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE, its defaults",
+    "lookup": "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE, its defaults",
+}
+"""Ways to decode, and how each is set up."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How the server is loaded.
+
+    Attributes:
+        target: the GGUF file.
+        draft: that of its draft, for the setting `draft`.
+        setting: one of `SETTINGS`.
+        threads: number of threads.
+        context: tokens of all texts that are made at once.
+        sequences: texts at once.
+    """
+
+    target: str
+    draft: str | None
+    setting: str
+    threads: int
+    context: int
+    sequences: int = 1
+
+
+class Model:
+    """A loaded server, within this process.
+
+    Raises:
+        ImportError: xllamacpp is not installed.
+    """
+
+    def __init__(self, loading: Loading) -> None:
+        import xllamacpp
+
+        kinds, how = xllamacpp.common_speculative_type, xllamacpp.CommonParams()
+        how.model.path, how.n_ctx = loading.target, loading.context
+        how.n_parallel, how.kv_unified, how.verbosity = loading.sequences, True, -1
+        how.cpuparams.n_threads = how.cpuparams_batch.n_threads = loading.threads
+        if loading.setting == "lookup":
+            how.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+        if loading.setting == "draft":
+            draft = how.speculative.draft
+            how.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+            draft.mparams.path = loading.draft
+            draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = loading.threads
+        self._server = xllamacpp.Server(how)
+
+    def texts(
+        self,
+        prompts: Sequence[list[int]],
+        new_tokens: int,
+        temperature: float,
+        seed: int,
+        began: Callable[[], None],
+    ) -> list[list[int]]:
+        """Makes the texts of prompts at once, without what earlier ones computed.
+
+        Args:
+            prompts: token ids.
+            new_tokens: the most of each text.
+            temperature: 0 for the likeliest tokens.
+            seed: of each text's sampling.
+            began: called when tokens of a text come for the first time.
+        """
+        options = {
+            "n_predict": new_tokens, "seed": seed, "temperature": temperature, "top_k": 0,
+            "top_p": 1.0, "min_p": 0.0, "cache_prompt": False, "stream": True, "verbose": True,
+            "return_tokens": True,
+        }  # fmt: skip
+
+        def text(prompt: list[int]) -> list[int]:
+            tokens = list[int]()
+
+            def take(part: dict[str, Any]) -> None:
+                if "error" in part:
+                    raise RuntimeError(part["error"])
+                new = part["__verbose"]["tokens"]
+                if new and not tokens:
+                    began()
+                tokens.extend(new)
+
+            self._server.handle_completions({"prompt": prompt, **options}, take)
+            return tokens
+
+        with ThreadPoolExecutor(len(prompts)) as threads:
+            return list(threads.map(text, prompts))

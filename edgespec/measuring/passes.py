@@ -1,0 +1,110 @@
+"""What a pass costs on this machine, and how near that is to the limit of its memory."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from edgespec.bundle import TARGET, Bundle
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
+
+ROWS = (1, 2, 4, 8, 16)
+"""Numbers of rows that are told of."""
+
+_TOKEN = 1  # of all rows: what a pass costs does not depend on it
+_PART = 1 << 27  # bytes that a thread reads in a call, more than caches hold
+_BEHIND, _REPEATS = 256, 5
+
+
+class PassTimer:
+    """Times passes of a model over rows that follow each other, all of them with logits."""
+
+    def __init__(self, model: Model) -> None:
+        self._model, self._sequence = model, model.sequence([])
+
+    def seconds(
+        self, rows: int, length: int, clock: Callable[[], float] = time.perf_counter
+    ) -> float:
+        """Returns the seconds of a pass behind a text, for which the cache is given slots unread.
+
+        Args:
+            rows: number of rows.
+            length: tokens of the text; not fewer than before.
+            clock: tells seconds.
+        """
+        model, sequence = self._model, self._sequence
+        sequence.append(model.pool.take(length - sequence.length))
+        call = Rows(sequence, [_TOKEN] * rows, [AFTER, *range(rows - 1)], list(range(rows)))
+        begin = clock()
+        model.forward([call])
+        seconds = clock() - begin
+        call.accept([])
+        return seconds
+
+    def close(self) -> None:
+        """Frees the slots."""
+        self._sequence.free()
+
+
+def pass_seconds(model: Model, rows: Sequence[int] = ROWS) -> dict[int, float]:
+    """Returns the least wall time of a pass of each number of rows, which take turns."""
+    timer, least = PassTimer(model), defaultdict[int, float](lambda: float("inf"))
+    limit = model.pool.limit
+    length = _BEHIND if limit is None else min(_BEHIND, limit - max(rows))
+    for _ in range(1 + _REPEATS):
+        for count in rows:
+            least[count] = min(least[count], timer.seconds(count, length))
+    timer.close()
+    return dict(least)
+
+
+def bandwidth(threads: int, seconds: float) -> float:
+    """Returns the bytes a second that so many threads read from memory, at best.
+
+    Args:
+        threads: number of threads, each of which reads a part of its own.
+        seconds: how long is read.
+    """
+    parts = [np.ones(_PART // 4, np.float32) for _ in range(threads)]
+    best, end = float("inf"), time.perf_counter() + seconds
+    with ThreadPoolExecutor(threads) as pool:
+        while best == float("inf") or time.perf_counter() < end:
+            begin = time.perf_counter()
+            list(pool.map(np.max, parts))
+            best = min(best, time.perf_counter() - begin)
+    return threads * _PART / best
+
+
+def row_bytes(bundle: Bundle) -> int:
+    """Returns the bytes of weights that a pass of the target over one row reads.
+
+    Of the embedding that is next to nothing, and of experts what is chosen.
+    """
+    file = bundle.path / bundle.manifest.roles[TARGET].native.graph
+    graph = onnx.load(file, load_external_data=False).graph
+    tensors = {each.name: each for each in graph.initializer}
+    makers = {name: node for node in graph.node for name in node.output}
+    shares = dict[str, float]()
+    for node in graph.node:
+        share = 0.0 if node.op_type == "BlockEmbedding" else 1.0
+        if node.op_type == "ExpertLinear":
+            (experts,) = (each.i for each in node.attribute if each.name == "experts")
+            maker = makers[node.input[1]]
+            chosen = (
+                numpy_helper.to_array(tensors[maker.input[1]]) if maker.op_type == "TopK" else 1
+            )
+            share = float(np.max(chosen)) / experts
+        for name in node.input:
+            shares[name] = max(shares.get(name, 0.0), share)
+    sizes = {
+        name: [int(entry.value) for entry in each.external_data if entry.key == "length"]
+        or [len(each.raw_data)]
+        for name, each in tensors.items()
+    }
+    return int(sum(shares.get(name, 0.0) * size[0] for name, size in sizes.items()))

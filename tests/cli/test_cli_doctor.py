@@ -1,0 +1,137 @@
+"""`edgespec doctor` and `bench --share`: what they say of a machine, a model and llama.cpp."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from checkpoints import make_checkpoint, write_tokenizer
+from commandline import fails
+from ggufs import write_gguf
+
+from edgespec import bundle as bundles
+from edgespec.cli.commands import doctor
+from edgespec.measuring import passes
+from edgespec.measuring.passes import row_bytes
+from edgespec.models.embedded import BUNDLE
+
+SHARE = ["--share", "--limit", "1", "--repeat", "1", "-n", "8", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Memory of 20 GB/s, of which nothing is read, and no other programs."""
+    monkeypatch.setattr(passes, "bandwidth", lambda threads, seconds: 20e9)
+    monkeypatch.setattr("edgespec.cli.sharing.bandwidth", lambda threads, seconds: 20e9)
+    monkeypatch.setattr("psutil.getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(doctor, "_power", lambda: None)
+
+
+def test_a_machine_alone(cli):
+    result = cli("doctor", "--threads", 1)
+    assert (result.code, result.err) == (0, "")
+    assert "1 threads of " in result.out
+    assert "memory is read with 20.0 GB/s by all threads" in result.out
+    assert "* memory is slow: if it is one module" in result.out
+    assert "a token takes" not in result.out
+
+
+def test_a_model_and_its_limit(cli, monkeypatch):
+    monkeypatch.setattr(passes, "bandwidth", lambda threads, seconds: 1e15)
+    facts = json.loads(cli("doctor", BUNDLE, "--threads", 1, "--json").out)
+    assert list(facts["passes_ms"]) == ["1", "2", "4", "8", "16"]
+    assert facts["row_bytes"] == row_bytes(bundles.load(BUNDLE))
+    expected = facts["passes_ms"]["1"] / 1e3 * 1e15 / facts["row_bytes"]
+    assert facts["to_limit"] == pytest.approx(expected, rel=0.05)
+    assert any("wait for arithmetic" in line for line in facts["advice"])
+    shown = cli("doctor", BUNDLE, "--threads", 1).out
+    assert "ms from memory (" in shown
+    assert "what would make it faster:" in shown
+
+
+def test_who_is_disturbed_is_told_so_and_nothing_of_times(cli, monkeypatch):
+    monkeypatch.setattr("psutil.getloadavg", lambda: (9.0, 9.0, 9.0))
+    monkeypatch.setattr(doctor, "_power", lambda: "the computer runs on its battery: plug it in")
+    advice = json.loads(cli("doctor", BUNDLE, "--threads", 1, "--json").out)["advice"]
+    assert advice[0].startswith("other programs are busy (load 9.0 on ")
+    assert advice[1] == "the computer runs on its battery: plug it in"
+    assert not any("memory is slow" in line or "arithmetic" in line for line in advice)
+
+
+def test_a_row_reads_no_embedding_and_the_experts_that_are_chosen(pairs):
+    for name in ("llama", "qwen3_moe"):
+        bundle = bundles.load(pairs.pair(name).path)
+        native = bundle.manifest.roles["target"].native
+        assert 0 < row_bytes(bundle) < bundle.manifest.files[native.data].size
+
+
+def test_memory_is_read(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(passes, "_PART", 1 << 16)
+    assert 1e4 < passes.bandwidth(1, 0.01) < 1e13
+
+
+def test_what_is_shared_is_markdown(cli):
+    result = cli("bench", *SHARE)
+    assert (result.code, result.err) == (0, "")
+    heading, passes_of, limit, speeds = result.out.strip().split("\n\n")
+    assert heading.startswith("**")
+    assert ", 1 threads, kernels for " in heading
+    assert heading.endswith("the built-in prompts")
+    assert passes_of.splitlines()[0].split()[-2] == "16"
+    assert limit.startswith("One row takes ")
+    names = [[cell.strip() for cell in line.split("|")[1:3]] for line in speeds.splitlines()[2:]]
+    assert names == [["edgespec", "plain"], ["edgespec", "auto"]]
+
+
+class Server:
+    """xllamacpp's, as far as it is asked."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def handle_completions(self, asked, take):
+        for token in range(asked["n_predict"]):
+            take({"__verbose": {"tokens": [token]}})
+
+
+@pytest.fixture
+def xllamacpp(monkeypatch):
+    def params():
+        return SimpleNamespace(
+            model=SimpleNamespace(), cpuparams=SimpleNamespace(), cpuparams_batch=SimpleNamespace(),
+            speculative=SimpleNamespace(),
+        )  # fmt: skip
+
+    kinds = SimpleNamespace(COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE="n-grams")
+    module = SimpleNamespace(
+        CommonParams=params, Server=Server, common_speculative_type=kinds,
+        __spec__=SimpleNamespace(name="xllamacpp"), __name__="xllamacpp",
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "xllamacpp", module)
+    known = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda of: "2026.1" if of == "xllamacpp" else known(of)
+    )
+
+
+@pytest.mark.usefixtures("xllamacpp")
+def test_llama_cpp_is_shared_where_it_is_installed_and_reads_the_file(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+    make_checkpoint(tmp_path, "llama", hidden_size=64, intermediate_size=128, head_dim=32)
+    write_tokenizer(tmp_path, 331)
+    write_gguf(tmp_path, tmp_path / "model.gguf", "Q8_0")
+    result = cli("bench", tmp_path / "model.gguf", *SHARE, "--context", 256)
+    assert result.code == 0, result.err
+    out = result.out
+    assert "| llama.cpp (xllamacpp 2026.1) | plain " in out
+    assert "| llama.cpp (xllamacpp 2026.1) | lookup " in out
+
+
+def test_what_is_refused(cli):
+    fails(cli("bench", "--share", "--json"), "not allowed with")
+    fails(cli("doctor", "nowhere"), "'nowhere' is no model")
+    fails(cli("doctor", "--threads", "0"), "threads is 0")
