@@ -35,7 +35,8 @@ from edgespec.models import (
     Rope,
     layers,
 )
-from edgespec.models.layers import PlainMlp, Shapes
+from edgespec.models.elements import Shapes
+from edgespec.models.layers import PlainMlp
 
 Progress = Callable[[str, int, int], None]
 """Called with a role's name, the number of weights written so far and the total number."""

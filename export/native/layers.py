@@ -31,15 +31,8 @@ from edgespec.models import (
     Sublayer,
     TensorSource,
 )
-from edgespec.models.layers import (
-    Activation,
-    ClampedSwiglu,
-    LatentAttention,
-    LayerInputs,
-    LayerNorm,
-    PlainMlp,
-    Recurrent,
-)
+from edgespec.models.elements import Activation, ClampedSwiglu, LayerNorm
+from edgespec.models.layers import LatentAttention, LayerInputs, PlainMlp, Recurrent
 
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 _KV = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "int8": TensorProto.INT8}

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
+from edgespec.models.elements import Linear
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.mixture import beside_shared, mixture, unstacked
 from edgespec.models.families.partly_rotated import ordered
-from edgespec.models.layers import LatentAttention, Linear, Mlp, MlpAndMoe, Moe
+from edgespec.models.layers import LatentAttention, Mlp, MlpAndMoe, Moe
 from edgespec.models.parts import Part, Parts
 from edgespec.models.rope import rope_from_config, rotation_order, scores_factor
 

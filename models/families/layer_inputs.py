@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.layers import Injection, LayerInputs, Linear, Norm
+from edgespec.models.elements import Linear, Norm
+from edgespec.models.layers import Injection, LayerInputs
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
-    from edgespec.models.layers import Activation, Decoder, Sublayer
+    from edgespec.models.elements import Activation
+    from edgespec.models.layers import Decoder, Sublayer
 
 SIZE = "hidden_size_per_layer_input"
 """The field with the size of a layer's input of a row; 0 or null: layers have none."""

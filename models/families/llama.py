@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE
 from edgespec.models.config import activation_of
-from edgespec.models.layers import Attention, Decoder, Linear, Mlp, MlpAndMoe, Moe, Norm
+from edgespec.models.elements import Linear, Norm
+from edgespec.models.layers import Attention, Decoder, Mlp, MlpAndMoe, Moe
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:

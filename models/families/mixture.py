@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from edgespec.models.elements import Linear
 from edgespec.models.expert_tensors import ExpertTensors, Part, Stack
-from edgespec.models.layers import Linear, Mlp, MlpAndMoe, Moe
+from edgespec.models.layers import Mlp, MlpAndMoe, Moe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

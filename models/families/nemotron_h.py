@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.config import ModelConfig
+    from edgespec.models.elements import Norm
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Decoder, Norm, StateSpace
+    from edgespec.models.layers import Attention, Decoder, StateSpace
 
 _TYPES = "layers_block_type"
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}

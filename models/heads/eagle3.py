@@ -9,10 +9,11 @@ import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig, activation_of
+from edgespec.models.elements import Linear, Norm
 from edgespec.models.families.llama import Llama
 from edgespec.models.fields import Fields
 from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
-from edgespec.models.layers import Attention, Linear, Mlp, Norm
+from edgespec.models.layers import Attention, Mlp
 from edgespec.models.rope import Rope, rope_from_config
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.models.layers import Attention, Compound, Linear, Mlp, MlpAndMoe, Moe, Norm, Shapes
+from edgespec.models.elements import Compound, Linear, Norm, Shapes
+from edgespec.models.layers import Attention, Mlp, MlpAndMoe, Moe
 
 if TYPE_CHECKING:
     from pathlib import Path

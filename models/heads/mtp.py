@@ -16,11 +16,11 @@ import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.checkpoint import ARCHITECTURES, load_checkpoint
+from edgespec.models.elements import Linear
 from edgespec.models.fields import Fields
 from edgespec.models.heads.dflash import is_block_head, load_block_head
 from edgespec.models.heads.eagle3 import load_eagle3
 from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
-from edgespec.models.layers import Linear
 from edgespec.models.named import SUFFIX
 from edgespec.models.tensors import check_shapes
 
