@@ -156,13 +156,12 @@ def described_one(number: int, each: layers.Sublayer) -> Sublayer:
         return Sublayer(number, ATTENTION, source=each.source)
     if isinstance(each, Injection):
         return Sublayer(number, INJECTION)
-    if isinstance(each, Moe):
-        inner = each.experts[0].up.out_features
-        return Sublayer(number, MLP, inner, len(each.experts), each.top_k)
-    if isinstance(each, MlpAndMoe):
-        moe, beside = each.moe, each.mlp.up.out_features
-        inner, experts = moe.experts[0].up.out_features, len(moe.experts)
-        return Sublayer(number, MLP, inner, experts, moe.top_k, beside)
+    if isinstance(each, Moe | MlpAndMoe):
+        moe = each.moe if isinstance(each, MlpAndMoe) else each
+        expert, beside = moe.experts[0], each.mlp.up.out_features if moe is not each else 0
+        weights = sum(linear.in_features * linear.out_features for linear in expert.linears)
+        inner, experts = expert.up.out_features, len(moe.experts)
+        return Sublayer(number, MLP, inner, experts, moe.top_k, beside, weights=weights)
     if isinstance(each, Mlp | PlainMlp):
         return Sublayer(number, MLP, each.up.out_features)
     return Sublayer(number, RECURRENT)

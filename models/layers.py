@@ -161,7 +161,7 @@ class PlainMlp(Compound):
         down: [intermediate] to [hidden].
     """
 
-    norm: Norm
+    norm: Norm | None
     up: Linear
     down: Linear
     post_norm: Norm | None = None
@@ -299,11 +299,13 @@ class Moe(Compound):
             experts read.
         expert_factors: Name of the [experts] tensor with a factor of each expert's share; None:
             there is none.
+        entry: [hidden] to the narrower row that experts read, and give; None: they read the input.
+        back: From the sum of what experts give to [hidden], where there is an `entry`.
     """
 
     norm: Norm | None
     router: Linear
-    experts: tuple[Mlp, ...]
+    experts: tuple[Mlp | PlainMlp, ...]
     top_k: int
     normalized: bool
     sigmoid: bool = False
@@ -312,12 +314,15 @@ class Moe(Compound):
     output_factor: float = 1.0
     router_norm: Norm | None = None
     expert_factors: str | None = None
+    entry: Linear | None = None
+    back: Linear | None = None
     post_norm: Norm | None = None
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """The experts' matrices."""
-        return tuple(linear for expert in self.experts for linear in expert.linears)
+        """The experts' matrices, between those that lead to them and back."""
+        own = tuple(linear for expert in self.experts for linear in expert.linears)
+        return own if self.entry is None or self.back is None else (self.entry, *own, self.back)
 
     @property
     def stacks(self) -> tuple[tuple[Linear, ...], ...]:
@@ -343,7 +348,7 @@ class MlpAndMoe(Compound):
         post_norm: Applied to the sum; None: no normalization.
     """
 
-    mlp: Mlp
+    mlp: Mlp | PlainMlp
     moe: Moe
     norm: Norm | None = None
     share: Linear | None = None

@@ -20,6 +20,7 @@ from edgespec.export.formats.checked import check_range, read_finite
 from edgespec.export.formats.products import in_threads
 from edgespec.export.formats.tiles import Floats
 from edgespec.models import Checkpoint, Linear, Mlp, Sublayer
+from edgespec.models.layers import PlainMlp
 
 Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -100,7 +101,7 @@ class Forward:
         graph.sublayer(number, sublayer)
         return self._part(graph, number)
 
-    def expert(self, expert: Mlp) -> Part:
+    def expert(self, expert: Mlp | PlainMlp) -> Part:
         """Returns an expert, see `sublayer`."""
         graph = FloatGraph(self._tensors)
         graph.expert(expert)
@@ -142,7 +143,7 @@ class Forward:
     def compute_expert(
         self, part: Part, rows: npt.NDArray[np.int64], x: Floats
     ) -> dict[str, Array]:
-        """Runs an expert for some rows of x [B * T, hidden_size]."""
+        """Runs an expert for some rows of x [B * T, width]."""
         count = max(1, -(-len(rows) // _EXPERT_ROWS))
         return self.compute(part, np.array_split(rows, count), {STREAM: x})
 

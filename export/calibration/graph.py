@@ -8,7 +8,6 @@ import numpy as np
 from onnx import TensorProto
 
 from edgespec.export.graph_builder import GraphBuilder
-from edgespec.export.native.experts import routed
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.models import (
     Attention,
@@ -21,7 +20,7 @@ from edgespec.models import (
     Sublayer,
     TensorSource,
 )
-from edgespec.models.layers import Recurrent
+from edgespec.models.layers import PlainMlp, Recurrent
 
 # Inputs: what a part reads, the sum of a mixture's experts, and what `Injection` reads besides.
 STREAM, EXPERTS, LAYER_INPUT = "stream", "experts", "layer_input"
@@ -65,7 +64,7 @@ class FloatGraph(LayerGraph):
             self.layer_inputs[number] = self.graph.input(LAYER_INPUT, FLOAT, shape)
         self._end(self.added(self._stream(), number, sublayer))
 
-    def expert(self, expert: Mlp) -> None:
+    def expert(self, expert: Mlp | PlainMlp) -> None:
         """Emits an expert, to which nothing is added."""
         self._end(self.lowered(self._stream(), 0, expert))
 
@@ -109,10 +108,9 @@ class FloatGraph(LayerGraph):
         each = [self.linear(part, layer) for part, layer in zip(parts, layers, strict=True)]
         return self.graph.op("Concat", *each, axis=1)
 
-    def mixture(self, x: str, hidden: str, layer: Moe) -> str:
+    def experts(self, x: str, chosen: str, shares: str, layer: Moe) -> str:
         """Declares the sum of the experts as an input; which a row chooses are outputs."""
-        g, width = self.graph, layer.router.in_features
-        chosen, shares = routed(self, x, hidden, layer)
+        g, width = self.graph, layer.experts[0].down.out_features
         g.output(READ_BY_EXPERTS, x, FLOAT, ["S", width])
         g.output(CHOSEN, chosen, TensorProto.INT64, ["S", layer.top_k])
         g.output(SHARES, shares, FLOAT, ["S", layer.top_k])

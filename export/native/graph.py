@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from edgespec.bundle import LAST_HIDDEN, LOGITS, Native
 from edgespec.export.graph_builder import NATIVE, GraphBuilder, entering
-from edgespec.export.native.experts import lower_moe, products
+from edgespec.export.native.experts import lower_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
@@ -146,9 +146,9 @@ class NativeGraph(LayerGraph):
         y = products(self, x, self._heads[heads], [layers])
         return g.op("Reshape", y, g.ints(-1, heads * layers[0].out_features))
 
-    def mixture(self, x: str, hidden: str, layer: Moe) -> str:
+    def experts(self, x: str, chosen: str, shares: str, layer: Moe) -> str:
         """See `LayerGraph`."""
-        return lower_moe(self, x, hidden, layer)
+        return lower_experts(self, x, chosen, shares, layer)
 
 
 def write_ids(folder: Path, name: str, ids: npt.NDArray[np.int64]) -> str:

@@ -18,7 +18,7 @@ from edgespec.bundle.sublayers import rope_inputs
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.formats.tiles import Floats
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
-from edgespec.export.native.experts import sigmoid
+from edgespec.export.native.experts import routed, sigmoid
 from edgespec.export.native.recurrent import lower_recurrent
 from edgespec.models import (
     Attention,
@@ -100,16 +100,14 @@ class LayerGraph(ABC):
         """
 
     @abstractmethod
-    def mixture(self, x: str, hidden: str, layer: Moe) -> str:
-        """Emits a mixture of experts.
+    def experts(self, x: str, chosen: str, shares: str, layer: Moe) -> str:
+        """Emits the sum of the experts of each row, each times its share, as wide as x.
 
         Args:
-            x: [S, hidden], its normalized input.
-            hidden: [S, hidden], its input, of which the router may have a norm of its own.
+            x: [S, width], what they read.
+            chosen: [S, top_k] int64, the experts of each row.
+            shares: [S, top_k], their shares.
             layer: description of the mixture.
-
-        Returns:
-            [S, hidden], its output times its factor, before a norm of it.
         """
 
     def row_inputs(self) -> None:
@@ -199,7 +197,7 @@ class LayerGraph(ABC):
         """Emits a sublayer; returns what it adds to the stream, [S, hidden]."""
         x = self.norm(hidden, sublayer.norm)
         if isinstance(sublayer, Moe):
-            return self.norm(self.mixture(x, hidden, sublayer), sublayer.post_norm)
+            return self.norm(self._mixture(x, hidden, sublayer), sublayer.post_norm)
         if isinstance(sublayer, MlpAndMoe):
             both = sublayer.mlp, sublayer.moe
             beside, update = (self._contribution(x, number, each) for each in both)
@@ -214,6 +212,18 @@ class LayerGraph(ABC):
             factor = self.graph.constant(sublayer.output_factor, np.float32)
             update = self.graph.op("Mul", update, factor)
         return update
+
+    def _mixture(self, x: str, hidden: str, layer: Moe) -> str:
+        """Emits a mixture of experts, [S, hidden]; for parameters see `routed`."""
+        chosen, shares = routed(self, x, hidden, layer)
+        x = x if layer.entry is None else self.linear(x, layer.entry)
+        found = self.experts(x, chosen, shares, layer)
+        return found if layer.back is None else self.linear(found, layer.back)
+
+    def squared(self, x: str) -> str:
+        """Emits the squares of what is positive, and 0 for the others."""
+        x = self.graph.op("Relu", x)
+        return self.graph.op("Mul", x, x)
 
     def lowered(
         self,
@@ -240,8 +250,7 @@ class LayerGraph(ABC):
             both = self.linear(x, sublayer.gate, sublayer.up)
             inner, last = self.gated(both, sublayer.activation), sublayer.down
         elif isinstance(sublayer, PlainMlp):
-            inner = self.graph.op("Relu", self.linear(x, sublayer.up))
-            inner, last = self.graph.op("Mul", inner, inner), sublayer.down
+            inner, last = self.squared(self.linear(x, sublayer.up)), sublayer.down
         elif isinstance(sublayer, Injection):
             gate = self.linear(x, sublayer.gate)
             both = self.graph.op("Concat", gate, self.layer_inputs[number], axis=-1)

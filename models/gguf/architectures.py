@@ -83,6 +83,40 @@ _LATENT = {
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
 
+_NEMOTRON = Naming(
+    "nemotron_h",
+    {
+        **{place: f"mixer.{name}" for place, name in _MAMBA.items()},
+        "attn_norm": "norm",
+        **{f"attn_{name}": f"mixer.{name}_proj" for name in "qkv"},
+        "attn_output": "mixer.o_proj",
+        "ffn_up": "mixer.up_proj",
+        "ffn_down": "mixer.down_proj",
+        "ffn_gate_inp": "mixer.gate",
+        "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+        "ffn_up_exps": f"mixer{EXPERT}up_proj",
+        "ffn_down_exps": f"mixer{EXPERT}down_proj",
+        "ffn_up_shexp": "mixer.shared_experts.up_proj",
+        "ffn_down_shexp": "mixer.shared_experts.down_proj",
+        "ffn_latent_down": "mixer.fc1_latent_proj",
+        "ffn_latent_up": "mixer.fc2_latent_proj",
+    },
+    layers="backbone.layers",
+    model={"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"},
+    integers={
+        "mamba_num_heads": "ssm.time_step_rank",
+        "n_groups": "ssm.group_count",
+        "ssm_state_size": "ssm.state_size",
+        "conv_kernel": "ssm.conv_kernel",
+    },
+    numbers={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"},
+    present={
+        "mlp_bias": "ffn_up.bias",
+        "use_bias": "ssm_in.bias",
+        "use_conv_bias": "ssm_conv1d.bias",
+    },
+)
+
 ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming("llama", interleaved=True),
     "mistral3": Naming("ministral3", interleaved=True, log_multiplier=1.0),
@@ -114,30 +148,9 @@ ARCHITECTURES: Mapping[str, Naming] = {
         numbers=_GRANITE,
         integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
     ),
-    "nemotron_h": Naming(
-        "nemotron_h",
-        {
-            **{place: f"mixer.{name}" for place, name in _MAMBA.items()},
-            "attn_norm": "norm",
-            **{f"attn_{name}": f"mixer.{name}_proj" for name in "qkv"},
-            "attn_output": "mixer.o_proj",
-            "ffn_up": "mixer.up_proj",
-            "ffn_down": "mixer.down_proj",
-        },
-        layers="backbone.layers",
-        model={"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"},
-        integers={
-            "mamba_num_heads": "ssm.time_step_rank",
-            "n_groups": "ssm.group_count",
-            "ssm_state_size": "ssm.state_size",
-            "conv_kernel": "ssm.conv_kernel",
-        },
-        numbers={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"},
-        present={
-            "mlp_bias": "ffn_up.bias",
-            "use_bias": "ssm_in.bias",
-            "use_conv_bias": "ssm_conv1d.bias",
-        },
+    "nemotron_h": _NEMOTRON,
+    "nemotron_h_moe": replace(
+        _NEMOTRON, present={**_NEMOTRON.present, "mlp_bias": "ffn_up_shexp.bias"}
     ),
     "qwen2": Naming("qwen2"),
     "qwen3": Naming("qwen3"),

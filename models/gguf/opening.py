@@ -41,6 +41,7 @@ _READERS = {
     "lfm2moe": Lfm2Reader,
     "mistral4": LatentReader,
     "nemotron_h": NemotronReader,
+    "nemotron_h_moe": NemotronReader,
     "qwen35": Qwen35Reader,
     "qwen35moe": Qwen35Reader,
 }

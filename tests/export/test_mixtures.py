@@ -188,6 +188,14 @@ def test_the_manifest_says_what_a_row_reads(saved_checkpoint, tmp_path):
     assert target.parameters - target.active_parameters == (8 - 3) * expert
 
 
+def test_experts_without_gates_that_read_narrow_rows_are_smaller(saved_checkpoint, tmp_path):
+    source = saved_checkpoint("nemotron_h_moe", moe_latent_size=32)
+    export_bundle(source, tmp_path / "bundle", options=ExportOptions("int4"))
+    target = bundles.load(tmp_path / "bundle").target
+    assert target.parameters - target.active_parameters == 2 * (8 - 3) * 2 * 32 * 96
+    assert [each.beside for each in target.layout if each.experts] == [128, 128]
+
+
 @pytest.mark.parametrize("architecture", ["gpt_oss", "granitemoe"])
 def test_experts_are_rounded_by_the_rows_that_choose_them(saved_checkpoint, tmp_path, architecture):
     checkpoint = load_checkpoint(saved_checkpoint(architecture, num_experts_per_tok=1))

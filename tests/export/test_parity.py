@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checkpoints import MIXTURES, RECURRENT
+from checkpoints import MIXTURES, RECURRENT, SPECIAL
 from nodes import MISSING, same_bits
 from parity import (
     PARENTS,
@@ -129,6 +129,11 @@ FULL_PRECISION = {
     "ministral3": {},
     "nemotron_h": {},
     "nemotron_h-biases-bf16": {"mlp_bias": True, "use_bias": True, "dtype": torch.bfloat16},
+    "nemotron_h-experts": SPECIAL["nemotron_h_moe"],
+    "nemotron_h-narrow-experts-beside-mlps-biases": {
+        **SPECIAL["nemotron_h_moe"], "layers_block_type": ["mamba", "moe", "attention", "mlp"],
+        "moe_latent_size": 32, "mlp_bias": True, "norm_topk_prob": False,
+    },
     "olmo3": {},
     "smollm3": {},
     "phi3": {},

@@ -7,7 +7,7 @@ from dataclasses import replace
 import gguf
 import numpy as np
 import pytest
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import WITH_EXPERTS, make_checkpoint, write_tokenizer
 from gguf import GGMLQuantizationType, quants
 from ggufs import KINDS, write_gguf
 
@@ -57,6 +57,7 @@ SIZES = {
     "lfm2_moe": {"routed_scaling_factor": 1.0},
     "mistral4": {"num_key_value_heads": 4},
     "nemotron_h": {"layer_norm_epsilon": 1e-5},
+    "nemotron_h_moe": {"layer_norm_epsilon": 1e-5, "moe_latent_size": 32},
     "olmo3": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "olmoe": {"norm_topk_prob": False},
     "qwen3_5_moe_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
@@ -64,7 +65,8 @@ SIZES = {
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 7},
 }  # fmt: skip
 # The last have no output projection.
-_NEVER_TIED, _ALWAYS_TIED = ("gpt_oss", "nemotron_h", "olmoe"), ("gemma2", "lfm2_moe")
+_NEVER_TIED = ("gpt_oss", "nemotron_h", "nemotron_h_moe", "olmoe")
+_ALWAYS_TIED = ("gemma2", "lfm2_moe")
 
 
 def close(name, architecture):
@@ -79,7 +81,7 @@ def close(name, architecture):
     ("architecture", "tied"),
     [
         (architecture, tied)
-        for architecture in sorted(KINDS)
+        for architecture in sorted({*KINDS, *WITH_EXPERTS})
         for tied in (False, True)
         if architecture not in (_NEVER_TIED if tied else _ALWAYS_TIED)
     ],

@@ -138,7 +138,10 @@ ARCHITECTURES = {
 RECURRENT = ("granitemoehybrid", "lfm2", "nemotron_h", "qwen3_5_text")
 """Those with recurrent layers and without experts."""
 
-RECURRENT_MIXTURES = ("lfm2_moe", "qwen3_5_moe_text")
+WITH_EXPERTS = {"nemotron_h_moe": "nemotron_h"}
+"""Names for models with experts of architectures that have some without, too."""
+
+RECURRENT_MIXTURES = ("lfm2_moe", "nemotron_h_moe", "qwen3_5_moe_text")
 """Those with both."""
 
 MIXTURES = (
@@ -255,6 +258,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba"],
         "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 3, "ssm_state_size": 24,
     },
+    "nemotron_h_moe": {
+        "layers_block_type": ["mamba", "moe", "attention", "moe", "mamba"],
+        "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 3, "ssm_state_size": 24,
+        "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 96,
+        "moe_shared_expert_intermediate_size": 128, "routed_scaling_factor": 2.5,
+    },
     "olmo3": {
         "sliding_window": 40, "layer_types": _MIXED,
         "rope_parameters": {
@@ -327,7 +336,7 @@ def make_checkpoint(
     Returns:
         The model in float32 with the values that were saved, so rounded to `dtype`.
     """
-    config_class, model_class = ARCHITECTURES[architecture]
+    config_class, model_class = ARCHITECTURES[WITH_EXPERTS.get(architecture, architecture)]
     special = SPECIAL.get(architecture, {})
     model = model_class(config_class(**{**ODD_SHAPES, **special, **overrides}))
     generator = torch.Generator().manual_seed(seed)

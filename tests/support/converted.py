@@ -67,6 +67,7 @@ def converted(
             yield own, _stored(kind, name, values, config)
     for name, each in experts.items():
         own = name.removeprefix("model.") if ".feed_forward." in name else name
+        own = own.replace("backbone.layers", "model.layers").replace(".mixer.", ".mlp.")
         yield own, np.stack([each[number] for number in sorted(each)])
 
 

@@ -116,6 +116,8 @@ def write_gguf(
     kind = KINDS[config["model_type"]]
     if kind == gguf.MODEL_ARCH.GRANITE_HYBRID and "linear_attention" not in config["layer_types"]:
         kind = gguf.MODEL_ARCH.GRANITE
+    if kind == gguf.MODEL_ARCH.NEMOTRON_H and "moe" in config["layers_block_type"]:
+        kind = gguf.MODEL_ARCH.NEMOTRON_H_MOE
     name = gguf.MODEL_ARCH_NAMES[kind]
     writer = GGUFWriter(str(file), name, split_max_tensors=splits)
     for key, value in {**_numbers(name, config), **_vocabulary(folder), **metadata}.items():
@@ -225,6 +227,7 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
             "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
             "attention.layer_norm_epsilon": float(config["layer_norm_epsilon"]),
             "expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
+            **(_nemotron_experts(config) if "moe" in kinds else {}),
             "ssm.conv_kernel": config["conv_kernel"],
             "ssm.state_size": config["ssm_state_size"],
             "ssm.group_count": config["n_groups"],
@@ -239,6 +242,22 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
     if kind == "gemma4":
         numbers |= _gemma4(config, ropes)
     return {f"{kind}.{name}": value for name, value in numbers.items() if value is not None}
+
+
+def _nemotron_experts(config: dict[str, Any]) -> dict[str, Any]:
+    width, kinds = config["moe_intermediate_size"], config["layers_block_type"]
+    return {
+        "feed_forward_length": [width * (each == "moe") for each in kinds],
+        "expert_count": config["n_routed_experts"],
+        "expert_used_count": config["num_experts_per_tok"],
+        "expert_feed_forward_length": width,
+        "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_weights_norm": config["norm_topk_prob"],
+        "expert_weights_scale": config["routed_scaling_factor"],
+        "expert_group_count": config["n_group"],
+        "moe_latent_size": config["moe_latent_size"],
+    }
 
 
 def _latent(config: dict[str, Any]) -> dict[str, Any]:
