@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 COMPOSITES = (
     "gemma3", "gemma4", "gemma4_unified", "mistral3", "qwen3_5", "qwen3_5_moe", "qwen3_vl",
+    "qwen3_vl_moe",
 )  # fmt: skip
 """Each `model_type` whose config has the text part's in `text_config`."""
 

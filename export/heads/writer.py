@@ -61,7 +61,7 @@ def write_head(
         hidden_size=head.hidden_size,
         heads=attention.heads,
         kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
+        head_dim=attention.rotated,
         vocab_size=head.vocab_size,
         context_length=head.context_length,
         inv_freq=target.inv_freq if rope is None else tuple(map(float, rope.inv_freq)),

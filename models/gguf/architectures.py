@@ -69,6 +69,11 @@ _LFM2 = Naming(
     constants={"block_auto_adjust_ff_dim": False},
 )
 
+_SHARED_EXPERT = {
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
 _LATENT = {
     "attn_q_a": "self_attn.q_a_proj",
     "attn_q_a_norm": "self_attn.q_a_layernorm",
@@ -78,9 +83,7 @@ _LATENT = {
     "attn_kv_b": "self_attn.kv_b_proj",
     "attn_k_b": f"self_attn.k_b_proj.{NUMBER}",
     "attn_v_b": f"self_attn.v_b_proj.{NUMBER}",
-    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
-    "ffn_up_shexp": "mlp.shared_experts.up_proj",
-    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    **_SHARED_EXPERT,
 }
 
 _NEMOTRON = Naming(
@@ -115,6 +118,12 @@ _NEMOTRON = Naming(
         "use_bias": "ssm_in.bias",
         "use_conv_bias": "ssm_conv1d.bias",
     },
+)
+
+_QWEN3_MOE = Naming(
+    "qwen3_moe",
+    integers={**_MIXTURE, "moe_intermediate_size": "expert_feed_forward_length"},
+    constants={"norm_topk_prob": True},
 )
 
 ARCHITECTURES: Mapping[str, Naming] = {
@@ -154,11 +163,8 @@ ARCHITECTURES: Mapping[str, Naming] = {
     ),
     "qwen2": Naming("qwen2"),
     "qwen3": Naming("qwen3"),
-    "qwen3moe": Naming(
-        "qwen3_moe",
-        integers={**_MIXTURE, "moe_intermediate_size": "expert_feed_forward_length"},
-        constants={"norm_topk_prob": True},
-    ),
+    "qwen3moe": _QWEN3_MOE,
+    "qwen3vlmoe": replace(_QWEN3_MOE, model_type="qwen3_vl_moe_text"),
     "qwen3vl": Naming("qwen3_vl_text"),
     "qwen35": Naming("qwen3_5_text", layer=_DELTA, norm_offset=1.0),
     "qwen35moe": Naming(
@@ -203,6 +209,25 @@ ARCHITECTURES: Mapping[str, Naming] = {
             "ffn_up": "mlp.gate_up_proj",
         },
         only={"rope.dimension_sections": (None,)},  # of models that also read pictures
+    ),
+    "glm4moe": Naming(
+        "glm4_moe",
+        layer={
+            "post_attention_norm": "post_attention_layernorm",
+            **_SHARED_EXPERT,
+            "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+        },
+        integers={
+            "num_experts_per_tok": "expert_used_count",
+            "n_routed_experts": "expert_count",
+            "n_shared_experts": "expert_shared_count",
+            "moe_intermediate_size": "expert_feed_forward_length",
+        },
+        present={"use_qk_norm": "attn_q_norm.weight"},
+        only={
+            "expert_gating_func": (2, None),  # sigmoids
+            "rope.dimension_sections": (None,),  # of models that also read pictures
+        },
     ),
     # GLM-4 MoE lite, and others that DeepSeek's computation fits.
     "deepseek2": Naming(

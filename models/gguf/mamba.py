@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgespec.models.gguf.config import ConfigReader
+from edgespec.models.gguf.routed import RoutedReader
 
 
 class GraniteHybridReader(ConfigReader):
@@ -29,7 +30,7 @@ class GraniteHybridReader(ConfigReader):
         }
 
 
-class NemotronReader(ConfigReader):
+class NemotronReader(RoutedReader):
     """Nemotron-H: layers have key heads, or an MLP's or experts' width, or are state spaces."""
 
     def special(self) -> dict[str, object]:
@@ -45,7 +46,7 @@ class NemotronReader(ConfigReader):
             "layers_block_type": types,
             "mamba_head_dim": inner // heads,
             "partial_rotary_factor": 1.0,  # of nothing
-            **(self._experts() if wide == "moe" else {}),
+            **(super().special() | self._experts() if wide == "moe" else {}),
         }
 
     def _experts(self) -> dict[str, object]:
@@ -58,9 +59,4 @@ class NemotronReader(ConfigReader):
                 "expert_shared_feed_forward_length", width * self.integer("expert_shared_count", 1)
             ),
             "moe_latent_size": self.get("moe_latent_size") or None,
-            # One group of experts, or all of them, is chosen from.
-            "n_group": self.integer("expert_group_count", 1),
-            "topk_group": self.integer("expert_group_used_count", 1),
-            "norm_topk_prob": bool(self.get("expert_weights_norm")),
-            "routed_scaling_factor": self.get("expert_weights_scale") or 1.0,
         }

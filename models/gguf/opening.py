@@ -17,8 +17,8 @@ from edgespec.models.gguf.config import ConfigReader
 from edgespec.models.gguf.gemma4 import Gemma4Reader
 from edgespec.models.gguf.header import Header, read_header
 from edgespec.models.gguf.hybrids import Lfm2Reader, Qwen35Reader
-from edgespec.models.gguf.latent import LatentReader
 from edgespec.models.gguf.mamba import GraniteHybridReader, NemotronReader
+from edgespec.models.gguf.routed import LatentReader, RoutedReader
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.gguf.tokenizer import tokenizer_files
 from edgespec.models.gguf.vocabulary import Vocabulary
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _READERS = {
     "deepseek2": LatentReader,
     "gemma4": Gemma4Reader,
+    "glm4moe": RoutedReader,
     "granitehybrid": GraniteHybridReader,
     "lfm2": Lfm2Reader,
     "lfm2moe": Lfm2Reader,

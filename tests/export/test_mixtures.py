@@ -44,6 +44,9 @@ def as_mxfp4(folder, model):
     edit_json(folder / "config.json", quantization_config={"quant_method": "mxfp4"})
 
 
+STACKED = ("glm4_moe", "glm4_moe_lite", "mistral4", "qwen3_5_moe_text")
+
+
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """A gpt-oss checkpoint in MXFP4, and transformers' model of the same values."""
@@ -70,7 +73,9 @@ def test_bundles_keep_the_numbers_of_mxfp4(published, tmp_path):
     assert native.formats["mxfp4"] == sum(sizes)
 
 
-@pytest.mark.parametrize("architecture", ["glm4_moe_lite", "mistral4", "qwen3_5_moe_text"])
+@pytest.mark.parametrize(
+    "architecture", ["glm4_moe", "glm4_moe_lite", "mistral4", "qwen3_5_moe_text"]
+)
 def test_experts_may_lie_in_stacks(tmp_path, architecture):
     """As published files hold them, and not as transformers saves them."""
     made(tmp_path, architecture)

@@ -149,6 +149,11 @@ FULL_PRECISION = {
         "rope_parameters": {**PLAIN_ROPE, "partial_rotary_factor": 1.0},
     },
     "glm4-tied": {"attention_bias": False, "tie_word_embeddings": True},
+    "glm4_moe": {},
+    "glm4_moe-no-norms-of-heads-biases-dense-bf16": {
+        "use_qk_norm": False, "attention_bias": True, "num_key_value_heads": 2,
+        "first_k_dense_replace": 2, "dtype": torch.bfloat16,
+    },
     "glm4_moe_lite": {},
     "glm4_moe_lite-latents-of-512": {
         "kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 64, "num_hidden_layers": 1,
@@ -176,6 +181,10 @@ FULL_PRECISION = {
     "olmoe-shares-of-all-experts-bf16": {"norm_topk_prob": False, "dtype": torch.bfloat16},
     "qwen3_moe": {},
     "qwen3_moe-a-dense-layer": {"mlp_only_layers": [0], "num_experts_per_tok": 1},
+    "qwen3_vl_moe_text": {},
+    "qwen3_vl_moe_text-a-dense-layer-tied-bf16": {
+        "mlp_only_layers": [0], "tie_word_embeddings": True, "dtype": torch.bfloat16,
+    },
     "qwen3_vl_text": {},
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},
 }  # fmt: skip

@@ -49,6 +49,7 @@ SIZES = {
     "gemma2": {**_GEMMA, "attn_logit_softcapping": 0.75, "final_logit_softcapping": 0.875},
     "gemma3_text": _GEMMA,  # seven layers, one of them without a window
     "gemma4_unified_text": {"num_hidden_layers": 7, "layer_types": None},
+    "glm4_moe": {"attention_bias": True},
     "glm4_moe_lite": {"routed_scaling_factor": 1.75, "num_key_value_heads": 4},
     "granite": _FACTORS,
     "granitemoe": _FACTORS,

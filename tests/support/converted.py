@@ -52,10 +52,8 @@ def converted(
             yield name.replace("kv_b_proj", "v_b_proj"), both[:, still:]
         elif name.endswith(".shared_expert_gate.weight"):
             yield name, values[0]
-        elif ".mlp.experts." in name and kind != "gpt-oss":
-            yield f"{name}.weight", values
         elif ".mlp.experts." in name:
-            yield from _apart(name, values)
+            yield from _stack(kind, name, values)
         elif ".input_linear" in name or ".output_linear" in name:
             yield from _granite(name, values, bool(config.get("num_local_experts")))
         else:
@@ -71,8 +69,18 @@ def converted(
         yield own, np.stack([each[number] for number in sorted(each)])
 
 
-def _apart(name: str, values: Values) -> Iterator[tuple[str, Values]]:
-    """The stacks of gpt-oss, of which matrices lie as [in, out], and gate and up by turns."""
+def _stack(kind: str, name: str, values: Values) -> Iterator[tuple[str, Values]]:
+    """A stack of experts' matrices, with gate above up.
+
+    Those of gpt-oss lie as [in, out], and gate and up by turns.
+    """
+    if kind == "qwen3vlmoe" and "gate_up" in name:
+        for part, half in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
+            yield f"{name.replace('gate_up', part)}.weight", half
+        return
+    if kind != "gpt-oss":
+        yield f"{name}.weight", values
+        return
     suffix = ".bias" if name.endswith("_bias") else ".weight"
     if suffix == ".weight":
         values = values.swapaxes(1, 2)

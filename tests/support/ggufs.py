@@ -24,6 +24,7 @@ KINDS = {
     "gemma4_text": gguf.MODEL_ARCH.GEMMA4,
     "gemma4_unified_text": gguf.MODEL_ARCH.GEMMA4,
     "glm4": gguf.MODEL_ARCH.GLM4,
+    "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE,
     "glm4_moe_lite": gguf.MODEL_ARCH.DEEPSEEK2,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "granite": gguf.MODEL_ARCH.GRANITE,
@@ -46,6 +47,7 @@ KINDS = {
     "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,
     "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "qwen3_vl_moe_text": gguf.MODEL_ARCH.QWEN3VLMOE,
     "qwen3_vl_text": gguf.MODEL_ARCH.QWEN3VL,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "stablelm": gguf.MODEL_ARCH.STABLELM,
@@ -198,42 +200,14 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         numbers["feed_forward_length"] = multiple * -(-width // multiple)
     if config["model_type"] == "lfm2_moe":
         numbers["expert_gating_func"] = 2
+    if config["model_type"] in ("glm4_moe", "glm4_moe_lite", "mistral4"):
+        numbers |= _routed(config)
     if config.get("kv_lora_rank"):
         numbers |= _latent(config)
     if config["model_type"] == "granitemoehybrid":
-        recurrent = [each == "linear_attention" for each in config["layer_types"]]
-        numbers |= {
-            "attention.head_count_kv": [config["num_key_value_heads"] * (not each)
-                                        for each in recurrent],
-            "expert_shared_feed_forward_length": config["shared_intermediate_size"],
-            "rope.scaling.finetuned": not any(recurrent),
-        }  # fmt: skip
-        if any(recurrent):
-            numbers |= {
-                "ssm.conv_kernel": config["mamba_d_conv"],
-                "ssm.state_size": config["mamba_d_state"],
-                "ssm.group_count": config["mamba_n_groups"],
-                "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
-                "ssm.time_step_rank": config["mamba_n_heads"],
-            }
+        numbers |= _granite(config)
     if config["model_type"] == "nemotron_h":
-        kinds = config["layers_block_type"]
-        numbers |= {
-            "block_count": len(kinds),
-            "attention.head_count_kv": [config["num_key_value_heads"] * (each == "full_attention")
-                                        for each in kinds],
-            "feed_forward_length": [config["intermediate_size"] * (each == "mlp")
-                                    for each in kinds],
-            "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
-            "attention.layer_norm_epsilon": float(config["layer_norm_epsilon"]),
-            "expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
-            **(_nemotron_experts(config) if "moe" in kinds else {}),
-            "ssm.conv_kernel": config["conv_kernel"],
-            "ssm.state_size": config["ssm_state_size"],
-            "ssm.group_count": config["n_groups"],
-            "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
-            "ssm.time_step_rank": config["mamba_num_heads"],
-        }  # fmt: skip
+        numbers |= _nemotron(config)
     if config["model_type"] in ("qwen3_5_text", "qwen3_5_moe_text"):
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
@@ -242,6 +216,45 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
     if kind == "gemma4":
         numbers |= _gemma4(config, ropes)
     return {f"{kind}.{name}": value for name, value in numbers.items() if value is not None}
+
+
+def _granite(config: dict[str, Any]) -> dict[str, Any]:
+    recurrent = [each == "linear_attention" for each in config["layer_types"]]
+    numbers: dict[str, Any] = {
+        "attention.head_count_kv": [config["num_key_value_heads"] * (not each)
+                                    for each in recurrent],
+        "expert_shared_feed_forward_length": config["shared_intermediate_size"],
+        "rope.scaling.finetuned": not any(recurrent),
+    }  # fmt: skip
+    if any(recurrent):
+        numbers |= {
+            "ssm.conv_kernel": config["mamba_d_conv"],
+            "ssm.state_size": config["mamba_d_state"],
+            "ssm.group_count": config["mamba_n_groups"],
+            "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
+            "ssm.time_step_rank": config["mamba_n_heads"],
+        }
+    return numbers
+
+
+def _nemotron(config: dict[str, Any]) -> dict[str, Any]:
+    kinds = config["layers_block_type"]
+    return {
+        "block_count": len(kinds),
+        "attention.head_count_kv": [config["num_key_value_heads"] * (each == "full_attention")
+                                    for each in kinds],
+        "feed_forward_length": [config["intermediate_size"] * (each == "mlp")
+                                for each in kinds],
+        "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+        "attention.layer_norm_epsilon": float(config["layer_norm_epsilon"]),
+        "expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
+        **(_nemotron_experts(config) if "moe" in kinds else {}),
+        "ssm.conv_kernel": config["conv_kernel"],
+        "ssm.state_size": config["ssm_state_size"],
+        "ssm.group_count": config["n_groups"],
+        "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
+        "ssm.time_step_rank": config["mamba_num_heads"],
+    }  # fmt: skip
 
 
 def _nemotron_experts(config: dict[str, Any]) -> dict[str, Any]:
@@ -261,9 +274,8 @@ def _nemotron_experts(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _latent(config: dict[str, Any]) -> dict[str, Any]:
-    """Sizes of attention to latents, and experts by DeepSeek's names."""
+    """Sizes of attention to latents."""
     latent, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
-    kinds = config.get("mlp_layer_types", [])
     return {
         "rope.dimension_count": turned,
         "attention.head_count_kv": 1,
@@ -273,11 +285,18 @@ def _latent(config: dict[str, Any]) -> dict[str, Any]:
         "attention.value_length": latent,
         "attention.key_length_mla": config["qk_nope_head_dim"] + turned,
         "attention.value_length_mla": config["v_head_dim"],
+    }
+
+
+def _routed(config: dict[str, Any]) -> dict[str, Any]:
+    """Experts by DeepSeek's names."""
+    kinds, softmax = config.get("mlp_layer_types", []), config["model_type"] == "mistral4"
+    return {
         "expert_count": config["n_routed_experts"],
         "expert_shared_count": config["n_shared_experts"],
         "expert_weights_scale": config["routed_scaling_factor"],
         "expert_weights_norm": config["norm_topk_prob"],
-        "expert_gating_func": 2 if kinds else 1,
+        "expert_gating_func": 1 if softmax else 2,
         "leading_dense_block_count": kinds.count("dense") or config.get("first_k_dense_replace"),
     }
 
