@@ -87,13 +87,13 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        38100,
+        38300,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
         "first day with a model that is no bundle (400)",
     ),
     "benchmarks": Room(
-        ("benchmarks/**/*.py",), 5000, 5300, "attacks on the server, trees and chains"
+        ("benchmarks/**/*.py",), 5000, 5530, "attacks on the server, trees and chains, damage"
     ),
     "results": Room(("benchmarks/RESULTS.md",), 700, 710, "an attacked server, blocks as trees"),
     "docs": Room(

@@ -158,7 +158,7 @@ def described_one(number: int, each: layers.Sublayer) -> Sublayer:
         return Sublayer(number, INJECTION)
     if isinstance(each, Moe | MlpAndMoe):
         moe = each.moe if isinstance(each, MlpAndMoe) else each
-        expert, beside = moe.experts[0], each.mlp.up.out_features if moe is not each else 0
+        expert, beside = moe.experts[0], 0 if isinstance(each, Moe) else each.mlp.up.out_features
         weights = sum(linear.in_features * linear.out_features for linear in expert.linears)
         inner, experts = expert.up.out_features, len(moe.experts)
         return Sublayer(number, MLP, inner, experts, moe.top_k, beside, weights=weights)

@@ -41,7 +41,7 @@ from edgespec.models.families.qwen3_vl import Qwen3Vl
 from edgespec.models.families.qwen3_vl_moe import Qwen3VlMoe
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
-from edgespec.models.fields import Fields, read_text
+from edgespec.models.fields import Fields, check_share, read_text
 from edgespec.models.gguf.opening import open_gguf
 from edgespec.models.opened import TOKENIZER_FILES, Opened
 from edgespec.models.pooled import Pooled, inner_name, read_pooled, without_projection
@@ -220,8 +220,11 @@ def _open_folder(path: Path) -> Opened:
 
 def tokenizer_contents(path: Path) -> dict[str, str]:
     """Returns the contents of those `TOKENIZER_FILES` that a folder has, by name."""
-    files = {name: path / name for name in TOKENIZER_FILES}
-    return {name: read_text(file) for name, file in files.items() if file.is_file()}
+    files = {name: path / name for name in TOKENIZER_FILES if (path / name).is_file()}
+    for file in files.values():
+        if file.name != "tokenizer.json":  # which may be most of a small model
+            check_share(file)
+    return {name: read_text(file) for name, file in files.items()}
 
 
 def _parsed(path: Path, files: Mapping[str, str], name: str) -> Fields:

@@ -158,6 +158,7 @@ def unstacked(tensors: TensorSource, stacks: Iterable[tuple[str, str, Moe]]) -> 
         upper = Stack(both, layout, (count, 2 * width, hidden))
         lower = Stack(down, layout, (count, hidden, width))
         for number, expert in enumerate(moe.experts):
+            assert isinstance(expert, Mlp), "no file has a stack of experts without gates"
             parts[expert.gate.weight] = Part(upper, number, 0, 1, width)
             parts[expert.up.weight] = Part(upper, number, width, 1, width)
             parts[expert.down.weight] = Part(lower, number, 0, 1, hidden)
