@@ -36,7 +36,7 @@ from edgespec.models import (
     layers,
 )
 from edgespec.models.elements import Shapes
-from edgespec.models.layers import PlainMlp
+from edgespec.models.layers import AltUpLayer, PlainMlp
 
 Progress = Callable[[str, int, int], None]
 """Called with a role's name, the number of weights written so far and the total number."""
@@ -154,6 +154,8 @@ def described_one(number: int, each: layers.Sublayer) -> Sublayer:
     """Returns a sublayer of the layer of this number in the form of the manifest."""
     if isinstance(each, Attention):
         return Sublayer(number, ATTENTION, source=each.source)
+    if isinstance(each, AltUpLayer):
+        return Sublayer(number, ATTENTION, each.mlp.up.out_features, source=each.attention.source)
     if isinstance(each, Injection):
         return Sublayer(number, INJECTION)
     if isinstance(each, Moe | MlpAndMoe):

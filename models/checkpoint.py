@@ -13,6 +13,7 @@ from edgespec.models.config import ModelConfig
 from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
+from edgespec.models.families.gemma3n import Gemma3n
 from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
 from edgespec.models.families.glm import Glm, Glm4
 from edgespec.models.families.glm4_moe import Glm4Moe
@@ -62,6 +63,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "exaone4": Exaone4,
     "gemma2": Gemma2,
     "gemma3_text": Gemma3,
+    "gemma3n_text": Gemma3n,
     "gemma4_text": Gemma4,
     "gemma4_unified_text": Gemma4Unified,
     "glm": Glm,

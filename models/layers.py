@@ -6,7 +6,7 @@ norms, mask, rotation table, activation. `export/native` implements the computat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, window_of
@@ -141,6 +141,8 @@ class Mlp(Compound):
         up: [hidden] to [intermediate].
         down: [intermediate] to [hidden].
         activation: Activation of the gate.
+        cutoff: By so many deviations a gate must exceed the mean of all to count, and what exceeds
+            this is activated (Gemma 3n); None: all count.
     """
 
     norm: Norm | None
@@ -148,6 +150,7 @@ class Mlp(Compound):
     up: Linear
     down: Linear
     activation: Activation = "silu"
+    cutoff: float | None = None
     post_norm: Norm | None = None
     output_factor: float = 1.0
 
@@ -386,11 +389,83 @@ class Injection(Compound):
     output_factor: float = 1.0
 
 
+@dataclass(frozen=True)
+class AltUpLayer(Compound):
+    """A layer that reads one of several streams, and corrects all (AltUp: Baykal et al., 2023).
+
+    With shares p of the first stream, each stream is predicted to be itself and a mixture of all.
+    Attention, with a learned residual of low rank beside it (Laurel: Menghani et al., 2024), and
+    an MLP make a row of the first prediction. By what this row differs from it all predictions are
+    corrected, with shares q of the row. `injection` adds to all but the first. As in Gemma 3n.
+
+    Attributes:
+        left: [hidden] to [rank], of Laurel.
+        right: [rank] to [hidden].
+        laurel_norm: Applied to the result.
+        router_norm: Applied to what `router` reads.
+        router: [hidden] to [streams], of which tangents are shares. Not quantized, like the next.
+        predict: Shares to [streams * streams], the coefficients of each prediction.
+        correct: Shares to [streams], to which 1 is added, the factors of corrections.
+        scale: Name of the [hidden] tensor that multiplies what the injection's gate reads; None:
+            nothing does.
+        streams: Number of streams.
+    """
+
+    attention: Attention
+    mlp: Mlp
+    injection: Injection
+    left: Linear
+    right: Linear
+    laurel_norm: Norm
+    router_norm: Norm
+    router: Linear
+    predict: Linear
+    correct: Linear
+    scale: str | None
+    streams: int
+    norm: Norm | None = None
+    post_norm: Norm | None = None
+    output_factor: float = 1.0
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its matrices."""
+        inner = self.attention.linears + self.mlp.linears + self.injection.linears
+        return (*inner, self.left, self.right)
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        scale: Shapes = {} if self.scale is None else {self.scale: (self.router.in_features,)}
+        return super().tensors() | scale
+
+
 Recurrent = ShortConvolution | GatedDelta | StateSpace
 """A sublayer that carries something from position to position besides keys and values."""
 
-Sublayer = Attention | Mlp | PlainMlp | Moe | MlpAndMoe | Injection | Recurrent
+OneStream = Attention | Mlp | PlainMlp | Moe | MlpAndMoe | Injection | Recurrent
 """A part of a layer that reads the residual stream and adds its output to it."""
+
+Sublayer = OneStream | AltUpLayer
+"""Such a part, or what does so with several streams that lie side by side."""
+
+
+@dataclass(frozen=True)
+class AltUp(Compound):
+    """How the streams of `AltUpLayer` begin and end.
+
+    Attributes:
+        projections: Of each stream but the first, [hidden] to [hidden], of embeddings; the result
+            gets their magnitude.
+        unembeddings: Of each but the first, the same at the end, before the mean of all.
+    """
+
+    projections: tuple[Linear, ...]
+    unembeddings: tuple[Linear, ...]
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its matrices."""
+        return self.projections + self.unembeddings
 
 
 @dataclass(frozen=True)
@@ -441,6 +516,7 @@ class Decoder:
         layer_inputs: What `Injection` sublayers read besides the stream; None: there are none.
         layer_factors: Names of the [1] tensors by which the stream is multiplied behind each layer;
             empty: it is not.
+        altup: How the stream becomes several, if its layers are `AltUpLayer`; else None.
         embeds: Whether its results are the rows behind the last norm, of which embeddings are made,
             and not scores of tokens. `lm_head` is then never computed.
     """
@@ -458,6 +534,7 @@ class Decoder:
     logit_softcap: float | None = None
     layer_inputs: LayerInputs | None = None
     layer_factors: tuple[str, ...] = ()
+    altup: AltUp | None = None
     embeds: bool = False
 
     @property
@@ -468,7 +545,10 @@ class Decoder:
     @property
     def attentions(self) -> tuple[Attention, ...]:
         """The sublayers that are attentions."""
-        return tuple(each for each in self.sublayers if isinstance(each, Attention))
+        parts = (
+            each.attention if isinstance(each, AltUpLayer) else each for each in self.sublayers
+        )
+        return tuple(each for each in parts if isinstance(each, Attention))
 
     @property
     def shared(self) -> dict[int, Attention]:
@@ -477,8 +557,8 @@ class Decoder:
         return {
             number: each
             for number, layer in enumerate(self.layers)
-            for each in layer
-            if isinstance(each, Attention) and number in sources
+            for each in replace(self, layers=(layer,)).attentions
+            if number in sources
         }
 
     def tensors(self) -> Shapes:
@@ -487,6 +567,7 @@ class Decoder:
             {self.embedding: (self.vocab_size, self.hidden_size)}
             | ({} if self.layer_inputs is None else self.layer_inputs.tensors())
             | dict.fromkeys(self.layer_factors, (1,))
+            | ({} if self.altup is None else self.altup.tensors())
             | union(sublayer.tensors() for sublayer in self.sublayers)
             | self.norm.tensors()
             | self.lm_head.tensors()

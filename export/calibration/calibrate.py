@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,7 @@ from edgespec.models import (
     Moe,
     Sublayer,
 )
-from edgespec.models.layers import PlainMlp
+from edgespec.models.layers import AltUpLayer, PlainMlp
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
@@ -230,7 +230,7 @@ def by_rule(checkpoint: Checkpoint) -> Calibration:
     for number, layer in enumerate(checkpoint.decoder.layers):
         inner = number - layers // 8
         outer = inner < 0 or number >= 7 * layers // 8
-        for each in layer:
+        for each in _inner(layer):
             if isinstance(each, Attention) and each.v is not None:
                 damage[each.v.weight] = 3.0
             elif isinstance(each, Mlp | PlainMlp | Moe | MlpAndMoe):
@@ -239,6 +239,12 @@ def by_rule(checkpoint: Checkpoint) -> Calibration:
     linears = [linear for each in checkpoint.decoder.sublayers for linear in each.linears]
     sizes = {each.weight: each.in_features * each.out_features for each in linears}
     return Calibration({name: sizes[name] * worth for name, worth in damage.items()}, sizes)
+
+
+def _inner(layer: Sequence[Sublayer]) -> Iterator[Sublayer]:
+    """Yields the sublayers of a layer, and those that one consists of."""
+    for each in layer:
+        yield from (each.attention, each.mlp) if isinstance(each, AltUpLayer) else (each,)
 
 
 def _downs(layer: Mlp | PlainMlp | Moe | MlpAndMoe) -> list[Linear]:

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from edgespec.bundle import LAST_HIDDEN, LOGITS, Native
 from edgespec.export.graph_builder import NATIVE, GraphBuilder, entering
+from edgespec.export.native.altup import gathered, spread
 from edgespec.export.native.experts import lower_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
@@ -34,10 +35,17 @@ class NativeGraph(LayerGraph):
     def build(self, decoder: Decoder) -> None:
         """Emits all nodes of a decoder."""
         g, ids, self._shared = self.graph, self.inputs(), decoder.shared
-        hidden = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
+        hidden = begin = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
+        if decoder.altup is not None:
+            hidden = spread(self, hidden, decoder.altup)
         hidden = g.rename(hidden, entering(0))
         if decoder.layer_inputs is not None:
-            self.emit_layer_inputs(decoder.layer_inputs, ids, hidden, len(decoder.layers))
+            begin = hidden if decoder.altup is None else begin
+            rows = decoder.layer_inputs.shape[0]
+            if rows < decoder.vocab_size:  # what follows stands for no text
+                within = g.op("Less", ids, g.constant(rows, np.int64))
+                ids = g.op("Where", within, ids, g.constant(0, np.int64))
+            self.emit_layer_inputs(decoder.layer_inputs, ids, begin, len(decoder.layers))
         for number, layer in enumerate(decoder.layers):
             for sublayer in layer:
                 hidden = self.added(hidden, number, sublayer)
@@ -45,6 +53,8 @@ class NativeGraph(LayerGraph):
                 hidden = g.op("Mul", hidden, self.vector(decoder.layer_factors[number]))
             hidden = g.rename(hidden, entering(number + 1))
         hidden = g.op("Gather", hidden, "logit_rows", axis=0)
+        if decoder.altup is not None:
+            hidden = gathered(self, hidden, decoder.altup)
         hidden = self.norm(hidden, decoder.norm)
         if decoder.embeds:
             g.output(LAST_HIDDEN, hidden, FLOAT, ["R", decoder.hidden_size])

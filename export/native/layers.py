@@ -18,6 +18,7 @@ from edgespec.bundle.sublayers import rope_inputs
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.formats.tiles import Floats
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
+from edgespec.export.native.altup import cut_off, lower_altup
 from edgespec.export.native.experts import routed, sigmoid
 from edgespec.export.native.recurrent import lower_recurrent
 from edgespec.models import (
@@ -32,7 +33,14 @@ from edgespec.models import (
     TensorSource,
 )
 from edgespec.models.elements import Activation, ClampedSwiglu, LayerNorm
-from edgespec.models.layers import LatentAttention, LayerInputs, PlainMlp, Recurrent
+from edgespec.models.layers import (
+    AltUpLayer,
+    LatentAttention,
+    LayerInputs,
+    OneStream,
+    PlainMlp,
+    Recurrent,
+)
 
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 _KV = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "int8": TensorProto.INT8}
@@ -188,12 +196,14 @@ class LayerGraph(ABC):
 
     def added(self, hidden: str, number: int, sublayer: Sublayer) -> str:
         """Emits a sublayer, and adds what it gives to the stream."""
+        if isinstance(sublayer, AltUpLayer):
+            return self.graph.op("Add", hidden, lower_altup(self, hidden, number, sublayer))
         if sublayer.post_norm is None and not isinstance(sublayer, Moe | MlpAndMoe):
             x = self.norm(hidden, sublayer.norm)
             return self.lowered(x, number, sublayer, hidden, sublayer.output_factor)
         return self.graph.op("Add", hidden, self._contribution(hidden, number, sublayer))
 
-    def _contribution(self, hidden: str, number: int, sublayer: Sublayer) -> str:
+    def _contribution(self, hidden: str, number: int, sublayer: OneStream) -> str:
         """Emits a sublayer; returns what it adds to the stream, [S, hidden]."""
         x = self.norm(hidden, sublayer.norm)
         if isinstance(sublayer, Moe):
@@ -248,6 +258,11 @@ class LayerGraph(ABC):
             inner, last = self.attended(x, number, sublayer), sublayer.o
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
+            if sublayer.cutoff is not None:
+                width = sublayer.gate.out_features
+                gate, up = self.graph.multi_op("Split", both, outputs=2, axis=1, num_outputs=2)
+                gate = cut_off(self, gate, width, sublayer.cutoff)
+                both = self.graph.op("Concat", gate, up, axis=1)
             inner, last = self.gated(both, sublayer.activation), sublayer.down
         elif isinstance(sublayer, PlainMlp):
             inner, last = self.squared(self.linear(x, sublayer.up)), sublayer.down

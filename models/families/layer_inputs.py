@@ -32,8 +32,6 @@ def with_layer_inputs(decoder: Decoder, config: ModelConfig, activation: Activat
     """
     hidden, size = config.hidden_size, config.fields.integer(SIZE)
     rows, width = config.fields.integer(_ROWS), config.num_layers * size
-    if rows < config.vocab_size:
-        raise config.fields.invalid(_ROWS, f"must be at least vocab_size={config.vocab_size}")
     # Table and projection are multiplied by sqrt(1 / 2), and the projection before its norm by
     # sqrt(1 / hidden), which is the same as a larger epsilon.
     norm = Norm(

@@ -19,6 +19,16 @@ _NORMS_BEHIND = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _NORMS_AROUND = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
+_LAYER_INPUT = {
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+}
+_LAYER_INPUTS = {
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+}
 _DELTA = {
     "post_attention_norm": "post_attention_layernorm",
     "attn_qkv": "linear_attn.in_proj_qkv",
@@ -295,6 +305,27 @@ ARCHITECTURES: Mapping[str, Naming] = {
         widest=62,
         constants={"sliding_window_pattern": 6, "rope_local_base_freq": 10_000.0},
     ),
+    "gemma3n": Naming(
+        "gemma3n_text",
+        {
+            **_NORMS_AROUND,
+            **_LAYER_INPUT,
+            "altup_correct_coef": "altup.correction_coefs",
+            "altup_correct_scale.weight": "altup.correct_output_scale",
+            "altup_predict_coef": "altup.prediction_coefs",
+            "altup_router": "altup.modality_router",
+            "altup_router_norm": "altup.router_norm",
+            "laurel_l": "laurel.linear_left",
+            "laurel_r": "laurel.linear_right",
+            "laurel_post_norm": "laurel.post_laurel_norm",
+        },
+        model={
+            **_LAYER_INPUTS,
+            "altup_proj": f"model.altup_projections.{NUMBER}",
+            "altup_unembd_proj": f"model.altup_unembed_projections.{NUMBER}",
+        },
+        window=True,
+    ),
     "gemma4": Naming(
         "gemma4_text",
         {
@@ -308,15 +339,9 @@ ARCHITECTURES: Mapping[str, Naming] = {
             "ffn_down_exps": f"{EXPERT[1:]}down_proj",
             "ffn_down_exps.scale": "router.per_expert_scale",
             "layer_output_scale.weight": "layer_scalar",
-            "inp_gate": "per_layer_input_gate",
-            "proj": "per_layer_projection",
-            "post_norm": "post_per_layer_input_norm",
+            **_LAYER_INPUT,
         },
-        model={
-            "per_layer_token_embd": "model.embed_tokens_per_layer",
-            "per_layer_model_proj": "model.per_layer_model_projection",
-            "per_layer_proj_norm": "model.per_layer_projection_norm",
-        },
+        model=_LAYER_INPUTS,
         window=True,
     ),
 }

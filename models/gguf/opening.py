@@ -14,6 +14,7 @@ from edgespec.errors import CheckpointError
 from edgespec.models.fields import Fields
 from edgespec.models.gguf.architectures import ARCHITECTURES
 from edgespec.models.gguf.config import ConfigReader
+from edgespec.models.gguf.gemma3n import Gemma3nReader
 from edgespec.models.gguf.gemma4 import Gemma4Reader
 from edgespec.models.gguf.header import Header, read_header
 from edgespec.models.gguf.hybrids import Lfm2Reader, Qwen35Reader
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _READERS = {
     "deepseek2": LatentReader,
+    "gemma3n": Gemma3nReader,
     "gemma4": Gemma4Reader,
     "glm4moe": RoutedReader,
     "granitehybrid": GraniteHybridReader,

@@ -103,6 +103,12 @@ FULL_PRECISION = {
         "query_pre_attn_scalar": 2000,  # sharp attention would amplify rounding beyond `SAME`
         "tie_word_embeddings": True, "dtype": torch.bfloat16,
     },
+    "gemma3n_text": {},
+    "gemma3n_text-widths-two-key-heads-tied-bf16": {
+        "intermediate_size": [160, 96, 160, 128], "num_key_value_heads": 2,
+        "altup_num_inputs": 4, "altup_correct_scale": False, "num_kv_shared_layers": 0,
+        "tie_word_embeddings": True, "dtype": torch.bfloat16,
+    },
     "gemma4_text-limited": {"final_logit_softcapping": 0.9},
     "gemma4_text-one-matrix-for-keys-and-values-bf16": {
         "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
@@ -224,7 +230,7 @@ def check_tree(found, model, text, same):
 def test_logits_are_those_of_transformers(full):
     """Of prompts, trees behind them, and two sequences in one pass, one a fork of the other."""
     model, bundle = full
-    sharp = model.config.model_type.startswith("gemma4")
+    sharp = model.config.model_type.startswith(("gemma3n", "gemma4"))
     states = any(each.state for each in bundle.target.native.recurrent)
     same = SAME_STATES if sharp or states else SAME
     text, tokens = Text(load(bundle)), PROMPT[:150]
@@ -251,8 +257,8 @@ def test_logits_are_those_of_transformers(full):
 # Bits
 
 FAMILIES = (
-    "llama", "exaone4", "gemma2", "gemma4_text", "glm4", "granite", "hunyuan_v1_dense", "olmo3",
-    "phi3", "smollm3", "stablelm", *RECURRENT,
+    "llama", "exaone4", "gemma2", "gemma3n_text", "gemma4_text", "glm4", "granite",
+    "hunyuan_v1_dense", "olmo3", "phi3", "smollm3", "stablelm", *RECURRENT,
 )  # fmt: skip
 # Matrices of one size for all, so that their errors are alike.
 SIZES = {"hidden_size": 96, "head_dim": 24, "intermediate_size": 160, "num_key_value_heads": 2}

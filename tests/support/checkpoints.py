@@ -15,6 +15,8 @@ from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
     Gemma3TextConfig,
     Gemma4ForCausalLM,
     Gemma4TextConfig,
@@ -120,6 +122,7 @@ ARCHITECTURES = {
     "exaone4": (Exaone4Config, Exaone4ForCausalLM),
     "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "gemma3n_text": (Gemma3nTextConfig, Gemma3nForCausalLM),
     "gemma4_text": (Gemma4TextConfig, Gemma4ForCausalLM),
     "gemma4_unified_text": (Gemma4UnifiedTextConfig, Gemma4UnifiedForCausalLM),
     "glm": (GlmConfig, GlmForCausalLM),
@@ -227,6 +230,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gemma2": {
         "sliding_window": 40, "query_pre_attn_scalar": 48,
         "attn_logit_softcapping": 0.7, "final_logit_softcapping": 0.9,
+    },
+    "gemma3n_text": {
+        "num_hidden_layers": 4, "sliding_window": 40, "layer_types": _MIXED * 2,
+        "num_kv_shared_layers": 2, "vocab_size_per_layer_input": 300, "laurel_rank": 32,
+        "hidden_size_per_layer_input": 32, "altup_num_inputs": 3,
+        "activation_sparsity_pattern": [0.9, 0.5, 0.0, 0.0], "final_logit_softcapping": 0.9,
     },
     # Layers 2 and 3 read keys and values of 0 and 1.
     "gemma4_text": {

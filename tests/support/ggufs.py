@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import gguf
@@ -21,6 +22,7 @@ KINDS = {
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "gemma3n_text": gguf.MODEL_ARCH.GEMMA3N,
     "gemma4_text": gguf.MODEL_ARCH.GEMMA4,
     "gemma4_unified_text": gguf.MODEL_ARCH.GEMMA4,
     "glm4": gguf.MODEL_ARCH.GLM4,
@@ -90,8 +92,8 @@ _YARN = {
 }  # fmt: skip
 # Whose files say that some layers have a window.
 _WINDOWED = (
-    "exaone4", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "gpt_oss", "olmo3",
-    "phi3",
+    "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text",
+    "gpt_oss", "olmo3", "phi3",
 )  # fmt: skip
 
 
@@ -204,10 +206,9 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         numbers |= _routed(config)
     if config.get("kv_lora_rank"):
         numbers |= _latent(config)
-    if config["model_type"] == "granitemoehybrid":
-        numbers |= _granite(config)
-    if config["model_type"] == "nemotron_h":
-        numbers |= _nemotron(config)
+    more = {"gemma3n_text": _gemma3n, "granitemoehybrid": _granite, "nemotron_h": _nemotron}
+    if config["model_type"] in more:
+        numbers |= more[config["model_type"]](config)
     if config["model_type"] in ("qwen3_5_text", "qwen3_5_moe_text"):
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
@@ -298,6 +299,22 @@ def _routed(config: dict[str, Any]) -> dict[str, Any]:
         "expert_weights_norm": config["norm_topk_prob"],
         "expert_gating_func": 1 if softmax else 2,
         "leading_dense_block_count": kinds.count("dense") or config.get("first_k_dense_replace"),
+    }
+
+
+def _gemma3n(config: dict[str, Any]) -> dict[str, Any]:
+    shares = config["activation_sparsity_pattern"]
+    return {
+        "altup.active_idx": config["altup_active_idx"],
+        "altup.num_inputs": config["altup_num_inputs"],
+        "activation_sparsity_scale": [
+            NormalDist().inv_cdf(each) if each else -math.inf for each in shares
+        ],
+        "attention.shared_kv_layers": config["num_kv_shared_layers"],
+        "attention.sliding_window_pattern": [
+            each == "sliding_attention" for each in config["layer_types"]
+        ],
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
     }
 
 
