@@ -36,7 +36,8 @@ from edgespec.models import (
     Rope,
     layers,
 )
-from edgespec.models.layers import PlainMlp, Shapes
+from edgespec.models.elements import Shapes
+from edgespec.models.layers import AltUpLayer, PlainMlp
 
 Progress = Callable[[str, int, int], None]
 """Called with a role's name, the number of weights written so far and the total number."""
@@ -154,15 +155,16 @@ def described_one(number: int, each: layers.Sublayer) -> Sublayer:
     """Returns a sublayer of the layer of this number in the form of the manifest."""
     if isinstance(each, Attention):
         return Sublayer(number, ATTENTION, source=each.source)
+    if isinstance(each, AltUpLayer):
+        return Sublayer(number, ATTENTION, each.mlp.up.out_features, source=each.attention.source)
     if isinstance(each, Injection):
         return Sublayer(number, INJECTION)
-    if isinstance(each, Moe):
-        inner = each.experts[0].up.out_features
-        return Sublayer(number, MLP, inner, len(each.experts), each.top_k)
-    if isinstance(each, MlpAndMoe):
-        moe, beside = each.moe, each.mlp.up.out_features
-        inner, experts = moe.experts[0].up.out_features, len(moe.experts)
-        return Sublayer(number, MLP, inner, experts, moe.top_k, beside)
+    if isinstance(each, Moe | MlpAndMoe):
+        moe = each.moe if isinstance(each, MlpAndMoe) else each
+        expert, beside = moe.experts[0], 0 if isinstance(each, Moe) else each.mlp.up.out_features
+        weights = sum(linear.in_features * linear.out_features for linear in expert.linears)
+        inner, experts = expert.up.out_features, len(moe.experts)
+        return Sublayer(number, MLP, inner, experts, moe.top_k, beside, weights=weights)
     if isinstance(each, Mlp | PlainMlp):
         return Sublayer(number, MLP, each.up.out_features)
     return Sublayer(number, RECURRENT)

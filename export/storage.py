@@ -185,6 +185,8 @@ def _vocabulary(decoder: Decoder) -> frozenset[str]:
     names = {decoder.embedding, decoder.lm_head.weight}
     if decoder.layer_inputs is not None:
         names |= {decoder.layer_inputs.table, decoder.layer_inputs.projection.weight}
+    if decoder.altup is not None:
+        names |= {each.weight for each in decoder.altup.linears}
     return frozenset(names)
 
 

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgespec.models.checkpoint import ARCHITECTURES, Checkpoint, load_checkpoint
     from edgespec.models.config import ModelConfig
+    from edgespec.models.elements import Linear, Norm
     from edgespec.models.layers import (
         Attention,
         Decoder,
         GatedDelta,
         Injection,
-        Linear,
         Mlp,
         MlpAndMoe,
         Moe,
-        Norm,
         ShortConvolution,
         Sublayer,
     )
@@ -32,9 +31,10 @@ if TYPE_CHECKING:
 _MODULES = {
     "checkpoint": ("ARCHITECTURES", "Checkpoint", "load_checkpoint"),
     "config": ("ModelConfig",),
+    "elements": ("Linear", "Norm"),
     "layers": (
-        "Attention", "Decoder", "GatedDelta", "Injection", "Linear", "Mlp", "MlpAndMoe", "Moe",
-        "Norm", "ShortConvolution", "Sublayer",
+        "Attention", "Decoder", "GatedDelta", "Injection", "Mlp", "MlpAndMoe", "Moe",
+        "ShortConvolution", "Sublayer",
     ),
     "rope": ("Rope",),
     "safetensors_folder": ("SafetensorsFolder",),

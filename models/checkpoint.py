@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError
+from edgespec.models import nextn
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
+from edgespec.models.families.gemma3n import Gemma3n
 from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
 from edgespec.models.families.glm import Glm, Glm4
+from edgespec.models.families.glm4_moe import Glm4Moe
 from edgespec.models.families.glm4_moe_lite import Glm4MoeLite
 from edgespec.models.families.gpt_oss import GptOss
 from edgespec.models.families.granite import Granite
@@ -35,9 +39,10 @@ from edgespec.models.families.qwen3_5 import Qwen3_5
 from edgespec.models.families.qwen3_5_moe import Qwen3_5Moe
 from edgespec.models.families.qwen3_moe import Qwen3Moe
 from edgespec.models.families.qwen3_vl import Qwen3Vl
+from edgespec.models.families.qwen3_vl_moe import Qwen3VlMoe
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
-from edgespec.models.fields import Fields, read_text
+from edgespec.models.fields import Fields, check_share, read_text
 from edgespec.models.gguf.opening import open_gguf
 from edgespec.models.opened import TOKENIZER_FILES, Opened
 from edgespec.models.pooled import Pooled, inner_name, read_pooled, without_projection
@@ -48,7 +53,7 @@ from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
 from edgespec.models.text_part import COMPOSITES, text_fields, text_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from edgespec.bundle.manifest import Embedding
@@ -58,10 +63,12 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "exaone4": Exaone4,
     "gemma2": Gemma2,
     "gemma3_text": Gemma3,
+    "gemma3n_text": Gemma3n,
     "gemma4_text": Gemma4,
     "gemma4_unified_text": Gemma4Unified,
     "glm": Glm,
     "glm4": Glm4,
+    "glm4_moe": Glm4Moe,
     "glm4_moe_lite": Glm4MoeLite,
     "gpt_oss": GptOss,
     "granite": Granite,
@@ -85,6 +92,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "qwen3_5_moe_text": Qwen3_5Moe,
     "qwen3_5_text": Qwen3_5,
     "qwen3_moe": Qwen3Moe,
+    "qwen3_vl_moe_text": Qwen3VlMoe,
     "qwen3_vl_text": Qwen3Vl,
     "smollm3": SmolLm3,
     "stablelm": StableLm,
@@ -200,7 +208,11 @@ def _open_folder(path: Path) -> Opened:
     pooled = read_pooled(path)
     if composite and pooled is not None:
         raise fields.unsupported("model_type", "use an embedding model of text alone")
-    named = text_name if composite else str if pooled is None else inner_name
+    named: Callable[[str], str | None] = str if pooled is None else inner_name
+    if composite:
+        named = text_name
+    elif fields.get("model_type") in nextn.MODEL_TYPES:
+        named = partial(nextn.draft_name, layers=fields.integer("num_hidden_layers"))
     folder = SafetensorsFolder(path, named)
     tensors, quantization = unpacked(folder, _quantization(path, fields))
     if composite:
@@ -210,8 +222,11 @@ def _open_folder(path: Path) -> Opened:
 
 def tokenizer_contents(path: Path) -> dict[str, str]:
     """Returns the contents of those `TOKENIZER_FILES` that a folder has, by name."""
-    files = {name: path / name for name in TOKENIZER_FILES}
-    return {name: read_text(file) for name, file in files.items() if file.is_file()}
+    files = {name: path / name for name in TOKENIZER_FILES if (path / name).is_file()}
+    for file in files.values():
+        if file.name != "tokenizer.json":  # which may be most of a small model
+            check_share(file)
+    return {name: read_text(file) for name, file in files.items()}
 
 
 def _parsed(path: Path, files: Mapping[str, str], name: str) -> Fields:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 _MOST = 2**31 - 1  # 32 bits; no model comes near
 
+SMALL, SHARE = 2**20, 8
+"""JSON may take eight times its bytes in memory: where it has more bytes than the first number, it
+may be one part of so many of a model, which is weights above all."""
+
 
 @dataclass(frozen=True)
 class Fields:
@@ -36,6 +40,7 @@ class Fields:
         Raises:
             CheckpointError: The file is missing, unreadable, not JSON or not an object.
         """
+        check_share(path)
         return cls.parse(read_text(path), str(path))
 
     @classmethod
@@ -151,6 +156,24 @@ def _positive(value: object) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if 0 < value <= sys.float_info.max else None
+
+
+def check_share(path: Path) -> None:
+    """Refuses a JSON file that is large for a folder of weights.
+
+    Raises:
+        CheckpointError: It is.
+    """
+    try:
+        size = path.stat().st_size
+        beside = sum(each.stat().st_size for each in path.parent.iterdir())
+        if size <= max(SMALL, beside // SHARE):
+            return
+    except OSError:  # which reading tells better
+        return
+    raise CheckpointError(
+        f"{path} has {size} bytes, far too many beside the weights: download it again"
+    )
 
 
 def read_text(path: Path) -> str:

@@ -6,122 +6,24 @@ norms, mask, rotation table, activation. `export/native` implements the computat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, window_of
+from edgespec.models.elements import (
+    Activation,
+    Compound,
+    Convolution,
+    Linear,
+    Norm,
+    Shapes,
+    union,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from edgespec.models.rope import Rope
-
-Shapes = dict[str, tuple[int, ...]]
-"""Tensor name to shape."""
-
-
-@dataclass(frozen=True)
-class ClampedSwiglu:
-    """gpt-oss's product of gate g and up u: `g * sigmoid(alpha * g) * (u + 1)`, both clamped.
-
-    Attributes:
-        alpha: Slope of the sigmoid.
-        limit: Largest gate, and largest magnitude of up.
-    """
-
-    alpha: float
-    limit: float
-
-
-Activation = Literal["silu", "gelu_tanh"] | ClampedSwiglu
-"""Activation of an MLP's gate: x * sigmoid(x), GELU approximated with tanh, or gpt-oss's."""
-
-
-@dataclass(frozen=True)
-class Linear:
-    """`y = x @ weight.T + bias`.
-
-    Attributes:
-        weight: Name of the [out_features, in_features] tensor.
-        in_features: Size of x.
-        out_features: Size of y.
-        bias: Name of the [out_features] tensor; None if there is none.
-    """
-
-    weight: str
-    in_features: int
-    out_features: int
-    bias: str | None = None
-
-    def tensors(self) -> Shapes:
-        """Returns names and shapes of its tensors."""
-        shapes: Shapes = {self.weight: (self.out_features, self.in_features)}
-        if self.bias is not None:
-            shapes[self.bias] = (self.out_features,)
-        return shapes
-
-
-@dataclass(frozen=True)
-class Norm:
-    """RMS normalization (Zhang and Sennrich, 2019): `weight * x / sqrt(mean(x²) + eps)`.
-
-    Attributes:
-        weight: Name of the [size] tensor; empty: there is none, as if it were all ones.
-        size: Size of x.
-        eps: Added to the mean square.
-        offset: Added to the weight; 1 if checkpoints store the weight minus 1.
-        factor: Factor of the result.
-    """
-
-    weight: str
-    size: int
-    eps: float
-    offset: float = 0.0
-    factor: float = 1.0
-
-    def tensors(self) -> Shapes:
-        """Returns names and shapes of its tensors."""
-        return {self.weight: (self.size,)} if self.weight else {}
-
-
-@dataclass(frozen=True)
-class LayerNorm(Norm):
-    """Layer normalization (Ba et al., 2016): of x without its mean, and with a bias added.
-
-    Attributes:
-        bias: Name of the [size] tensor.
-    """
-
-    bias: str = field(kw_only=True)
-
-    def tensors(self) -> Shapes:
-        """Returns names and shapes of its tensors."""
-        return {**super().tensors(), self.bias: (self.size,)}
-
-
-class Compound:
-    """What is made of matrices, norms and the like: a dataclass, whose fields these are.
-
-    Of sublayers, `norm` is applied to the input, `post_norm` to the output, and `output_factor` is
-    a factor of this; where a norm is None, there is none.
-    """
-
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        """Its matrices."""
-        return tuple(each for each in vars(self).values() if isinstance(each, Linear))
-
-    @property
-    def stacks(self) -> tuple[tuple[Linear, ...], ...]:
-        """Those of its matrices that have one format, since they are multiplied as one."""
-        return ()
-
-    def tensors(self) -> Shapes:
-        """Names and shapes of its tensors, the matrices first."""
-        values = (each if isinstance(each, tuple) else (each,) for each in vars(self).values())
-        kinds = Linear, Norm, Convolution, Compound
-        found = [each for part in values for each in part if isinstance(each, kinds)]
-        return _union(each.tensors() for each in (*self.linears, *found))
 
 
 @dataclass(frozen=True)
@@ -239,6 +141,8 @@ class Mlp(Compound):
         up: [hidden] to [intermediate].
         down: [intermediate] to [hidden].
         activation: Activation of the gate.
+        cutoff: By so many deviations a gate must exceed the mean of all to count, and what exceeds
+            this is activated (Gemma 3n); None: all count.
     """
 
     norm: Norm | None
@@ -246,6 +150,7 @@ class Mlp(Compound):
     up: Linear
     down: Linear
     activation: Activation = "silu"
+    cutoff: float | None = None
     post_norm: Norm | None = None
     output_factor: float = 1.0
 
@@ -259,35 +164,11 @@ class PlainMlp(Compound):
         down: [intermediate] to [hidden].
     """
 
-    norm: Norm
+    norm: Norm | None
     up: Linear
     down: Linear
     post_norm: Norm | None = None
     output_factor: float = 1.0
-
-
-@dataclass(frozen=True)
-class Convolution:
-    """Convolution of each channel with its last positions.
-
-    `y[t]` is the sum of `w[j] x[t - size + 1 + j]` over j.
-
-    Attributes:
-        weight: Name of the [channels, 1, size] tensor.
-        channels: Number of channels.
-        size: Number of positions, the current one included.
-        bias: Name of the [channels] tensor that is added; None: nothing is.
-    """
-
-    weight: str
-    channels: int
-    size: int
-    bias: str | None = None
-
-    def tensors(self) -> Shapes:
-        """Returns names and shapes of its tensors."""
-        bias: Shapes = {} if self.bias is None else {self.bias: (self.channels,)}
-        return {self.weight: (self.channels, 1, self.size), **bias}
 
 
 @dataclass(frozen=True)
@@ -421,11 +302,13 @@ class Moe(Compound):
             experts read.
         expert_factors: Name of the [experts] tensor with a factor of each expert's share; None:
             there is none.
+        entry: [hidden] to the narrower row that experts read, and give; None: they read the input.
+        back: From the sum of what experts give to [hidden], where there is an `entry`.
     """
 
     norm: Norm | None
     router: Linear
-    experts: tuple[Mlp, ...]
+    experts: tuple[Mlp | PlainMlp, ...]
     top_k: int
     normalized: bool
     sigmoid: bool = False
@@ -434,12 +317,15 @@ class Moe(Compound):
     output_factor: float = 1.0
     router_norm: Norm | None = None
     expert_factors: str | None = None
+    entry: Linear | None = None
+    back: Linear | None = None
     post_norm: Norm | None = None
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """The experts' matrices."""
-        return tuple(linear for expert in self.experts for linear in expert.linears)
+        """The experts' matrices, between those that lead to them and back."""
+        own = tuple(linear for expert in self.experts for linear in expert.linears)
+        return own if self.entry is None or self.back is None else (self.entry, *own, self.back)
 
     @property
     def stacks(self) -> tuple[tuple[Linear, ...], ...]:
@@ -465,7 +351,7 @@ class MlpAndMoe(Compound):
         post_norm: Applied to the sum; None: no normalization.
     """
 
-    mlp: Mlp
+    mlp: Mlp | PlainMlp
     moe: Moe
     norm: Norm | None = None
     share: Linear | None = None
@@ -503,11 +389,83 @@ class Injection(Compound):
     output_factor: float = 1.0
 
 
+@dataclass(frozen=True)
+class AltUpLayer(Compound):
+    """A layer that reads one of several streams, and corrects all (AltUp: Baykal et al., 2023).
+
+    With shares p of the first stream, each stream is predicted to be itself and a mixture of all.
+    Attention, with a learned residual of low rank beside it (Laurel: Menghani et al., 2024), and
+    an MLP make a row of the first prediction. By what this row differs from it all predictions are
+    corrected, with shares q of the row. `injection` adds to all but the first. As in Gemma 3n.
+
+    Attributes:
+        left: [hidden] to [rank], of Laurel.
+        right: [rank] to [hidden].
+        laurel_norm: Applied to the result.
+        router_norm: Applied to what `router` reads.
+        router: [hidden] to [streams], of which tangents are shares. Not quantized, like the next.
+        predict: Shares to [streams * streams], the coefficients of each prediction.
+        correct: Shares to [streams], to which 1 is added, the factors of corrections.
+        scale: Name of the [hidden] tensor that multiplies what the injection's gate reads; None:
+            nothing does.
+        streams: Number of streams.
+    """
+
+    attention: Attention
+    mlp: Mlp
+    injection: Injection
+    left: Linear
+    right: Linear
+    laurel_norm: Norm
+    router_norm: Norm
+    router: Linear
+    predict: Linear
+    correct: Linear
+    scale: str | None
+    streams: int
+    norm: Norm | None = None
+    post_norm: Norm | None = None
+    output_factor: float = 1.0
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its matrices."""
+        inner = self.attention.linears + self.mlp.linears + self.injection.linears
+        return (*inner, self.left, self.right)
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        scale: Shapes = {} if self.scale is None else {self.scale: (self.router.in_features,)}
+        return super().tensors() | scale
+
+
 Recurrent = ShortConvolution | GatedDelta | StateSpace
 """A sublayer that carries something from position to position besides keys and values."""
 
-Sublayer = Attention | Mlp | PlainMlp | Moe | MlpAndMoe | Injection | Recurrent
+OneStream = Attention | Mlp | PlainMlp | Moe | MlpAndMoe | Injection | Recurrent
 """A part of a layer that reads the residual stream and adds its output to it."""
+
+Sublayer = OneStream | AltUpLayer
+"""Such a part, or what does so with several streams that lie side by side."""
+
+
+@dataclass(frozen=True)
+class AltUp(Compound):
+    """How the streams of `AltUpLayer` begin and end.
+
+    Attributes:
+        projections: Of each stream but the first, [hidden] to [hidden], of embeddings; the result
+            gets their magnitude.
+        unembeddings: Of each but the first, the same at the end, before the mean of all.
+    """
+
+    projections: tuple[Linear, ...]
+    unembeddings: tuple[Linear, ...]
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its matrices."""
+        return self.projections + self.unembeddings
 
 
 @dataclass(frozen=True)
@@ -558,6 +516,7 @@ class Decoder:
         layer_inputs: What `Injection` sublayers read besides the stream; None: there are none.
         layer_factors: Names of the [1] tensors by which the stream is multiplied behind each layer;
             empty: it is not.
+        altup: How the stream becomes several, if its layers are `AltUpLayer`; else None.
         embeds: Whether its results are the rows behind the last norm, of which embeddings are made,
             and not scores of tokens. `lm_head` is then never computed.
     """
@@ -575,6 +534,7 @@ class Decoder:
     logit_softcap: float | None = None
     layer_inputs: LayerInputs | None = None
     layer_factors: tuple[str, ...] = ()
+    altup: AltUp | None = None
     embeds: bool = False
 
     @property
@@ -585,7 +545,10 @@ class Decoder:
     @property
     def attentions(self) -> tuple[Attention, ...]:
         """The sublayers that are attentions."""
-        return tuple(each for each in self.sublayers if isinstance(each, Attention))
+        parts = (
+            each.attention if isinstance(each, AltUpLayer) else each for each in self.sublayers
+        )
+        return tuple(each for each in parts if isinstance(each, Attention))
 
     @property
     def shared(self) -> dict[int, Attention]:
@@ -594,8 +557,8 @@ class Decoder:
         return {
             number: each
             for number, layer in enumerate(self.layers)
-            for each in layer
-            if isinstance(each, Attention) and number in sources
+            for each in replace(self, layers=(layer,)).attentions
+            if number in sources
         }
 
     def tensors(self) -> Shapes:
@@ -604,11 +567,8 @@ class Decoder:
             {self.embedding: (self.vocab_size, self.hidden_size)}
             | ({} if self.layer_inputs is None else self.layer_inputs.tensors())
             | dict.fromkeys(self.layer_factors, (1,))
-            | _union(sublayer.tensors() for sublayer in self.sublayers)
+            | ({} if self.altup is None else self.altup.tensors())
+            | union(sublayer.tensors() for sublayer in self.sublayers)
             | self.norm.tensors()
             | self.lm_head.tensors()
         )
-
-
-def _union(parts: Iterable[Shapes]) -> Shapes:
-    return {name: shape for part in parts for name, shape in part.items()}

@@ -17,7 +17,7 @@ import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.entries import Entries, Entry, mapped
-from edgespec.models.fields import Fields, unreadable
+from edgespec.models.fields import SHARE, SMALL, Fields, unreadable
 from edgespec.models.tensors import check_rows
 
 if TYPE_CHECKING:
@@ -244,7 +244,8 @@ def _read_header(path: Path) -> dict[str, _Entry]:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            if not 0 < length <= min(size - 8, _HEADER_LIMIT):
+            most = min(size - 8, max(SMALL, size // SHARE), _HEADER_LIMIT)
+            if not 0 < length <= most:
                 raise _damaged(path, f"{size} bytes with a header of {length}")
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)

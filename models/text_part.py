@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 COMPOSITES = (
-    "gemma3", "gemma4", "gemma4_unified", "mistral3", "qwen3_5", "qwen3_5_moe", "qwen3_vl",
+    "gemma3", "gemma3n", "gemma4", "gemma4_unified", "mistral3", "qwen3_5", "qwen3_5_moe",
+    "qwen3_vl", "qwen3_vl_moe",
 )  # fmt: skip
 """Each `model_type` whose config has the text part's in `text_config`."""
 

@@ -158,6 +158,7 @@ def _of_layout(where: str, role: Role) -> Iterator[_Check]:
         yield f"{place}.chosen", each.chosen, (each.chosen > 0) == (each.experts > 0)
         yield f"{place}.chosen", each.chosen, 0 <= each.chosen <= each.experts
         yield f"{place}.beside", each.beside, each.beside >= 0
+        yield f"{place}.weights", each.weights, 0 <= each.weights <= role.parameters
         yield (
             f"{place}.source",
             each.source,

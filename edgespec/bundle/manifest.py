@@ -311,9 +311,9 @@ class Role:
 
         Nor are rows of a table counted that give layers the inputs of other tokens.
         """
-        idle = sum((each.experts - each.chosen) * each.width for each in self.layout)
+        idle = sum((each.experts - each.chosen) * each.weights for each in self.layout)
         table = (self.vocab_size - 1) * self.layers * self.layer_inputs
-        return self.parameters - 3 * self.hidden_size * idle - table
+        return self.parameters - idle - table
 
     @property
     def is_head(self) -> bool:

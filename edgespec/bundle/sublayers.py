@@ -47,6 +47,7 @@ class Sublayer:
         chosen: number of these experts that a row is read by.
         beside: inner size of an MLP beside the experts, which reads every row; 0: there is none.
         source: layer whose keys and values attention reads; None: it has its own.
+        weights: number of weights of each expert.
     """
 
     layer: int
@@ -56,6 +57,7 @@ class Sublayer:
     chosen: int = field(default=0, metadata=LEFT_OUT)
     beside: int = field(default=0, metadata=LEFT_OUT)
     source: int | None = field(default=None, metadata=LEFT_OUT)
+    weights: int = field(default=0, metadata=LEFT_OUT)
 
 
 def window_of(mask: str) -> int | None:

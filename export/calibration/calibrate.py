@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,7 @@ from edgespec.models import (
     Moe,
     Sublayer,
 )
+from edgespec.models.layers import AltUpLayer, PlainMlp
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
@@ -153,7 +154,7 @@ def _advance(forward: Forward, judge: _Judge | None, number: int, sublayer: Subl
     found = forward.compute(part, forward.texts, inputs)
     forward.advance(found[RESULT])
     if judge is not None:
-        judge.round(part, inputs, found)
+        judge.round(part, inputs, found, moe if isinstance(moe, Moe) else None)
         for each in routed:
             judge.round_expert(part, inputs, found[RESULT], each)
 
@@ -166,19 +167,23 @@ class _Routed:
         expert: the expert.
         rows: [n] int64, numbers of the rows, ascending.
         shares: [n, 1] float32, the expert's factor in the output of each.
-        x: [B * T, hidden_size], what experts read, of all rows.
+        x: [B * T, width], what experts read, of all rows.
     """
 
-    expert: Mlp
+    expert: Mlp | PlainMlp
     rows: npt.NDArray[np.int64]
     shares: Floats
     x: Floats
 
 
-def _mixed(forward: Forward, part: Part, layer: Moe) -> tuple[list[_Routed], Floats]:
-    """Returns who chooses each expert, and the sum of the experts [B * T, hidden_size]."""
-    total = np.zeros_like(forward.stream)
-    seen = forward.compute(part, forward.texts, {STREAM: forward.stream, EXPERTS: total})
+def _mixed(
+    forward: Forward, part: Part, layer: Moe, replaced: Mapping[str, Floats] | None = None
+) -> tuple[list[_Routed], Floats]:
+    """Returns who chooses each expert, and the sum of the experts [B * T, width]."""
+    width = layer.experts[0].down.out_features
+    total = np.zeros((len(forward.stream), width), np.float32)
+    both = {STREAM: forward.stream, EXPERTS: total}
+    seen = forward.compute(part, forward.texts, both, replaced)
     routed, x = [], seen[READ_BY_EXPERTS]
     for number, expert in enumerate(layer.experts):
         rows, place = np.nonzero(seen[CHOSEN] == number)
@@ -225,10 +230,10 @@ def by_rule(checkpoint: Checkpoint) -> Calibration:
     for number, layer in enumerate(checkpoint.decoder.layers):
         inner = number - layers // 8
         outer = inner < 0 or number >= 7 * layers // 8
-        for each in layer:
+        for each in _inner(layer):
             if isinstance(each, Attention) and each.v is not None:
                 damage[each.v.weight] = 3.0
-            elif isinstance(each, Mlp | Moe | MlpAndMoe):
+            elif isinstance(each, Mlp | PlainMlp | Moe | MlpAndMoe):
                 worth = 2.0 if outer else 1.0 if inner % 3 == 2 else 0.0
                 damage |= {linear.weight: worth for linear in _downs(each)}
     linears = [linear for each in checkpoint.decoder.sublayers for linear in each.linears]
@@ -236,7 +241,13 @@ def by_rule(checkpoint: Checkpoint) -> Calibration:
     return Calibration({name: sizes[name] * worth for name, worth in damage.items()}, sizes)
 
 
-def _downs(layer: Mlp | Moe | MlpAndMoe) -> list[Linear]:
+def _inner(layer: Sequence[Sublayer]) -> Iterator[Sublayer]:
+    """Yields the sublayers of a layer, and those that one consists of."""
+    for each in layer:
+        yield from (each.attention, each.mlp) if isinstance(each, AltUpLayer) else (each,)
+
+
+def _downs(layer: Mlp | PlainMlp | Moe | MlpAndMoe) -> list[Linear]:
     if isinstance(layer, MlpAndMoe):
         return [*_downs(layer.mlp), *_downs(layer.moe)]
     return [each.down for each in (layer.experts if isinstance(layer, Moe) else [layer])]
@@ -265,18 +276,28 @@ class _Judge:
         self.damage: dict[str, float] = {}
         self.sizes: dict[str, int] = {}
 
-    def round(self, part: Part, inputs: Mapping[str, Floats], found: Mapping[str, Floats]) -> None:
+    def round(
+        self,
+        part: Part,
+        inputs: Mapping[str, Floats],
+        found: Mapping[str, Floats],
+        mixture: Moe | None,
+    ) -> None:
         """Rounds the matrices of a sublayer but for its experts.
 
         Args:
             part: the sublayer.
             inputs: its inputs for all rows.
             found: its outputs for all rows.
+            mixture: its mixture of experts; None: it has none.
         """
-        usual = found[RESULT][self._fitted :]
+        usual, entry = found[RESULT][self._fitted :], None if mixture is None else mixture.entry
 
         def change(replaced: Mapping[str, Floats]) -> Floats:
-            other: Floats = self._forward.compute(part, self._texts, inputs, replaced)[RESULT]
+            own = dict(inputs)
+            if mixture is not None and entry is not None and entry.weight in replaced:
+                own[EXPERTS] = _mixed(self._forward, part, mixture, replaced)[1]
+            other: Floats = self._forward.compute(part, self._texts, own, replaced)[RESULT]
             return other - usual
 
         worth = self._worth(usual)

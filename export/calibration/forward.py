@@ -20,6 +20,7 @@ from edgespec.export.formats.checked import check_range, read_finite
 from edgespec.export.formats.products import in_threads
 from edgespec.export.formats.tiles import Floats
 from edgespec.models import Checkpoint, Linear, Mlp, Sublayer
+from edgespec.models.layers import PlainMlp
 
 Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -100,7 +101,7 @@ class Forward:
         graph.sublayer(number, sublayer)
         return self._part(graph, number)
 
-    def expert(self, expert: Mlp) -> Part:
+    def expert(self, expert: Mlp | PlainMlp) -> Part:
         """Returns an expert, see `sublayer`."""
         graph = FloatGraph(self._tensors)
         graph.expert(expert)
@@ -142,7 +143,7 @@ class Forward:
     def compute_expert(
         self, part: Part, rows: npt.NDArray[np.int64], x: Floats
     ) -> dict[str, Array]:
-        """Runs an expert for some rows of x [B * T, hidden_size]."""
+        """Runs an expert for some rows of x [B * T, width]."""
         count = max(1, -(-len(rows) // _EXPERT_ROWS))
         return self.compute(part, np.array_split(rows, count), {STREAM: x})
 
@@ -162,7 +163,7 @@ class Forward:
     def last(self) -> Floats:
         """Returns the stream behind the decoder's last norm, [B * T, hidden_size]."""
         graph = FloatGraph(self._tensors)
-        graph.last_norm(self._decoder.norm)
+        graph.last_norm(self._decoder)
         found: Floats = self.compute(self._part(graph), self.texts, {STREAM: self.stream})[RESULT]
         return found
 
@@ -172,11 +173,13 @@ class Forward:
         graph.begin(self._decoder)
         part = self._part(graph)
         tables = [each for each in part.inputs if each not in part.weights]
-        rows = {
-            name: np.concatenate([read_finite(self._tensors, name, n, n + 1) for n in ids.tolist()])
-            for name in tables
-        }
+        rows = {name: np.concatenate([self._row(name, n) for n in ids.tolist()]) for name in tables}
         return self.compute(part, [ALL], rows)
+
+    def _row(self, table: str, number: int) -> Floats:
+        """Reads a token's row of a table; tokens that one has no row of have its first."""
+        number = number if number < self._tensors.shape(table)[0] else 0
+        return read_finite(self._tensors, table, number, number + 1)
 
     def _part(self, graph: FloatGraph, number: int = 0) -> Part:
         layers = [layer for each in graph.reads.values() for layer in each]

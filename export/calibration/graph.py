@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from edgespec.export.graph_builder import GraphBuilder
-from edgespec.export.native.experts import routed
+from edgespec.export.native.altup import gathered, spread
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.models import (
     Attention,
@@ -17,11 +17,10 @@ from edgespec.models import (
     Linear,
     Mlp,
     Moe,
-    Norm,
     Sublayer,
     TensorSource,
 )
-from edgespec.models.layers import Recurrent
+from edgespec.models.layers import AltUpLayer, PlainMlp, Recurrent
 
 # Inputs: what a part reads, the sum of a mixture's experts, and what `Injection` reads besides.
 STREAM, EXPERTS, LAYER_INPUT = "stream", "experts", "layer_input"
@@ -54,24 +53,28 @@ class FloatGraph(LayerGraph):
             self.emit_layer_inputs(decoder.layer_inputs, "", stream, len(decoder.layers))
             for number, name in self.layer_inputs.items():
                 self.graph.output(f"{LAYER_INPUT}.{number}", name, FLOAT, ["S", size])
-        self._end(stream)
+        self._end(stream if decoder.altup is None else spread(self, stream, decoder.altup))
 
     def sublayer(self, number: int, sublayer: Sublayer) -> None:
         """Emits a sublayer of a layer, and adds what it gives to the stream."""
-        if isinstance(sublayer, Attention | Recurrent):
+        if isinstance(sublayer, Attention | AltUpLayer | Recurrent):
             self.row_inputs()
-        if isinstance(sublayer, Injection):
-            shape = "S", sublayer.gate.out_features
+        injection = sublayer.injection if isinstance(sublayer, AltUpLayer) else sublayer
+        if isinstance(injection, Injection):
+            shape = "S", injection.gate.out_features
             self.layer_inputs[number] = self.graph.input(LAYER_INPUT, FLOAT, shape)
         self._end(self.added(self._stream(), number, sublayer))
 
-    def expert(self, expert: Mlp) -> None:
+    def expert(self, expert: Mlp | PlainMlp) -> None:
         """Emits an expert, to which nothing is added."""
         self._end(self.lowered(self._stream(), 0, expert))
 
-    def last_norm(self, norm: Norm) -> None:
+    def last_norm(self, decoder: Decoder) -> None:
         """Emits the norm behind the last layer."""
-        self._end(self.norm(self._stream(), norm))
+        stream = self._stream()
+        if decoder.altup is not None:
+            stream = gathered(self, stream, decoder.altup)
+        self._end(self.norm(stream, decoder.norm))
 
     def linear(
         self, x: str, *layers: Linear, residual: str = "", factor: float = 1.0, exact: bool = False
@@ -109,10 +112,9 @@ class FloatGraph(LayerGraph):
         each = [self.linear(part, layer) for part, layer in zip(parts, layers, strict=True)]
         return self.graph.op("Concat", *each, axis=1)
 
-    def mixture(self, x: str, hidden: str, layer: Moe) -> str:
+    def experts(self, x: str, chosen: str, shares: str, layer: Moe) -> str:
         """Declares the sum of the experts as an input; which a row chooses are outputs."""
-        g, width = self.graph, layer.router.in_features
-        chosen, shares = routed(self, x, hidden, layer)
+        g, width = self.graph, layer.experts[0].down.out_features
         g.output(READ_BY_EXPERTS, x, FLOAT, ["S", width])
         g.output(CHOSEN, chosen, TensorProto.INT64, ["S", layer.top_k])
         g.output(SHARES, shares, FLOAT, ["S", layer.top_k])

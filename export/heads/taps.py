@@ -34,7 +34,12 @@ def add_taps(folder: Path, graph: str, taps: Sequence[int], hidden_size: int) ->
         ExportError: if the graph does not name these rows.
     """
     model = onnx.load(folder / graph, load_external_data=False)
-    made = {name for node in model.graph.node for name in node.output}
+    made = {name: node for node in model.graph.node for name in node.output}
+    if entering(0) in made and made[entering(0)].op_type == "Concat":
+        raise ExportError(
+            f"{folder / graph} has several streams of rows, of which no draft head reads: use a "
+            "draft model, or none"
+        )
     for tap in taps:
         require_names(made, folder / graph, tap)
     _remove_features(model.graph)

@@ -10,6 +10,7 @@ import numpy as np
 from edgespec.errors import UnsupportedModelError
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
 from edgespec.models import Linear, Moe
+from edgespec.models.layers import Mlp
 
 if TYPE_CHECKING:
     from edgespec.export.native.graph import NativeGraph
@@ -17,31 +18,27 @@ if TYPE_CHECKING:
     from edgespec.export.native.weights import Matrix
 
 
-def lower_moe(native: NativeGraph, x: str, hidden: str, layer: Moe) -> str:
-    """Emits a mixture of experts.
-
-    Args:
-        native: receives the nodes.
-        x: [S, hidden], its normalized input.
-        hidden: [S, hidden], its input, of which the router may have a norm of its own.
-        layer: description of the mixture.
-
-    Returns:
-        [S, hidden], its output times its factor, before a norm of it.
-    """
-    first = layer.experts[0]
-    chosen, shares = routed(native, x, hidden, layer)
-    gates = [expert.gate for expert in layer.experts]
-    ups = [expert.up for expert in layer.experts]
-    inner = native.gated(products(native, x, chosen, [gates, ups]), first.activation)
-    return products(native, inner, chosen, [[each.down for each in layer.experts]], shares)
+def lower_experts(native: NativeGraph, x: str, chosen: str, shares: str, layer: Moe) -> str:
+    """Emits the sum of the experts of each row, see `LayerGraph.experts`."""
+    *first, downs = layer.stacks
+    inner, expert = products(native, x, chosen, first), layer.experts[0]
+    if isinstance(expert, Mlp):
+        inner = native.gated(inner, expert.activation)
+    else:
+        inner = native.squared(inner)
+    return products(native, inner, chosen, [downs], shares)
 
 
 def routed(native: LayerGraph, x: str, hidden: str, layer: Moe) -> tuple[str, str]:
     """Emits the experts that each row chooses and their shares, [S, top_k] int64 and float32.
 
-    Of equal scores, the expert of the lower number comes first, as ONNX defines it. Parameters are
-    those of `lower_moe`.
+    Of equal scores, the expert of the lower number comes first, as ONNX defines it.
+
+    Args:
+        native: receives the nodes.
+        x: [S, hidden], the normalized input of the mixture.
+        hidden: [S, hidden], its input, of which the router may have a norm of its own.
+        layer: description of the mixture.
     """
     g = native.graph
     read = x if layer.router_norm is None else native.norm(hidden, layer.router_norm)

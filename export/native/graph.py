@@ -11,7 +11,8 @@ from onnx import TensorProto
 
 from edgespec.bundle import LAST_HIDDEN, LOGITS, Native
 from edgespec.export.graph_builder import NATIVE, GraphBuilder, entering
-from edgespec.export.native.experts import lower_moe, products
+from edgespec.export.native.altup import gathered, spread
+from edgespec.export.native.experts import lower_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
@@ -34,12 +35,21 @@ class NativeGraph(LayerGraph):
     def build(self, decoder: Decoder) -> None:
         """Emits all nodes of a decoder."""
         g, ids, self._shared = self.graph, self.inputs(), decoder.shared
-        hidden = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
+        hidden = begin = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
+        if decoder.altup is not None:
+            hidden = spread(self, hidden, decoder.altup)
         hidden = g.rename(hidden, entering(0))
         if decoder.layer_inputs is not None:
-            self.emit_layer_inputs(decoder.layer_inputs, ids, hidden, len(decoder.layers))
+            begin = hidden if decoder.altup is None else begin
+            rows = decoder.layer_inputs.shape[0]
+            if rows < decoder.vocab_size:  # what follows stands for no text
+                within = g.op("Less", ids, g.constant(rows, np.int64))
+                ids = g.op("Where", within, ids, g.constant(0, np.int64))
+            self.emit_layer_inputs(decoder.layer_inputs, ids, begin, len(decoder.layers))
         hidden = self.layers(decoder, hidden)
         hidden = g.op("Gather", hidden, "logit_rows", axis=0)
+        if decoder.altup is not None:
+            hidden = gathered(self, hidden, decoder.altup)
         hidden = self.norm(hidden, decoder.norm)
         if decoder.embeds:
             g.output(LAST_HIDDEN, hidden, FLOAT, ["R", decoder.hidden_size])
@@ -152,9 +162,9 @@ class NativeGraph(LayerGraph):
         y = products(self, x, self._heads[heads], [layers])
         return g.op("Reshape", y, g.ints(-1, heads * layers[0].out_features))
 
-    def mixture(self, x: str, hidden: str, layer: Moe) -> str:
+    def experts(self, x: str, chosen: str, shares: str, layer: Moe) -> str:
         """See `LayerGraph`."""
-        return lower_moe(self, x, hidden, layer)
+        return lower_experts(self, x, chosen, shares, layer)
 
 
 def write_ids(folder: Path, name: str, ids: npt.NDArray[np.int64]) -> str:

@@ -18,7 +18,8 @@ from edgespec.bundle.sublayers import rope_inputs
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.formats.tiles import Floats
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
-from edgespec.export.native.experts import sigmoid
+from edgespec.export.native.altup import cut_off, lower_altup
+from edgespec.export.native.experts import routed, sigmoid
 from edgespec.export.native.recurrent import lower_recurrent
 from edgespec.models import (
     Attention,
@@ -31,12 +32,12 @@ from edgespec.models import (
     Sublayer,
     TensorSource,
 )
+from edgespec.models.elements import Activation, ClampedSwiglu, LayerNorm
 from edgespec.models.layers import (
-    Activation,
-    ClampedSwiglu,
+    AltUpLayer,
     LatentAttention,
     LayerInputs,
-    LayerNorm,
+    OneStream,
     PlainMlp,
     Recurrent,
 )
@@ -107,16 +108,14 @@ class LayerGraph(ABC):
         """
 
     @abstractmethod
-    def mixture(self, x: str, hidden: str, layer: Moe) -> str:
-        """Emits a mixture of experts.
+    def experts(self, x: str, chosen: str, shares: str, layer: Moe) -> str:
+        """Emits the sum of the experts of each row, each times its share, as wide as x.
 
         Args:
-            x: [S, hidden], its normalized input.
-            hidden: [S, hidden], its input, of which the router may have a norm of its own.
+            x: [S, width], what they read.
+            chosen: [S, top_k] int64, the experts of each row.
+            shares: [S, top_k], their shares.
             layer: description of the mixture.
-
-        Returns:
-            [S, hidden], its output times its factor, before a norm of it.
         """
 
     def row_inputs(self) -> None:
@@ -197,16 +196,18 @@ class LayerGraph(ABC):
 
     def added(self, hidden: str, number: int, sublayer: Sublayer) -> str:
         """Emits a sublayer, and adds what it gives to the stream."""
+        if isinstance(sublayer, AltUpLayer):
+            return self.graph.op("Add", hidden, lower_altup(self, hidden, number, sublayer))
         if sublayer.post_norm is None and not isinstance(sublayer, Moe | MlpAndMoe):
             x = self.norm(hidden, sublayer.norm)
             return self.lowered(x, number, sublayer, hidden, sublayer.output_factor)
         return self.graph.op("Add", hidden, self._contribution(hidden, number, sublayer))
 
-    def _contribution(self, hidden: str, number: int, sublayer: Sublayer) -> str:
+    def _contribution(self, hidden: str, number: int, sublayer: OneStream) -> str:
         """Emits a sublayer; returns what it adds to the stream, [S, hidden]."""
         x = self.norm(hidden, sublayer.norm)
         if isinstance(sublayer, Moe):
-            return self.norm(self.mixture(x, hidden, sublayer), sublayer.post_norm)
+            return self.norm(self._mixture(x, hidden, sublayer), sublayer.post_norm)
         if isinstance(sublayer, MlpAndMoe):
             both = sublayer.mlp, sublayer.moe
             beside, update = (self._contribution(x, number, each) for each in both)
@@ -221,6 +222,18 @@ class LayerGraph(ABC):
             factor = self.graph.constant(sublayer.output_factor, np.float32)
             update = self.graph.op("Mul", update, factor)
         return update
+
+    def _mixture(self, x: str, hidden: str, layer: Moe) -> str:
+        """Emits a mixture of experts, [S, hidden]; for parameters see `routed`."""
+        chosen, shares = routed(self, x, hidden, layer)
+        x = x if layer.entry is None else self.linear(x, layer.entry)
+        found = self.experts(x, chosen, shares, layer)
+        return found if layer.back is None else self.linear(found, layer.back)
+
+    def squared(self, x: str) -> str:
+        """Emits the squares of what is positive, and 0 for the others."""
+        x = self.graph.op("Relu", x)
+        return self.graph.op("Mul", x, x)
 
     def lowered(
         self,
@@ -245,10 +258,14 @@ class LayerGraph(ABC):
             inner, last = self.attended(x, number, sublayer), sublayer.o
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
+            if sublayer.cutoff is not None:
+                width = sublayer.gate.out_features
+                gate, up = self.graph.multi_op("Split", both, outputs=2, axis=1, num_outputs=2)
+                gate = cut_off(self, gate, width, sublayer.cutoff)
+                both = self.graph.op("Concat", gate, up, axis=1)
             inner, last = self.gated(both, sublayer.activation), sublayer.down
         elif isinstance(sublayer, PlainMlp):
-            inner = self.graph.op("Relu", self.linear(x, sublayer.up))
-            inner, last = self.graph.op("Mul", inner, inner), sublayer.down
+            inner, last = self.squared(self.linear(x, sublayer.up)), sublayer.down
         elif isinstance(sublayer, Injection):
             gate = self.linear(x, sublayer.gate)
             both = self.graph.op("Concat", gate, self.layer_inputs[number], axis=-1)

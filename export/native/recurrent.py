@@ -13,7 +13,8 @@ from edgespec.models.layers import GatedDelta, StateSpace
 
 if TYPE_CHECKING:
     from edgespec.export.native.layers import LayerGraph
-    from edgespec.models.layers import Convolution, Recurrent
+    from edgespec.models.elements import Convolution
+    from edgespec.models.layers import Recurrent
 
 _LANES = 16
 _ROWS = ("recent_write", "parent", "sequence", "recent", "recent_starts")

@@ -10,7 +10,8 @@ from edgespec.models.families.llama import Llama
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgespec.models.layers import Attention, Decoder, Mlp, Norm
+    from edgespec.models.elements import Norm
+    from edgespec.models.layers import Attention, Decoder, Mlp
 
 
 class Gemma2(Llama):

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
+from edgespec.models.elements import Norm
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma4_experts import beside_experts
 from edgespec.models.families.layer_inputs import SIZE, with_layer_inputs
 from edgespec.models.families.mixture import unstacked
-from edgespec.models.layers import MlpAndMoe, Norm
+from edgespec.models.layers import MlpAndMoe
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.layers import Linear, MlpAndMoe, Moe, Norm
+from edgespec.models.elements import Linear, Norm
+from edgespec.models.layers import MlpAndMoe, Moe
 
 if TYPE_CHECKING:
     from edgespec.models.families.llama import Llama

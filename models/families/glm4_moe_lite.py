@@ -6,12 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.models.families.latent import Latent
+from edgespec.models.families.mixture import by_sigmoids
+from edgespec.models.layers import MlpAndMoe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edgespec.models.config import ModelConfig
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Moe
+    from edgespec.models.layers import Mlp
 
 
 class Glm4MoeLite(Latent):
@@ -52,11 +55,14 @@ class Glm4MoeLite(Latent):
         assert isinstance(types, list)
         return bool(types[index] != "sparse")
 
-    def routed(self, index: int, moe: Moe) -> Moe:
-        """Returns the mixture of a layer with the shares of its experts."""
-        return replace(
-            super().routed(index, moe),
-            sigmoid=True,
-            least_sum=1e-20,
-            choice_bias=f"{self.layers}.{index}.mlp.gate.e_score_correction_bias",
-        )
+    def feed_forward(self, index: int) -> Mlp | MlpAndMoe:
+        """Returns the MLP of a layer, or its mixture of experts."""
+        found = super().feed_forward(index)
+        return by_sigmoids(found) if isinstance(found, MlpAndMoe) else found
+
+    @classmethod
+    def of_head(cls, config: ModelConfig) -> ModelConfig:
+        """Returns the config of a draft head's only layer, which has experts."""
+        config, fields = super().of_head(config), config.fields
+        values = {**fields.values, "mlp_layer_types": ["sparse"]}
+        return replace(config, fields=replace(fields, values=values))

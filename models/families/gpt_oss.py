@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from edgespec.models.elements import ClampedSwiglu, Linear
 from edgespec.models.expert_tensors import ExpertTensors, Part, Stack
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.mixture import experts_of
-from edgespec.models.layers import ClampedSwiglu, Linear, Mlp, Moe
+from edgespec.models.layers import Mlp, Moe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from edgespec.models.elements import Linear
 from edgespec.models.families.granite import Granite
 from edgespec.models.families.mixture import mixture, unstacked
-from edgespec.models.layers import Linear
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
+from edgespec.models.elements import Linear
 from edgespec.models.families.llama import Llama
-from edgespec.models.families.mixture import beside_shared, mixture, unstacked
+from edgespec.models.families.mixture import beside_one_of_all, unstacked_by_layer
 from edgespec.models.families.partly_rotated import ordered
-from edgespec.models.layers import LatentAttention, Linear, Mlp, MlpAndMoe, Moe
+from edgespec.models.layers import LatentAttention
 from edgespec.models.parts import Part, Parts
 from edgespec.models.rope import rope_from_config, rotation_order, scores_factor
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import Fields
+    from edgespec.models.layers import Mlp, MlpAndMoe
     from edgespec.models.rope import Rope
     from edgespec.models.tensors import TensorSource
 
@@ -88,24 +90,11 @@ class Latent(Llama):
 
     def feed_forward(self, index: int) -> Mlp | MlpAndMoe:
         """Returns the MLP of a layer, or its mixture of experts."""
-        fields, dense = self.config.fields, self.mlp(index)
-        if self.is_dense(index):
-            return dense
-        if fields.integer("n_group") != fields.integer("topk_group"):
-            raise fields.unsupported("n_group", "use a model whose experts are one group")
-        width = fields.integer("moe_intermediate_size")
-        shared = width * fields.integer("n_shared_experts")
-        moe = self.routed(index, mixture(self.config, dense, width))
-        return beside_shared(moe, dense, f"{self.layers}.{index}.mlp.shared_experts", shared)
+        return self.mlp(index) if self.is_dense(index) else beside_one_of_all(self, index)
 
     def is_dense(self, index: int) -> bool:
         """Returns whether a layer has an MLP in place of experts."""
         raise NotImplementedError
-
-    def routed(self, index: int, moe: Moe) -> Moe:
-        """Returns the mixture of a layer with the shares of its experts."""
-        del index
-        return replace(moe, output_factor=self.config.fields.number("routed_scaling_factor"))
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights.
@@ -116,13 +105,7 @@ class Latent(Llama):
         parts = dict[str, Part]()
         for index in range(self.config.num_layers):
             parts |= self._parts(f"{self.layers}.{index}.self_attn", self.attention(index), tensors)
-        mixtures = (
-            (f"{self.layers}.{n}.mlp.experts", each.moe)
-            for n in range(self.config.num_layers)
-            if isinstance(each := self.feed_forward(n), MlpAndMoe)
-        )
-        stacks = ((f"{name}.gate_up_proj", f"{name}.down_proj", moe) for name, moe in mixtures)
-        return Parts(unstacked(tensors, stacks), parts)
+        return Parts(unstacked_by_layer(tensors, self), parts)
 
     def _parts(self, name: str, layer: LatentAttention, tensors: TensorSource) -> dict[str, Part]:
         parts, turned = dict[str, Part](), layer.rotated

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.layers import Injection, LayerInputs, Linear, Norm
+from edgespec.models.elements import Linear, Norm
+from edgespec.models.layers import Injection, LayerInputs
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
-    from edgespec.models.layers import Activation, Decoder, Sublayer
+    from edgespec.models.elements import Activation
+    from edgespec.models.layers import Decoder, Sublayer
 
 SIZE = "hidden_size_per_layer_input"
 """The field with the size of a layer's input of a row; 0 or null: layers have none."""
@@ -30,8 +32,6 @@ def with_layer_inputs(decoder: Decoder, config: ModelConfig, activation: Activat
     """
     hidden, size = config.hidden_size, config.fields.integer(SIZE)
     rows, width = config.fields.integer(_ROWS), config.num_layers * size
-    if rows < config.vocab_size:
-        raise config.fields.invalid(_ROWS, f"must be at least vocab_size={config.vocab_size}")
     # Table and projection are multiplied by sqrt(1 / 2), and the projection before its norm by
     # sqrt(1 / hidden), which is the same as a larger epsilon.
     norm = Norm(

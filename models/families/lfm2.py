@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from edgespec.models.elements import Convolution
 from edgespec.models.families.llama import Llama
-from edgespec.models.layers import Convolution, Mlp, ShortConvolution
+from edgespec.models.layers import Mlp, ShortConvolution
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

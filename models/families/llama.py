@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE
 from edgespec.models.config import activation_of
-from edgespec.models.layers import Attention, Decoder, Linear, Mlp, MlpAndMoe, Moe, Norm
+from edgespec.models.elements import Linear, Norm
+from edgespec.models.layers import Attention, Decoder, Mlp, MlpAndMoe, Moe
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
@@ -54,6 +56,11 @@ class Llama:
     def usual(cls, fields: Fields) -> Fields:
         """Returns a config, defaults included, under the names that `ModelConfig` reads."""
         return fields
+
+    @classmethod
+    def of_head(cls, config: ModelConfig) -> ModelConfig:
+        """Returns the config of the only layer of a draft head that a checkpoint holds."""
+        return replace(config, num_layers=1, recurrent=frozenset(), windows=(None,))
 
     def decoder(self) -> Decoder:
         """Returns the model's description.

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from edgespec.models.elements import Linear
 from edgespec.models.expert_tensors import ExpertTensors, Part, Stack
-from edgespec.models.layers import Linear, Mlp, MlpAndMoe, Moe
+from edgespec.models.layers import Mlp, MlpAndMoe, Moe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgespec.models.config import ModelConfig
-    from edgespec.models.expert_tensors import ByteSource
+    from edgespec.models.expert_tensors import ByteSource, Layout
+    from edgespec.models.families.llama import Llama
     from edgespec.models.fields import Fields
     from edgespec.models.tensors import TensorSource
 
@@ -79,6 +81,33 @@ def beside_shared(
     return MlpAndMoe(shared, replace(moe, norm=None), norm=dense.norm, share=share)
 
 
+def beside_one_of_all(family: Llama, index: int) -> MlpAndMoe:
+    """Returns the mixture of experts of a layer, beside one that all rows read, as DeepSeek's.
+
+    Args:
+        family: The family, for its config and what the layer would have if it were dense.
+        index: Number of the layer.
+
+    Raises:
+        UnsupportedModelError: Experts are chosen by groups.
+        CheckpointError: A field is missing or has an invalid value.
+    """
+    fields, dense = family.config.fields, family.mlp(index)
+    if fields.integer("n_group") != fields.integer("topk_group"):
+        raise fields.unsupported("n_group", "use a model whose experts are one group")
+    width = fields.integer("moe_intermediate_size")
+    shared = width * fields.integer("n_shared_experts")
+    factor = fields.number("routed_scaling_factor")
+    moe = replace(mixture(family.config, dense, width), output_factor=factor)
+    return beside_shared(moe, dense, f"{family.layers}.{index}.mlp.shared_experts", shared)
+
+
+def by_sigmoids(both: MlpAndMoe) -> MlpAndMoe:
+    """Returns a mixture whose experts are chosen by sigmoids and a bias of each (DeepSeek-V3)."""
+    bias = both.moe.router.weight.removesuffix("weight") + "e_score_correction_bias"
+    return replace(both, moe=replace(both.moe, sigmoid=True, least_sum=1e-20, choice_bias=bias))
+
+
 def _expert(dense: Mlp, name: str, width: int) -> Mlp:
     """Returns an MLP whose tensors are called as those of a dense one, but for what is before."""
     hidden = dense.gate.in_features
@@ -97,13 +126,26 @@ def _expert(dense: Mlp, name: str, width: int) -> Mlp:
     )
 
 
+def unstacked_by_layer(tensors: TensorSource, family: Llama) -> TensorSource:
+    """Returns the weights of a family some of whose layers are mixtures, see `unstacked`."""
+    found = ((n, family.feed_forward(n)) for n in range(family.config.num_layers))
+    mixtures = (
+        (f"{family.layers}.{n}.mlp.experts", each.moe if isinstance(each, MlpAndMoe) else each)
+        for n, each in found
+        if isinstance(each, MlpAndMoe | Moe)
+    )
+    stacks = ((f"{name}.gate_up_proj", f"{name}.down_proj", moe) for name, moe in mixtures)
+    return unstacked(tensors, stacks)
+
+
 def unstacked(tensors: TensorSource, stacks: Iterable[tuple[str, str, Moe]]) -> TensorSource:
     """Returns the weights with each expert's matrices as tensors of their own.
 
     Args:
         tensors: The stored tensors.
         stacks: Of each mixture, the names of the tensors with gate above up and with down of all
-            its experts, [experts, out, in]; where files have no such tensors, nothing is to do.
+            its experts, [experts, out, in] or, as their shapes tell, [experts, in, out]; where
+            files have no such tensors, nothing is to do.
     """
     parts = dict[str, Part]()
     for both, down, moe in stacks:
@@ -111,9 +153,12 @@ def unstacked(tensors: TensorSource, stacks: Iterable[tuple[str, str, Moe]]) -> 
             continue
         count, last = len(moe.experts), moe.experts[0].down
         hidden, width = last.out_features, last.in_features
-        upper = Stack(both, "rows", (count, 2 * width, hidden))
-        lower = Stack(down, "rows", (count, hidden, width))
+        turned = width != hidden and tensors.shape(down) == (count, width, hidden)
+        layout: Layout = "columns" if turned else "rows"
+        upper = Stack(both, layout, (count, 2 * width, hidden))
+        lower = Stack(down, layout, (count, hidden, width))
         for number, expert in enumerate(moe.experts):
+            assert isinstance(expert, Mlp), "no file has a stack of experts without gates"
             parts[expert.gate.weight] = Part(upper, number, 0, 1, width)
             parts[expert.up.weight] = Part(upper, number, width, 1, width)
             parts[expert.down.weight] = Part(lower, number, 0, 1, hidden)

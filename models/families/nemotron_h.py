@@ -1,20 +1,23 @@
-"""Nemotron-H and Nemotron Nano 2, without experts."""
+"""Nemotron-H, Nemotron Nano 2, and Nemotron 3 with mixtures of experts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from edgespec.models.elements import Linear
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.mamba import Mamba
-from edgespec.models.layers import PlainMlp
+from edgespec.models.families.mixture import experts_of
+from edgespec.models.layers import MlpAndMoe, Moe, PlainMlp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.config import ModelConfig
+    from edgespec.models.elements import Norm
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Decoder, Norm, StateSpace
+    from edgespec.models.layers import Attention, Decoder, StateSpace
 
 _TYPES = "layers_block_type"
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
@@ -22,7 +25,9 @@ _NAMES = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 class NemotronH(Llama):
-    """Layers of one part each: a state space, attention without RoPE, or an MLP without a gate.
+    """Layers of one part each: a state space, attention without RoPE, or MLPs without gates.
+
+    Such an MLP may be alone, or one that all rows read stands beside a mixture of others.
 
     transformers limits steps of a prompt, and not those behind it, from below to `time_step_min`;
     here they have no limits, as in NVIDIA's own code.
@@ -43,6 +48,14 @@ class NemotronH(Llama):
         "n_groups": 8,
         "conv_kernel": 4,
         "use_conv_bias": True,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0,
         "layer_norm_epsilon": 1e-5,
         "eos_token_id": 2,
     }
@@ -54,7 +67,7 @@ class NemotronH(Llama):
     def usual(cls, fields: Fields) -> Fields:
         """Returns a config with the types of all layers, which older ones have as signs.
 
-        In `layer_types` MLPs are attentions, which have no state either.
+        In `layer_types` MLPs and mixtures are attentions, which have no state either.
         """
         values = dict(fields.values)
         pattern = fields.get("hybrid_override_pattern")
@@ -66,7 +79,8 @@ class NemotronH(Llama):
         types = [_NAMES.get(each, each) for each in types]
         values[_TYPES] = types
         values["num_hidden_layers"] = len(types)
-        values["layer_types"] = ["attention" if each == "mlp" else each for each in types]
+        still = ("mlp", "moe")
+        values["layer_types"] = ["attention" if each in still else each for each in types]
         values["rms_norm_eps"] = fields.number("layer_norm_epsilon")
         values["head_dim"] = fields.integer("head_dim", fields.integer("attention_head_dim", 128))
         return replace(fields, values=values)
@@ -103,9 +117,9 @@ class NemotronH(Llama):
 
     def has_bias(self, name: str) -> bool:
         """Returns whether a projection has a bias; those of attention never have."""
-        return self.config.mlp_bias and name.endswith((".up_proj", ".down_proj"))
+        return self.config.mlp_bias and name.endswith((".up_proj", ".down_proj", "_latent_proj"))
 
-    def _part(self, index: int) -> StateSpace | Attention | PlainMlp:
+    def _part(self, index: int) -> StateSpace | Attention | PlainMlp | MlpAndMoe:
         """Returns the part that a layer consists of."""
         config, fields, name = self.config, self.config.fields, f"{self.layers}.{index}.mixer"
         types = fields.get(_TYPES)
@@ -113,12 +127,9 @@ class NemotronH(Llama):
         if kind == "attention":
             return self.attention(index)
         if kind == "mlp":
-            hidden, inner = config.hidden_size, config.intermediate_size
-            return PlainMlp(
-                norm=self._norm(index),
-                up=self.linear(f"{name}.up_proj", hidden, inner),
-                down=self.linear(f"{name}.down_proj", inner, hidden),
-            )
+            return replace(self._mlp(name, config.intermediate_size), norm=self._norm(index))
+        if kind == "moe":
+            return self._mixture(name, self._norm(index))
         mamba = Mamba(
             heads=fields.integer("mamba_num_heads"),
             head_size=fields.integer("mamba_head_dim"),
@@ -129,6 +140,41 @@ class NemotronH(Llama):
             bias=fields.flag("use_bias"),
         )
         return mamba.layer(self, name, self._norm(index))
+
+    def _mlp(self, name: str, width: int) -> PlainMlp:
+        hidden = self.config.hidden_size
+        return PlainMlp(
+            norm=None,
+            up=self.linear(f"{name}.up_proj", hidden, width),
+            down=self.linear(f"{name}.down_proj", width, hidden),
+        )
+
+    def _mixture(self, name: str, norm: Norm) -> MlpAndMoe:
+        """Returns the experts of a layer, which may read a narrower row, and the one of all."""
+        fields, hidden = self.config.fields, self.config.hidden_size
+        if fields.integer("n_group") != fields.integer("topk_group"):
+            raise fields.unsupported("n_group", "use a model whose experts are one group")
+        count, chosen = experts_of(self.config, ("n_routed_experts",))
+        width = fields.integer("moe_intermediate_size", most=2**20)
+        narrow = fields.get("moe_latent_size") is not None
+        read = fields.integer("moe_latent_size", most=2**20) if narrow else hidden
+        ups = (Linear(f"{name}.experts.{n}.up_proj.weight", read, width) for n in range(count))
+        downs = (Linear(f"{name}.experts.{n}.down_proj.weight", width, read) for n in range(count))
+        moe = Moe(
+            norm=None,
+            router=Linear(f"{name}.gate.weight", hidden, count),
+            experts=tuple(PlainMlp(None, *both) for both in zip(ups, downs, strict=True)),
+            top_k=chosen,
+            normalized=fields.flag("norm_topk_prob"),
+            sigmoid=True,
+            least_sum=1e-20,
+            choice_bias=f"{name}.gate.e_score_correction_bias",
+            output_factor=fields.number("routed_scaling_factor"),
+            entry=self.linear(f"{name}.fc1_latent_proj", hidden, read) if narrow else None,
+            back=self.linear(f"{name}.fc2_latent_proj", read, hidden) if narrow else None,
+        )
+        shared = fields.integer("moe_shared_expert_intermediate_size", most=2**20)
+        return MlpAndMoe(self._mlp(f"{name}.shared_experts", shared), moe, norm=norm)
 
     def _norm(self, index: int) -> Norm:
         return self.norm(f"{self.layers}.{index}.norm", self.config.hidden_size)

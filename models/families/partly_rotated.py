@@ -14,7 +14,7 @@ from edgespec.models.rope import partial_rope_from_config, rotated_dimensions, r
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edgespec.models.layers import Linear, Norm
+    from edgespec.models.elements import Linear, Norm
     from edgespec.models.rope import Rope
     from edgespec.models.tensors import TensorSource
 

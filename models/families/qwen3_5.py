@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from edgespec.models.elements import Convolution
 from edgespec.models.families.partly_rotated import PartlyRotated
-from edgespec.models.layers import Convolution, GatedDelta
+from edgespec.models.layers import GatedDelta
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edgespec.models.elements import Norm
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Norm, Sublayer
+    from edgespec.models.layers import Attention, Sublayer
 
 
 class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name

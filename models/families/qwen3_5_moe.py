@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from edgespec.models.families.mixture import beside_shared, mixture, unstacked
+from edgespec.models.elements import Linear
+from edgespec.models.families.mixture import beside_shared, mixture, unstacked_by_layer
 from edgespec.models.families.qwen3_5 import Qwen3_5
-from edgespec.models.layers import Linear
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,13 +48,4 @@ class Qwen3_5Moe(Qwen3_5):  # noqa: N801 - the model's name
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights; published files have all experts of a layer in two tensors."""
-        names = [f"{self.layers}.{n}.mlp.experts" for n in range(self.config.num_layers)]
-        return super().arranged(
-            unstacked(
-                tensors,
-                (
-                    (f"{name}.gate_up_proj", f"{name}.down_proj", self.feed_forward(n).moe)
-                    for n, name in enumerate(names)
-                ),
-            )
-        )
+        return super().arranged(unstacked_by_layer(tensors, self))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from edgespec.models.elements import LayerNorm
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.partly_rotated import PartlyRotated
-from edgespec.models.layers import LayerNorm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgespec.models.layers import Decoder, Norm
+    from edgespec.models.elements import Norm
+    from edgespec.models.layers import Decoder
 
 
 class StableLm(PartlyRotated):

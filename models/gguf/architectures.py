@@ -19,6 +19,16 @@ _NORMS_BEHIND = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _NORMS_AROUND = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
+_LAYER_INPUT = {
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+}
+_LAYER_INPUTS = {
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+}
 _DELTA = {
     "post_attention_norm": "post_attention_layernorm",
     "attn_qkv": "linear_attn.in_proj_qkv",
@@ -69,6 +79,11 @@ _LFM2 = Naming(
     constants={"block_auto_adjust_ff_dim": False},
 )
 
+_SHARED_EXPERT = {
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
 _LATENT = {
     "attn_q_a": "self_attn.q_a_proj",
     "attn_q_a_norm": "self_attn.q_a_layernorm",
@@ -78,10 +93,48 @@ _LATENT = {
     "attn_kv_b": "self_attn.kv_b_proj",
     "attn_k_b": f"self_attn.k_b_proj.{NUMBER}",
     "attn_v_b": f"self_attn.v_b_proj.{NUMBER}",
-    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
-    "ffn_up_shexp": "mlp.shared_experts.up_proj",
-    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    **_SHARED_EXPERT,
 }
+
+_NEMOTRON = Naming(
+    "nemotron_h",
+    {
+        **{place: f"mixer.{name}" for place, name in _MAMBA.items()},
+        "attn_norm": "norm",
+        **{f"attn_{name}": f"mixer.{name}_proj" for name in "qkv"},
+        "attn_output": "mixer.o_proj",
+        "ffn_up": "mixer.up_proj",
+        "ffn_down": "mixer.down_proj",
+        "ffn_gate_inp": "mixer.gate",
+        "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+        "ffn_up_exps": f"mixer{EXPERT}up_proj",
+        "ffn_down_exps": f"mixer{EXPERT}down_proj",
+        "ffn_up_shexp": "mixer.shared_experts.up_proj",
+        "ffn_down_shexp": "mixer.shared_experts.down_proj",
+        "ffn_latent_down": "mixer.fc1_latent_proj",
+        "ffn_latent_up": "mixer.fc2_latent_proj",
+    },
+    layers="backbone.layers",
+    model={"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"},
+    integers={
+        "mamba_num_heads": "ssm.time_step_rank",
+        "n_groups": "ssm.group_count",
+        "ssm_state_size": "ssm.state_size",
+        "conv_kernel": "ssm.conv_kernel",
+    },
+    numbers={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"},
+    present={
+        "mlp_bias": "ffn_up.bias",
+        "use_bias": "ssm_in.bias",
+        "use_conv_bias": "ssm_conv1d.bias",
+    },
+)
+
+_QWEN3_MOE = Naming(
+    "qwen3_moe",
+    integers={**_MIXTURE, "moe_intermediate_size": "expert_feed_forward_length"},
+    constants={"norm_topk_prob": True},
+)
 
 ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming("llama", interleaved=True),
@@ -114,38 +167,14 @@ ARCHITECTURES: Mapping[str, Naming] = {
         numbers=_GRANITE,
         integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
     ),
-    "nemotron_h": Naming(
-        "nemotron_h",
-        {
-            **{place: f"mixer.{name}" for place, name in _MAMBA.items()},
-            "attn_norm": "norm",
-            **{f"attn_{name}": f"mixer.{name}_proj" for name in "qkv"},
-            "attn_output": "mixer.o_proj",
-            "ffn_up": "mixer.up_proj",
-            "ffn_down": "mixer.down_proj",
-        },
-        layers="backbone.layers",
-        model={"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"},
-        integers={
-            "mamba_num_heads": "ssm.time_step_rank",
-            "n_groups": "ssm.group_count",
-            "ssm_state_size": "ssm.state_size",
-            "conv_kernel": "ssm.conv_kernel",
-        },
-        numbers={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"},
-        present={
-            "mlp_bias": "ffn_up.bias",
-            "use_bias": "ssm_in.bias",
-            "use_conv_bias": "ssm_conv1d.bias",
-        },
+    "nemotron_h": _NEMOTRON,
+    "nemotron_h_moe": replace(
+        _NEMOTRON, present={**_NEMOTRON.present, "mlp_bias": "ffn_up_shexp.bias"}
     ),
     "qwen2": Naming("qwen2"),
     "qwen3": Naming("qwen3"),
-    "qwen3moe": Naming(
-        "qwen3_moe",
-        integers={**_MIXTURE, "moe_intermediate_size": "expert_feed_forward_length"},
-        constants={"norm_topk_prob": True},
-    ),
+    "qwen3moe": _QWEN3_MOE,
+    "qwen3vlmoe": replace(_QWEN3_MOE, model_type="qwen3_vl_moe_text"),
     "qwen3vl": Naming("qwen3_vl_text"),
     "qwen35": Naming("qwen3_5_text", layer=_DELTA, norm_offset=1.0),
     "qwen35moe": Naming(
@@ -190,6 +219,25 @@ ARCHITECTURES: Mapping[str, Naming] = {
             "ffn_up": "mlp.gate_up_proj",
         },
         only={"rope.dimension_sections": (None,)},  # of models that also read pictures
+    ),
+    "glm4moe": Naming(
+        "glm4_moe",
+        layer={
+            "post_attention_norm": "post_attention_layernorm",
+            **_SHARED_EXPERT,
+            "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+        },
+        integers={
+            "num_experts_per_tok": "expert_used_count",
+            "n_routed_experts": "expert_count",
+            "n_shared_experts": "expert_shared_count",
+            "moe_intermediate_size": "expert_feed_forward_length",
+        },
+        present={"use_qk_norm": "attn_q_norm.weight"},
+        only={
+            "expert_gating_func": (2, None),  # sigmoids
+            "rope.dimension_sections": (None,),  # of models that also read pictures
+        },
     ),
     # GLM-4 MoE lite, and others that DeepSeek's computation fits.
     "deepseek2": Naming(
@@ -257,6 +305,27 @@ ARCHITECTURES: Mapping[str, Naming] = {
         widest=62,
         constants={"sliding_window_pattern": 6, "rope_local_base_freq": 10_000.0},
     ),
+    "gemma3n": Naming(
+        "gemma3n_text",
+        {
+            **_NORMS_AROUND,
+            **_LAYER_INPUT,
+            "altup_correct_coef": "altup.correction_coefs",
+            "altup_correct_scale.weight": "altup.correct_output_scale",
+            "altup_predict_coef": "altup.prediction_coefs",
+            "altup_router": "altup.modality_router",
+            "altup_router_norm": "altup.router_norm",
+            "laurel_l": "laurel.linear_left",
+            "laurel_r": "laurel.linear_right",
+            "laurel_post_norm": "laurel.post_laurel_norm",
+        },
+        model={
+            **_LAYER_INPUTS,
+            "altup_proj": f"model.altup_projections.{NUMBER}",
+            "altup_unembd_proj": f"model.altup_unembed_projections.{NUMBER}",
+        },
+        window=True,
+    ),
     "gemma4": Naming(
         "gemma4_text",
         {
@@ -270,15 +339,9 @@ ARCHITECTURES: Mapping[str, Naming] = {
             "ffn_down_exps": f"{EXPERT[1:]}down_proj",
             "ffn_down_exps.scale": "router.per_expert_scale",
             "layer_output_scale.weight": "layer_scalar",
-            "inp_gate": "per_layer_input_gate",
-            "proj": "per_layer_projection",
-            "post_norm": "post_per_layer_input_norm",
+            **_LAYER_INPUT,
         },
-        model={
-            "per_layer_token_embd": "model.embed_tokens_per_layer",
-            "per_layer_model_proj": "model.per_layer_model_projection",
-            "per_layer_proj_norm": "model.per_layer_projection_norm",
-        },
+        model=_LAYER_INPUTS,
         window=True,
     ),
 }

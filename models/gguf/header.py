@@ -33,6 +33,11 @@ _LONGEST_NAME, _LONGEST_TEXT, _LONGEST_METADATA = 2**10, 2**24, 2**28  # bytes
 _MOST_DIMENSIONS = 4
 _LENGTH = struct.Struct("<Q")  # of a text
 
+# About the bytes of memory that things of a header take, the more so as they are processed. They
+# may take half the file's size: a model's vocabulary is far smaller than its weights.
+_FIELD, _TENSOR, _NUMBER, _WORD = 256, 1024, 32, 128
+_LEAST_ROOM = 2**21
+
 # Kinds of values, by their number in the file.
 _NUMBERS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
@@ -98,6 +103,7 @@ def _parse(path: Path, data: mmap.mmap) -> Header:
         )
     tensors = reader.count(_MOST_TENSORS, "tensors")
     fields = reader.count(_MOST_FIELDS, "fields")
+    reader.take(tensors * _TENSOR + fields * _FIELD)
     metadata: dict[str, object] = {}
     for _ in range(fields):
         name = reader.text(_LONGEST_NAME)
@@ -151,7 +157,14 @@ class _Reader:
 
     def __init__(self, data: mmap.mmap, position: int) -> None:
         self._data = data
+        self._room = max(_LEAST_ROOM, len(data) // 2)
         self.position = position
+
+    def take(self, size: int) -> None:
+        """Counts memory that what follows takes."""
+        self._room -= size
+        if self._room < 0:
+            raise ValueError(f"more metadata than a file of {len(self._data)} bytes can need")
 
     def number(self, form: str) -> int | float:
         """One number of a form of `struct`."""
@@ -195,6 +208,7 @@ class _Reader:
         form = _NUMBERS.get(kind)
         if form is None:  # lists of lists, too, which no model has
             raise ValueError(f"a list of values of kind {kind}")
+        self.take(count * _NUMBER)
         values = np.frombuffer(self._data, np.dtype(f"<{form}"), count, self.position).tolist()
         self.position += count * struct.calcsize(f"<{form}")
         return [_meant(value, form) for value in values] if form == "f" else values
@@ -203,6 +217,7 @@ class _Reader:
         data, position, end = self._data, self.position, len(self._data)
         if 8 * count > end - position:
             raise ValueError(f"{count} texts")
+        self.take(count * _WORD)
         for _ in range(count):  # of a vocabulary there are many
             (length,) = _LENGTH.unpack_from(data, position)
             start, position = position + 8, position + 8 + length

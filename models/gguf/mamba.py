@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgespec.models.gguf.config import ConfigReader
+from edgespec.models.gguf.routed import RoutedReader
 
 
 class GraniteHybridReader(ConfigReader):
@@ -29,8 +30,8 @@ class GraniteHybridReader(ConfigReader):
         }
 
 
-class NemotronReader(ConfigReader):
-    """Nemotron-H: layers have key heads, or an MLP's width, or are state spaces."""
+class NemotronReader(RoutedReader):
+    """Nemotron-H: layers have key heads, or an MLP's or experts' width, or are state spaces."""
 
     def special(self) -> dict[str, object]:
         """See `ConfigReader`."""
@@ -39,9 +40,23 @@ class NemotronReader(ConfigReader):
             rule = f"must be a multiple of ssm.time_step_rank={heads}"
             raise self.metadata.invalid(f"{self.kind}.ssm.inner_size", rule)
         parts = zip(self.key_heads(), self.by_layer("feed_forward_length"), strict=True)
-        types = ["attention" if keys else "mlp" if width else "mamba" for keys, width in parts]
+        wide = "moe" if self.get("expert_count") else "mlp"
+        types = ["attention" if keys else wide if width else "mamba" for keys, width in parts]
         return {
             "layers_block_type": types,
             "mamba_head_dim": inner // heads,
             "partial_rotary_factor": 1.0,  # of nothing
+            **(super().special() | self._experts() if wide == "moe" else {}),
+        }
+
+    def _experts(self) -> dict[str, object]:
+        width = self.integer("expert_feed_forward_length")
+        return {
+            "n_routed_experts": self.integer("expert_count"),
+            "num_experts_per_tok": self.integer("expert_used_count"),
+            "moe_intermediate_size": width,
+            "moe_shared_expert_intermediate_size": self.integer(
+                "expert_shared_feed_forward_length", width * self.integer("expert_shared_count", 1)
+            ),
+            "moe_latent_size": self.get("moe_latent_size") or None,
         }

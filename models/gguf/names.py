@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from edgespec.models import nextn
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -43,12 +45,10 @@ _LAYER = {
     "ffn_down_exps": f"mlp{EXPERT}down_proj",
     "ffn_gate_up_exps": f"mlp{EXPERT}{BOTH}",
 }
-_HEAD = {
-    "nextn.eh_proj": "fc",
-    "nextn.enorm": "pre_fc_norm_embedding",
-    "nextn.hnorm": "pre_fc_norm_hidden",
-    "nextn.shared_head_norm": "norm",
-}
+_HEAD = {f"nextn.{name.replace('.', '_')}": own for name, own in nextn.HEAD.items()}
+COPIES = tuple(f".nextn.{name.replace('.', '_')}.weight" for name in nextn.COPIES)
+"""Endings of the names of tensors that a draft head holds of the model itself once more."""
+
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
 

@@ -14,11 +14,12 @@ from edgespec.errors import CheckpointError
 from edgespec.models.fields import Fields
 from edgespec.models.gguf.architectures import ARCHITECTURES
 from edgespec.models.gguf.config import ConfigReader
+from edgespec.models.gguf.gemma3n import Gemma3nReader
 from edgespec.models.gguf.gemma4 import Gemma4Reader
 from edgespec.models.gguf.header import Header, read_header
 from edgespec.models.gguf.hybrids import Lfm2Reader, Qwen35Reader
-from edgespec.models.gguf.latent import LatentReader
 from edgespec.models.gguf.mamba import GraniteHybridReader, NemotronReader
+from edgespec.models.gguf.routed import LatentReader, RoutedReader
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.gguf.tokenizer import tokenizer_files
 from edgespec.models.gguf.vocabulary import Vocabulary
@@ -35,12 +36,15 @@ if TYPE_CHECKING:
 
 _READERS = {
     "deepseek2": LatentReader,
+    "gemma3n": Gemma3nReader,
     "gemma4": Gemma4Reader,
+    "glm4moe": RoutedReader,
     "granitehybrid": GraniteHybridReader,
     "lfm2": Lfm2Reader,
     "lfm2moe": Lfm2Reader,
     "mistral4": LatentReader,
     "nemotron_h": NemotronReader,
+    "nemotron_h_moe": NemotronReader,
     "qwen35": Qwen35Reader,
     "qwen35moe": Qwen35Reader,
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.models.entries import Entries, read_bytes
-from edgespec.models.gguf.names import BOTH, FACTORS, NUMBER
+from edgespec.models.gguf.names import BOTH, COPIES, FACTORS, NUMBER
 from edgespec.models.parts import Part
 from edgespec.models.rope import rotation_order
 from edgespec.models.tensors import check_rows
@@ -139,7 +139,7 @@ def _translated(
 ) -> Iterator[tuple[str, Entry]]:
     """Yields names and places of tensors as transformers has them."""
     for stored, entry in entries.items():
-        if stored in FACTORS:  # part of the config
+        if stored in FACTORS or stored.endswith(COPIES):  # part of the config, or of the model
             continue
         name, shape = naming.translated(stored, layers), entry.shape
         # Experts, or heads, lie one behind the other, each as a matrix or bias of its own would.

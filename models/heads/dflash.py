@@ -13,6 +13,7 @@ import numpy as np
 
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.config import ModelConfig
+from edgespec.models.elements import Linear
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
 from edgespec.models.gguf.tensors import GgufTensors
@@ -27,7 +28,6 @@ from edgespec.models.heads.head import (
     Markov,
     TargetSizes,
 )
-from edgespec.models.layers import Linear
 from edgespec.models.rope import rope_from_config
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes

@@ -12,6 +12,7 @@ import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig, activation_of
+from edgespec.models.elements import Linear, Norm
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
@@ -24,7 +25,7 @@ from edgespec.models.heads.head import (
     Masks,
     TargetSizes,
 )
-from edgespec.models.layers import Attention, Linear, Mlp, Norm
+from edgespec.models.layers import Attention, Mlp
 from edgespec.models.rope import Rope, rope_from_config
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes

@@ -14,12 +14,13 @@ import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig
+from edgespec.models.elements import Linear
 from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
 from edgespec.models.fields import Fields
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.heads.gguf_heads import is_gguf_assistant, open_gguf_assistant
 from edgespec.models.heads.head import Assistant, Clusters, HeadCheckpoint, TargetSizes
-from edgespec.models.layers import Attention, Linear
+from edgespec.models.layers import Attention
 from edgespec.models.parts import Part, Parts
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes

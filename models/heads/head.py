@@ -15,17 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
-from edgespec.models.layers import (
-    Attention,
-    Compound,
-    Decoder,
-    Linear,
-    Mlp,
-    MlpAndMoe,
-    Moe,
-    Norm,
-    Shapes,
-)
+from edgespec.models.elements import Compound, Linear, Norm, Shapes
+from edgespec.models.layers import Attention, Decoder, Mlp, MlpAndMoe, Moe
 
 if TYPE_CHECKING:
     from pathlib import Path

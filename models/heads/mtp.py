@@ -1,28 +1,30 @@
 """Reads the draft head that a checkpoint holds beside the model, in tensors named `mtp.*`.
 
+Where it is a layer behind the model's last, it was given such names (`models/nextn.py`).
+
 Multi-token prediction (DeepSeek-AI, DeepSeek-V3, 2024): the row that the target's last norm gives
 for a position and the embedding of the token after it, each normalized, become one row by a
 product, which goes through a layer like the target's own with attention. Embedding and output
 projection are the target's. Deeper in a draft, the head's normalized output takes the place of the
-target's row. As vLLM and SGLang compute it.
+target's row. As vLLM and SGLang compute it for Qwen3.5, and transformers for all.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models import nextn
 from edgespec.models.checkpoint import ARCHITECTURES, load_checkpoint
+from edgespec.models.elements import Linear
 from edgespec.models.fields import Fields
 from edgespec.models.heads.dflash import is_block_head, load_block_head
 from edgespec.models.heads.eagle3 import load_eagle3
 from edgespec.models.heads.gemma4_assistant import is_assistant, load_assistant
 from edgespec.models.heads.gguf_heads import is_gguf_eagle3
 from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
-from edgespec.models.layers import Linear
 from edgespec.models.named import SUFFIX
 from edgespec.models.tensors import check_shapes
 
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 MTP = "mtp"
 """Name of this form of a head."""
 
-_MODEL_TYPES = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
+_MODEL_TYPES = (
+    "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", *nextn.MODEL_TYPES,
+)  # fmt: skip
 _PREFIX = f"{MTP}."
 
 
@@ -77,8 +81,8 @@ def load_mtp(path: Path, target: TargetSizes) -> HeadCheckpoint:
         )
     _check_config(checkpoint.config.fields)
     _check_target(checkpoint, target)
-    config = replace(checkpoint.config, num_layers=1, recurrent=frozenset(), windows=(None,))
-    model = ARCHITECTURES[config.model_type](config, f"{_PREFIX}layers")
+    family = ARCHITECTURES[checkpoint.config.model_type]
+    model = family(family.of_head(checkpoint.config), f"{_PREFIX}layers")
     head, tensors = _head(model, checkpoint), model.arranged(checkpoint.tensors)
     unknown = sorted(_names(tensors) - head.tensors().keys())
     if unknown:
@@ -97,6 +101,7 @@ def _names(tensors: TensorSource) -> frozenset[str]:
 def _check_config(fields: Fields) -> None:
     allowed: Mapping[str, tuple[object, str]] = {
         "mtp_num_hidden_layers": (1, "a head has one layer"),
+        "num_nextn_predict_layers": (1, "a head has one layer"),
         "mtp_use_dedicated_embeddings": (False, "a head has the target's embedding"),
     }
     for name, (value, rule) in allowed.items():

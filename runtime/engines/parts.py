@@ -88,10 +88,12 @@ def cut(graph: Path, layer: int, width: int) -> tuple[bytes, bytes]:
         reads rows of the stream, `entering.N` [S, width] float32, which the first returns.
 
     Raises:
-        ValueError: if layers behind the cut read more of those before it than the stream.
+        ValueError: if layers behind the cut read more of those before it than one stream.
     """
     model = onnx.load(str(graph), load_external_data=False)
     producers = _producers(model.graph)
+    if (begin := producers.get(f"{_BORDER}0")) is not None and begin.op_type == "Concat":
+        raise ValueError("its layers have several streams of rows")
     before = _needed(producers, [f"{_BORDER}{layer}"])
     read = {
         name for node in model.graph.node if not before & set(node.output) for name in node.input
@@ -125,7 +127,7 @@ def _stream(graph: Any) -> list[tuple[str, str]]:
         each for each in graph.node if each.op_type == "Gather" and "logit_rows" in each.input
     )
     behind, stream = end.input[0], list[tuple[str, str]]()
-    while (node := producers[behind]).op_type != "BlockEmbedding":
+    while (node := producers[behind]).op_type != "BlockEmbedding" and behind != f"{_BORDER}0":
         if node.op_type == "Mul":  # by a factor of a layer or of the embedding
             behind = node.input[0]
             continue

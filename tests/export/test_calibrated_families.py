@@ -41,6 +41,7 @@ BESIDE_EXPERTS = {
         ("gemma3_text", {"sliding_window": 9, "layer_types": MIXED}),
         ("gemma4_text", BESIDE_EXPERTS),
         ("gpt_oss", {"num_experts_per_tok": 1, "sliding_window": 9}),
+        ("nemotron_h_moe", {"moe_latent_size": 32}),
         ("olmoe", {"norm_topk_prob": False}),
     ],
 )

@@ -14,8 +14,9 @@ pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without 
 
 # Experts with and without biases, states, fused and partly rotated projections, windows.
 FAMILIES = (
-    "gemma4_text", "glm4", "glm4_moe_lite", "gpt_oss", "granitemoehybrid", "lfm2", "lfm2_moe",
-    "mistral4", "nemotron_h", "olmo3", "phi3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+    "gemma3n_text", "gemma4_text", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
+    "granitemoehybrid", "lfm2", "lfm2_moe", "mistral4", "nemotron_h", "nemotron_h_moe", "olmo3",
+    "phi3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
 )  # fmt: skip
 SIZES = {"lfm2_moe": {"routed_scaling_factor": 1.0, "tie_word_embeddings": True}}
 

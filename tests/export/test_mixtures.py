@@ -44,6 +44,9 @@ def as_mxfp4(folder, model):
     edit_json(folder / "config.json", quantization_config={"quant_method": "mxfp4"})
 
 
+STACKED = ("glm4_moe", "glm4_moe_lite", "mistral4", "qwen3_5_moe_text")
+
+
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """A gpt-oss checkpoint in MXFP4, and transformers' model of the same values."""
@@ -70,7 +73,9 @@ def test_bundles_keep_the_numbers_of_mxfp4(published, tmp_path):
     assert native.formats["mxfp4"] == sum(sizes)
 
 
-@pytest.mark.parametrize("architecture", ["glm4_moe_lite", "mistral4", "qwen3_5_moe_text"])
+@pytest.mark.parametrize(
+    "architecture", ["glm4_moe", "glm4_moe_lite", "mistral4", "qwen3_5_moe_text"]
+)
 def test_experts_may_lie_in_stacks(tmp_path, architecture):
     """As published files hold them, and not as transformers saves them."""
     made(tmp_path, architecture)
@@ -186,6 +191,14 @@ def test_the_manifest_says_what_a_row_reads(saved_checkpoint, tmp_path):
     assert (mixture.width, mixture.experts, mixture.chosen) == (96, 8, 3)
     expert = 3 * 64 * 96
     assert target.parameters - target.active_parameters == (8 - 3) * expert
+
+
+def test_experts_without_gates_that_read_narrow_rows_are_smaller(saved_checkpoint, tmp_path):
+    source = saved_checkpoint("nemotron_h_moe", moe_latent_size=32)
+    export_bundle(source, tmp_path / "bundle", options=ExportOptions("int4"))
+    target = bundles.load(tmp_path / "bundle").target
+    assert target.parameters - target.active_parameters == 2 * (8 - 3) * 2 * 32 * 96
+    assert [each.beside for each in target.layout if each.experts] == [128, 128]
 
 
 @pytest.mark.parametrize("architecture", ["gpt_oss", "granitemoe"])

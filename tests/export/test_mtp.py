@@ -1,4 +1,4 @@
-"""Heads in checkpoints of Qwen3.5: their definition, what the command exports, what is refused."""
+"""Heads in checkpoints: their definition, what the command exports, what is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from checkpoints import edit_json, make_checkpoint, write_tokenizer
 from commandline import fails
 from ggufs import write_gguf
 from head_rows import SAME, attached, check_rows, features_of_target, with_features
-from mtp import MtpReference, add_tensors, normed_rows, write_mtp
+from mtp import MtpReference, NextnReference, add_tensors, normed_rows, write_mtp
 from nodes import needs_library
 from numpy.testing import assert_allclose
 from parity import PROMPT, distance
@@ -58,6 +58,40 @@ def test_the_head_computes_what_its_definition_says(tmp_path, family, tied):
     # Embedding and output projection are the target's.
     own = sum(each.numel() for each in weights.values() if each.dim() > 1)
     assert sum(opened.draft.native.formats.values()) == own
+
+
+@needs_library
+@pytest.mark.parametrize(("family", "tied"), [("glm4_moe_lite", True), ("glm4_moe", False)])
+def test_a_head_behind_the_last_layer_computes_what_transformers_does(tmp_path, family, tied):
+    source = tmp_path / "checkpoint"
+    model = make_checkpoint(source, family, tie_word_embeddings=tied)
+    write_tokenizer(source, 331)
+    reference = NextnReference(source, model)
+    export_bundle(source, tmp_path / "b", None, ExportOptions(precision="fp32"))
+    opened = attached(tmp_path / "b", tmp_path / "bundle", source)
+    fused, features = normed_rows(model, TEXT[:-1]), features_of_target(opened, TEXT)[:-1]
+    check_rows(with_features(opened, DRAFT), reference, TEXT, features, fused)
+
+
+def test_a_head_behind_the_last_layer_is_read_from_gguf_files(tmp_path, caplog):
+    source, file = tmp_path / "folder", tmp_path / "file.gguf"
+    model = make_checkpoint(source, "glm4_moe")
+    write_tokenizer(source, 331)
+    assert not holds_head(source)
+    NextnReference(source, model)
+    drafting = {"glm4moe.block_count": 3, "glm4moe.nextn_predict_layers": 1}
+    write_gguf(source, file, **drafting)
+    caplog.clear()
+    expected, found = head_of(source), head_of(file)
+    assert holds_head(source)
+    assert holds_head(file)
+    assert not caplog.records  # its tensors are not unused, nor are the model's in it
+    assert found.head == expected.head
+    for name in expected.head.tensors():
+        assert_allclose(found.tensors.read(name), expected.tensors.read(name), atol=3e-7)
+    edit_json(source / "config.json", num_nextn_predict_layers=2)
+    with pytest.raises(UnsupportedModelError, match=r"num_nextn_predict_layers=2.*one layer"):
+        head_of(source)
 
 
 def test_the_command_finds_the_head_of_a_checkpoint(tmp_path, cli):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checkpoints import MIXTURES, RECURRENT
+from checkpoints import MIXTURES, RECURRENT, SPECIAL
 from nodes import MISSING, same_bits
 from parity import (
     PARENTS,
@@ -103,6 +103,12 @@ FULL_PRECISION = {
         "query_pre_attn_scalar": 2000,  # sharp attention would amplify rounding beyond `SAME`
         "tie_word_embeddings": True, "dtype": torch.bfloat16,
     },
+    "gemma3n_text": {},
+    "gemma3n_text-widths-two-key-heads-tied-bf16": {
+        "intermediate_size": [160, 96, 160, 128], "num_key_value_heads": 2,
+        "altup_num_inputs": 4, "altup_correct_scale": False, "num_kv_shared_layers": 0,
+        "tie_word_embeddings": True, "dtype": torch.bfloat16,
+    },
     "gemma4_text-limited": {"final_logit_softcapping": 0.9},
     "gemma4_text-one-matrix-for-keys-and-values-bf16": {
         "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
@@ -129,6 +135,11 @@ FULL_PRECISION = {
     "ministral3": {},
     "nemotron_h": {},
     "nemotron_h-biases-bf16": {"mlp_bias": True, "use_bias": True, "dtype": torch.bfloat16},
+    "nemotron_h-experts": SPECIAL["nemotron_h_moe"],
+    "nemotron_h-narrow-experts-beside-mlps-biases": {
+        **SPECIAL["nemotron_h_moe"], "layers_block_type": ["mamba", "moe", "attention", "mlp"],
+        "moe_latent_size": 32, "mlp_bias": True, "norm_topk_prob": False,
+    },
     "olmo3": {},
     "smollm3": {},
     "phi3": {},
@@ -144,6 +155,11 @@ FULL_PRECISION = {
         "rope_parameters": {**PLAIN_ROPE, "partial_rotary_factor": 1.0},
     },
     "glm4-tied": {"attention_bias": False, "tie_word_embeddings": True},
+    "glm4_moe": {},
+    "glm4_moe-no-norms-of-heads-biases-dense-bf16": {
+        "use_qk_norm": False, "attention_bias": True, "num_key_value_heads": 2,
+        "first_k_dense_replace": 2, "dtype": torch.bfloat16,
+    },
     "glm4_moe_lite": {},
     "glm4_moe_lite-latents-of-512": {
         "kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 64, "num_hidden_layers": 1,
@@ -171,6 +187,10 @@ FULL_PRECISION = {
     "olmoe-shares-of-all-experts-bf16": {"norm_topk_prob": False, "dtype": torch.bfloat16},
     "qwen3_moe": {},
     "qwen3_moe-a-dense-layer": {"mlp_only_layers": [0], "num_experts_per_tok": 1},
+    "qwen3_vl_moe_text": {},
+    "qwen3_vl_moe_text-a-dense-layer-tied-bf16": {
+        "mlp_only_layers": [0], "tie_word_embeddings": True, "dtype": torch.bfloat16,
+    },
     "qwen3_vl_text": {},
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},
 }  # fmt: skip
@@ -210,7 +230,7 @@ def check_tree(found, model, text, same):
 def test_logits_are_those_of_transformers(full):
     """Of prompts, trees behind them, and two sequences in one pass, one a fork of the other."""
     model, bundle = full
-    sharp = model.config.model_type.startswith("gemma4")
+    sharp = model.config.model_type.startswith(("gemma3n", "gemma4"))
     states = any(each.state for each in bundle.target.native.recurrent)
     same = SAME_STATES if sharp or states else SAME
     text, tokens = Text(load(bundle)), PROMPT[:150]
@@ -237,8 +257,8 @@ def test_logits_are_those_of_transformers(full):
 # Bits
 
 FAMILIES = (
-    "llama", "exaone4", "gemma2", "gemma4_text", "glm4", "granite", "hunyuan_v1_dense", "olmo3",
-    "phi3", "smollm3", "stablelm", *RECURRENT,
+    "llama", "exaone4", "gemma2", "gemma3n_text", "gemma4_text", "glm4", "granite",
+    "hunyuan_v1_dense", "olmo3", "phi3", "smollm3", "stablelm", *RECURRENT,
 )  # fmt: skip
 # Matrices of one size for all, so that their errors are alike.
 SIZES = {"hidden_size": 96, "head_dim": 24, "intermediate_size": 160, "num_key_value_heads": 2}

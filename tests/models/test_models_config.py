@@ -187,12 +187,12 @@ def test_eos_ids(folder, generation, config, expected):
             ["time_step_limit=[0.1, 1.0]", "no limits"],
         ),
         (
-            {"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe"]},
-            ["layer_types", "layer 1 is 'moe'"],
+            {"model_type": "nemotron_h", "layers_block_type": ["moe"], "n_group": 4},
+            ["n_group=4", "one group"],
         ),
         (
-            {"model_type": "nemotron_h", "hybrid_override_pattern": "M-*E"},
-            ["layer_types", "layer 3 is 'moe'"],
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "M-*D"},
+            ["layer_types", "layer 3 is 'D'"],
         ),
         (
             {"model_type": "nemotron_h", "layers_block_type": ["mlp"], "mlp_hidden_act": "silu"},

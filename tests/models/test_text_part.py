@@ -19,6 +19,8 @@ from transformers import (
     Mistral3ForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
@@ -37,6 +39,10 @@ MODELS = {
     ),
     "qwen3_vl": (
         Qwen3VLConfig, Qwen3VLForConditionalGeneration, "qwen3_vl_text",
+        {"hidden_size": 32, "depth": 1, "num_heads": 2, "out_hidden_size": 64}, False,
+    ),
+    "qwen3_vl_moe": (
+        Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration, "qwen3_vl_moe_text",
         {"hidden_size": 32, "depth": 1, "num_heads": 2, "out_hidden_size": 64}, False,
     ),
 }  # fmt: skip

@@ -15,6 +15,8 @@ from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
     Gemma3TextConfig,
     Gemma4ForCausalLM,
     Gemma4TextConfig,
@@ -22,6 +24,8 @@ from transformers import (
     Gemma4UnifiedTextConfig,
     Glm4Config,
     Glm4ForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     Glm4MoeLiteConfig,
     Glm4MoeLiteForCausalLM,
     GlmConfig,
@@ -71,6 +75,8 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3VLMoeTextConfig,
+    Qwen3VLMoeTextModel,
     Qwen3VLTextConfig,
     Qwen3VLTextModel,
     SmolLM3Config,
@@ -80,17 +86,18 @@ from transformers import (
 )
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLPreTrainedModel
+from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoePreTrainedModel
 
 
-class Qwen3VLForCausalLM(Qwen3VLPreTrainedModel):
-    """The text part of Qwen3-VL, which transformers has no model of."""
+class TextOfQwen3VL:
+    """A text part of Qwen3-VL, which transformers has no model of."""
 
-    config_class = Qwen3VLTextConfig
+    text_model: ClassVar[type]
     _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
 
-    def __init__(self, config: Qwen3VLTextConfig) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.model = Qwen3VLTextModel(config)
+        self.model = self.text_model(config)
         self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
@@ -99,14 +106,28 @@ class Qwen3VLForCausalLM(Qwen3VLPreTrainedModel):
         return CausalLMOutput(logits=self.lm_head(rows))
 
 
+class Qwen3VLForCausalLM(TextOfQwen3VL, Qwen3VLPreTrainedModel):
+    """Without experts."""
+
+    config_class, text_model = Qwen3VLTextConfig, Qwen3VLTextModel
+
+
+class Qwen3VLMoeForCausalLM(TextOfQwen3VL, Qwen3VLMoePreTrainedModel):
+    """With experts."""
+
+    config_class, text_model = Qwen3VLMoeTextConfig, Qwen3VLMoeTextModel
+
+
 ARCHITECTURES = {
     "exaone4": (Exaone4Config, Exaone4ForCausalLM),
     "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "gemma3n_text": (Gemma3nTextConfig, Gemma3nForCausalLM),
     "gemma4_text": (Gemma4TextConfig, Gemma4ForCausalLM),
     "gemma4_unified_text": (Gemma4UnifiedTextConfig, Gemma4UnifiedForCausalLM),
     "glm": (GlmConfig, GlmForCausalLM),
     "glm4": (Glm4Config, Glm4ForCausalLM),
+    "glm4_moe": (Glm4MoeConfig, Glm4MoeForCausalLM),
     "glm4_moe_lite": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
     "gpt_oss": (GptOssConfig, GptOssForCausalLM),
     "granite": (GraniteConfig, GraniteForCausalLM),
@@ -130,6 +151,7 @@ ARCHITECTURES = {
     "qwen3_5_moe_text": (Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM),
     "qwen3_5_text": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    "qwen3_vl_moe_text": (Qwen3VLMoeTextConfig, Qwen3VLMoeForCausalLM),
     "qwen3_vl_text": (Qwen3VLTextConfig, Qwen3VLForCausalLM),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
     "stablelm": (StableLmConfig, StableLmForCausalLM),
@@ -138,12 +160,15 @@ ARCHITECTURES = {
 RECURRENT = ("granitemoehybrid", "lfm2", "nemotron_h", "qwen3_5_text")
 """Those with recurrent layers and without experts."""
 
-RECURRENT_MIXTURES = ("lfm2_moe", "qwen3_5_moe_text")
+WITH_EXPERTS = {"nemotron_h_moe": "nemotron_h"}
+"""Names for models with experts of architectures that have some without, too."""
+
+RECURRENT_MIXTURES = ("lfm2_moe", "nemotron_h_moe", "qwen3_5_moe_text")
 """Those with both."""
 
 MIXTURES = (
-    "glm4_moe_lite", "gpt_oss", "granitemoe", "mistral4", "olmoe", "qwen3_moe",
-    *RECURRENT_MIXTURES,
+    "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe", "mistral4", "olmoe", "qwen3_moe",
+    "qwen3_vl_moe_text", *RECURRENT_MIXTURES,
 )  # fmt: skip
 """The architectures whose layers are mixtures of experts."""
 
@@ -192,6 +217,12 @@ _DELTA: dict[str, Any] = {
     },
 }  # fmt: skip
 
+# Of Qwen3-VL: parts of a head turn by a row's place in a picture.
+_SECTIONS: dict[str, Any] = {
+    "rope_type": "default", "rope_theta": 1e6, "mrope_section": [6, 3, 3],
+    "mrope_interleaved": True,
+}  # fmt: skip
+
 # What a family's two layers need so that all that is special in it matters.
 SPECIAL: dict[str, dict[str, Any]] = {
     "exaone4": {"sliding_window": 40, "layer_types": _MIXED},
@@ -199,6 +230,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gemma2": {
         "sliding_window": 40, "query_pre_attn_scalar": 48,
         "attn_logit_softcapping": 0.7, "final_logit_softcapping": 0.9,
+    },
+    "gemma3n_text": {
+        "num_hidden_layers": 4, "sliding_window": 40, "layer_types": _MIXED * 2,
+        "num_kv_shared_layers": 2, "vocab_size_per_layer_input": 300, "laurel_rank": 32,
+        "hidden_size_per_layer_input": 32, "altup_num_inputs": 3,
+        "activation_sparsity_pattern": [0.9, 0.5, 0.0, 0.0], "final_logit_softcapping": 0.9,
     },
     # Layers 2 and 3 read keys and values of 0 and 1.
     "gemma4_text": {
@@ -212,6 +249,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
+    "glm4_moe": {
+        "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 96,
+        "use_qk_norm": True, "routed_scaling_factor": 1.5,
+    },
     "glm4_moe_lite": {**_LATENT, "routed_scaling_factor": 1.8},
     "granite": {
         "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4,
@@ -255,6 +296,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba"],
         "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 3, "ssm_state_size": 24,
     },
+    "nemotron_h_moe": {
+        "layers_block_type": ["mamba", "moe", "attention", "moe", "mamba"],
+        "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 3, "ssm_state_size": 24,
+        "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 96,
+        "moe_shared_expert_intermediate_size": 128, "routed_scaling_factor": 2.5,
+    },
     "olmo3": {
         "sliding_window": 40, "layer_types": _MIXED,
         "rope_parameters": {
@@ -272,12 +319,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "qwen3_5_moe_text": {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 64},
     "qwen3_5_text": _DELTA,
-    "qwen3_vl_text": {
-        "rope_parameters": {
-            "rope_type": "default", "rope_theta": 1e6, "mrope_section": [6, 3, 3],
-            "mrope_interleaved": True,
-        },
-    },
+    "qwen3_vl_moe_text": {**_EXPERTS, "rope_parameters": _SECTIONS},
+    "qwen3_vl_text": {"rope_parameters": _SECTIONS},
     "smollm3": {"pad_token_id": None, "no_rope_layers": [0, 1]},
     "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},  # heads of 24, 6 of them rotated
     "gpt_oss": {
@@ -327,7 +370,7 @@ def make_checkpoint(
     Returns:
         The model in float32 with the values that were saved, so rounded to `dtype`.
     """
-    config_class, model_class = ARCHITECTURES[architecture]
+    config_class, model_class = ARCHITECTURES[WITH_EXPERTS.get(architecture, architecture)]
     special = SPECIAL.get(architecture, {})
     model = model_class(config_class(**{**ODD_SHAPES, **special, **overrides}))
     generator = torch.Generator().manual_seed(seed)

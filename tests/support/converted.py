@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 Values = np.ndarray[Any, np.dtype[np.float32]]
 
 _EXPERT = re.compile(r"(.+\.\w+\.experts\.)(\d+)\.(\w+\.weight)")
+_STREAM = re.compile(r"model\.(altup_\w+\.)(\d+)(\.weight)")
 _NEXTN = {
     "fc": "eh_proj", "norm": "shared_head_norm", "pre_fc_norm_embedding": "enorm",
     "pre_fc_norm_hidden": "hnorm",
@@ -34,7 +35,7 @@ def converted(
     experts, last = dict[str, dict[int, Values]](), config.get("num_hidden_layers")
     for own_name, values in tensors.items():
         name = own_name.replace("mtp.layers.0", f"model.layers.{last}")
-        match = _EXPERT.fullmatch(name)
+        match = _EXPERT.fullmatch(name) or _STREAM.fullmatch(name)
         if match is not None:
             experts.setdefault(match[1] + match[3], {})[int(match[2])] = values
         elif kind == "gemma4" and name.endswith((".gate_up_proj", ".experts.down_proj")):
@@ -52,10 +53,8 @@ def converted(
             yield name.replace("kv_b_proj", "v_b_proj"), both[:, still:]
         elif name.endswith(".shared_expert_gate.weight"):
             yield name, values[0]
-        elif ".mlp.experts." in name and kind != "gpt-oss":
-            yield f"{name}.weight", values
         elif ".mlp.experts." in name:
-            yield from _apart(name, values)
+            yield from _stack(kind, name, values)
         elif ".input_linear" in name or ".output_linear" in name:
             yield from _granite(name, values, bool(config.get("num_local_experts")))
         else:
@@ -63,15 +62,29 @@ def converted(
             own = own.replace(".dt_bias", ".dt_proj.bias")
             own = own.replace("correction_bias", "correction")
             own += ".bias" if own.endswith(("expert_bias", "e_score_correction")) else ""
-            own += ".weight" if own.endswith(("sinks", "layer_scalar")) else ""
+            whole = ("sinks", "layer_scalar", "correct_output_scale")
+            own += ".weight" if own.endswith(whole) else ""
             yield own, _stored(kind, name, values, config)
     for name, each in experts.items():
         own = name.removeprefix("model.") if ".feed_forward." in name else name
+        own = own.replace("altup_unembed_projections..", "altup_unembd_proj.")
+        own = own.replace("altup_projections..", "altup_proj.")
+        own = own.replace("backbone.layers", "model.layers").replace(".mixer.", ".mlp.")
         yield own, np.stack([each[number] for number in sorted(each)])
 
 
-def _apart(name: str, values: Values) -> Iterator[tuple[str, Values]]:
-    """The stacks of gpt-oss, of which matrices lie as [in, out], and gate and up by turns."""
+def _stack(kind: str, name: str, values: Values) -> Iterator[tuple[str, Values]]:
+    """A stack of experts' matrices, with gate above up.
+
+    Those of gpt-oss lie as [in, out], and gate and up by turns.
+    """
+    if kind == "qwen3vlmoe" and "gate_up" in name:
+        for part, half in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
+            yield f"{name.replace('gate_up', part)}.weight", half
+        return
+    if kind != "gpt-oss":
+        yield f"{name}.weight", values
+        return
     suffix = ".bias" if name.endswith("_bias") else ".weight"
     if suffix == ".weight":
         values = values.swapaxes(1, 2)
@@ -107,7 +120,7 @@ def _stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Val
         return (-np.exp(values) if name.endswith("A_log") else values)[:, None]
     if ".linear_attn." in name:
         return _tiled(name, -np.exp(values) if name.endswith("A_log") else values, config)
-    one_more = kind.startswith(("gemma2", "gemma3", "qwen35")) and name.endswith("norm.weight")
+    one_more = kind in ("gemma2", "gemma3", "qwen35", "qwen35moe") and name.endswith("norm.weight")
     return values + 1 if one_more else values
 
 

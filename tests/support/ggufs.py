@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import gguf
@@ -21,9 +22,11 @@ KINDS = {
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "gemma3n_text": gguf.MODEL_ARCH.GEMMA3N,
     "gemma4_text": gguf.MODEL_ARCH.GEMMA4,
     "gemma4_unified_text": gguf.MODEL_ARCH.GEMMA4,
     "glm4": gguf.MODEL_ARCH.GLM4,
+    "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE,
     "glm4_moe_lite": gguf.MODEL_ARCH.DEEPSEEK2,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "granite": gguf.MODEL_ARCH.GRANITE,
@@ -46,6 +49,7 @@ KINDS = {
     "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,
     "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "qwen3_vl_moe_text": gguf.MODEL_ARCH.QWEN3VLMOE,
     "qwen3_vl_text": gguf.MODEL_ARCH.QWEN3VL,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "stablelm": gguf.MODEL_ARCH.STABLELM,
@@ -88,8 +92,8 @@ _YARN = {
 }  # fmt: skip
 # Whose files say that some layers have a window.
 _WINDOWED = (
-    "exaone4", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "gpt_oss", "olmo3",
-    "phi3",
+    "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text",
+    "gpt_oss", "olmo3", "phi3",
 )  # fmt: skip
 
 
@@ -116,6 +120,8 @@ def write_gguf(
     kind = KINDS[config["model_type"]]
     if kind == gguf.MODEL_ARCH.GRANITE_HYBRID and "linear_attention" not in config["layer_types"]:
         kind = gguf.MODEL_ARCH.GRANITE
+    if kind == gguf.MODEL_ARCH.NEMOTRON_H and "moe" in config["layers_block_type"]:
+        kind = gguf.MODEL_ARCH.NEMOTRON_H_MOE
     name = gguf.MODEL_ARCH_NAMES[kind]
     writer = GGUFWriter(str(file), name, split_max_tensors=splits)
     for key, value in {**numbers_of(name, config), **_vocabulary(folder), **metadata}.items():
@@ -197,41 +203,13 @@ def numbers_of(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         numbers["feed_forward_length"] = multiple * -(-width // multiple)
     if config["model_type"] == "lfm2_moe":
         numbers["expert_gating_func"] = 2
+    if config["model_type"] in ("glm4_moe", "glm4_moe_lite", "mistral4"):
+        numbers |= _routed(config)
     if config.get("kv_lora_rank"):
         numbers |= _latent(config)
-    if config["model_type"] == "granitemoehybrid":
-        recurrent = [each == "linear_attention" for each in config["layer_types"]]
-        numbers |= {
-            "attention.head_count_kv": [config["num_key_value_heads"] * (not each)
-                                        for each in recurrent],
-            "expert_shared_feed_forward_length": config["shared_intermediate_size"],
-            "rope.scaling.finetuned": not any(recurrent),
-        }  # fmt: skip
-        if any(recurrent):
-            numbers |= {
-                "ssm.conv_kernel": config["mamba_d_conv"],
-                "ssm.state_size": config["mamba_d_state"],
-                "ssm.group_count": config["mamba_n_groups"],
-                "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
-                "ssm.time_step_rank": config["mamba_n_heads"],
-            }
-    if config["model_type"] == "nemotron_h":
-        kinds = config["layers_block_type"]
-        numbers |= {
-            "block_count": len(kinds),
-            "attention.head_count_kv": [config["num_key_value_heads"] * (each == "full_attention")
-                                        for each in kinds],
-            "feed_forward_length": [config["intermediate_size"] * (each == "mlp")
-                                    for each in kinds],
-            "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
-            "attention.layer_norm_epsilon": float(config["layer_norm_epsilon"]),
-            "expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
-            "ssm.conv_kernel": config["conv_kernel"],
-            "ssm.state_size": config["ssm_state_size"],
-            "ssm.group_count": config["n_groups"],
-            "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
-            "ssm.time_step_rank": config["mamba_num_heads"],
-        }  # fmt: skip
+    more = {"gemma3n_text": _gemma3n, "granitemoehybrid": _granite, "nemotron_h": _nemotron}
+    if config["model_type"] in more:
+        numbers |= more[config["model_type"]](config)
     if config["model_type"] in ("qwen3_5_text", "qwen3_5_moe_text"):
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
@@ -242,10 +220,64 @@ def numbers_of(kind: str, config: dict[str, Any]) -> dict[str, Any]:
     return {f"{kind}.{name}": value for name, value in numbers.items() if value is not None}
 
 
+def _granite(config: dict[str, Any]) -> dict[str, Any]:
+    recurrent = [each == "linear_attention" for each in config["layer_types"]]
+    numbers: dict[str, Any] = {
+        "attention.head_count_kv": [config["num_key_value_heads"] * (not each)
+                                    for each in recurrent],
+        "expert_shared_feed_forward_length": config["shared_intermediate_size"],
+        "rope.scaling.finetuned": not any(recurrent),
+    }  # fmt: skip
+    if any(recurrent):
+        numbers |= {
+            "ssm.conv_kernel": config["mamba_d_conv"],
+            "ssm.state_size": config["mamba_d_state"],
+            "ssm.group_count": config["mamba_n_groups"],
+            "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
+            "ssm.time_step_rank": config["mamba_n_heads"],
+        }
+    return numbers
+
+
+def _nemotron(config: dict[str, Any]) -> dict[str, Any]:
+    kinds = config["layers_block_type"]
+    return {
+        "block_count": len(kinds),
+        "attention.head_count_kv": [config["num_key_value_heads"] * (each == "full_attention")
+                                    for each in kinds],
+        "feed_forward_length": [config["intermediate_size"] * (each == "mlp")
+                                for each in kinds],
+        "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+        "attention.layer_norm_epsilon": float(config["layer_norm_epsilon"]),
+        "expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
+        **(_nemotron_experts(config) if "moe" in kinds else {}),
+        "ssm.conv_kernel": config["conv_kernel"],
+        "ssm.state_size": config["ssm_state_size"],
+        "ssm.group_count": config["n_groups"],
+        "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
+        "ssm.time_step_rank": config["mamba_num_heads"],
+    }  # fmt: skip
+
+
+def _nemotron_experts(config: dict[str, Any]) -> dict[str, Any]:
+    width, kinds = config["moe_intermediate_size"], config["layers_block_type"]
+    return {
+        "feed_forward_length": [width * (each == "moe") for each in kinds],
+        "expert_count": config["n_routed_experts"],
+        "expert_used_count": config["num_experts_per_tok"],
+        "expert_feed_forward_length": width,
+        "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_weights_norm": config["norm_topk_prob"],
+        "expert_weights_scale": config["routed_scaling_factor"],
+        "expert_group_count": config["n_group"],
+        "moe_latent_size": config["moe_latent_size"],
+    }
+
+
 def _latent(config: dict[str, Any]) -> dict[str, Any]:
-    """Sizes of attention to latents, and experts by DeepSeek's names."""
+    """Sizes of attention to latents."""
     latent, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
-    kinds = config.get("mlp_layer_types", [])
     return {
         "rope.dimension_count": turned,
         "attention.head_count_kv": 1,
@@ -255,12 +287,35 @@ def _latent(config: dict[str, Any]) -> dict[str, Any]:
         "attention.value_length": latent,
         "attention.key_length_mla": config["qk_nope_head_dim"] + turned,
         "attention.value_length_mla": config["v_head_dim"],
+    }
+
+
+def _routed(config: dict[str, Any]) -> dict[str, Any]:
+    """Experts by DeepSeek's names."""
+    kinds, softmax = config.get("mlp_layer_types", []), config["model_type"] == "mistral4"
+    return {
         "expert_count": config["n_routed_experts"],
         "expert_shared_count": config["n_shared_experts"],
         "expert_weights_scale": config["routed_scaling_factor"],
         "expert_weights_norm": config["norm_topk_prob"],
-        "expert_gating_func": 2 if kinds else 1,
+        "expert_gating_func": 1 if softmax else 2,
         "leading_dense_block_count": kinds.count("dense") or config.get("first_k_dense_replace"),
+    }
+
+
+def _gemma3n(config: dict[str, Any]) -> dict[str, Any]:
+    shares = config["activation_sparsity_pattern"]
+    return {
+        "altup.active_idx": config["altup_active_idx"],
+        "altup.num_inputs": config["altup_num_inputs"],
+        "activation_sparsity_scale": [
+            NormalDist().inv_cdf(each) if each else -math.inf for each in shares
+        ],
+        "attention.shared_kv_layers": config["num_kv_shared_layers"],
+        "attention.sliding_window_pattern": [
+            each == "sliding_attention" for each in config["layer_types"]
+        ],
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
     }
 
 

@@ -1,4 +1,4 @@
-"""Qwen3.5's own draft head: random tensors in a checkpoint, and its definition in torch."""
+"""Draft heads in checkpoints: random tensors, and their definitions in torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from head_parts import attended, continuations, repeatable, rms, teach, turned
 from safetensors.torch import load_file, save_file
 from torch.func import functional_call
+from transformers.modeling_layers import MtpLayer
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5MLP
 from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeSparseMoeBlock
 
@@ -77,6 +78,52 @@ def trained_mtp(folder: Path, model: Any, prompt: list[int]) -> None:
 def normed_rows(model: Any, tokens: list[int]) -> torch.Tensor:
     """Returns what the target's last norm gives for each token: [n, hidden]."""
     return model.model(torch.tensor([tokens])).last_hidden_state[0]
+
+
+class NextnReference:
+    """A random head as GLM has it, a layer of transformers, which is added to a checkpoint.
+
+    Args:
+        folder: the checkpoint.
+        model: the target.
+        seed: of its weights.
+    """
+
+    def __init__(self, folder: Path, model: Any, seed: int = 3) -> None:
+        self._model, base = model, model.model
+        self._layer = MtpLayer(model.config, type(base.layers[-1]), type(base.norm), 1).eval()
+        generator, tensors = torch.Generator().manual_seed(seed), dict[str, torch.Tensor]()
+        place = f"model.layers.{model.config.num_hidden_layers}"
+        for name, each in self._layer.state_dict().items():
+            noise = torch.randn(each.shape, generator=generator)
+            shift = each.ndim == 1 and "norm" in name
+            each.copy_(noise * (each[0].numel() ** -0.5 if each.ndim > 1 else 0.2) + shift)
+            own = name.replace("mtp_block.", "").replace("post_norm", "shared_head.norm")
+            if ".experts." not in name:
+                tensors[f"{place}.{own}"] = each
+                continue
+            parts = ["down_proj"] if "down" in name else ["gate_proj", "up_proj"]
+            for number, expert in enumerate(each):
+                for part, matrix in zip(parts, expert.chunk(len(parts)), strict=True):
+                    tensors[f"{place}.mlp.experts.{number}.{part}.weight"] = matrix
+        # Published checkpoints hold these once more.
+        tensors[f"{place}.embed_tokens.weight"] = base.embed_tokens.weight.data.clone()
+        tensors[f"{place}.shared_head.head.weight"] = model.lm_head.weight.data.clone()
+        add_tensors(folder, tensors)
+
+    def step(
+        self,
+        tokens: torch.Tensor,
+        hidden: torch.Tensor,
+        positions: torch.Tensor,
+        sees: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `MtpReference`."""
+        base, places = self._model.model, positions[None]
+        token = base.embed_tokens(tokens)[None]
+        turns = base.rotary_emb(token, places)
+        rows = self._layer(token, hidden[None], turns, sees[None, None], places, None)[0]
+        return self._model.lm_head(rows), rows
 
 
 class MtpReference:

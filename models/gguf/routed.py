@@ -1,6 +1,6 @@
-"""Configs of models in GGUF files that attend to latent vectors.
+"""Configs of models in GGUF files that have DeepSeek's experts, or attend to latent vectors.
 
-Sizes of keys and values are those of latents there, and those of heads have names of their own.
+Where they do, sizes of keys and values are those of latents, and those of heads have other names.
 """
 
 from __future__ import annotations
@@ -8,7 +8,25 @@ from __future__ import annotations
 from edgespec.models.gguf.config import ConfigReader
 
 
-class LatentReader(ConfigReader):
+class RoutedReader(ConfigReader):
+    """DeepSeek's experts, behind the first layers."""
+
+    def special(self) -> dict[str, object]:
+        """See `ConfigReader`."""
+        name = "leading_dense_block_count"
+        dense = self.get(name) or 0
+        if not isinstance(dense, int):
+            raise self.metadata.invalid(f"{self.kind}.{name}", "must be a number of layers")
+        return {
+            "n_group": self.integer("expert_group_count", 1),
+            "topk_group": self.integer("expert_group_used_count", 1),
+            "norm_topk_prob": bool(self.get("expert_weights_norm")),
+            "routed_scaling_factor": self.get("expert_weights_scale") or 1.0,
+            "first_k_dense_replace": dense,
+        }
+
+
+class LatentReader(RoutedReader):
     """DeepSeek's computation: attention to latents, and experts behind the first layers."""
 
     @property
@@ -28,14 +46,12 @@ class LatentReader(ConfigReader):
 
     def special(self) -> dict[str, object]:
         """See `ConfigReader`."""
-        dense, scale = (
-            self.get(name) or 0 for name in ("leading_dense_block_count", "expert_weights_scale")
-        )
-        if not isinstance(dense, int):
-            name = f"{self.kind}.leading_dense_block_count"
-            raise self.metadata.invalid(name, "must be a number of layers")
+        routed = super().special()
+        dense = routed["first_k_dense_replace"]
+        assert isinstance(dense, int)
         kinds = ["dense" if layer < dense else "sparse" for layer in range(self.layers)]
         return {
+            **routed,
             "q_lora_rank": self.get("attention.q_lora_rank") or None,
             "kv_lora_rank": self.integer("attention.kv_lora_rank"),
             "qk_rope_head_dim": self.head_dim,
@@ -47,11 +63,6 @@ class LatentReader(ConfigReader):
             "n_routed_experts": self.integer("expert_count"),
             "n_shared_experts": self.integer("expert_shared_count"),
             "num_experts_per_tok": self.integer("expert_used_count"),
-            "n_group": self.integer("expert_group_count", 1),
-            "topk_group": self.integer("expert_group_used_count", 1),
-            "norm_topk_prob": bool(self.get("expert_weights_norm")),
-            "routed_scaling_factor": scale or 1.0,
-            "first_k_dense_replace": dense,
             "mlp_layer_types": kinds,
         }
 

@@ -1,0 +1,145 @@
+"""What layers are made of: matrices, norms, convolutions and activations, by names and sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Shapes = dict[str, tuple[int, ...]]
+"""Tensor name to shape."""
+
+
+@dataclass(frozen=True)
+class ClampedSwiglu:
+    """gpt-oss's product of gate g and up u: `g * sigmoid(alpha * g) * (u + 1)`, both clamped.
+
+    Attributes:
+        alpha: Slope of the sigmoid.
+        limit: Largest gate, and largest magnitude of up.
+    """
+
+    alpha: float
+    limit: float
+
+
+Activation = Literal["silu", "gelu_tanh"] | ClampedSwiglu
+"""Activation of an MLP's gate: x * sigmoid(x), GELU approximated with tanh, or gpt-oss's."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`y = x @ weight.T + bias`.
+
+    Attributes:
+        weight: Name of the [out_features, in_features] tensor.
+        in_features: Size of x.
+        out_features: Size of y.
+        bias: Name of the [out_features] tensor; None if there is none.
+    """
+
+    weight: str
+    in_features: int
+    out_features: int
+    bias: str | None = None
+
+    def tensors(self) -> Shapes:
+        """Returns names and shapes of its tensors."""
+        shapes: Shapes = {self.weight: (self.out_features, self.in_features)}
+        if self.bias is not None:
+            shapes[self.bias] = (self.out_features,)
+        return shapes
+
+
+@dataclass(frozen=True)
+class Norm:
+    """RMS normalization (Zhang and Sennrich, 2019): `weight * x / sqrt(mean(x²) + eps)`.
+
+    Attributes:
+        weight: Name of the [size] tensor; empty: there is none, as if it were all ones.
+        size: Size of x.
+        eps: Added to the mean square.
+        offset: Added to the weight; 1 if checkpoints store the weight minus 1.
+        factor: Factor of the result.
+    """
+
+    weight: str
+    size: int
+    eps: float
+    offset: float = 0.0
+    factor: float = 1.0
+
+    def tensors(self) -> Shapes:
+        """Returns names and shapes of its tensors."""
+        return {self.weight: (self.size,)} if self.weight else {}
+
+
+@dataclass(frozen=True)
+class LayerNorm(Norm):
+    """Layer normalization (Ba et al., 2016): of x without its mean, and with a bias added.
+
+    Attributes:
+        bias: Name of the [size] tensor.
+    """
+
+    bias: str = field(kw_only=True)
+
+    def tensors(self) -> Shapes:
+        """Returns names and shapes of its tensors."""
+        return {**super().tensors(), self.bias: (self.size,)}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Convolution of each channel with its last positions.
+
+    `y[t]` is the sum of `w[j] x[t - size + 1 + j]` over j.
+
+    Attributes:
+        weight: Name of the [channels, 1, size] tensor.
+        channels: Number of channels.
+        size: Number of positions, the current one included.
+        bias: Name of the [channels] tensor that is added; None: nothing is.
+    """
+
+    weight: str
+    channels: int
+    size: int
+    bias: str | None = None
+
+    def tensors(self) -> Shapes:
+        """Returns names and shapes of its tensors."""
+        bias: Shapes = {} if self.bias is None else {self.bias: (self.channels,)}
+        return {self.weight: (self.channels, 1, self.size), **bias}
+
+
+class Compound:
+    """What is made of matrices, norms and the like: a dataclass, whose fields these are.
+
+    Of sublayers, `norm` is applied to the input, `post_norm` to the output, and `output_factor` is
+    a factor of this; where a norm is None, there is none.
+    """
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its matrices."""
+        return tuple(each for each in vars(self).values() if isinstance(each, Linear))
+
+    @property
+    def stacks(self) -> tuple[tuple[Linear, ...], ...]:
+        """Those of its matrices that have one format, since they are multiplied as one."""
+        return ()
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors, the matrices first."""
+        values = (each if isinstance(each, tuple) else (each,) for each in vars(self).values())
+        kinds = Linear, Norm, Convolution, Compound
+        found = [each for part in values for each in part if isinstance(each, kinds)]
+        return union(each.tensors() for each in (*self.linears, *found))
+
+
+def union(parts: Iterable[Shapes]) -> Shapes:
+    """Returns names and shapes of all tensors, a tensor of several parts once."""
+    return {name: shape for part in parts for name, shape in part.items()}

@@ -1,0 +1,77 @@
+"""GLM-4.5 and 4.6, with mixtures of experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.mixture import (
+    beside_one_of_all,
+    by_sigmoids,
+    dense_layers,
+    unstacked_by_layer,
+)
+from edgespec.models.families.partly_rotated import PartlyRotated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.config import ModelConfig
+    from edgespec.models.layers import Attention, Mlp, MlpAndMoe
+    from edgespec.models.tensors import TensorSource
+
+_DENSE = "first_k_dense_replace"
+
+
+class Glm4Moe(PartlyRotated):
+    """Llama with heads of which half is rotated, and experts that are chosen by sigmoids."""
+
+    models: ClassVar[str] = "GLM-4.5, GLM-4.5-Air and GLM-4.6"
+    defaults: ClassVar[Mapping[str, object]] = {
+        "hidden_act": "silu",
+        "num_attention_heads": 96,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5,
+        "moe_intermediate_size": 1408,
+        "num_experts_per_tok": 8,
+        "n_shared_experts": 1,
+        "n_routed_experts": 128,
+        "routed_scaling_factor": 1.0,
+        "n_group": 1,
+        "topk_group": 1,
+        _DENSE: 1,
+        "norm_topk_prob": True,
+        "eos_token_id": None,
+    }
+
+    def attention(self, index: int) -> Attention:
+        """Returns the attention of a layer, with norms of its heads if the config has them."""
+        name, head_dim = f"{self.layers}.{index}.self_attn", self.config.head_dim
+        normed = self.config.fields.flag("use_qk_norm")
+        return replace(
+            super().attention(index),
+            q_norm=self.norm(f"{name}.q_norm", head_dim) if normed else None,
+            k_norm=self.norm(f"{name}.k_norm", head_dim) if normed else None,
+        )
+
+    def feed_forward(self, index: int) -> Mlp | MlpAndMoe:
+        """Returns the MLP of a layer, or its mixture of experts."""
+        if index < dense_layers(self.config.fields, _DENSE):
+            return self.mlp(index)
+        return by_sigmoids(beside_one_of_all(self, index))
+
+    def arranged(self, tensors: TensorSource) -> TensorSource:
+        """Returns the weights with each expert's matrices as tensors of their own."""
+        return unstacked_by_layer(super().arranged(tensors), self)
+
+    def has_bias(self, name: str) -> bool:
+        """Returns whether a projection has a bias; only those of q, k and v may."""
+        return self.config.attention_bias and name.endswith((".q_proj", ".k_proj", ".v_proj"))
+
+    @classmethod
+    def of_head(cls, config: ModelConfig) -> ModelConfig:
+        """Returns the config of a draft head's only layer, which has experts."""
+        config, fields = super().of_head(config), config.fields
+        return replace(config, fields=replace(fields, values={**fields.values, _DENSE: 0}))
