@@ -138,10 +138,10 @@ def test_wrong_options_are_errors(natives, pairs):
     llm, path = natives("llama"), pairs.pair("llama").path
     known = r"did you mean max_new_tokens\?\): use one of .*max_new_tokens,"
     with pytest.raises(TypeError, match=known):
-        llm.generate("x", max_tokens=3)
-    with pytest.raises(TypeError, match="unknown option 'max_tokens'"):
-        llm.stream("x", max_tokens=3)
-    with pytest.raises(TypeError, match="unknown option 'gpu': use one of device,"):
+        llm.generate("x", max_new_token=3)
+    with pytest.raises(TypeError, match="unknown option 'max_new_token'"):
+        llm.stream("x", max_new_token=3)
+    with pytest.raises(TypeError, match="unknown option 'gpu'.*: use one of device,"):
         LLM(path, gpu=True)
     for name, value in (("device", None), ("draft_device", 0)):
         with pytest.raises(InputError, match=f"{name} is {value!r}: give "):
