@@ -47,34 +47,34 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        16600,
+        16900,
         "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
         "for its page (4,400); the authors' "
         "sampling and waiting lines; twelve commands (3,000), batches that survive kills, "
-        "measuring, tuning, bundles made of models once and found again (500)",
+        "measuring, tuning, bundles made of models once and found again (500), images (270)",
     ),
     "models": Room(
         ("models/**/*.py",),
         7000,
-        9300,
+        9520,
         "over thirty families, six of them with states, two with latents, six formats of weights, "
-        "drafters of blocks in three layouts",
+        "drafters of blocks in three layouts, what reads images (200)",
     ),
     "export": Room(
         ("export/**/*.py",),
         5000,
-        6400,
+        6500,
         "graphs of other programs, portable graphs, latents (90), drafters of blocks (120), "
-        "K-quants",
+        "K-quants, what reads images (90)",
     ),
     "runtime": Room(
         ("runtime/**/*.py",),
         9000,
-        13200,
+        13450,
         "tool calls and reasoning in each family's form (3,500), ten draft sources (2,500), "
         "devices (2,100), penalties, grammars that are tried in a process with limits, and calls "
         "that are checked against schemas which grammars cannot hold (150), "
-        "drafters of blocks (210), calls that a GPU records (50)",
+        "drafters of blocks (210), calls that a GPU records (50), images (240)",
     ),
     "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4200, "state spaces (Mamba-2)"),
     "training": Room(
@@ -86,10 +86,10 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        38100,
+        38550,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
-        "first day with a model that is no bundle (400)",
+        "first day with a model that is no bundle (400), images (400)",
     ),
     "benchmarks": Room(
         ("benchmarks/**/*.py",), 5000, 5300, "attacks on the server, trees and chains"

@@ -21,6 +21,7 @@ from edgespec.bundle.sublayers import (
 from edgespec.export.calibration.calibrate import Calibrate
 from edgespec.export.graph_builder import DataFile
 from edgespec.export.native.graph import NativeGraph
+from edgespec.export.native.tower import write_tower
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.sources.vocabulary import end_ids
 from edgespec.export.storage import ExportOptions, Storage, stored
@@ -105,8 +106,15 @@ class RoleWriter:
             tokenizer=tokenizer,
             layer_inputs=0 if decoder.layer_inputs is None else decoder.layer_inputs.norm.size,
             embedding=checkpoint.embedding,
+            vision=self._vision(name, checkpoint, storage),
         )
         return role, storage.describe(name, checkpoint, weights.errors)
+
+    def _vision(self, name: str, checkpoint: Checkpoint, storage: Storage) -> bundle.Vision | None:
+        """Writes what makes rows of pictures; a draft reads none."""
+        if checkpoint.tower is None or name != bundle.TARGET:
+            return None
+        return write_tower(self.folder, checkpoint.tower, storage.precision.weights)
 
     def _written(
         self, name: str, checkpoint: Checkpoint, storage: Storage
@@ -115,7 +123,8 @@ class RoleWriter:
         with closing(DataFile(self.folder / f"{name}.tiles")) as data:
             weights = TileWeights(data, checkpoint.tensors, storage, count)
             graph = NativeGraph(weights, name)
-            graph.build(checkpoint.decoder)
+            pictured = checkpoint.tower is not None and name == bundle.TARGET
+            graph.build(checkpoint.decoder, pictured)
             return weights, graph.save(self.folder)
 
 

@@ -46,6 +46,7 @@ from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.sampling import asked_sampling
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
 from edgespec.models.text_part import COMPOSITES, text_fields, text_name
+from edgespec.models.vision import read_tower
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
     from edgespec.bundle.manifest import Embedding
     from edgespec.models.layers import Decoder
+    from edgespec.models.vision import Tower
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "exaone4": Exaone4,
@@ -113,6 +115,7 @@ class Checkpoint:
             has none that is known.
         embedding: How embeddings are made with it; None: it writes text.
         sampling: What its authors ask for, see `asked_sampling`.
+        tower: What makes rows of pictures; None: it reads texts alone.
     """
 
     path: Path
@@ -125,6 +128,7 @@ class Checkpoint:
     quantization: str = ""
     embedding: Embedding | None = None
     sampling: dict[str, float] | None = None
+    tower: Tower | None = None
 
     @property
     def quantized(self) -> bool:
@@ -169,6 +173,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         quantization=opened.quantization,
         embedding=None if opened.pooled is None else opened.pooled.embedding,
         sampling=asked_sampling(generation),
+        tower=opened.tower,
     )
 
 
@@ -203,9 +208,10 @@ def _open_folder(path: Path) -> Opened:
     named = text_name if composite else str if pooled is None else inner_name
     folder = SafetensorsFolder(path, named)
     tensors, quantization = unpacked(folder, _quantization(path, fields))
+    tower = read_tower(path, fields)
     if composite:
         fields = text_fields(fields, tensors.names)
-    return Opened(fields, tensors, contents, quantization, pooled)
+    return Opened(fields, tensors, contents, quantization, pooled, tower)
 
 
 def tokenizer_contents(path: Path) -> dict[str, str]:

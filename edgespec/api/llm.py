@@ -19,7 +19,6 @@ from edgespec.api.loading import (
     RECYCLING_DRAFTS,
     LoadOptions,
 )
-from edgespec.api.messages import for_template
 from edgespec.api.models import planned
 from edgespec.api.options import GenerationOptions, conversational
 from edgespec.api.predictions import predicted_tokens
@@ -41,6 +40,7 @@ from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT, Limits, Requ
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.runtime.text.streaming import TextEnd
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.system.machine import default_threads
 from edgespec.system.options import checked, shown
 
 
@@ -100,7 +100,8 @@ class LLM:
         self.context_length = self.plan.context
         self._sources = Sources(self.bundle, self.options, self.tokenizer, self.plan)
         self.models = self._sources.models
-        self._prompts = Prompts(self.bundle, self.tokenizer, self.context_length)
+        threads = self.options.threads or default_threads()
+        self._prompts = Prompts(self.bundle, self.tokenizer, self.context_length, threads)
         self._stored = None if files is None else stored_prompts(files, self.bundle)
         target = self.models[TARGET]
         self.engine = Engine(target, self._sources.drafters, self._stored, self._sources.timings)
@@ -210,8 +211,10 @@ class LLM:
         """Generates an answer in a conversation.
 
         Args:
-            messages: dicts with `role` and `content`, a text or parts of type text, and
-                `tool_calls` and `tool_call_id`, as in OpenAI's API.
+            messages: dicts with `role` and `content`, a text or parts of the types text and image,
+                and `tool_calls` and `tool_call_id`, as in OpenAI's API. A model that reads images
+                takes them as `{"type": "image", "image": ...}`: a path, the bytes of a file, a data
+                URL or a picture of Pillow; or as OpenAI's `image_url`.
             options: fields of `edgespec.api.chat.ChatOptions`: `tools`, `thinking_budget`, and
                 those of `generate`.
 
@@ -250,7 +253,7 @@ class LLM:
         Raises:
             InputError: if the model has no chat template, or the template refuses the messages.
         """
-        return self._prompts.encoded(self.tokenizer.chat(for_template(messages)))
+        return self._prompts.chat_tokens(messages)
 
     @shown(GenerationOptions)
     def infill(
@@ -435,7 +438,7 @@ class LLM:
         request = Request(
             asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
             predicted[: self.context_length] if limits.max_nodes else (), kept,
-            turns=asked.turns,
+            turns=asked.turns, pictures=asked.pictures,
         )  # fmt: skip
         hidden = self.tokenizer.special_ids - asked.shown.keys()
         added = self.tokenizer.added_tokens.items() if made.stop else ()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from edgespec.api.chat import ChatOptions, Conversation, conversation
+from edgespec.api.images import Viewer, taken_out
+from edgespec.api.messages import for_template
 from edgespec.api.options import GenerationOptions
 from edgespec.bundle import Bundle
 from edgespec.errors import ContextLengthError, InputError, reason
@@ -16,6 +18,8 @@ from edgespec.runtime.text.infill import InfillFormat, InfillPrompt
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from edgespec.runtime.sampling.grammar import GrammarCompiler
 
 
@@ -32,10 +36,14 @@ class Prompts:
         bundle: bundle of the model.
         tokenizer: its tokenizer.
         context_length: maximum number of tokens of prompt and output together.
+        threads: number of threads that make rows of pictures.
     """
 
-    def __init__(self, bundle: Bundle, tokenizer: Tokenizer, context_length: int) -> None:
+    def __init__(
+        self, bundle: Bundle, tokenizer: Tokenizer, context_length: int, threads: int
+    ) -> None:
         self._bundle = bundle
+        self._viewer = Viewer(bundle, tokenizer, threads)
         self._tokenizer = tokenizer
         self._context_length = context_length
 
@@ -54,14 +62,37 @@ class Prompts:
         """Prepares the answer in a conversation.
 
         Raises:
-            InputError: see `conversation`.
+            DeviceError: if pictures cannot be looked at.
+            InputError: see `conversation`; or if a picture cannot be read.
             ContextLengthError: if the conversation leaves no room for a token.
         """
+        messages, pictures = self._opened(messages)
         asked = conversation(
-            self._tokenizer, self.encoded, lambda: self._grammars, messages, options,
+            self._tokenizer, self._encoding(pictures), lambda: self._grammars, messages, options,
             self._bundle.target.recurrent,
         )  # fmt: skip
-        return replace(asked, prompt=self.tokens(asked.prompt))
+        tokens = self.tokens(asked.prompt)
+        return replace(asked, prompt=tokens, pictures=self._viewer.look(tokens, pictures))
+
+    def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Converts a conversation to token ids; see `LLM.chat_tokens`.
+
+        Raises:
+            EdgespecError: as `of_chat`.
+        """
+        messages, pictures = self._opened(messages)
+        return self._encoding(pictures)(self._tokenizer.chat(for_template(messages)))
+
+    def _opened(
+        self, messages: Sequence[Mapping[str, Any]]
+    ) -> tuple[Sequence[Mapping[str, Any]], list[Image]]:
+        """Returns messages without their pictures, and these."""
+        messages, given = taken_out(messages)
+        return messages, self._viewer.open(given, self._context_length)
+
+    def _encoding(self, pictures: Sequence[Image]) -> Callable[[str], list[int]]:
+        """Returns what converts texts of the chat template to tokens."""
+        return lambda text: self.encoded(self._viewer.written_out(text, pictures))
 
     def of_infill(
         self,

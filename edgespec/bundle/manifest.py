@@ -25,6 +25,14 @@ of a row of a block how many rows of it follow."""
 LOGITS, LAST_HIDDEN = "logits", "last_hidden"
 """Outputs of a target: scores of tokens, or of an embedding model the rows behind the last norm."""
 
+PIXELS, ROWS = "pixels", "rows"
+"""Input and output of what makes rows of pictures: a piece, [1, 3, size, size] float32, and its
+rows, [rows, hidden_size] float32."""
+
+PICTURED, PICTURES = "pictured", "pictures"
+"""Inputs of a target that reads pictures: which rows of a call read one, [S] bool, and these rows,
+[S, hidden_size] float32."""
+
 POOLINGS = LAST_TOKEN, MEAN = "last", "mean"
 """How an embedding model makes one row of all: that of the last token, or their mean."""
 
@@ -151,6 +159,36 @@ class Embedding:
 
 
 @dataclass(frozen=True)
+class Vision:
+    """What makes rows of pictures, which the target reads in place of embeddings.
+
+    Attributes:
+        graph: file of its graph.
+        data: file of its weights, in tiles.
+        token: token that stands in prompts where such a row is read.
+        rows: number of rows of a piece of a picture.
+        size: pixels of a side of a piece.
+        longest: pixels of a picture's longer side, in which it is before it is cut.
+        split: whether it is cut into pieces, with the whole picture as the last one; else the whole
+            picture is the only piece.
+        mean: what is subtracted from each colour, which is between 0 and 1.
+        std: what each colour is divided by then.
+        resample: Pillow's number of the filter by which pictures are resized.
+    """
+
+    graph: str
+    data: str
+    token: int
+    rows: int
+    size: int
+    longest: int
+    split: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resample: int
+
+
+@dataclass(frozen=True)
 class Block:
     """How a draft head predicts a block of tokens in one call.
 
@@ -264,6 +302,7 @@ class Role:
         layer_inputs: size of each layer's own input of a row, which a table has by token; 0 if
             there is none.
         embedding: how an embedding model makes vectors; None: it makes texts.
+        vision: what makes rows of pictures; None: it reads texts alone.
     """
 
     architecture: str
@@ -291,6 +330,7 @@ class Role:
     tokenizer: str = field(default="", metadata=LEFT_OUT)
     layer_inputs: int = field(default=0, metadata=LEFT_OUT)
     embedding: Embedding | None = field(default=None, metadata=LEFT_OUT)
+    vision: Vision | None = field(default=None, metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from edgespec.bundle import LAST_HIDDEN, LOGITS, Native
+from edgespec.bundle import LAST_HIDDEN, LOGITS, PICTURED, PICTURES, Native
 from edgespec.export.graph_builder import NATIVE, GraphBuilder, entering
 from edgespec.export.native.experts import lower_moe, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
@@ -31,11 +31,20 @@ class NativeGraph(LayerGraph):
         self.weights = weights
         self._heads: dict[int, str] = {}
 
-    def build(self, decoder: Decoder) -> None:
-        """Emits all nodes of a decoder."""
+    def build(self, decoder: Decoder, pictured: bool = False) -> None:
+        """Emits all nodes of a decoder.
+
+        Args:
+            decoder: the description.
+            pictured: whether rows may be given in place of embeddings, see `PICTURED`.
+        """
         g, ids, self._shared = self.graph, self.inputs(), decoder.shared
         hidden = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
         hidden = g.rename(hidden, entering(0))
+        if pictured:
+            size = decoder.hidden_size
+            which = g.op("Unsqueeze", g.input(PICTURED, TensorProto.BOOL, ["S"]), g.ints(1))
+            hidden = g.op("Where", which, g.input(PICTURES, FLOAT, ["S", size]), hidden)
         if decoder.layer_inputs is not None:
             self.emit_layer_inputs(decoder.layer_inputs, ids, hidden, len(decoder.layers))
         for number, layer in enumerate(decoder.layers):

@@ -81,6 +81,7 @@ class Engine:
         """
         generation = Generation(request, self.target.sequence(list(request.prompt)))
         generation.sequence.salt = request.salt
+        generation.sequence.pictures = request.pictures
         with self._changed:
             self.require_open()
             self._schedule.add(generation)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edgespec.runtime.drafters.base import Drafter
     from edgespec.runtime.sampling.constraint import Constraint
     from edgespec.runtime.sequences.model import Rows
+    from edgespec.runtime.sequences.pictures import Pictures
 
 PROMPT = "prompt"
 """Value of `Round.source` for rounds that read the prompt."""
@@ -69,6 +70,7 @@ class Request:
         salt: it shares slots with generations of the same salt alone.
         turns: numbers of the prompt's first tokens, in order, behind which others may go on: what
             recurrent layers hold of them is kept.
+        pictures: what the target reads of pictures in place of some tokens of the prompt.
     """
 
     prompt: ListLike[int]
@@ -81,6 +83,7 @@ class Request:
     kept: Sequence | None = None
     salt: str = ""
     turns: ListLike[int] = ()
+    pictures: Pictures | None = None
 
 
 @dataclass(frozen=True)

@@ -182,12 +182,13 @@ def _reads_alike(part: Scheduled, generation: Generation) -> bool:
     """Whether a part reads what another generation will share when it waits for that."""
     mine, other = generation.sequence, part.generation.sequence
     if mine.recurrence is not None:  # it can share the whole prompt alone
-        return mine.length <= other.length and mine.tokens == other.tokens
-    begin, reading = mine.length, part.reading[:_WORTH_WAITING]
+        return mine.length <= other.length and mine.keys == other.keys
+    begin, end = mine.length, other.length + min(len(part.reading), _WORTH_WAITING)
+    reading = other.keys[other.length : end]
     return (
         begin == other.length
         and mine.salt == other.salt
         and mine.slots[-1:].tolist() == other.slots[-1:].tolist()  # after the same beginning
         and len(reading) == _WORTH_WAITING
-        and mine.tokens[begin : begin + _WORTH_WAITING] == reading
+        and mine.keys[begin : begin + _WORTH_WAITING] == reading
     )

@@ -1,0 +1,242 @@
+"""Pictures in conversations: what users give as parts, and the rows that the target reads of it."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgespec.bundle import PIXELS, ROWS, Bundle, Vision
+from edgespec.errors import ContextLengthError, InputError, reason
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.kernels import library, missing_kernels
+from edgespec.runtime.sequences.pictures import Pictures
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.vision import (
+    MOST_BYTES,
+    grid,
+    open_picture,
+    pieces,
+    require_pillow,
+    upright,
+    written,
+)
+from edgespec.system.shutdown import ENGINE_CALLS
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from edgespec.runtime.sequences.model import Graph
+
+SHOWN: Mapping[str, str] = {"type": "image"}
+"""The part of a message in which a chat template writes the mark of a picture."""
+
+_KINDS = ("image", "image_url")
+_PLACES = ("image", "image_url", "url", "path")  # where a part may have its picture
+_MOST_KEPT = 64 << 20  # bytes of rows of pictures that may come again, as in each turn of a chat
+
+
+def taken_out(
+    messages: Sequence[Mapping[str, Any]],
+) -> tuple[Sequence[Mapping[str, Any]], list[object]]:
+    """Returns messages with `SHOWN` for each picture, and what users gave for these in order.
+
+    Raises:
+        InputError: if a message has one that is not the user's, or a part of that type has none.
+    """
+    given: list[object] = []
+    if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
+        return messages, given  # the chat template tells what is wrong with them
+    made: list[Mapping[str, Any]] = []
+    for message in messages:
+        content = message.get("content")
+        parts = content if isinstance(content, list | tuple) else ()
+        found = [each for each in parts if _is_picture(each)]
+        if found and message.get("role") not in ("user", "tool"):
+            raise InputError(f"a message of {message.get('role')} has an image: users show them")
+        given += map(_given, found)
+        shown = [SHOWN if _is_picture(each) else each for each in parts]
+        made.append({**message, "content": shown} if found else message)
+    return made, given
+
+
+def _is_picture(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in _KINDS
+
+
+def _given(part: Mapping[str, Any]) -> object:
+    """Returns what a part has as its picture."""
+    found = next((part[name] for name in _PLACES if part.get(name) is not None), None)
+    return found.get("url") if isinstance(found, Mapping) else found
+
+
+def decoded(url: str) -> bytes:
+    """Returns what a data URL holds (RFC 2397).
+
+    Raises:
+        InputError: if it is another URL, not in base64, or damaged.
+    """
+    head, comma, data = url.partition(",")
+    if not head.startswith("data:") or not head.endswith(";base64") or not comma:
+        raise InputError(
+            f"an image is at {reason(repr(url), 60)}: nothing is fetched here, so give the file "
+            "itself as data:image/png;base64,..."
+        )
+    return from_base64(data)
+
+
+def from_base64(data: str) -> bytes:
+    """Returns what a text in base64 holds.
+
+    Raises:
+        InputError: if it is damaged, or too much for a picture.
+    """
+    if len(data) > MOST_BYTES * 4 // 3 + 4:
+        raise InputError(f"an image has more than {MOST_BYTES / 1e6:.0f} MB: give a smaller one")
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise InputError(f"an image is not in base64 ({reason(error)}): encode it again") from error
+
+
+class Viewer:
+    """Makes rows of pictures, for a target that reads them.
+
+    Args:
+        bundle: the bundle.
+        tokenizer: its tokenizer.
+        threads: number of threads of the tower.
+    """
+
+    def __init__(self, bundle: Bundle, tokenizer: Tokenizer, threads: int) -> None:
+        self._bundle, self._threads = bundle, threads
+        self._texts = {id_: token for token, id_ in tokenizer.added_tokens.items()}
+        self._kept = OrderedDict[bytes, Floats]()  # by what pieces are; the last used one last
+        self._looking = threading.Lock()
+
+    def open(self, given: Sequence[object], most: int) -> list[Image]:
+        """Opens what users gave as pictures.
+
+        Args:
+            given: pictures of Pillow, contents of files, data URLs, or paths.
+            most: largest number of tokens in which they must have room.
+
+        Raises:
+            ContextLengthError: if there are too many.
+            InputError: if the model reads none, or one cannot be opened.
+        """
+        if not given:
+            return []
+        vision = self._vision
+        if len(given) * vision.rows >= most:
+            raise ContextLengthError(
+                f"there are {len(given)} images of {vision.rows} tokens at least, and the context "
+                f"has {most}: leave some out, or raise --context"
+            )
+        require_pillow()
+        return [upright(_opened(each)) for each in given]
+
+    def written_out(self, text: str, pictures: Sequence[Image]) -> str:
+        """Returns a text of the chat template with what stands there for each picture.
+
+        Args:
+            text: the text, or its beginning.
+            pictures: those of the whole text.
+        """
+        if not pictures:
+            return text
+        vision = self._vision
+        mark = self._texts[vision.token]
+        first, *others = text.split(mark)
+        places = [written(each.size, vision, mark) for each in pictures]
+        places += [mark] * (len(others) - len(places))
+        return first + "".join(f"{p}{t}" for p, t in zip(places, others, strict=False))
+
+    def look(self, tokens: Sequence[int], pictures: Sequence[Image]) -> Pictures | None:
+        """Returns what the target reads of pictures in a prompt; None without any.
+
+        Raises:
+            DeviceError: if the tower cannot be run.
+            InputError: if the prompt has not as many tokens for rows as pictures have rows.
+        """
+        if not pictures:
+            return None
+        vision = self._vision
+        places = np.flatnonzero(np.array(tokens) == vision.token)
+        count = vision.rows * sum(1 + prod(grid(each.size, vision)) for each in pictures)
+        if len(places) != count:
+            raise InputError(
+                f"the chat template has room for {len(places)} rows of images, which have "
+                f"{count}: leave {self._texts[vision.token]} out of texts, and use a template "
+                "that shows images"
+            )
+        with self._looking:
+            rows = np.concatenate([self._rows(each, vision) for each in pictures])
+        return Pictures(places, rows)
+
+    @property
+    def _vision(self) -> Vision:
+        target = self._bundle.target
+        if target.vision is None:
+            raise InputError(
+                f"{self._bundle.path.name} is a {target.architecture} of text alone, and there is "
+                "an image: leave it out, or use a model that reads images, such as SmolVLM2"
+            )
+        return target.vision
+
+    def _rows(self, picture: Image, vision: Vision) -> Floats:
+        """Returns the rows of a picture, [n, hidden_size] float32."""
+        cut = pieces(picture, vision)
+        key = blake2b(cut.tobytes()).digest()
+        if key not in self._kept:
+            with ENGINE_CALLS:
+                found = [self._tower({PIXELS: each[None]})[ROWS] for each in cut]
+            self._kept[key] = np.concatenate(found)
+            while len(self._kept) > 1 and sum(r.nbytes for r in self._kept.values()) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    @cached_property
+    def _tower(self) -> Graph:
+        from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+
+        operators = library()
+        if operators is None:
+            raise InputError(f"images need edgespec's operators: {missing_kernels()}")
+        return NativeGraph(self._bundle.path / self._vision.graph, operators, self._threads)
+
+
+def _opened(given: object) -> Image:
+    from PIL.Image import Image
+
+    if isinstance(given, Image):
+        return given
+    if isinstance(given, str) and given.startswith(("data:", "http:", "https:")):
+        return open_picture(decoded(given))
+    if isinstance(given, bytes | bytearray | memoryview):
+        return open_picture(bytes(given))
+    if not isinstance(given, str | Path):
+        raise InputError(
+            f"an image is {reason(repr(given), 60)}: give a path, bytes, a data URL, or a picture "
+            "of Pillow"
+        )
+    path = Path(given)
+    try:
+        if not path.is_file():
+            raise InputError(f"an image is {reason(repr(given), 80)}, which is no file")
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(
+                f"{path} has more than {MOST_BYTES / 1e6:.0f} MB: give a smaller image"
+            )
+        return open_picture(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"the image {reason(repr(given), 80)} cannot be read ({error})") from error
