@@ -70,11 +70,11 @@ ROOMS = {
     "runtime": Room(
         ("runtime/**/*.py",),
         9000,
-        13450,
+        13480,
         "tool calls and reasoning in each family's form (3,500), ten draft sources (2,500), "
         "devices (2,100), penalties, grammars that are tried in a process with limits, and calls "
         "that are checked against schemas which grammars cannot hold (150), "
-        "drafters of blocks (210), calls that a GPU records (50), images (240)",
+        "drafters of blocks (210), calls that a GPU records (50), images (270)",
     ),
     "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4200, "state spaces (Mamba-2)"),
     "training": Room(

@@ -9,9 +9,11 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from edgespec.errors import InputError, reason
 from edgespec.runtime.arrays import Floats
@@ -108,51 +110,57 @@ def upright(picture: Image) -> Image:
         raise InputError(f"a picture cannot be converted ({reason(error)})") from error
 
 
-def grid(size: tuple[int, int], vision: Vision) -> tuple[int, int]:
-    """Returns into how many rows and columns a picture of this width and height is cut.
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A picture as a model sees it.
 
-    Both are 0 if the whole picture is the only piece.
+    Attributes:
+        grid: Rows and columns of the pieces into which it is cut; both 0 if there are none.
+        pieces: [rows * columns + 1, size, size, 3] uint8: these, and the whole picture.
     """
-    if not vision.split:
-        return 0, 0
-    height, width = (each // vision.size for each in _cut_size(_scaled(size, vision), vision))
-    return (height, width) if max(height, width) > 1 else (0, 0)
+
+    grid: tuple[int, int]
+    pieces: npt.NDArray[np.uint8]
 
 
-def pieces(picture: Image, vision: Vision) -> Floats:
-    """Returns the pieces of a picture, [n, 3, size, size] float32."""
+def cut(picture: Image, vision: Vision) -> Picture:
+    """Scales a picture and cuts it into pieces."""
     from PIL.Image import Resampling
 
     how, size = Resampling(vision.resample), vision.size
     height, width = scaled = _scaled(picture.size, vision)
-    whole = picture.resize((width, height), how)
-    cut = []
+    whole, parts = picture.resize((width, height), how), []
     if vision.split:
         height, width = _cut_size(scaled, vision)
         whole = whole.resize((width, height), how)
         if (height, width) != (size, size):
-            cut = [
+            parts = [
                 whole.crop((left, top, left + size, top + size))
                 for top in range(0, height, size)
                 for left in range(0, width, size)
             ]
     if whole.size != (size, size):
         whole = whole.resize((size, size), how)
-    colours = np.stack([np.asarray(each) for each in (*cut, whole)]).transpose(0, 3, 1, 2)
-    mean, std = (np.array(each, np.float32)[:, None, None] for each in (vision.mean, vision.std))
-    normalized: Floats = (colours.astype(np.float32) * np.float32(1 / 255) - mean) / std
-    return normalized
+    grid = (height // size, width // size) if parts else (0, 0)
+    return Picture(grid, np.stack([np.asarray(each) for each in (*parts, whole)]))
 
 
-def written(size: tuple[int, int], vision: Vision, mark: str) -> str:
-    """Returns what stands in a prompt for a picture of this width and height.
+def normalized(piece: npt.NDArray[np.uint8], vision: Vision) -> Floats:
+    """Returns what the tower reads of a piece [size, size, 3], [1, 3, size, size] float32."""
+    mean, std = (np.array(each, np.float32) for each in (vision.mean, vision.std))
+    colours: Floats = (piece.astype(np.float32) * np.float32(1 / 255) - mean) / std
+    return np.ascontiguousarray(colours.transpose(2, 0, 1))[None]
+
+
+def written(grid: tuple[int, int], vision: Vision, mark: str) -> str:
+    """Returns what stands in a prompt for a picture.
 
     Args:
-        size: width and height.
+        grid: see `Picture`.
         vision: how the model sees.
         mark: text of `Vision.token`.
     """
-    rows, columns = grid(size, vision)
+    rows, columns = grid
     text, seen = "", mark * vision.rows
     for row in range(1, rows + 1):
         of_row = (f"{_AROUND}<row_{row}_col_{each}>{seen}" for each in range(1, columns + 1))

@@ -112,7 +112,7 @@ class Conversation:
         shown: special tokens that the reader needs, with their texts.
         turns: numbers of the prompt's first tokens, behind which others may go on differently.
         unheld: schemas of the functions whose arguments the grammar does not hold to all of them.
-        pictures: what the target reads in place of some of the prompt's tokens.
+        look: see `Request`.
     """
 
     prompt: list[int]
@@ -121,12 +121,11 @@ class Conversation:
     shown: Mapping[int, str] = field(default_factory=dict)
     turns: Sequence[int] = ()
     unheld: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    pictures: Pictures | None = None
+    look: Callable[[], Pictures] | None = None
 
     def again(self, tokenizer: Tokenizer) -> Conversation:
         """Returns the same for another answer, if none was begun; both have the tokenizer."""
-        kept = tokenizer, self.prompt, self.shown, self.unheld, self.pictures
-        shared = {id(each): each for each in kept}
+        shared = {id(each): each for each in (tokenizer, self.prompt, self.shown, self.unheld)}
         return copy.deepcopy(self, shared)
 
 

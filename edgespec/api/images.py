@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,10 @@ from edgespec.runtime.sequences.pictures import Pictures
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.vision import (
     MOST_BYTES,
-    grid,
+    Picture,
+    cut,
+    normalized,
     open_picture,
-    pieces,
     require_pillow,
     upright,
     written,
@@ -120,10 +120,10 @@ class Viewer:
         self._bundle, self._threads = bundle, threads
         self._texts = {id_: token for token, id_ in tokenizer.added_tokens.items()}
         self._kept = OrderedDict[bytes, Floats]()  # by what pieces are; the last used one last
-        self._looking = threading.Lock()
+        self._opening, self._looking = threading.Lock(), threading.Lock()
 
-    def open(self, given: Sequence[object], most: int) -> list[Image]:
-        """Opens what users gave as pictures.
+    def open(self, given: Sequence[object], most: int) -> list[Picture]:
+        """Opens what users gave as pictures, one at a time, since one may take much memory.
 
         Args:
             given: pictures of Pillow, contents of files, data URLs, or paths.
@@ -142,9 +142,13 @@ class Viewer:
                 f"has {most}: leave some out, or raise --context"
             )
         require_pillow()
-        return [upright(_opened(each)) for each in given]
+        found = []
+        for each in given:
+            with self._opening:
+                found.append(cut(upright(_opened(each)), vision))
+        return found
 
-    def written_out(self, text: str, pictures: Sequence[Image]) -> str:
+    def written_out(self, text: str, pictures: Sequence[Picture]) -> str:
         """Returns a text of the chat template with what stands there for each picture.
 
         Args:
@@ -156,50 +160,57 @@ class Viewer:
         vision = self._vision
         mark = self._texts[vision.token]
         first, *others = text.split(mark)
-        places = [written(each.size, vision, mark) for each in pictures]
+        places = [written(each.grid, vision, mark) for each in pictures]
         places += [mark] * (len(others) - len(places))
         return first + "".join(f"{p}{t}" for p, t in zip(places, others, strict=False))
 
-    def look(self, tokens: Sequence[int], pictures: Sequence[Image]) -> Pictures | None:
-        """Returns what the target reads of pictures in a prompt; None without any.
+    def look(
+        self, tokens: Sequence[int], pictures: Sequence[Picture]
+    ) -> Callable[[], Pictures] | None:
+        """Returns what makes what the target reads of pictures in a prompt; None without any.
+
+        That may take seconds for each, and raises a DeviceError if the tower cannot be run.
 
         Raises:
-            DeviceError: if the tower cannot be run.
             InputError: if the prompt has not as many tokens for rows as pictures have rows.
         """
         if not pictures:
             return None
         vision = self._vision
         places = np.flatnonzero(np.array(tokens) == vision.token)
-        count = vision.rows * sum(1 + prod(grid(each.size, vision)) for each in pictures)
+        count = vision.rows * sum(len(each.pieces) for each in pictures)
         if len(places) != count:
             raise InputError(
                 f"the chat template has room for {len(places)} rows of images, which have "
                 f"{count}: leave {self._texts[vision.token]} out of texts, and use a template "
                 "that shows images"
             )
-        with self._looking:
-            rows = np.concatenate([self._rows(each, vision) for each in pictures])
-        return Pictures(places, rows)
+
+        def looked() -> Pictures:
+            with self._looking:
+                return Pictures(places, np.concatenate([self._rows(each) for each in pictures]))
+
+        return looked
 
     @property
     def _vision(self) -> Vision:
         target = self._bundle.target
         if target.vision is None:
             raise InputError(
-                f"{self._bundle.path.name} is a {target.architecture} of text alone, and there is "
-                "an image: leave it out, or use a model that reads images, such as SmolVLM2"
+                f"there is an image, and the model is a {target.architecture} of text alone: leave "
+                "the image out, or use a model that reads images, such as SmolVLM2"
             )
         return target.vision
 
-    def _rows(self, picture: Image, vision: Vision) -> Floats:
+    def _rows(self, picture: Picture) -> Floats:
         """Returns the rows of a picture, [n, hidden_size] float32."""
-        cut = pieces(picture, vision)
-        key = blake2b(cut.tobytes()).digest()
+        key, vision = blake2b(picture.pieces.tobytes()).digest(), self._vision
         if key not in self._kept:
-            with ENGINE_CALLS:
-                found = [self._tower({PIXELS: each[None]})[ROWS] for each in cut]
-            self._kept[key] = np.concatenate(found)
+            made = list[Floats]()
+            for piece in picture.pieces:
+                with ENGINE_CALLS:
+                    made.append(self._tower({PIXELS: normalized(piece, vision)})[ROWS])
+            self._kept[key] = np.concatenate(made)
             while len(self._kept) > 1 and sum(r.nbytes for r in self._kept.values()) > _MOST_KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)

@@ -438,7 +438,7 @@ class LLM:
         request = Request(
             asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
             predicted[: self.context_length] if limits.max_nodes else (), kept,
-            turns=asked.turns, pictures=asked.pictures,
+            turns=asked.turns, look=asked.look,
         )  # fmt: skip
         hidden = self.tokenizer.special_ids - asked.shown.keys()
         added = self.tokenizer.added_tokens.items() if made.stop else ()

@@ -18,9 +18,8 @@ from edgespec.runtime.text.infill import InfillFormat, InfillPrompt
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from edgespec.runtime.sampling.grammar import GrammarCompiler
+    from edgespec.runtime.vision import Picture
 
 
 USUAL = 16
@@ -62,7 +61,6 @@ class Prompts:
         """Prepares the answer in a conversation.
 
         Raises:
-            DeviceError: if pictures cannot be looked at.
             InputError: see `conversation`; or if a picture cannot be read.
             ContextLengthError: if the conversation leaves no room for a token.
         """
@@ -72,7 +70,7 @@ class Prompts:
             self._bundle.target.recurrent,
         )  # fmt: skip
         tokens = self.tokens(asked.prompt)
-        return replace(asked, prompt=tokens, pictures=self._viewer.look(tokens, pictures))
+        return replace(asked, prompt=tokens, look=self._viewer.look(tokens, pictures))
 
     def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Converts a conversation to token ids; see `LLM.chat_tokens`.
@@ -85,12 +83,12 @@ class Prompts:
 
     def _opened(
         self, messages: Sequence[Mapping[str, Any]]
-    ) -> tuple[Sequence[Mapping[str, Any]], list[Image]]:
+    ) -> tuple[Sequence[Mapping[str, Any]], list[Picture]]:
         """Returns messages without their pictures, and these."""
         messages, given = taken_out(messages)
         return messages, self._viewer.open(given, self._context_length)
 
-    def _encoding(self, pictures: Sequence[Image]) -> Callable[[str], list[int]]:
+    def _encoding(self, pictures: Sequence[Picture]) -> Callable[[str], list[int]]:
         """Returns what converts texts of the chat template to tokens."""
         return lambda text: self.encoded(self._viewer.written_out(text, pictures))
 

@@ -52,6 +52,7 @@ CAPABILITIES: Mapping[str, Callable[[LLM], bool]] = {
     "infill": lambda llm: InfillFormat.known(llm.tokenizer),
     "tools": lambda llm: call_form(llm.tokenizer.chat_source) is not None,
     "reasoning": lambda llm: thinking_form(llm.tokenizer.chat_source) is not None,
+    "images": lambda llm: llm.bundle.target.vision is not None,
 }
 """What a model that makes texts may be able to do, by the name that clients see."""
 

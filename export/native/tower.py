@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from edgespec import bundle
 from edgespec.export.formats.tiles import BLOCK
@@ -78,7 +79,7 @@ def _attended(native: NativeGraph, x: str, layer: TowerLayer, tower: Tower) -> s
     return g.op("Reshape", found, g.ints(-1, width))
 
 
-def _places(side: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _places(side: int) -> npt.NDArray[np.int64]:
     """Returns the position of each patch, as transformers finds it: by fractions of a side.
 
     These are rounded, so that for some sides two patches have one position.
@@ -86,4 +87,5 @@ def _places(side: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     borders = np.arange(1 / side, 1.0, 1 / side).astype(np.float32)
     fractions = np.arange(side, dtype=np.float32) * (np.float32(1) / np.float32(side))
     found = np.searchsorted(borders, np.minimum(fractions, np.float32(1 - 1e-6)), side="right")
-    return (found[:, None] * side + found).reshape(-1).astype(np.int64)
+    places: npt.NDArray[np.int64] = (found[:, None] * side + found).reshape(-1)
+    return places

@@ -269,9 +269,9 @@ class Model:
             feeds[cos], feeds[sin] = rope.at(places, last)
         if self.picture_width:
             ends = [*accumulate(len(each.tokens) for each in batch)]
-            own = np.split(places, ends[:-1])
             read = [each.sequence.pictures for each in batch]
-            feeds.update(pictured([*zip(read, own, strict=True)], self.picture_width))
+            parts_of = zip(read, np.split(places, ends[:-1]), strict=True)
+            feeds.update(pictured([*parts_of], self.picture_width))
         feeds.update(self.pool.arrays)
         recurrent = self.pool.recurrent
         if recurrent is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
 from itertools import islice
@@ -70,7 +71,8 @@ class Request:
         salt: it shares slots with generations of the same salt alone.
         turns: numbers of the prompt's first tokens, in order, behind which others may go on: what
             recurrent layers hold of them is kept.
-        pictures: what the target reads of pictures in place of some tokens of the prompt.
+        look: makes what is read of pictures in place of some tokens of the prompt, which may take
+            seconds; None: all are read.
     """
 
     prompt: ListLike[int]
@@ -83,7 +85,7 @@ class Request:
     kept: Sequence | None = None
     salt: str = ""
     turns: ListLike[int] = ()
-    pictures: Pictures | None = None
+    look: Callable[[], Pictures] | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import struct
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from edgespec import LLM, bundle
 from edgespec.api.images import Viewer
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime.vision import open_picture, pieces, upright, written
+from edgespec.runtime.vision import cut, normalized, open_picture, upright, written
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -84,14 +85,16 @@ def prepared(given, **options):
 @pytest.mark.parametrize("split", [True, False])
 def test_pieces_are_those_of_transformers(made, size, split):
     vision = bundle.load(made[1]).target.vision
-    vision = type(vision)(**{**vars(vision), "split": split})
+    vision = replace(vision, split=split)
     given = picture(*size)
     expected, rows, columns = prepared(given, do_image_splitting=split)
-    np.testing.assert_allclose(pieces(given, vision), expected, atol=1e-5)
+    seen = cut(given, vision)
+    found = np.concatenate([normalized(each, vision) for each in seen.pieces])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
     text = get_image_prompt_string(
         rows, columns, vision.rows, "<fake_token_around_image>", "<image>", "<global-img>"
     )
-    assert written(size, vision, "<image>") == text
+    assert written(seen.grid, vision, "<image>") == text
 
 
 @torch.no_grad()
@@ -100,7 +103,8 @@ def test_logits_behind_pictures_are_those_of_transformers(made, llm):
     given = [picture(60, 20), picture(20, 60, seed=1)]
     tokens = llm.chat_tokens(asked(*given))
     pixels = torch.tensor(np.concatenate([prepared(each)[0] for each in given]))[None]
-    seen = Viewer(llm.bundle, llm.tokenizer, 1).look(tokens, given)
+    viewer = Viewer(llm.bundle, llm.tokenizer, 1)
+    seen = viewer.look(tokens, viewer.open(given, CONTEXT))()
     rows = model.model.get_image_features(pixels).pooler_output[0].numpy()
     np.testing.assert_allclose(seen.rows, rows, atol=1e-4)
     text = Text(load(folder))

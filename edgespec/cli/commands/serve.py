@@ -18,6 +18,7 @@ from edgespec.errors import InputError, installing
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 _LONGEST_AT_ONCE = 4  # texts as long as the context that memory is planned for, if it has room
+_BODY, _BODY_WITH_IMAGES = 4 << 20, 64 << 20  # bytes of a request's body at most
 _PORTS = range(1 << 16)
 _HOST = re.compile(r"[\w.-]+|\[[0-9a-fA-F:]+\]")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+")
@@ -61,8 +62,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="number of requests that may wait; further ones are refused (default: %(default)s)",
     )  # fmt: skip
     texts.add_argument(
-        "--max-body", type=parse_size, default="4MiB", metavar="SIZE",
-        help="maximum size of a request's body (default: %(default)s)",
+        "--max-body", type=parse_size, metavar="SIZE",
+        help="maximum size of a request's body (default: 4MiB, or 64MiB with a model that reads "
+        "images)",
     )  # fmt: skip
     add_options(texts, LoadOptions, *CACHES, sessions=None)
     add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
@@ -104,7 +106,8 @@ def execute(arguments: argparse.Namespace) -> int:
             warm_up_aside(llm)
             service = TextService(llm, parallel, arguments.queue)
             name = arguments.model_name or model_name(llm.bundle)
-            served = Served(service, name, arguments.max_body)
+            usual = _BODY if llm.bundle.target.vision is None else _BODY_WITH_IMAGES
+            served = Served(service, name, arguments.max_body or usual)
             url = f"http://{_host_and_port(sock.getsockname()[:2])}"
 
             def ready() -> None:

@@ -41,7 +41,7 @@ _DEFAULT_TAG = "latest"
 _PENALTY = {"repetition_penalty": "repeat_penalty"}  # Ollama's name
 _CAPABILITIES = {
     "completion": "completion", "infill": "insert", "tools": "tools", "reasoning": "thinking",
-    "embedding": "embedding",
+    "embedding": "embedding", "images": "vision",
 }  # fmt: skip
 
 
