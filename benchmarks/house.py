@@ -96,7 +96,7 @@ ROOMS = {
     ),
     "results": Room(("benchmarks/RESULTS.md",), 700, 710, "an attacked server, blocks as trees"),
     "docs": Room(
-        ("README.md", "docs/*.md"), 1300, 1380, "bundles made of models, drafters of blocks"
+        ("README.md", "docs/*.md"), 1300, 1410, "bundles made of models, drafters of blocks, images"
     ),
 }
 PRODUCTION = "edgespec", "models", "export", "runtime", "training"

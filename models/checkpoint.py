@@ -39,7 +39,7 @@ from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, read_text
 from edgespec.models.gguf.opening import open_gguf
-from edgespec.models.opened import TOKENIZER_FILES, Opened
+from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, Opened
 from edgespec.models.pooled import Pooled, inner_name, read_pooled, without_projection
 from edgespec.models.quantized.opening import opened as unpacked
 from edgespec.models.safetensors_folder import SafetensorsFolder
@@ -215,9 +215,17 @@ def _open_folder(path: Path) -> Opened:
 
 
 def tokenizer_contents(path: Path) -> dict[str, str]:
-    """Returns the contents of those `TOKENIZER_FILES` that a folder has, by name."""
+    """Returns the contents of those `TOKENIZER_FILES` that a folder has, by name.
+
+    Older models that read pictures have their chat template in JSON.
+    """
     files = {name: path / name for name in TOKENIZER_FILES}
-    return {name: read_text(file) for name, file in files.items() if file.is_file()}
+    contents = {name: read_text(file) for name, file in files.items() if file.is_file()}
+    older = path / "chat_template.json"
+    if CHAT_TEMPLATE not in contents and older.is_file():
+        template = Fields.read(older).get("chat_template")
+        contents |= {CHAT_TEMPLATE: template} if isinstance(template, str) else {}
+    return contents
 
 
 def _parsed(path: Path, files: Mapping[str, str], name: str) -> Fields:
@@ -286,8 +294,8 @@ def chat_template(path: Path, files: Mapping[str, str]) -> str | None:
         path: The model's folder or file, for messages.
         files: Contents of the tokenizer's files by name.
     """
-    if "chat_template.jinja" in files:
-        return files["chat_template.jinja"]
+    if CHAT_TEMPLATE in files:
+        return files[CHAT_TEMPLATE]
     fields = _parsed(path, files, "tokenizer_config.json")
     template = fields.get("chat_template")
     if isinstance(template, list):

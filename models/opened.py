@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from edgespec.models.tensors import TensorSource
     from edgespec.models.vision import Tower
 
+CHAT_TEMPLATE = "chat_template.jinja"
+
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "generation_config.json",
-    "chat_template.jinja",
+    CHAT_TEMPLATE,
 )
 
 

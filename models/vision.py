@@ -155,6 +155,8 @@ def read_tower(path: Path, fields: Fields) -> Tower | None:
     size, patch = own.integer("image_size"), own.integer("patch_size")
     heads, eps = own.integer("num_attention_heads"), own.number("layer_norm_eps")
     side, factor = size // patch, fields.integer("scale_factor", 2)
+    text = fields.group("text_config")
+    token = fields.integer("image_token_id", most=text.integer("vocab_size") - 1)
     if own.get("hidden_act") != _SIZES["hidden_act"]:
         raise own.unsupported("hidden_act", f"use {_SIZES['hidden_act']}")
     if width % heads:
@@ -180,10 +182,10 @@ def read_tower(path: Path, fields: Fields) -> Tower | None:
         return TowerLayer(first, q, k, v, o, second, up, down)
 
     tower = Tower(
-        SafetensorsFolder(path), pixels, fields.integer("image_token_id"), patch, side, factor,
+        SafetensorsFolder(path), pixels, token, patch, side, factor,
         heads, width, tuple(map(layer, range(own.integer("num_hidden_layers")))),
         norm("post_layernorm"),
-        Linear(_PROJECTION, factor**2 * width, fields.group("text_config").integer("hidden_size")),
+        Linear(_PROJECTION, factor**2 * width, text.integer("hidden_size")),
     )  # fmt: skip
     check_shapes(tower.source, tower.tensors())
     return tower

@@ -118,7 +118,7 @@ class Viewer:
 
     def __init__(self, bundle: Bundle, tokenizer: Tokenizer, threads: int) -> None:
         self._bundle, self._threads = bundle, threads
-        self._texts = {id_: token for token, id_ in tokenizer.added_tokens.items()}
+        self._tokenizer = tokenizer
         self._kept = OrderedDict[bytes, Floats]()  # by what pieces are; the last used one last
         self._opening, self._looking = threading.Lock(), threading.Lock()
 
@@ -157,8 +157,7 @@ class Viewer:
         """
         if not pictures:
             return text
-        vision = self._vision
-        mark = self._texts[vision.token]
+        vision, mark = self._vision, self._mark
         first, *others = text.split(mark)
         places = [written(each.grid, vision, mark) for each in pictures]
         places += [mark] * (len(others) - len(places))
@@ -182,7 +181,7 @@ class Viewer:
         if len(places) != count:
             raise InputError(
                 f"the chat template has room for {len(places)} rows of images, which have "
-                f"{count}: leave {self._texts[vision.token]} out of texts, and use a template "
+                f"{count}: leave {self._mark} out of texts, and use a template "
                 "that shows images"
             )
 
@@ -201,6 +200,16 @@ class Viewer:
                 "the image out, or use a model that reads images, such as SmolVLM2"
             )
         return target.vision
+
+    @property
+    def _mark(self) -> str:
+        """What chat templates write for a picture."""
+        if mark := self._tokenizer.backend.id_to_token(self._vision.token):
+            return mark
+        raise InputError(
+            f"the tokenizer has no token {self._vision.token}, which stands for images: export the "
+            "model again"
+        )
 
     def _rows(self, picture: Picture) -> Floats:
         """Returns the rows of a picture, [n, hidden_size] float32."""
