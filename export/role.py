@@ -123,8 +123,7 @@ class RoleWriter:
         with closing(DataFile(self.folder / f"{name}.tiles")) as data:
             weights = TileWeights(data, checkpoint.tensors, storage, count)
             graph = NativeGraph(weights, name)
-            pictured = checkpoint.tower is not None and name == bundle.TARGET
-            graph.build(checkpoint.decoder, pictured)
+            graph.build(checkpoint.decoder, checkpoint.tower if name == bundle.TARGET else None)
             return weights, graph.save(self.folder)
 
 

@@ -1,4 +1,4 @@
-"""The part of checkpoints that reads pictures: a ViT and a projection (Idefics3, SmolVLM).
+"""The part of checkpoints that reads pictures: a ViT and a projection (Idefics3, SmolVLM, Gemma 3).
 
 A picture becomes square pieces, and a piece rows that the text part reads in place of embeddings.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgespec.models.fields import Fields
-from edgespec.models.layers import Compound, LayerNorm, Linear, Shapes
+from edgespec.models.layers import Compound, LayerNorm, Linear, Norm, Shapes
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-SPLITTING = ("idefics3", "smolvlm")
-"""Each `model_type` whose pictures are cut into pieces, and whose pieces become fewer rows than
-they have patches."""
+_SPLITTING, _WHOLE = ("idefics3", "smolvlm"), "gemma3"  # names of the whole models
 
 _VIT, _PROJECTION = "model.vision_model", "model.connector.modality_projection.proj.weight"
+_PATCHES = ".embeddings.patch_embedding.weight"  # how a name ends whose beginning others have
+_MEAN_PROJECTION = "multi_modal_projector.mm_input_projection_weight"
 _COLOURS = 3
 _MOST_PIXELS = 4096  # of a side, as transformers has it
 # Default values of transformers.
@@ -39,6 +39,9 @@ _PIXELS: Mapping[str, object] = {
     "size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}, "resample": 1,
     "do_image_splitting": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
     "rescale_factor": 1 / 255,
+}  # fmt: skip
+_GEMMA_SIZES: Mapping[str, object] = {
+    **_SIZES, "hidden_size": 768, "num_attention_heads": 12, "patch_size": 16,
 }  # fmt: skip
 # What is always done here: a checkpoint that asks for less is refused.
 _DONE = ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb")
@@ -65,7 +68,8 @@ class Pixels:
 
     Attributes:
         size: Pixels of a side of a piece.
-        longest: Pixels of a picture's longer side, in which it is before it is cut.
+        longest: Pixels of a picture's longer side, in which it is before it is cut; 0: it becomes a
+            piece at once.
         split: Whether it is cut into pieces, with the whole picture as the last one; else the whole
             picture is the only piece.
         mean: What is subtracted from each colour, which is between 0 and 1.
@@ -86,33 +90,48 @@ class Tower(Compound):
     """What makes rows of a piece (SigLIP: Zhai et al., 2023; pixel shuffle: Shi et al., 2016).
 
     Attributes:
+        name: What names of the ViT's tensors begin with.
         source: The weights.
         pixels: What becomes of pictures before.
-        token: Token that stands in texts where such a row is read.
         patch: Pixels of a side of a patch.
         side: Patches of a side of a piece.
-        factor: So many patches by so many are a row together.
         heads: Number of heads.
         width: Size of a patch's row.
         layers: The layers.
         norm: Behind the last one.
+        token: Token that stands in texts where a row of a piece is read.
+        factor: So many patches by so many are such a row together.
         projection: [factor² * width] to the text part's [hidden].
+        mean_norm: Applied to the mean of these patches, which is what the projection reads; its
+            weight is [width, hidden] then. None: it reads all of them, one behind the other.
+        around: Tokens before and behind rows of a picture, of which the first stands in texts for
+            the whole; None: see `runtime/vision.py`.
     """
 
+    name: str
     source: TensorSource
     pixels: Pixels
-    token: int
     patch: int
     side: int
-    factor: int
     heads: int
     width: int
     layers: tuple[TowerLayer, ...]
     norm: LayerNorm
+    token: int
+    factor: int
     projection: Linear
+    mean_norm: Norm | None = None
+    around: tuple[int, int] | None = None
 
-    embedding = f"{_VIT}.embeddings.patch_embedding"
-    positions = f"{_VIT}.embeddings.position_embedding.weight"
+    @property
+    def embedding(self) -> str:
+        """What names of the tensors begin with that make rows of patches."""
+        return f"{self.name}.embeddings.patch_embedding"
+
+    @property
+    def positions(self) -> str:
+        """Name of the rows that are added, by position."""
+        return f"{self.name}.embeddings.position_embedding.weight"
 
     @property
     def rows(self) -> int:
@@ -121,11 +140,13 @@ class Tower(Compound):
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
+        turned = self.projection.in_features, self.projection.out_features
         return {
             f"{self.embedding}.weight": (self.width, _COLOURS, self.patch, self.patch),
             f"{self.embedding}.bias": (self.width,),
             self.positions: (self.side**2, self.width),
             **super().tensors(),
+            **({} if self.mean_norm is None else {self.projection.weight: turned}),
         }
 
 
@@ -144,54 +165,98 @@ def read_tower(path: Path, fields: Fields) -> Tower | None:
         UnsupportedModelError: It needs something that is not implemented.
         CheckpointError: Something is missing, damaged or inconsistent.
     """
-    if fields.get("model_type") not in SPLITTING:
+    kind = fields.get("model_type")
+    if kind not in (*_SPLITTING, _WHOLE):
         return None
-    pixels = _pixels(path)
+    pixels = _pixels(path, kind == _WHOLE)
     if pixels is None:
         _log.warning("%s has no preprocessor_config.json, so that it reads texts alone", path)
         return None
-    own = fields.group("vision_config").with_defaults(_SIZES)
-    width, inner = own.integer("hidden_size"), own.integer("intermediate_size")
-    size, patch = own.integer("image_size"), own.integer("patch_size")
-    heads, eps = own.integer("num_attention_heads"), own.number("layer_norm_eps")
-    side, factor = size // patch, fields.integer("scale_factor", 2)
-    text = fields.group("text_config")
-    token = fields.integer("image_token_id", most=text.integer("vocab_size") - 1)
+    source = SafetensorsFolder(path)
+    own = fields.group("vision_config").with_defaults(_GEMMA_SIZES if kind == _WHOLE else _SIZES)
+    vit = next((name.removesuffix(_PATCHES) for name in source.names if _PATCHES in name), _VIT)
+    patch, width = own.integer("patch_size"), own.integer("hidden_size")
+    heads, side = own.integer("num_attention_heads"), own.integer("image_size") // patch
     if own.get("hidden_act") != _SIZES["hidden_act"]:
         raise own.unsupported("hidden_act", f"use {_SIZES['hidden_act']}")
     if width % heads:
         raise own.invalid("num_attention_heads", f"must divide hidden_size={width}")
-    if pixels.size // patch != side:
+    if not side or pixels.size // patch != side:
         raise own.unsupported("image_size", f"use pieces of {pixels.size} pixels, as pictures have")
-    if not side or side % factor:
-        raise fields.invalid("scale_factor", f"must divide the {side} patches of a side")
-
-    def norm(name: str) -> LayerNorm:
-        return LayerNorm(f"{_VIT}.{name}.weight", width, eps, bias=f"{_VIT}.{name}.bias")
-
-    def layer(number: int) -> TowerLayer:
-        name = f"encoder.layers.{number}"
-
-        def linear(part: str, columns: int = width, rows: int = width) -> Linear:
-            whole = f"{_VIT}.{name}.{part}"
-            return Linear(f"{whole}.weight", columns, rows, f"{whole}.bias")
-
-        q, k, v, o = (linear(f"self_attn.{each}_proj") for each in ("q", "k", "v", "out"))
-        up, down = linear("mlp.fc1", width, inner), linear("mlp.fc2", inner, width)
-        first, second = norm(f"{name}.layer_norm1"), norm(f"{name}.layer_norm2")
-        return TowerLayer(first, q, k, v, o, second, up, down)
-
+    layers = range(own.integer("num_hidden_layers"))
+    vectors = _LayersOf(own, vit)
+    joined = _averaged if kind == _WHOLE else _shuffled
     tower = Tower(
-        SafetensorsFolder(path), pixels, token, patch, side, factor,
-        heads, width, tuple(map(layer, range(own.integer("num_hidden_layers")))),
-        norm("post_layernorm"),
-        Linear(_PROJECTION, factor**2 * width, text.integer("hidden_size")),
+        vit, source, pixels, patch, side, heads, width, tuple(map(vectors.layer, layers)),
+        vectors.norm("post_layernorm"), *joined(fields, source, side, width, vectors.eps),
     )  # fmt: skip
-    check_shapes(tower.source, tower.tensors())
+    check_shapes(source, tower.tensors())
     return tower
 
 
-def _pixels(path: Path) -> Pixels | None:
+class _LayersOf:
+    """Describes the layers of a ViT whose tensors' names begin so."""
+
+    def __init__(self, fields: Fields, vit: str) -> None:
+        self._width, self._inner = (
+            fields.integer("hidden_size"),
+            fields.integer("intermediate_size"),
+        )
+        self._vit, self.eps = vit, fields.number("layer_norm_eps")
+
+    def norm(self, name: str) -> LayerNorm:
+        whole = f"{self._vit}.{name}"
+        return LayerNorm(f"{whole}.weight", self._width, self.eps, bias=f"{whole}.bias")
+
+    def layer(self, number: int) -> TowerLayer:
+        name, width, inner = f"encoder.layers.{number}", self._width, self._inner
+        q, k, v, o = (
+            self._linear(f"{name}.self_attn.{each}_proj", width, width)
+            for each in ("q", "k", "v", "out")
+        )
+        up = self._linear(f"{name}.mlp.fc1", width, inner)
+        down = self._linear(f"{name}.mlp.fc2", inner, width)
+        first, second = self.norm(f"{name}.layer_norm1"), self.norm(f"{name}.layer_norm2")
+        return TowerLayer(first, q, k, v, o, second, up, down)
+
+    def _linear(self, name: str, columns: int, rows: int) -> Linear:
+        whole = f"{self._vit}.{name}"
+        return Linear(f"{whole}.weight", columns, rows, f"{whole}.bias")
+
+
+_Joined = tuple[int, int, Linear, Norm | None, tuple[int, int] | None]
+"""The last fields of a `Tower`, from `token` on."""
+
+
+def _shuffled(fields: Fields, _source: TensorSource, side: int, width: int, _eps: float) -> _Joined:
+    """Describes the projection of several patches, one behind the other."""
+    text, factor = fields.group("text_config"), fields.integer("scale_factor", 2)
+    if side % factor:
+        raise fields.invalid("scale_factor", f"must divide the {side} patches of a side")
+    token = fields.integer("image_token_id", most=text.integer("vocab_size") - 1)
+    projection = Linear(_PROJECTION, factor**2 * width, text.integer("hidden_size"))
+    return token, factor, projection, None, None
+
+
+def _averaged(fields: Fields, source: TensorSource, side: int, width: int, eps: float) -> _Joined:
+    """Describes the projection of the mean of several patches."""
+    text, count = fields.group("text_config"), fields.integer("mm_tokens_per_image", 256)
+    factor = side // max(round(count**0.5), 1) or 1
+    if factor**2 * count != side**2:
+        raise fields.invalid("mm_tokens_per_image", f"contradicts {side} patches of a side")
+    last = text.integer("vocab_size", 262_208) - 1
+    token = fields.integer("image_token_index", 262_144, last)
+    begin = fields.integer("boi_token_index", 255_999, last)
+    end = fields.integer("eoi_token_index", 256_000, last)
+    name = next(
+        (each for each in source.names if each.endswith(_MEAN_PROJECTION)), _MEAN_PROJECTION
+    )
+    projection = Linear(name, width, text.integer("hidden_size", 2304))
+    norm = f"{name.removesuffix(_MEAN_PROJECTION)}multi_modal_projector.mm_soft_emb_norm.weight"
+    return token, factor, projection, Norm(norm, width, eps, offset=1.0), (begin, end)
+
+
+def _pixels(path: Path, whole: bool) -> Pixels | None:
     """Reads what becomes of pictures; newer checkpoints have it in a processor's file."""
     old, new = path / "preprocessor_config.json", path / "processor_config.json"
     found = Fields.read(old) if old.is_file() else None
@@ -209,10 +274,20 @@ def _pixels(path: Path) -> Pixels | None:
     if resample not in range(_FILTERS):
         raise found.invalid("resample", "must be the number of a filter of Pillow")
     assert isinstance(resample, int), "it is a number"
+    if whole and found.get("do_pan_and_scan"):
+        raise found.unsupported("do_pan_and_scan", "use a checkpoint that leaves pictures whole")
+    sizes = found.group("size")
+    if whole:
+        size, longest = sizes.integer("height", most=_MOST_PIXELS), 0
+        if sizes.get("width") != size:
+            raise sizes.unsupported("width", f"use {size}, as the height is")
+    else:
+        size = found.group("max_image_size").integer("longest_edge", most=_MOST_PIXELS)
+        longest = sizes.integer("longest_edge", most=_MOST_PIXELS)
     return Pixels(
-        found.group("max_image_size").integer("longest_edge", most=_MOST_PIXELS),
-        found.group("size").integer("longest_edge", most=_MOST_PIXELS),
-        found.get("do_image_splitting") is not False,
+        size,
+        longest,
+        not whole and found.get("do_image_splitting") is not False,
         found.numbers("image_mean", _COLOURS),
         found.numbers("image_std", _COLOURS),
         resample,

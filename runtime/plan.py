@@ -36,7 +36,7 @@ target perhaps, and then verified."""
 
 MIB = 1 << 20
 _BASELINE = 90 * MIB  # the interpreter with numpy, tokenizers, ONNX Runtime and this package
-_LOOKING = 256 * MIB  # a picture while it is opened, the pass of a piece, and rows that are kept
+_LOOKING = 384 * MIB  # a picture while it is opened, the pass of a piece, and rows that are kept
 _TOKENIZER_FACTOR = 8  # bytes of a parsed tokenizer by those of its file
 _CHUNK, _LOGIT_ROWS = 128, 64  # rows of the largest pass, and those of them with logits
 # Bytes of a weight, scale included, as standard operators read it: 4 bits, 8 bits or whole numbers.

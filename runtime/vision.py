@@ -1,7 +1,7 @@
 """Pictures: files of them, opened safely, and the pieces that a model reads.
 
-Pieces and their places in a prompt are those of Idefics3 and SmolVLM: a picture is scaled to a
-length and cut into squares, and all of it is the last square.
+With Idefics3 and SmolVLM a picture is scaled to a length and cut into squares, and all of it is the
+last square; with Gemma 3 that is the only one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -128,6 +129,8 @@ def cut(picture: Image, vision: Vision) -> Picture:
     from PIL.Image import Resampling
 
     how, size = Resampling(vision.resample), vision.size
+    if not vision.longest:
+        return Picture((0, 0), np.asarray(picture.resize((size, size), how))[None])
     height, width = scaled = _scaled(picture.size, vision)
     whole, parts = picture.resize((width, height), how), []
     if vision.split:
@@ -152,16 +155,19 @@ def normalized(piece: npt.NDArray[np.uint8], vision: Vision) -> Floats:
     return np.ascontiguousarray(colours.transpose(2, 0, 1))[None]
 
 
-def written(grid: tuple[int, int], vision: Vision, mark: str) -> str:
+def written(grid: tuple[int, int], vision: Vision, texts: Callable[[int], str]) -> str:
     """Returns what stands in a prompt for a picture.
 
     Args:
         grid: see `Picture`.
         vision: how the model sees.
-        mark: text of `Vision.token`.
+        texts: returns the texts of tokens.
     """
     rows, columns = grid
-    text, seen = "", mark * vision.rows
+    text, seen = "", texts(vision.token) * vision.rows
+    if vision.around is not None:
+        before, behind = map(texts, vision.around)
+        return f"\n\n{before}{seen}{behind}\n\n"
     for row in range(1, rows + 1):
         of_row = (f"{_AROUND}<row_{row}_col_{each}>{seen}" for each in range(1, columns + 1))
         text += "".join(of_row) + "\n"

@@ -114,10 +114,13 @@ class Viewer:
         bundle: the bundle.
         tokenizer: its tokenizer.
         threads: number of threads of the tower.
+        native: whether the target runs its native graph alone.
     """
 
-    def __init__(self, bundle: Bundle, tokenizer: Tokenizer, threads: int) -> None:
-        self._bundle, self._threads = bundle, threads
+    def __init__(
+        self, bundle: Bundle, tokenizer: Tokenizer, threads: int, native: bool = True
+    ) -> None:
+        self._bundle, self._threads, self._native = bundle, threads, native
         self._tokenizer = tokenizer
         self._kept = OrderedDict[bytes, Floats]()  # by what pieces are; the last used one last
         self._opening, self._looking = threading.Lock(), threading.Lock()
@@ -157,9 +160,10 @@ class Viewer:
         """
         if not pictures:
             return text
-        vision, mark = self._vision, self._mark
+        vision = self._vision
+        mark = self._text_of(vision.mark)
         first, *others = text.split(mark)
-        places = [written(each.grid, vision, mark) for each in pictures]
+        places = [written(each.grid, vision, self._text_of) for each in pictures]
         places += [mark] * (len(others) - len(places))
         return first + "".join(f"{p}{t}" for p, t in zip(places, others, strict=False))
 
@@ -178,16 +182,18 @@ class Viewer:
         vision = self._vision
         places = np.flatnonzero(np.array(tokens) == vision.token)
         count = vision.rows * sum(len(each.pieces) for each in pictures)
-        if len(places) != count:
+        marks = sum(each == vision.mark for each in tokens)
+        if len(places) != count or marks != (count if vision.around is None else len(pictures)):
             raise InputError(
                 f"the chat template has room for {len(places)} rows of images, which have "
-                f"{count}: leave {self._mark} out of texts, and use a template "
+                f"{count}: leave {self._text_of(vision.mark)} out of texts, and use a template "
                 "that shows images"
             )
 
         def looked() -> Pictures:
             with self._looking:
-                return Pictures(places, np.concatenate([self._rows(each) for each in pictures]))
+                rows = np.concatenate([self._rows(each) for each in pictures])
+            return Pictures(places, rows, 1 if vision.around is None else vision.rows)
 
         return looked
 
@@ -197,18 +203,21 @@ class Viewer:
         if target.vision is None:
             raise InputError(
                 f"there is an image, and the model is a {target.architecture} of text alone: leave "
-                "the image out, or use a model that reads images, such as SmolVLM2"
+                "the image out, or use a model that reads images, such as Gemma 3 4B"
+            )
+        if target.vision.around is not None and not self._native:
+            raise InputError(
+                "there is an image, whose rows see each other, which the CPU alone can compute: "
+                "load the model with --device cpu"
             )
         return target.vision
 
-    @property
-    def _mark(self) -> str:
-        """What chat templates write for a picture."""
-        if mark := self._tokenizer.backend.id_to_token(self._vision.token):
-            return mark
+    def _text_of(self, token: int) -> str:
+        """Returns the text of a token of images."""
+        if text := self._tokenizer.backend.id_to_token(token):
+            return text
         raise InputError(
-            f"the tokenizer has no token {self._vision.token}, which stands for images: export the "
-            "model again"
+            f"the tokenizer has no token {token}, which stands for images: export the model again"
         )
 
     def _rows(self, picture: Picture) -> Floats:

@@ -13,6 +13,7 @@ from edgespec.api import at_once, session_files
 from edgespec.api.chat import ChatOptions, Conversation
 from edgespec.api.embedding import Embedder, Inputs, engine_row
 from edgespec.api.generation import AnswerText, GenerationStream
+from edgespec.api.images import Viewer
 from edgespec.api.loading import (
     MAX_DRAFT_TOKENS,
     PLANNED_DRAFT_TOKENS,
@@ -101,7 +102,10 @@ class LLM:
         self._sources = Sources(self.bundle, self.options, self.tokenizer, self.plan)
         self.models = self._sources.models
         threads = self.options.threads or default_threads()
-        self._prompts = Prompts(self.bundle, self.tokenizer, self.context_length, threads)
+        placed = self.plan.roles[TARGET]
+        native = placed.native and placed.behind is None
+        viewer = Viewer(self.bundle, self.tokenizer, threads, native)
+        self._prompts = Prompts(self.bundle, self.tokenizer, self.context_length, viewer)
         self._stored = None if files is None else stored_prompts(files, self.bundle)
         target = self.models[TARGET]
         self.engine = Engine(target, self._sources.drafters, self._stored, self._sources.timings)

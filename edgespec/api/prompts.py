@@ -35,14 +35,14 @@ class Prompts:
         bundle: bundle of the model.
         tokenizer: its tokenizer.
         context_length: maximum number of tokens of prompt and output together.
-        threads: number of threads that make rows of pictures.
+        viewer: makes rows of pictures.
     """
 
     def __init__(
-        self, bundle: Bundle, tokenizer: Tokenizer, context_length: int, threads: int
+        self, bundle: Bundle, tokenizer: Tokenizer, context_length: int, viewer: Viewer
     ) -> None:
         self._bundle = bundle
-        self._viewer = Viewer(bundle, tokenizer, threads)
+        self._viewer = viewer
         self._tokenizer = tokenizer
         self._context_length = context_length
 

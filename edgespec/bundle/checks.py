@@ -103,9 +103,11 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
 
 def _of_vision(where: str, vision: Vision, role: Role) -> Iterator[_Check]:
     yield f"{where}.token", vision.token, 0 <= vision.token < role.vocab_size
-    for name in ("rows", "size", "longest"):
+    for name, least in (("rows", 1), ("size", 1), ("longest", 0)):
         value = getattr(vision, name)
-        yield f"{where}.{name}", value, 1 <= value <= _MOST_PIXELS
+        yield f"{where}.{name}", value, least <= value <= _MOST_PIXELS
+    around = vision.around or (0, 0)
+    yield f"{where}.around", around, all(0 <= each < role.vocab_size for each in around)
     yield f"{where}.mean", vision.mean, len(vision.mean) == 3 and _finite(vision.mean)
     std = vision.std
     yield f"{where}.std", std, len(std) == 3 and _finite(std) and min(std) > 0

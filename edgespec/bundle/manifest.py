@@ -20,7 +20,8 @@ returns as `FEATURES`."""
 
 SIGHT = "sight"
 """Input of a block drafter, see `TreeAttention`: -1 of a row that reads features of the target, and
-of a row of a block how many rows of it follow."""
+of a row of a block how many rows of it follow. Of a target whose pictures' rows see each other: how
+many rows of its picture follow a row, or 0."""
 
 LOGITS, LAST_HIDDEN = "logits", "last_hidden"
 """Outputs of a target: scores of tokens, or of an embedding model the rows behind the last norm."""
@@ -168,12 +169,15 @@ class Vision:
         token: token that stands in prompts where such a row is read.
         rows: number of rows of a piece of a picture.
         size: pixels of a side of a piece.
-        longest: pixels of a picture's longer side, in which it is before it is cut.
+        longest: pixels of a picture's longer side, in which it is before it is cut; 0: it becomes a
+            piece at once.
         split: whether it is cut into pieces, with the whole picture as the last one; else the whole
             picture is the only piece.
         mean: what is subtracted from each colour, which is between 0 and 1.
         std: what each colour is divided by then.
         resample: Pillow's number of the filter by which pictures are resized.
+        around: tokens before and behind rows of a picture, of which the first stands in texts for
+            the whole; these rows see each other. None: each sees those before it.
     """
 
     graph: str
@@ -186,6 +190,12 @@ class Vision:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     resample: int
+    around: tuple[int, int] | None = field(default=None, metadata=LEFT_OUT)
+
+    @property
+    def mark(self) -> int:
+        """The token that a chat template writes for a picture."""
+        return self.token if self.around is None else self.around[0]
 
 
 @dataclass(frozen=True)

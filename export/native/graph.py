@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from edgespec.bundle import LAST_HIDDEN, LOGITS, PICTURED, PICTURES, Native
+from edgespec.bundle import LAST_HIDDEN, LOGITS, PICTURED, PICTURES, SIGHT, Native
 from edgespec.export.graph_builder import NATIVE, GraphBuilder, entering
 from edgespec.export.native.experts import lower_moe, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
+from edgespec.models.vision import Tower
 
 
 class NativeGraph(LayerGraph):
@@ -31,17 +32,20 @@ class NativeGraph(LayerGraph):
         self.weights = weights
         self._heads: dict[int, str] = {}
 
-    def build(self, decoder: Decoder, pictured: bool = False) -> None:
+    def build(self, decoder: Decoder, tower: Tower | None = None) -> None:
         """Emits all nodes of a decoder.
 
         Args:
             decoder: the description.
-            pictured: whether rows may be given in place of embeddings, see `PICTURED`.
+            tower: what makes rows that may be given in place of embeddings, see `PICTURED`; None:
+                there are none.
         """
         g, ids, self._shared = self.graph, self.inputs(), decoder.shared
         hidden = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
         hidden = g.rename(hidden, entering(0))
-        if pictured:
+        if tower is not None:
+            if tower.around is not None:
+                self.sight = g.input(SIGHT, TensorProto.INT32, ["S"])
             size = decoder.hidden_size
             which = g.op("Unsqueeze", g.input(PICTURED, TensorProto.BOOL, ["S"]), g.ints(1))
             hidden = g.op("Where", which, g.input(PICTURES, FLOAT, ["S", size]), hidden)

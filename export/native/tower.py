@@ -42,7 +42,7 @@ def write_tower(folder: Path, tower: Tower, precision: str) -> bundle.Vision:
     pixels = tower.pixels
     return bundle.Vision(
         written.graph, written.data, tower.token, tower.rows, pixels.size, pixels.longest,
-        pixels.split, pixels.mean, pixels.std, pixels.resample,
+        pixels.split, pixels.mean, pixels.std, pixels.resample, tower.around,
     )  # fmt: skip
 
 
@@ -54,7 +54,9 @@ def _emit(native: NativeGraph, tower: Tower) -> None:
     bias = g.constant(native.read(f"{tower.embedding}.bias"), np.float32)
     x = g.op("Conv", pixels, weight, bias, strides=[tower.patch] * 2)
     x = g.op("Transpose", g.op("Reshape", x, g.ints(width, side**2)), perm=[1, 0])
-    places = native.read(tower.positions)[_places(side)]
+    places = native.read(tower.positions)
+    if tower.mean_norm is None:
+        places = places[_places(side)]
     x = g.op("Add", x, g.constant(places, np.float32))
     for layer in tower.layers:
         attended = _attended(native, native.norm(x, layer.norm), layer, tower)
@@ -63,6 +65,13 @@ def _emit(native: NativeGraph, tower: Tower) -> None:
         x = native.linear(g.op("Gelu", inner, approximate="tanh"), layer.down, residual=x)
     x = native.norm(x, tower.norm)
     few = side // factor
+    if tower.mean_norm is not None:
+        x = g.op("Reshape", x, g.ints(few, factor, few, factor, width))
+        x = g.op("Reshape", g.op("ReduceMean", x, g.ints(1, 3)), g.ints(few**2, width))
+        weight = g.constant(native.read(tower.projection.weight), np.float32)
+        rows = g.op("MatMul", native.norm(x, tower.mean_norm), weight)
+        g.output(bundle.ROWS, rows, FLOAT, [tower.rows, tower.projection.out_features])
+        return
     x = g.op("Reshape", x, g.ints(few, factor, few, factor * width))
     x = g.op("Reshape", g.op("Transpose", x, perm=[0, 2, 1, 3]), g.ints(few**2, factor**2 * width))
     rows = native.linear(x, tower.projection)

@@ -313,7 +313,10 @@ class Sequence:
         Where recurrent layers have a state of more tokens, all slots are dropped: the model reads
         the sequence again. As far back as the last pass that read it began, its certain rows apart,
         a cut costs nothing. To go further back, keep a fork from where the sequence was shorter.
+        Pictures whose rows see each other are dropped wholly.
         """
+        if self.pictures is not None:
+            length = self.pictures.begun(length)
         if self.recurrence is not None:
             length = self.recurrence.cut(length)
         if length < self.length:

@@ -122,8 +122,11 @@ class Schedule:
             self._read_again(generation)
             unread, length = generation.sequence.unread, generation.sequence.length
             ends = (end - length for end in generation.request.turns if end > length)
-            reading = unread[: min(room, next(ends, room))]
-            room -= len(reading)
+            count = min(room, next(ends, room), len(unread))
+            if (pictures := generation.sequence.pictures) is not None:
+                count = pictures.following(length, count)
+            reading = unread[:count]
+            room = max(room - count, 0)
             complete = len(reading) == len(unread)
             parts.append(Scheduled(generation, reading, complete, 0, is_prompt=True))
         return parts
@@ -140,7 +143,12 @@ class Schedule:
 
     def _share(self, generation: Generation) -> None:
         most = len(generation.request.prompt) - 1  # the last token's logits are wanted
-        generation.reused += self._target.prefixes.extend(generation.sequence, most)
+        sequence = generation.sequence
+        before = sequence.length
+        self._target.prefixes.extend(sequence, most)
+        if sequence.pictures is not None:
+            sequence.cut(sequence.length)  # to where no picture is begun
+        generation.reused += sequence.length - before
 
     def _read_again(self, generation: Generation) -> None:
         """Lets the last shared tokens be read again if a head is to draft, for their features.

@@ -9,6 +9,7 @@ import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from hypothesis import strategies as st
 from nodes import MISSING
 from parity import Text, distance, load
 from PIL import Image
-from towers import MODELS, SIZE, picture, save_pictured
+from towers import IMAGE, MODELS, SIZE, picture, save_pictured
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
@@ -32,6 +34,9 @@ from edgespec.runtime.vision import cut, normalized, open_picture, upright, writ
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
 NEW, CONTEXT = 40, 512
+SPLITTING = bundle.Vision(
+    "graph", "data", IMAGE, 4, SIZE, 2 * SIZE, True, (0.5, 0.4, 0.3), (0.5, 0.25, 0.2), 1
+)
 QUESTION = "what is in the picture?"
 
 
@@ -41,11 +46,8 @@ def asked(*pictures, text=QUESTION, before=()):
 
 
 def by_transformers(model, tokens, *given):
-    pixels = torch.tensor(np.concatenate([prepared(each)[0] for each in given]))[None]
-    output = model.generate(
-        torch.tensor([tokens]), pixel_values=pixels, do_sample=False, max_new_tokens=NEW,
-        pad_token_id=0,
-    )  # fmt: skip
+    read = inputs(model, tokens, *given)
+    output = model.generate(**read, do_sample=False, max_new_tokens=NEW, pad_token_id=0)
     return output[0, len(tokens) :].tolist()
 
 
@@ -67,6 +69,19 @@ def llm(made):
         yield opened
 
 
+def inputs(model, tokens, *given):
+    """What transformers' model reads."""
+    if model.config.model_type != "gemma3":
+        pixels = torch.tensor(np.concatenate([prepared(each)[0] for each in given]))[None]
+        return {"input_ids": torch.tensor([tokens]), "pixel_values": pixels}
+    own = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2]}
+    processor = Gemma3ImageProcessorPil(size={"height": SIZE, "width": SIZE}, **own)
+    pixels = np.array(processor([[each] for each in given])["pixel_values"])
+    ids = torch.tensor([tokens])
+    shown = {"token_type_ids": (ids == IMAGE).int()}
+    return {"input_ids": ids, "pixel_values": torch.tensor(pixels), **shown}
+
+
 def prepared(given, **options):
     """transformers' pieces, and its numbers of rows and columns."""
     own = {
@@ -83,9 +98,8 @@ def prepared(given, **options):
     "size", [(64, 64), (200, 90), (31, 77), (5, 400), (1000, 1), (32, 32), (3, 3), (65, 33)]
 )
 @pytest.mark.parametrize("split", [True, False])
-def test_pieces_are_those_of_transformers(made, size, split):
-    vision = bundle.load(made[1]).target.vision
-    vision = replace(vision, split=split)
+def test_pieces_are_those_of_transformers(size, split):
+    vision = replace(SPLITTING, split=split)
     given = picture(*size)
     expected, rows, columns = prepared(given, do_image_splitting=split)
     seen = cut(given, vision)
@@ -94,7 +108,18 @@ def test_pieces_are_those_of_transformers(made, size, split):
     text = get_image_prompt_string(
         rows, columns, vision.rows, "<fake_token_around_image>", "<image>", "<global-img>"
     )
-    assert written(seen.grid, vision, "<image>") == text
+    assert written(seen.grid, vision, lambda _: "<image>") == text
+
+
+@pytest.mark.parametrize("size", [(64, 64), (200, 90), (31, 77), (3, 3)])
+def test_whole_pictures_are_those_of_transformers(size):
+    vision = replace(SPLITTING, longest=0, split=False, around=(336, 337), resample=2)
+    model = SimpleNamespace(config=SimpleNamespace(model_type="gemma3"))
+    expected = inputs(model, [IMAGE], picture(*size))["pixel_values"].numpy()
+    seen = cut(picture(*size), vision)
+    np.testing.assert_allclose(normalized(seen.pieces[0], vision), expected, atol=1e-5)
+    text = written(seen.grid, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
+    assert text == "\n\n(iiii)\n\n"
 
 
 @torch.no_grad()
@@ -102,15 +127,16 @@ def test_logits_behind_pictures_are_those_of_transformers(made, llm):
     model, folder, _ = made
     given = [picture(60, 20), picture(20, 60, seed=1)]
     tokens = llm.chat_tokens(asked(*given))
-    pixels = torch.tensor(np.concatenate([prepared(each)[0] for each in given]))[None]
+    read = inputs(model, tokens, *given)
     viewer = Viewer(llm.bundle, llm.tokenizer, 1)
     seen = viewer.look(tokens, viewer.open(given, CONTEXT))()
-    rows = model.model.get_image_features(pixels).pooler_output[0].numpy()
+    rows = model.model.get_image_features(read["pixel_values"]).pooler_output
+    rows = np.concatenate([each.numpy() for each in rows])
     np.testing.assert_allclose(seen.rows, rows, atol=1e-4)
     text = Text(load(folder))
     text.sequence.pictures = seen
-    expected = model(torch.tensor([tokens]), pixel_values=pixels).logits[0].numpy()
-    assert distance(text.read(tokens), expected) < 1e-4
+    expected = model(**read).logits[0].numpy()
+    assert distance(text.read(tokens, len(tokens)), expected) < 1e-4
 
 
 @pytest.mark.parametrize("draft", ["none", "model", "lookup", "recycling", "layer-skip", "auto"])
@@ -123,6 +149,33 @@ def test_drafts_behind_pictures_do_not_change_texts(made, draft):
     assert greedy.tokens == made[2]
     assert sampled.tokens == plain.tokens
     assert draft in ("none", "auto") or greedy.drafted
+
+
+def test_passes_end_anywhere_in_many_pictures(made, llm):
+    """The prompt is longer than two passes, of which each would end in some picture."""
+    llm.forget()
+    given = [picture(40, 32, seed) for seed in range(18 if few(llm) else 5)]
+    messages = asked(*given)
+    tokens = llm.chat_tokens(messages)
+    assert len(tokens) > 256
+    found = llm.chat(messages, max_new_tokens=NEW)
+    assert found.tokens == by_transformers(made[0], tokens, *given)
+
+
+def few(llm):
+    return llm.bundle.target.vision.around is not None
+
+
+def test_what_was_evicted_within_a_picture_is_read_again(llm):
+    llm.forget()
+    messages = asked(picture(40, 32), picture(40, 32, seed=1))
+    expected = llm.chat(messages, max_new_tokens=8)
+    for kept in range(expected.prompt_tokens - 1, 0, -3):
+        prefixes, pool = llm.engine.target.prefixes, llm.engine.target.pool
+        prefixes.evict(pool.used - kept)
+        again = llm.chat(messages, max_new_tokens=8)
+        assert again.tokens == expected.tokens
+        assert kept - 9 <= again.reused <= kept
 
 
 def test_a_later_turn_shares_what_was_read_of_its_pictures(llm):
@@ -188,6 +241,11 @@ def test_sessions_with_pictures(llm, tmp_path):
 def test_portable_graphs_read_pictures(made, monkeypatch, own_cache):
     monkeypatch.setattr("edgespec.api.models.library", lambda: None)
     with LLM(made[1], threads=1, context=CONTEXT, draft="none") as llm:
+        assert llm.generate("def f", max_new_tokens=4).new_tokens == 4
+        if llm.bundle.target.vision.around is not None:
+            with pytest.raises(InputError, match="rows see each other, which the CPU alone"):
+                llm.chat(asked(picture(60, 20)))
+            return
         found = llm.chat(asked(picture(60, 20)), max_new_tokens=NEW)
     assert (found.exact, found.tokens) == (False, made[2])
 
@@ -275,15 +333,16 @@ def test_of_a_moving_picture_the_first_one_is_seen():
 
 
 def test_pictures_must_fit(llm):
-    with pytest.raises(ContextLengthError, match="200 images of 4 tokens"):
+    with pytest.raises(ContextLengthError, match=r"200 images of [49] tokens"):
         llm.chat(asked(*[b"never opened"] * 200))
     with pytest.raises(ContextLengthError, match="too long"):
-        llm.chat(asked(*[picture(64, 64)] * 30))
+        llm.chat(asked(*[picture(64, 64)] * 50))
 
 
 def test_marks_in_texts_are_no_pictures(llm):
-    with pytest.raises(InputError, match="leave <image> out of texts"):
-        llm.chat(asked(picture(40, 32), text="<image>"))
+    for mark in ("<image>", llm.tokenizer.decode([llm.bundle.target.vision.mark], False)):
+        with pytest.raises(InputError, match=r"leave <.*image> out of texts"):
+            llm.chat(asked(picture(40, 32), text=mark))
     assert llm.chat([{"role": "user", "content": "<image>"}], max_new_tokens=2).new_tokens == 2
 
 

@@ -57,7 +57,7 @@ def test_older_checkpoints_have_the_chat_template_in_json(folder):
         (SETTINGS, {"max_image_size": {"longest_edge": 64}}, "use pieces of 64 pixels"),
         ("config.json", {"scale_factor": 4}, "scale_factor=4 must divide the 6 patches"),
         ("config.json", {"image_token_id": None}, "image_token_id"),
-        ("config.json", {"image_token_id": 336}, "image_token_id=336 must be 335 or less"),
+        ("config.json", {"image_token_id": 338}, "image_token_id=338 must be 337 or less"),
     ],
     ids=str,
 )
@@ -76,6 +76,36 @@ def test_sizes_and_activations_of_the_tower_are_checked(folder, field, value):
     edit_json(folder / "config.json", vision_config={**config["vision_config"], field: value})
     with pytest.raises(CheckpointError):
         load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "words"),
+    [
+        (SETTINGS, {"do_pan_and_scan": True}, "do_pan_and_scan=True is not supported"),
+        (SETTINGS, {"size": {"height": SIZE, "width": 8}}, "width=8 is not supported"),
+        ("config.json", {"mm_tokens_per_image": 8}, "contradicts 6 patches"),
+        ("config.json", {"boi_token_index": 338}, "boi_token_index=338 must be 337 or less"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_of_gemma_3_is_named(tmp_path, file, changes, words):
+    save_pictured(tmp_path, "gemma3")
+    edit_json(tmp_path / file, **changes)
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("before", ["model.", ""])
+def test_names_of_gemma_3_in_files_and_in_memory_are_read(tmp_path, before):
+    save_pictured(tmp_path, "gemma3")
+    file = tmp_path / "model.safetensors"
+    parts = ("vision_tower.", "multi_modal_projector.")
+    named = {
+        before + name.removeprefix("model.") if any(p in name for p in parts) else name: each
+        for name, each in load_file(file).items()
+    }
+    save_file(named, file, {"format": "pt"})
+    assert load_checkpoint(tmp_path).tower.projection.weight in named
 
 
 def test_a_tensor_that_is_missing_is_named(folder):
