@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.errors import InputError, reason
+from edgespec.errors import InputError, installing, reason
 from edgespec.runtime.arrays import Floats
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def require_pillow() -> None:
         import PIL.Image  # noqa: F401
     except ImportError as error:
         raise InputError(
-            "pictures need Pillow, which is not installed: pip install 'edgespec[images]'"
+            f"images need Pillow, which is not installed: {installing('images')}"
         ) from error
 
 

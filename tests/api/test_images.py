@@ -359,5 +359,5 @@ def test_a_model_of_text_alone_says_what_it_is():
 
 def test_without_pillow_the_remedy_is_named(llm, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(InputError, match=r"edgespec\[images\]"):
+    with pytest.raises(InputError, match=r"\.\[images\]"):
         llm.chat(asked(PNG))
