@@ -47,39 +47,42 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        17800,
+        18100,
         "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
         "for its page (4,400), several models (300); the authors' sampling and waiting lines; "
         "fifteen commands with help in two lengths, completion and wrapped answers (3,500); "
         "batches that survive kills, measuring, a doctor and tables to share (450), tuning, "
-        "bundles made of models once and found again (500), asyncio and classes (130)",
+        "bundles made of models once and found again (500), asyncio and classes (130), "
+        "images (270)",
     ),
     "models": Room(
         ("models/**/*.py",),
         7000,
-        11000,
+        11300,
         "over thirty families, six of them with states, two with latents, experts in a dozen, six "
         "formats of weights, several streams (Gemma 3n, 250), drafters of blocks in three layouts, "
-        "assistants (200), heads with masks (80), heads in GGUF files (180)",
+        "assistants (200), heads with masks (80), heads in GGUF files (180), "
+        "what reads images (290)",
     ),
     "export": Room(
         ("export/**/*.py",),
         5000,
-        6760,
+        6850,
         "graphs of other programs, portable graphs, latents (90), several streams of rows (160), "
         "drafters of blocks (120), assistants (110), convolutions in blocks (60), "
-        "K-quants",
+        "K-quants, what reads images (90)",
     ),
     "runtime": Room(
         ("runtime/**/*.py",),
         9000,
-        13530,
+        13870,
         "tool calls and reasoning in each family's form (3,500), ten draft sources (2,500), "
         "devices (2,100), penalties, grammars that are tried in a process with limits, and calls "
         "that are checked against schemas which grammars cannot hold (150), "
         "drafters of blocks (210), assistants and heads with masks (120), calls that a GPU "
         "records (50), what earlier sequences said "
-        "(90), frequent tokens (50), calls that pay together (20)",
+        "(90), frequent tokens (50), calls that pay together (20), images "
+        "(330)",
     ),
     "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4200, "state spaces (Mamba-2)"),
     "training": Room(
@@ -91,21 +94,21 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        38950,
+        42000,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
         "first day with a model that is no bundle (400), words and answers at terminals (350), "
         "programs and users of windows (300), asyncio and classes (250), what drafts "
-        "learn of others (200)",
+        "learn of others (200), images (700), a server of several (450)",
     ),
     "benchmarks": Room(("benchmarks/**/*.py",), 5000, 4900),
     "results": Room(("benchmarks/RESULTS.md",), 700, 710, "an attacked server, blocks as trees"),
     "docs": Room(
         ("README.md", "docs/*.md"),
         1300,
-        1760,
+        1800,
         "bundles made of models, several on a server, drafters of blocks, assistants, machines "
-        "that were measured, whole programs in Python and what a newcomer sees (330)",
+        "that were measured, whole programs in Python and what a newcomer sees (330), images",
     ),
 }
 PRODUCTION = "edgespec", "models", "export", "runtime", "training"

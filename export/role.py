@@ -22,6 +22,7 @@ from edgespec.bundle.sublayers import (
 from edgespec.export.calibration.calibrate import Calibrate
 from edgespec.export.graph_builder import DataFile
 from edgespec.export.native.graph import NativeGraph
+from edgespec.export.native.tower import write_tower
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.sources.vocabulary import end_ids
 from edgespec.export.storage import Storage, stored
@@ -107,8 +108,15 @@ class RoleWriter:
             tokenizer=tokenizer,
             layer_inputs=0 if decoder.layer_inputs is None else decoder.layer_inputs.norm.size,
             embedding=checkpoint.embedding,
+            vision=self._vision(name, checkpoint, storage),
         )
         return role, storage.describe(name, checkpoint, weights.errors)
+
+    def _vision(self, name: str, checkpoint: Checkpoint, storage: Storage) -> bundle.Vision | None:
+        """Writes what makes rows of pictures; a draft reads none."""
+        if checkpoint.tower is None or name != bundle.TARGET:
+            return None
+        return write_tower(self.folder, checkpoint.tower, storage.precision.weights)
 
     def _written(
         self, name: str, checkpoint: Checkpoint, storage: Storage
@@ -117,7 +125,7 @@ class RoleWriter:
         with closing(DataFile(self.folder / f"{name}.tiles")) as data:
             weights = TileWeights(data, checkpoint.tensors, storage, count)
             graph = NativeGraph(weights, name)
-            graph.build(checkpoint.decoder)
+            graph.build(checkpoint.decoder, checkpoint.tower if name == bundle.TARGET else None)
             return weights, graph.save(self.folder)
 
 

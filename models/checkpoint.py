@@ -44,13 +44,14 @@ from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, check_share, read_text
 from edgespec.models.gguf.opening import open_gguf
-from edgespec.models.opened import TOKENIZER_FILES, Opened
+from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, Opened
 from edgespec.models.pooled import Pooled, inner_name, read_pooled, without_projection
 from edgespec.models.quantized.opening import opened as unpacked
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.sampling import asked_sampling
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
 from edgespec.models.text_part import COMPOSITES, text_fields, text_name
+from edgespec.models.vision import read_tower
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
     from edgespec.bundle.manifest import Embedding
     from edgespec.models.layers import Decoder
+    from edgespec.models.vision import Tower
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "exaone4": Exaone4,
@@ -121,6 +123,7 @@ class Checkpoint:
             has none that is known.
         embedding: How embeddings are made with it; None: it writes text.
         sampling: What its authors ask for, see `asked_sampling`.
+        tower: What makes rows of pictures; None: it reads texts alone.
     """
 
     path: Path
@@ -133,6 +136,7 @@ class Checkpoint:
     quantization: str = ""
     embedding: Embedding | None = None
     sampling: dict[str, float] | None = None
+    tower: Tower | None = None
 
     @property
     def quantized(self) -> bool:
@@ -177,6 +181,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         quantization=opened.quantization,
         embedding=None if opened.pooled is None else opened.pooled.embedding,
         sampling=asked_sampling(generation),
+        tower=opened.tower,
     )
 
 
@@ -215,18 +220,27 @@ def _open_folder(path: Path) -> Opened:
         named = partial(nextn.draft_name, layers=fields.integer("num_hidden_layers"))
     folder = SafetensorsFolder(path, named)
     tensors, quantization = unpacked(folder, _quantization(path, fields))
+    tower = read_tower(path, fields)
     if composite:
         fields = text_fields(fields, tensors.names)
-    return Opened(fields, tensors, contents, quantization, pooled)
+    return Opened(fields, tensors, contents, quantization, pooled, tower)
 
 
 def tokenizer_contents(path: Path) -> dict[str, str]:
-    """Returns the contents of those `TOKENIZER_FILES` that a folder has, by name."""
+    """Returns the contents of those `TOKENIZER_FILES` that a folder has, by name.
+
+    Older models that read pictures have their chat template in JSON.
+    """
     files = {name: path / name for name in TOKENIZER_FILES if (path / name).is_file()}
     for file in files.values():
         if file.name != "tokenizer.json":  # which may be most of a small model
             check_share(file)
-    return {name: read_text(file) for name, file in files.items()}
+    contents = {name: read_text(file) for name, file in files.items()}
+    older = path / "chat_template.json"
+    if CHAT_TEMPLATE not in contents and older.is_file():
+        template = Fields.read(older).get("chat_template")
+        contents |= {CHAT_TEMPLATE: template} if isinstance(template, str) else {}
+    return contents
 
 
 def _parsed(path: Path, files: Mapping[str, str], name: str) -> Fields:
@@ -295,8 +309,8 @@ def chat_template(path: Path, files: Mapping[str, str]) -> str | None:
         path: The model's folder or file, for messages.
         files: Contents of the tokenizer's files by name.
     """
-    if "chat_template.jinja" in files:
-        return files["chat_template.jinja"]
+    if CHAT_TEMPLATE in files:
+        return files[CHAT_TEMPLATE]
     fields = _parsed(path, files, "tokenizer_config.json")
     template = fields.get("chat_template")
     if isinstance(template, list):

@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from edgespec.models.fields import Fields
     from edgespec.models.pooled import Pooled
     from edgespec.models.tensors import TensorSource
+    from edgespec.models.vision import Tower
+
+CHAT_TEMPLATE = "chat_template.jinja"
 
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "generation_config.json",
-    "chat_template.jinja",
+    CHAT_TEMPLATE,
 )
 
 
@@ -31,6 +34,7 @@ class Opened:
         tokenizer_files: Contents of those of `TOKENIZER_FILES` that exist, by name.
         quantization: See `Checkpoint`.
         pooled: How embeddings are made with it; None: it writes text.
+        tower: What makes rows of pictures; None: it reads texts alone.
     """
 
     fields: Fields
@@ -38,3 +42,4 @@ class Opened:
     tokenizer_files: Mapping[str, str]
     quantization: str = ""
     pooled: Pooled | None = None
+    tower: Tower | None = None

@@ -10,20 +10,21 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 COMPOSITES = (
-    "gemma3", "gemma3n", "gemma4", "gemma4_unified", "mistral3", "qwen3_5", "qwen3_5_moe",
-    "qwen3_vl", "qwen3_vl_moe",
+    "gemma3", "gemma3n", "gemma4", "gemma4_unified", "idefics3", "mistral3", "qwen3_5",
+    "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
 )  # fmt: skip
 """Each `model_type` whose config has the text part's in `text_config`."""
 
 # Fields that the whole model's config has for its text part, too.
 _SHARED = ("eos_token_id", "quantization_config", "tie_word_embeddings")
 
-# Published files have the first two; the third is what transformers calls it in memory. The last
-# is a draft head, see `models/heads/mtp.py`.
+# Published files have the first two; the third is what transformers calls it in memory. The fourth
+# is Idefics3's, and the last a draft head, see `models/heads/mtp.py`.
 _PREFIXES = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
     "model.language_model.": "model.",
+    "model.text_model.": "model.",
     "lm_head.": "lm_head.",
     "mtp.": "mtp.",
 }

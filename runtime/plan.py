@@ -36,6 +36,7 @@ target perhaps, and then verified."""
 
 MIB = 1 << 20
 _BASELINE = 90 * MIB  # the interpreter with numpy, tokenizers, ONNX Runtime and this package
+_LOOKING = 384 * MIB  # a picture while it is opened, the pass of a piece, and rows that are kept
 _TOKENIZER_FACTOR = 8  # bytes of a parsed tokenizer by those of its file
 _CHUNK, _LOGIT_ROWS = 128, 64  # rows of the largest pass, and those of them with logits
 # Bytes of a weight, scale included, as standard operators read it: 4 bits, 8 bits or whole numbers.
@@ -236,6 +237,9 @@ def _planned(
             parts[where.memory][0] += int(share * weights)
             parts[where.memory][2] += _workspace(role)
             parts[where.memory][3] += int(share * mapped)
+        if role.vision is not None:
+            parts[HOST][2] += _LOOKING
+            parts[HOST][3] += bundle.manifest.files[role.vision.data].size
     parts[HOST]  # the process itself is always there
     demands = []
     for memory, (weights, kv, workspace, mapped) in parts.items():

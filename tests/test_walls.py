@@ -95,9 +95,9 @@ def test_every_module_is_seen():
 # contract of its drafters stand on one floor.
 FLOORS = (
     "errors", "system", "bundle", "models", "export", "library", "runtime.arrays",
-    "runtime.kernels", "runtime.engines", "runtime.sampling", "runtime.text", "runtime.sequences",
-    "runtime.plan", "runtime.speculation runtime.drafters.base", "runtime.drafters", "api",
-    "measuring", "tuning", "training", "server", "batch", "cli",
+    "runtime.kernels", "runtime.engines", "runtime.sampling", "runtime.text", "runtime.vision",
+    "runtime.sequences", "runtime.plan", "runtime.speculation runtime.drafters.base",
+    "runtime.drafters", "api", "measuring", "tuning", "training", "server", "batch", "cli",
 )  # fmt: skip
 PLACES = {f"edgespec.{each}": n for n, floor in enumerate(FLOORS) for each in floor.split()}
 
@@ -142,6 +142,7 @@ FOREIGN = {
     "sampling.grammar": {"llguidance"},
     "sampling.trials": {"llguidance"},
     "text": {"tokenizers", "jinja2"},
+    "vision": {"PIL"},
 }
 
 

@@ -28,6 +28,7 @@ from edgespec.system.options import explained, option
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarCompiler
+    from edgespec.runtime.sequences.pictures import Pictures
 
 _log = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ class Conversation:
         shown: special tokens that the reader needs, with their texts.
         turns: numbers of the prompt's first tokens, behind which others may go on differently.
         unheld: schemas of the functions whose arguments the grammar does not hold to all of them.
+        look: see `Request`.
     """
 
     prompt: list[int]
@@ -119,6 +121,7 @@ class Conversation:
     shown: Mapping[int, str] = field(default_factory=dict)
     turns: Sequence[int] = ()
     unheld: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    look: Callable[[], Pictures] | None = None
 
     def again(self, tokenizer: Tokenizer) -> Conversation:
         """Returns the same for another answer, if none was begun; both have the tokenizer."""

@@ -16,7 +16,7 @@ from edgespec.api.embedding import Embedder, Inputs
 from edgespec.api.generation import GenerationStream
 from edgespec.api.loaded import Loaded
 from edgespec.api.loading import LoadOptions
-from edgespec.api.messages import Messages, for_template
+from edgespec.api.messages import Messages
 from edgespec.api.options import GenerationOptions, conversational
 from edgespec.api.result import GenerationResult
 from edgespec.api.sessions import Session
@@ -169,7 +169,10 @@ class LLM:
 
         Args:
             messages: a text, which is a user's message; or dicts with `role` and `content`, a text
-                or parts of type text, and `tool_calls` and `tool_call_id`, as in OpenAI's API.
+                or parts of the types text and image, and `tool_calls` and `tool_call_id`, as in
+                OpenAI's API. A model that reads images takes them as `{"type": "image", "image":
+                ...}`: a path, the bytes of a file, a data URL or a picture of Pillow; or as
+                OpenAI's `image_url`.
             options: fields of `edgespec.api.chat.ChatOptions`: `tools`, `thinking_budget`, and
                 those of `generate`.
 
@@ -208,7 +211,7 @@ class LLM:
         Raises:
             InputError: if the model has no chat template, or the template refuses the messages.
         """
-        return self._loaded.prompts.encoded(self.tokenizer.chat(for_template(messages)))
+        return self._loaded.prompts.chat_tokens(messages)
 
     @shown(GenerationOptions)
     def infill(

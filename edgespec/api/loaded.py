@@ -12,6 +12,7 @@ from typing import Any
 from edgespec.api.at_once import Prompt
 from edgespec.api.chat import ChatOptions, Conversation
 from edgespec.api.generation import AnswerText, GenerationStream
+from edgespec.api.images import Viewer
 from edgespec.api.loading import (
     MAX_DRAFT_TOKENS,
     PLANNED_DRAFT_TOKENS,
@@ -36,6 +37,7 @@ from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
 from edgespec.runtime.text.streaming import TextEnd
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.system.machine import default_threads
 from edgespec.system.options import checked
 
 
@@ -77,7 +79,9 @@ class Loaded:
         self.plan = planned(bundle, options) if plan is None else plan
         self.sources = Sources(bundle, options, self.tokenizer, self.plan)
         self.models = self.sources.models
-        self.prompts = Prompts(bundle, self.tokenizer, self.plan.context)
+        threads, placed = options.threads or default_threads(), self.plan.roles[TARGET]
+        viewer = Viewer(bundle, self.tokenizer, threads, placed.native and placed.behind is None)
+        self.prompts = Prompts(bundle, self.tokenizer, self.plan.context, viewer)
         self._stored = None if files is None else stored_prompts(files, bundle)
         target, sources = self.models[TARGET], self.sources
         self.engine = Engine(target, sources.drafters, self._stored, sources.timings)
@@ -196,7 +200,7 @@ class Loaded:
         request = Request(
             asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
             predicted[: self.plan.context] if limits.max_nodes else (), kept,
-            turns=asked.turns,
+            turns=asked.turns, look=asked.look,
         )  # fmt: skip
         hidden = self.tokenizer.special_ids - asked.shown.keys()
         added = self.tokenizer.added_tokens.items() if made.stop else ()

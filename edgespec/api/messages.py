@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from edgespec.api.images import SHOWN
 from edgespec.errors import InputError, reason
 from edgespec.runtime.text.streaming import AsWritten
 
@@ -18,7 +19,8 @@ def for_template(messages: Messages) -> Sequence[Mapping[str, Any]]:
     """Returns messages as chat templates expect them.
 
     A text is a user's message. Contents are texts: parts are joined, and given to templates that
-    want them (`ChatTemplate`). Templates read the arguments of calls as values, while OpenAI's API
+    want them (`ChatTemplate`). Only a content with pictures, whose places `edgespec.api.images` has
+    left, stays in parts. Templates read the arguments of calls as values, while OpenAI's API
     has them as JSON text. Those that are no JSON object, as of a call that was cut short, stay as
     they were written. Some want to know a tool by its name, where the API gives the id of a call.
 
@@ -37,16 +39,19 @@ def _joined(message: Mapping[str, Any]) -> Mapping[str, Any]:
     content = message.get("content")
     if not isinstance(content, list | tuple):
         return message
-    texts = []
+    texts: list[str] = []
+    shown = any(part == SHOWN for part in content)
     for part in content:
+        if part == SHOWN:
+            continue
         text = part.get("text") if isinstance(part, Mapping) else None
         if not isinstance(text, str) or part.get("type") != "text":
             raise InputError(
                 f"a content has the part {reason(repr(part), 60)}: give parts of the type text, "
-                'as {"type": "text", "text": ...}'
+                'as {"type": "text", "text": ...}, or image'
             )
         texts.append(text)
-    return {**message, "content": "".join(texts)}
+    return message if shown else {**message, "content": "".join(texts)}
 
 
 def about_tools(messages: Sequence[Mapping[str, Any]]) -> bool:

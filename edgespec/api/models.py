@@ -187,6 +187,7 @@ def load_model(
     pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
     made = Model(graph, pool, _ropes(bundle, name), device=device)
     made.gives_features = features
+    made.picture_width = 0 if role.vision is None else role.hidden_size
     return made
 
 
@@ -207,7 +208,9 @@ def load_part(
     file = bundle.path / native.graph
     part = without(file, skipped)
     graph = NativeGraph(part, operators, threads or default_threads(), whole=file)
-    return Model(graph, target.pool, _ropes(bundle, TARGET), target.prefixes, target.device)
+    made = Model(graph, target.pool, _ropes(bundle, TARGET), target.prefixes, target.device)
+    made.picture_width = target.picture_width
+    return made
 
 
 def load_scoring(bundle: Bundle, name: str, count: int, threads: int | None = None) -> Graph | None:

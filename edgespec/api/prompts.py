@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from edgespec.api.chat import ChatOptions, Conversation, conversation
-from edgespec.api.messages import Messages
+from edgespec.api.images import Viewer, taken_out
+from edgespec.api.messages import Messages, for_template
 from edgespec.api.options import GenerationOptions
 from edgespec.bundle import Bundle
 from edgespec.errors import ContextLengthError, InputError, reason
@@ -18,6 +19,7 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarCompiler
+    from edgespec.runtime.vision import Picture
 
 
 USUAL = 16
@@ -33,10 +35,14 @@ class Prompts:
         bundle: bundle of the model.
         tokenizer: its tokenizer.
         context_length: maximum number of tokens of prompt and output together.
+        viewer: makes rows of pictures.
     """
 
-    def __init__(self, bundle: Bundle, tokenizer: Tokenizer, context_length: int) -> None:
+    def __init__(
+        self, bundle: Bundle, tokenizer: Tokenizer, context_length: int, viewer: Viewer
+    ) -> None:
         self._bundle = bundle
+        self._viewer = viewer
         self._tokenizer = tokenizer
         self._context_length = context_length
 
@@ -55,14 +61,34 @@ class Prompts:
         """Prepares the answer in a conversation.
 
         Raises:
-            InputError: see `conversation`.
+            InputError: see `conversation`; or if a picture cannot be read.
             ContextLengthError: if the conversation leaves no room for a token.
         """
+        messages, pictures = self._opened(messages)
         asked = conversation(
-            self._tokenizer, self.encoded, lambda: self._grammars, messages, options,
+            self._tokenizer, self._encoding(pictures), lambda: self._grammars, messages, options,
             self._bundle.target.recurrent,
         )  # fmt: skip
-        return replace(asked, prompt=self.tokens(asked.prompt))
+        tokens = self.tokens(asked.prompt)
+        return replace(asked, prompt=tokens, look=self._viewer.look(tokens, pictures))
+
+    def chat_tokens(self, messages: Messages) -> list[int]:
+        """Converts a conversation to token ids; see `LLM.chat_tokens`.
+
+        Raises:
+            EdgespecError: as `of_chat`.
+        """
+        messages, pictures = self._opened(messages)
+        return self._encoding(pictures)(self._tokenizer.chat(for_template(messages)))
+
+    def _opened(self, messages: Messages) -> tuple[Messages, list[Picture]]:
+        """Returns messages without their pictures, and these."""
+        messages, given = taken_out(messages)
+        return messages, self._viewer.open(given, self._context_length)
+
+    def _encoding(self, pictures: Sequence[Picture]) -> Callable[[str], list[int]]:
+        """Returns what converts texts of the chat template to tokens."""
+        return lambda text: self.encoded(self._viewer.written_out(text, pictures))
 
     def of_infill(
         self,

@@ -152,5 +152,5 @@ class StoredPrompts:
 
     def _key(self, before: Sequence[str], sequence: Tokens, stop: int) -> str:
         start = before[-1] if before else self._root + sequence.salt
-        tokens = np.array(sequence.tokens[stop - BLOCK : stop], "<i8")
+        tokens = np.array(sequence.keys[stop - BLOCK : stop], "<i8")
         return hashlib.sha256(start.encode() + tokens.tobytes()).hexdigest()

@@ -26,6 +26,10 @@ from edgespec.bundle.manifest import (
     LOGITS,
     MEAN,
     OWN_FEATURES,
+    PICTURED,
+    PICTURES,
+    PIXELS,
+    ROWS,
     SIGHT,
     TARGET_FEATURES,
     Block,
@@ -41,6 +45,7 @@ from edgespec.bundle.manifest import (
     SkipScore,
     SkipSet,
     StateShape,
+    Vision,
 )
 from edgespec.errors import BundleError
 from edgespec.system import records
@@ -57,6 +62,10 @@ __all__ = [
     "MANIFEST",
     "MEAN",
     "OWN_FEATURES",
+    "PICTURED",
+    "PICTURES",
+    "PIXELS",
+    "ROWS",
     "SIGHT",
     "TARGET",
     "TARGET_FEATURES",
@@ -74,6 +83,7 @@ __all__ = [
     "SkipScore",
     "SkipSet",
     "StateShape",
+    "Vision",
     "describe",
     "describe_files",
     "load",
@@ -141,8 +151,10 @@ class Bundle:
                     f"{self.path / name}: SHA-256 is {found[:12]}…, the manifest says "
                     f"{entry.sha256[:12]}…: the file is damaged, export or download it again"
                 )
-        for role in self.manifest.roles.values():
-            graph = self.path / role.native.graph
+        roles = self.manifest.roles.values()
+        graphs = [role.native.graph for role in roles]
+        graphs += [role.vision.graph for role in roles if role.vision is not None]
+        for graph in (self.path / each for each in graphs):
             for name in _weights_of(graph):
                 if name not in self.manifest.files:
                     raise BundleError(
@@ -254,6 +266,8 @@ def used_files(manifest: Manifest) -> list[str]:
     files += [role.tokenizer for role in roles]
     blocks = [role.block for role in roles if role.block is not None]
     files += [file for block in blocks for file in (block.pairs, block.features)]
+    for vision in (role.vision for role in roles if role.vision is not None):
+        files += vision.graph, vision.data
     return [each for each in files if each] + list(manifest.tokenizer)
 
 

@@ -14,6 +14,7 @@ from edgespec.bundle.manifest import (
     Role,
     RopeTable,
     SkipSet,
+    Vision,
 )
 from edgespec.bundle.sublayers import ATTENTION, FUSION, KINDS
 from edgespec.system import records
@@ -36,6 +37,7 @@ _SIZES = {
     "context_length": (2, 1 << 31),
     "parameters": (1, 1 << 50),
 }
+_MOST_PIXELS, _FILTERS = 4096, 6  # of a side; Pillow's
 _WIDEST = 1 << 24  # of rotation tables
 _PARTS_OF_STATE = 4
 
@@ -90,6 +92,8 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
         yield f"{where}.block.selects", block.selects, 0 <= block.selects <= role.vocab_size
         yield f"{where}.block.selects", block.selects, bool(block.pairs) or not block.selects
         yield f"{where}.block.rows", block.rows, 2 - block.from_anchor <= block.rows <= _MOST_ROWS
+    if role.vision is not None:
+        yield from _of_vision(f"{where}.vision", role.vision, role)
     yield f"{where}.inv_freq", role.inv_freq, len(role.inv_freq) == role.head_dim // 2
     yield f"{where}.eos_ids", role.eos_ids, all(each >= 0 for each in role.eos_ids)
     yield from _of_precision(f"{where}.precision", role.precision)
@@ -97,6 +101,19 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
     yield from _of_layout(where, role)
     yield from _of_tables(where, role.rope_tables)
     yield from _of_native(f"{where}.native", role.native, role)
+
+
+def _of_vision(where: str, vision: Vision, role: Role) -> Iterator[_Check]:
+    yield f"{where}.token", vision.token, 0 <= vision.token < role.vocab_size
+    for name, least in (("rows", 1), ("size", 1), ("longest", 0)):
+        value = getattr(vision, name)
+        yield f"{where}.{name}", value, least <= value <= _MOST_PIXELS
+    around = vision.around or (0, 0)
+    yield f"{where}.around", around, all(0 <= each < role.vocab_size for each in around)
+    yield f"{where}.mean", vision.mean, len(vision.mean) == 3 and _finite(vision.mean)
+    std = vision.std
+    yield f"{where}.std", std, len(std) == 3 and _finite(std) and min(std) > 0
+    yield f"{where}.resample", vision.resample, 0 <= vision.resample < _FILTERS
 
 
 def _of_native(where: str, native: Native, role: Role) -> Iterator[_Check]:

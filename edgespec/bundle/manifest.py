@@ -20,10 +20,19 @@ returns as `FEATURES`."""
 
 SIGHT = "sight"
 """Input of a block drafter, see `TreeAttention`: -1 of a row that reads features of the target, and
-of a row of a block how many rows of it follow."""
+of a row of a block how many rows of it follow. Of a target whose pictures' rows see each other: how
+many rows of its picture follow a row, or 0."""
 
 LOGITS, LAST_HIDDEN = "logits", "last_hidden"
 """Outputs of a target: scores of tokens, or of an embedding model the rows behind the last norm."""
+
+PIXELS, ROWS = "pixels", "rows"
+"""Input and output of what makes rows of pictures: a piece, [1, 3, size, size] float32, and its
+rows, [rows, hidden_size] float32."""
+
+PICTURED, PICTURES = "pictured", "pictures"
+"""Inputs of a target that reads pictures: which rows of a call read one, [S] bool, and these rows,
+[S, hidden_size] float32."""
 
 POOLINGS = LAST_TOKEN, MEAN = "last", "mean"
 """How an embedding model makes one row of all: that of the last token, or their mean."""
@@ -151,6 +160,45 @@ class Embedding:
 
 
 @dataclass(frozen=True)
+class Vision:
+    """What makes rows of pictures, which the target reads in place of embeddings.
+
+    Attributes:
+        graph: file of its graph.
+        data: file of its weights, in tiles.
+        token: token that stands in prompts where such a row is read.
+        rows: number of rows of a piece of a picture.
+        size: pixels of a side of a piece.
+        longest: pixels of a picture's longer side, in which it is before it is cut; 0: it becomes a
+            piece at once.
+        split: whether it is cut into pieces, with the whole picture as the last one; else the whole
+            picture is the only piece.
+        mean: what is subtracted from each colour, which is between 0 and 1.
+        std: what each colour is divided by then.
+        resample: Pillow's number of the filter by which pictures are resized.
+        around: tokens before and behind rows of a picture, of which the first stands in texts for
+            the whole; these rows see each other. None: each sees those before it.
+    """
+
+    graph: str
+    data: str
+    token: int
+    rows: int
+    size: int
+    longest: int
+    split: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resample: int
+    around: tuple[int, int] | None = field(default=None, metadata=LEFT_OUT)
+
+    @property
+    def mark(self) -> int:
+        """The token that a chat template writes for a picture."""
+        return self.token if self.around is None else self.around[0]
+
+
+@dataclass(frozen=True)
 class Block:
     """How a draft head predicts a block of tokens in one call.
 
@@ -272,6 +320,7 @@ class Role:
         layer_inputs: size of each layer's own input of a row, which a table has by token; 0 if
             there is none.
         embedding: how an embedding model makes vectors; None: it makes texts.
+        vision: what makes rows of pictures; None: it reads texts alone.
     """
 
     architecture: str
@@ -299,6 +348,7 @@ class Role:
     tokenizer: str = field(default="", metadata=LEFT_OUT)
     layer_inputs: int = field(default=0, metadata=LEFT_OUT)
     embedding: Embedding | None = field(default=None, metadata=LEFT_OUT)
+    vision: Vision | None = field(default=None, metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:

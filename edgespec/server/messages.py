@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
+from edgespec.api.images import decoded
 from edgespec.server.bodies import LONG, SOME, Empty, Fields, Json, Noted
 from edgespec.server.refusals import RequestError, shown
 
@@ -113,6 +121,42 @@ class TextContent(Noted):
     text: str
 
 
+class ImageUrl(Noted):
+    """Where an image is: in a data URL, for nothing is fetched."""
+
+    url: str
+
+
+class ImageContent(Noted):
+    """An image in a message of a user."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+def kinds(*names: str) -> Discriminator:
+    """Returns what finds the member of a union by its `type`, each tagged by `tag`."""
+
+    def kind(value: Any) -> str | None:
+        given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+        return tag(given) if given in names else None
+
+    wanted = f"Input should be a part of type {', '.join(names)}"
+    return Discriminator(kind, custom_error_type="part", custom_error_message=wanted)
+
+
+def tag(name: str) -> str:
+    """Returns a tag as pydantic calls a literal, which `bodies` leaves out of a field's name."""
+    return f"literal[{name}]"
+
+
+Part = Annotated[
+    Annotated[TextContent, Tag(tag("text"))] | Annotated[ImageContent, Tag(tag("image_url"))],
+    kinds("text", "image_url"),
+]
+"""A part of a message by its `type`."""
+
+
 def _text_or_none(value: Any) -> Any:
     return value if isinstance(value, str) else None
 
@@ -128,9 +172,9 @@ class Message(Noted):
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[
-        str | Annotated[list[TextContent], LONG] | None, Field(validate_default=True)
-    ] = None
+    content: Annotated[str | Annotated[list[Part], LONG] | None, Field(validate_default=True)] = (
+        None
+    )
     tool_calls: Annotated[list[Call], LONG] | None = None
     tool_call_id: str | None = None
     name: Annotated[str | None, _Note] = None
@@ -166,7 +210,24 @@ class Message(Noted):
             calls = [call.model_dump(exclude_none=True) for call in self.tool_calls or ()]
             given = {"tool_calls": calls, "reasoning_content": self.reasoning_content}
         told = {name: value for name, value in given.items() if value}
-        return {"role": role, "content": joined(self.content or ""), **told}
+        return {"role": role, "content": self._plain_content, **told}
+
+    @property
+    def _plain_content(self) -> str | list[Json]:
+        """The content as one text, or in parts if there are images.
+
+        Raises:
+            InputError: if an image is elsewhere, or not in base64.
+        """
+        parts = self.content or ""
+        if isinstance(parts, str) or not any(isinstance(each, ImageContent) for each in parts):
+            return joined(parts)
+        return [
+            {"type": "image", "image": decoded(each.image_url.url)}
+            if isinstance(each, ImageContent)
+            else {"type": "text", "text": each.text}
+            for each in parts
+        ]
 
 
 class JsonSchema(Fields):

@@ -36,7 +36,7 @@ from edgespec.server.bodies import (
     Off,
     refusal,
 )
-from edgespec.server.messages import joined
+from edgespec.server.messages import joined, kinds, tag
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import Asked, ChatRequest
 
@@ -63,6 +63,39 @@ class ReasoningText(Noted):
     text: str
 
 
+class InputImage(Noted):
+    """An image in a message, in a data URL."""
+
+    type: Literal["input_image"]
+    image_url: str
+
+
+Part = Annotated[
+    Annotated[InputText, Tag(tag("input_text"))]
+    | Annotated[InputText, Tag(tag("output_text"))]
+    | Annotated[InputImage, Tag(tag("input_image"))],
+    kinds("input_text", "output_text", "input_image"),
+]
+"""A part of a message by its `type`."""
+
+
+def _in_chat(content: str | list[InputText | InputImage]) -> str | list[Json]:
+    """Returns what a message says in a chat: one text, or parts if there are images."""
+    if isinstance(content, str) or not _shows(content):
+        return joined(content)
+    return [
+        {"type": "image_url", "image_url": {"url": each.image_url}}
+        if isinstance(each, InputImage)
+        else {"type": "text", "text": each.text}
+        for each in content
+    ]
+
+
+def _shows(content: str | list[InputText | InputImage]) -> bool:
+    """Whether there are images in a message."""
+    return any(isinstance(each, InputImage) for each in content)
+
+
 Content = str | Annotated[list[InputText], LONG]
 
 
@@ -79,18 +112,18 @@ class MessageItem(Item):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Content
+    content: str | Annotated[list[Part], LONG]
 
     def extend(self, messages: list[Json]) -> None:
         """Adds a message, or the text of an answer that has none yet."""
-        text = joined(self.content)
+        content = _in_chat(self.content)
         if self.role != "assistant":
-            messages.append({"role": self.role, "content": text})
+            messages.append({"role": self.role, "content": content})
             return
         answer = _answer(messages)
         if answer["content"] is not None or "tool_calls" in answer:
             answer = _new_answer(messages)
-        answer["content"] = text
+        answer["content"] = content
 
 
 class ReasoningItem(Item):
@@ -139,19 +172,14 @@ _KINDS = ("message", "reasoning", "function_call", "function_call_output")
 
 def _kind(item: Any) -> str | None:
     kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
-    return _tag(kind) if kind in _KINDS else None
-
-
-def _tag(kind: str) -> str:
-    # As pydantic calls a member of a union, which `bodies` leaves out of a field's name.
-    return f"literal[{kind}]"
+    return tag(kind) if kind in _KINDS else None
 
 
 AnyItem = Annotated[
-    Annotated[MessageItem, Tag(_tag("message"))]
-    | Annotated[ReasoningItem, Tag(_tag("reasoning"))]
-    | Annotated[FunctionCallItem, Tag(_tag("function_call"))]
-    | Annotated[FunctionOutputItem, Tag(_tag("function_call_output"))],
+    Annotated[MessageItem, Tag(tag("message"))]
+    | Annotated[ReasoningItem, Tag(tag("reasoning"))]
+    | Annotated[FunctionCallItem, Tag(tag("function_call"))]
+    | Annotated[FunctionOutputItem, Tag(tag("function_call_output"))],
     Discriminator(
         _kind,
         custom_error_type="item",
@@ -174,7 +202,7 @@ def chat_messages(instructions: str | None, given: str | Sequence[Item]) -> list
     items = [MessageItem(role="user", content=given)] if isinstance(given, str) else given
     first: list[str] = []
     for item in items:
-        if not (isinstance(item, MessageItem) and item.role in _SYSTEM):
+        if not (isinstance(item, MessageItem) and item.role in _SYSTEM) or _shows(item.content):
             break
         first.append(joined(item.content))
     said = first if instructions is None else [instructions, *first]

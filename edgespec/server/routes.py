@@ -47,12 +47,13 @@ TEXT_ROUTES: Mapping[str, TextRoute] = {
 }
 """The routes of OpenAI's API that make texts."""
 
-CAPABILITIES: Mapping[str, Callable[[Tokenizer], bool]] = {
-    "completion": lambda tokenizer: True,
-    "chat": lambda tokenizer: tokenizer.has_chat_template,
-    "infill": InfillFormat.known,
-    "tools": lambda tokenizer: call_form(tokenizer.chat_source) is not None,
-    "reasoning": lambda tokenizer: thinking_form(tokenizer.chat_source) is not None,
+CAPABILITIES: Mapping[str, Callable[[ServedModel], bool]] = {
+    "completion": lambda model: True,
+    "chat": lambda model: model.tokenizer.has_chat_template,
+    "infill": lambda model: InfillFormat.known(model.tokenizer),
+    "tools": lambda model: call_form(model.tokenizer.chat_source) is not None,
+    "reasoning": lambda model: thinking_form(model.tokenizer.chat_source) is not None,
+    "images": lambda model: model.bundle.target.vision is not None,
 }
 """What a model that makes texts may be able to do, by the name that clients see."""
 
@@ -74,7 +75,7 @@ def capabilities(model: ServedModel) -> list[str]:
     """Returns what a model can do: those of `CAPABILITIES`, or `embedding` alone."""
     if model.bundle.target.embedding is not None:
         return ["embedding"]
-    return [name for name, holds in CAPABILITIES.items() if holds(model.tokenizer)]
+    return [name for name, holds in CAPABILITIES.items() if holds(model)]
 
 
 def openai_routes(served: Served) -> list[Route]:

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from edgespec.bundle import LAST_HIDDEN, LOGITS, Native
+from edgespec.bundle import LAST_HIDDEN, LOGITS, PICTURED, PICTURES, SIGHT, Native
 from edgespec.export.graph_builder import NATIVE, GraphBuilder, entering
 from edgespec.export.native.altup import gathered, spread
 from edgespec.export.native.experts import lower_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
+from edgespec.models.vision import Tower
 
 
 class NativeGraph(LayerGraph):
@@ -32,13 +33,25 @@ class NativeGraph(LayerGraph):
         self.weights = weights
         self._heads: dict[int, str] = {}
 
-    def build(self, decoder: Decoder) -> None:
-        """Emits all nodes of a decoder."""
+    def build(self, decoder: Decoder, tower: Tower | None = None) -> None:
+        """Emits all nodes of a decoder.
+
+        Args:
+            decoder: the description.
+            tower: what makes rows that may be given in place of embeddings, see `PICTURED`; None:
+                there are none.
+        """
         g, ids, self._shared = self.graph, self.inputs(), decoder.shared
         hidden = begin = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
         if decoder.altup is not None:
             hidden = spread(self, hidden, decoder.altup)
         hidden = g.rename(hidden, entering(0))
+        if tower is not None:
+            if tower.around is not None:
+                self.sight = g.input(SIGHT, TensorProto.INT32, ["S"])
+            size = decoder.hidden_size
+            which = g.op("Unsqueeze", g.input(PICTURED, TensorProto.BOOL, ["S"]), g.ints(1))
+            hidden = g.op("Where", which, g.input(PICTURES, FLOAT, ["S", size]), hidden)
         if decoder.layer_inputs is not None:
             begin = hidden if decoder.altup is None else begin
             rows = decoder.layer_inputs.shape[0]

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
+from edgespec.bundle import PICTURED
 from edgespec.errors import InputError
 from edgespec.export.graph_builder import NATIVE, DataFile, GraphBuilder
 from edgespec.export.portable.attention import lower_attention
@@ -80,8 +81,13 @@ def lower(
 
 
 def _check(graph: onnx.GraphProto) -> None:
+    pictured = any(each.name == PICTURED for each in graph.input)  # the runtime shows it none
     for node in graph.node:
-        if any(node.input[_SIGHT : _SIGHT + 1]) and node.op_type == "TreeAttention":
+        if (
+            not pictured
+            and any(node.input[_SIGHT : _SIGHT + 1])
+            and node.op_type == "TreeAttention"
+        ):
             raise InputError("it drafts blocks, which the CPU alone can run: use device cpu for it")
         if node.domain != NATIVE or node.op_type in _OPERATORS:
             continue

@@ -12,8 +12,8 @@ from edgespec.export.graph_builder import DataFile, GraphBuilder, Shape
 from edgespec.export.portable.weights import PortableWeights, TileMatrix
 
 FLOAT = TensorProto.FLOAT
-# Operators whose results are as wide as their first inputs.
-_AS_WIDE = ("Add", "Gather", "LayerNormalization", "Mul", "RMSNormalization")
+# Operators whose results are as wide as their first inputs, Where's condition aside.
+_AS_WIDE = ("Add", "Gather", "LayerNormalization", "Mul", "RMSNormalization", "Where")
 
 
 class Lowering:
@@ -84,8 +84,9 @@ class Lowering:
             **attributes(node),
         )
         self._values |= zip(node.output, names, strict=True)
-        if node.op_type in _AS_WIDE and node.input[0] in self.widths:
-            self.widths[node.output[0]] = self.widths[node.input[0]]
+        like = node.input[node.op_type == "Where"]
+        if node.op_type in _AS_WIDE and like in self.widths:
+            self.widths[node.output[0]] = self.widths[like]
 
     def matrices(self, node: NodeProto, first: int, experts: int = 1) -> list[TileMatrix]:
         """Returns the matrices of a product, the inputs from number `first` on.

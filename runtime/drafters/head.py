@@ -68,12 +68,12 @@ class HeadDrafter(TreeDrafter):
 
     def _share(self, state: State) -> None:
         if not state.first + state.sequence.length:
-            state.sequence.tokens = state.generation.tokens[1:]
+            state.sequence.tokens = state.generation.sequence.keys[1:]
             self.model.prefixes.extend(state.sequence, len(state.sequence.tokens) - 1)
 
     def _leave(self, state: State, ended: bool) -> None:
         if not state.first:  # else its rows lack what is before them
-            state.sequence.tokens = state.generation.tokens[1:]
+            state.sequence.tokens = state.generation.sequence.keys[1:]
             self.model.prefixes.add(state.sequence)
 
     def _make_room(self, state: State, depth: int) -> bool:

@@ -127,7 +127,8 @@ def _stream(graph: Any) -> list[tuple[str, str]]:
         each for each in graph.node if each.op_type == "Gather" and "logit_rows" in each.input
     )
     behind, stream = end.input[0], list[tuple[str, str]]()
-    while (node := producers[behind]).op_type != "BlockEmbedding" and behind != f"{_BORDER}0":
+    inputs = ("BlockEmbedding", "Where")
+    while (node := producers[behind]).op_type not in inputs and behind != f"{_BORDER}0":
         if node.op_type == "Mul":  # by a factor of a layer or of the embedding
             behind = node.input[0]
             continue

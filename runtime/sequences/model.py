@@ -16,6 +16,7 @@ from edgespec.bundle import FEATURES, LAST_HIDDEN, LOGITS
 from edgespec.bundle.sublayers import rope_inputs
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.sequences import pool as pools
+from edgespec.runtime.sequences.pictures import pictured
 from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.sequences.prefixes import Checkpoints, PrefixTree
 
@@ -194,6 +195,7 @@ class Model:
         cost: what its passes take, which each pass corrects; `measuring` finds it out.
         seconds: time inside the graph so far.
         gives_features: whether its passes give what a draft head reads.
+        picture_width: size of the rows of pictures that it reads; 0 if it reads none.
     """
 
     def __init__(
@@ -213,6 +215,7 @@ class Model:
         self.cost = PassCost({1: _GUESS})
         self.seconds = 0.0
         self.gives_features = False
+        self.picture_width = 0
         self._ropes = ropes
 
     def measuring(self, most_seconds: float) -> Iterator[None]:
@@ -264,6 +267,11 @@ class Model:
         for rope in self._ropes:
             cos, sin = rope.inputs
             feeds[cos], feeds[sin] = rope.at(places, last)
+        if self.picture_width:
+            ends = [*accumulate(len(each.tokens) for each in batch)]
+            read = [each.sequence.pictures for each in batch]
+            parts_of = zip(read, np.split(places, ends[:-1]), strict=True)
+            feeds.update(pictured([*parts_of], self.picture_width))
         feeds.update(self.pool.arrays)
         recurrent = self.pool.recurrent
         if recurrent is not None:

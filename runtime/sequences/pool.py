@@ -20,6 +20,7 @@ from edgespec.runtime.arrays import Array, grown
 
 if TYPE_CHECKING:
     from edgespec.bundle import PoolShape
+    from edgespec.runtime.sequences.pictures import Pictures
     from edgespec.runtime.sequences.recurrent import RecurrentPool
 
 Slots = npt.NDArray[np.int32]
@@ -265,15 +266,17 @@ class Sequence:
         length: number of tokens that the model has read, the first ones.
         recurrence: what recurrent layers hold of them; None if the model has none.
         salt: it shares slots with sequences of the same salt alone.
+        pictures: what is read in place of embeddings of some tokens; None if nothing is.
     """
 
-    __slots__ = ("_slots", "length", "pool", "recurrence", "salt", "tokens")
+    __slots__ = ("_slots", "length", "pictures", "pool", "recurrence", "salt", "tokens")
 
     def __init__(self, pool: KVPool, tokens: list[int]) -> None:
         self.pool = pool
         self.tokens = tokens
         self.length = 0
         self.salt = ""
+        self.pictures: Pictures | None = None
         self._slots: Slots = np.empty(64, np.int32)
         self.recurrence = None if pool.recurrent is None else pool.recurrent.begin()
 
@@ -281,6 +284,11 @@ class Sequence:
     def slots(self) -> Slots:
         """[length] int32: the slots of the tokens' rows, in order."""
         return self._slots[: self.length]
+
+    @property
+    def keys(self) -> list[int]:
+        """By what sequences share slots: the tokens, or in their places what pictures show."""
+        return self.tokens if self.pictures is None else self.pictures.keyed(self.tokens)
 
     @property
     def unread(self) -> list[int]:
@@ -314,7 +322,10 @@ class Sequence:
         Where recurrent layers have a state of more tokens, all slots are dropped: the model reads
         the sequence again. As far back as the last pass that read it began, its certain rows apart,
         a cut costs nothing. To go further back, keep a fork from where the sequence was shorter.
+        Pictures whose rows see each other are dropped wholly.
         """
+        if self.pictures is not None:
+            length = self.pictures.begun(length)
         if self.recurrence is not None:
             length = self.recurrence.cut(length)
         if length < self.length:
@@ -331,6 +342,7 @@ class Sequence:
         """
         length = self.length if length is None else min(length, self.length)
         other = Sequence(self.pool, self.tokens[:length])
+        other.salt, other.pictures = self.salt, self.pictures
         other.become(self, length)
         return other
 

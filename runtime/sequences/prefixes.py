@@ -66,7 +66,7 @@ class PrefixTree:
         """
         before = sequence.length
         root = self._roots.get(sequence.salt)
-        shared = [] if root is None else self._find(root, sequence.tokens[:most])[1][before:]
+        shared = [] if root is None else self._find(root, sequence.keys[:most])[1][before:]
         self._pool.share(shared)
         sequence.append(shared)
         return len(shared)
@@ -81,7 +81,7 @@ class PrefixTree:
             checkpoint: number of its first tokens that recurrent layers are to know; see
                 `Checkpoints`. Of no use here.
         """
-        tokens, slots = sequence.tokens[: sequence.length], sequence.slots.tolist()
+        tokens, slots = sequence.keys[: sequence.length], sequence.slots.tolist()
         root = self._roots.setdefault(sequence.salt, _Node([], [], None))
         node, known = self._find(root, tokens)
         if known != slots[: len(known)]:
@@ -105,7 +105,7 @@ class PrefixTree:
             sequence: the other, which was added.
         """
         self.drop(kept)
-        kept.tokens, kept.salt = sequence.tokens[: sequence.length], sequence.salt
+        kept.tokens, kept.salt = sequence.keys[: sequence.length], sequence.salt
         self.extend(kept, sequence.length)
         self._kept[kept] = None
 
@@ -196,9 +196,9 @@ class Checkpoints:
 
     def extend(self, sequence: Sequence, most: int) -> int:
         """See `PrefixTree`: lets a sequence become the longest fork that it begins like."""
-        before, tokens = sequence.length, sequence.tokens
+        before, keys = sequence.length, sequence.keys
         for fork in sorted(self._forks, key=lambda fork: -fork.length):
-            alike = fork.salt == sequence.salt and fork.tokens == tokens[: fork.length]
+            alike = fork.salt == sequence.salt and fork.keys == keys[: fork.length]
             if alike and before < fork.length <= most:
                 self._use(fork)
                 sequence.become(fork, fork.length)
@@ -209,8 +209,8 @@ class Checkpoints:
         """See `PrefixTree`: keeps a fork of so many tokens, if any."""
         if not checkpoint:
             return
-        mine = sequence.salt, sequence.tokens[:checkpoint]
-        same = next((fork for fork in self._forks if (fork.salt, fork.tokens) == mine), None)
+        mine = sequence.salt, sequence.keys[:checkpoint]
+        same = next((fork for fork in self._forks if (fork.salt, fork.keys) == mine), None)
         if same is None:
             self._hold(sequence.fork(checkpoint), False)
         else:
@@ -219,10 +219,10 @@ class Checkpoints:
     def keep(self, kept: Sequence, sequence: Sequence) -> None:
         """See `PrefixTree`."""
         self.drop(kept)
-        kept.tokens, kept.salt = sequence.tokens[: sequence.length], sequence.salt
+        kept.tokens, kept.salt = sequence.keys[: sequence.length], sequence.salt
         kept.become(sequence, sequence.length)
         for fork in [fork for fork, of_session in self._forks.items() if not of_session]:
-            if (fork.salt, fork.tokens) == (kept.salt, kept.tokens):  # this one replaces it
+            if (fork.salt, fork.keys) == (kept.salt, kept.tokens):  # this one replaces it
                 self.drop(fork)
         self._hold(kept, True)
 

@@ -75,12 +75,17 @@ class Engine:
     def add(self, request: Request) -> Generation:
         """Begins a generation, which goes on until it has a `finish`; `remove` it then.
 
+        Pictures are looked at first, on the caller's thread, while others go on.
+
         Raises:
+            DeviceError: if a picture cannot be looked at.
             InputError: if the engine was closed.
             MemoryLimitError: if it may need more slots than there are.
         """
         generation = Generation(request, self.target.sequence(list(request.prompt)))
         generation.sequence.salt = request.salt
+        if request.look is not None:
+            generation.sequence.pictures = request.look()
         with self._changed:
             self.require_open()
             self._schedule.add(generation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from edgespec.runtime.drafters.base import Drafter
     from edgespec.runtime.sampling.constraint import Constraint
     from edgespec.runtime.sequences.model import Rows
+    from edgespec.runtime.sequences.pictures import Pictures
 
 PROMPT = "prompt"
 """Value of `Round.source` for rounds that read the prompt."""
@@ -69,6 +71,8 @@ class Request:
         salt: it shares slots with generations of the same salt alone.
         turns: numbers of the prompt's first tokens, in order, behind which others may go on: what
             recurrent layers hold of them is kept.
+        look: makes what is read of pictures in place of some tokens of the prompt, which may take
+            seconds; None: all are read.
     """
 
     prompt: ListLike[int]
@@ -81,6 +85,7 @@ class Request:
     kept: Sequence | None = None
     salt: str = ""
     turns: ListLike[int] = ()
+    look: Callable[[], Pictures] | None = None
 
 
 @dataclass(frozen=True)

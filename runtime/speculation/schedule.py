@@ -122,8 +122,11 @@ class Schedule:
             self._read_again(generation)
             unread, length = generation.sequence.unread, generation.sequence.length
             ends = (end - length for end in generation.request.turns if end > length)
-            reading = unread[: min(room, next(ends, room))]
-            room -= len(reading)
+            count = min(room, next(ends, room), len(unread))
+            if (pictures := generation.sequence.pictures) is not None:
+                count = pictures.following(length, count)
+            reading = unread[:count]
+            room = max(room - count, 0)
             complete = len(reading) == len(unread)
             parts.append(Scheduled(generation, reading, complete, 0, is_prompt=True))
         return parts
@@ -140,7 +143,12 @@ class Schedule:
 
     def _share(self, generation: Generation) -> None:
         most = len(generation.request.prompt) - 1  # the last token's logits are wanted
-        generation.reused += self._target.prefixes.extend(generation.sequence, most)
+        sequence = generation.sequence
+        before = sequence.length
+        self._target.prefixes.extend(sequence, most)
+        if sequence.pictures is not None:
+            sequence.cut(sequence.length)  # to where no picture is begun
+        generation.reused += sequence.length - before
 
     def _read_again(self, generation: Generation) -> None:
         """Lets the last shared tokens be read again if a head is to draft, for their features.
@@ -182,12 +190,13 @@ def _reads_alike(part: Scheduled, generation: Generation) -> bool:
     """Whether a part reads what another generation will share when it waits for that."""
     mine, other = generation.sequence, part.generation.sequence
     if mine.recurrence is not None:  # it can share the whole prompt alone
-        return mine.length <= other.length and mine.tokens == other.tokens
-    begin, reading = mine.length, part.reading[:_WORTH_WAITING]
+        return mine.length <= other.length and mine.keys == other.keys
+    begin, end = mine.length, other.length + min(len(part.reading), _WORTH_WAITING)
+    reading = other.keys[other.length : end]
     return (
         begin == other.length
         and mine.salt == other.salt
         and mine.slots[-1:].tolist() == other.slots[-1:].tolist()  # after the same beginning
         and len(reading) == _WORTH_WAITING
-        and mine.tokens[begin : begin + _WORTH_WAITING] == reading
+        and mine.keys[begin : begin + _WORTH_WAITING] == reading
     )

@@ -141,7 +141,7 @@ def test_wrong_options_are_errors(natives, pairs):
         llm.generate("x", max_new_token=3)
     with pytest.raises(TypeError, match="unknown option 'max_new_token'"):
         llm.stream("x", max_new_token=3)
-    with pytest.raises(TypeError, match="unknown option 'gpu'.*: use one of device,"):
+    with pytest.raises(TypeError, match=r"unknown option 'gpu'.*: use one of device,"):
         LLM(path, gpu=True)
     for name, value in (("device", None), ("draft_device", 0)):
         with pytest.raises(InputError, match=f"{name} is {value!r}: give "):

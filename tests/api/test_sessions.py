@@ -380,3 +380,15 @@ def failing(error):
         raise error
 
     return fail
+
+
+@pytest.mark.parametrize("name", ["llama", "lfm2"])
+def test_texts_share_with_those_of_their_salt_alone(natives, name):
+    llm = natives(name)
+    llm.forget()
+    reused = []
+    for salt in ("one", "", "two", "one", ""):
+        stream = llm.stream(LONG_PROMPT, max_new_tokens=2)
+        stream.share_by(salt)
+        reused.append(stream.finish().reused > 0)
+    assert reused == [False, False, False, True, True]

@@ -308,6 +308,6 @@ def test_contents_may_be_parts_as_in_openais_api(llm):
     assert llm.chat_tokens(asked) == llm.chat_tokens(QUESTION)
     expected = llm.chat(QUESTION, max_new_tokens=4)
     assert llm.chat(asked, max_new_tokens=4).tokens == expected.tokens
-    for part in ({"type": "image_url", "image_url": {}}, {"type": "text"}, "text", None):
+    for part in ({"type": "input_audio"}, {"type": "text"}, "text", None):
         with pytest.raises(InputError, match="a content has the part"):
             llm.chat([{"role": "user", "content": [part]}])

@@ -259,7 +259,7 @@ def test_another_model_is_not_found(running, path, name):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"messages": [{**USER, "images": ["aGk="]}]}, "messages.0.images is"),
+        ({"messages": [{**USER, "images": ["aGk="]}]}, "the model is a llama of text alone"),
         ({"messages": [{"role": "robot", "content": "1"}]}, "messages.0.role is 'robot'"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "function is missing"),
         ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content is 1"),

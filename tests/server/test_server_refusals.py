@@ -63,6 +63,7 @@ def test_bad_bodies_are_refused_with_a_reason(running, name):
     refused(running.post(body), 400, reason)
 
 
+PIXEL = "data:image/png;base64,aGk="
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 BAD_MESSAGES = {
     "none": ([], "messages is []"),
@@ -78,7 +79,26 @@ BAD_MESSAGES = {
     "a call": ([{"role": "assistant", "tool_calls": [CALL]}], "knows no tools"),
     "a tool": ([{"role": "tool", "content": "a", "tool_call_id": "1"}], "knows no tools"),
     "images": ([{"role": "user", "content": "a", "images": ["aGk="]}], "messages.0.images is ["),
-    "an image": ([{"role": "user", "content": [{"type": "image_url"}]}], "type is 'image_url'"),
+    "an image": (
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PIXEL}}]}],
+        "the model is a llama of text alone",
+    ),
+    "an image of the web": (
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b"}}]}],
+        "an image is at 'https://a/b': nothing is fetched here",
+    ),
+    "an image of this machine": (
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "/etc/passwd"}}]}],
+        "an image is at '/etc/passwd': nothing is fetched here",
+    ),
+    "no image": (
+        [{"role": "user", "content": [{"type": "image_url"}]}],
+        "messages.0.content.0.image_url is missing",
+    ),
+    "sound": (
+        [{"role": "user", "content": [{"type": "input_audio"}]}],
+        "Input should be a part of type text, image_url",
+    ),
 }
 
 

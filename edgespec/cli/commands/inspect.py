@@ -94,6 +94,7 @@ def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
         "context": f"{role.context_length:,} tokens",
         "chats": _sampling(bundle.manifest.sampling) if chats else "",
         "embeddings": "" if role.embedding is None else printable(str(role.embedding)),
+        "images": _images(role),
         "weights": ", ".join(
             name if count == total else f"{count / total:.1%} {name}" for name, count in formats
         ),
@@ -109,6 +110,12 @@ def _error(errors: dict[str, float]) -> str:
         return "none"
     worst = max(errors, key=errors.__getitem__)
     return f"{fmean(errors.values()):.2%} mean, {errors[worst]:.2%} worst: {worst}"
+
+
+def _images(role: Role) -> str:
+    if role.vision is None:
+        return ""
+    return f"pieces of {role.vision.size} pixels, of {role.vision.rows} tokens each"
 
 
 def _architecture(role: Role) -> str:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 _LONGEST_AT_ONCE = 4  # texts as long as the context that memory is planned for, if it has room
+_BODY, _BODY_WITH_IMAGES = 4 << 20, 64 << 20  # bytes of a request's body at most
 _PORTS = range(1 << 16)
 _HOST = re.compile(r"[\w.-]+|\[[0-9a-fA-F:]+\]")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+")
@@ -91,8 +92,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ),
     )  # fmt: skip
     texts.add_argument(
-        "--max-body", type=parse_size, default="4MiB", metavar="SIZE",
-        help=Rare("maximum size of a request's body (default: %(default)s)"),
+        "--max-body", type=parse_size, metavar="SIZE",
+        help=Rare(
+            "maximum size of a request's body (default: 4MiB, or 64MiB with a model that reads "
+            "images)"
+        ),
     )  # fmt: skip
     add_options(texts, LoadOptions, *CACHES, sessions=None)
     add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
@@ -121,6 +125,9 @@ def execute(arguments: argparse.Namespace) -> int:
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
             )
         found = _bundles(arguments)
+        usual = _BODY
+        if any(bundle.target.vision is not None for bundle in found.values()):
+            usual = _BODY_WITH_IMAGES
         with waiting("the first model is loaded"):
             served = _models(found, arguments)
             models = Models(served, arguments.max_models, arguments.any_model)
@@ -134,7 +141,9 @@ def execute(arguments: argparse.Namespace) -> int:
             print(f"{names} {are} served on {url}: Ctrl-C stops it", file=sys.stderr, flush=True)
 
         key, origins, hosts = arguments.api_key, arguments.allow_origin, arguments.allow_host
-        server = Server(Served(service, arguments.max_body), key, sock, ready, origins, hosts)
+        server = Server(
+            Served(service, arguments.max_body or usual), key, sock, ready, origins, hosts
+        )
         with ignoring_termination():
             server.serve_here()
         models.close()

@@ -66,7 +66,7 @@ class OllamaCall(Noted):
 
 
 class OllamaMessage(Noted):
-    """A message of a conversation. Images are accepted empty, since they are not supported."""
+    """A message of a conversation; images are files in base64."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
@@ -74,7 +74,7 @@ class OllamaMessage(Noted):
     tool_calls: Annotated[list[OllamaCall], LONG] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
-    images: Empty | None = None
+    images: Annotated[list[str], LONG] | None = None
 
 
 def translated(messages: Sequence[OllamaMessage]) -> list[Json]:
@@ -87,6 +87,10 @@ def translated(messages: Sequence[OllamaMessage]) -> list[Json]:
     made = []
     for number, message in enumerate(messages):
         said: Json = {"role": message.role, "content": message.content or ""}
+        if message.images:  # the kind of file is found in it
+            urls = [f"data:image/png;base64,{each}" for each in message.images]
+            shown: list[Json] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+            said["content"] = [*shown, {"type": "text", "text": said["content"]}]
         if message.role == "assistant":
             calls = [
                 _call(call, number, index) for index, call in enumerate(message.tool_calls or ())

@@ -42,7 +42,7 @@ _NEVER = "3000-01-01T00:00:00Z"
 _PENALTY = {"repetition_penalty": "repeat_penalty"}  # Ollama's name
 _CAPABILITIES = {
     "completion": "completion", "infill": "insert", "tools": "tools", "reasoning": "thinking",
-    "embedding": "embedding",
+    "embedding": "embedding", "images": "vision",
 }  # fmt: skip
 
 

@@ -1,0 +1,277 @@
+"""Pictures in conversations: what users give as parts, and the rows that the target reads of it."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from edgespec.bundle import PIXELS, ROWS, Bundle, Vision
+from edgespec.errors import ContextLengthError, InputError, reason
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.kernels import library, missing_kernels
+from edgespec.runtime.sequences.pictures import Pictures
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.vision import (
+    MOST_BYTES,
+    Picture,
+    cut,
+    normalized,
+    open_picture,
+    require_pillow,
+    upright,
+    written,
+)
+from edgespec.system.shutdown import ENGINE_CALLS
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from edgespec.runtime.sequences.model import Graph
+
+SHOWN: Mapping[str, str] = {"type": "image"}
+"""The part of a message in which a chat template writes the mark of a picture."""
+
+_KINDS = ("image", "image_url")
+_PLACES = ("image", "image_url", "url", "path")  # where a part may have its picture
+_MOST_KEPT = 64 << 20  # bytes of rows of pictures that may come again, as in each turn of a chat
+
+
+def taken_out(
+    messages: str | Sequence[Mapping[str, Any]],
+) -> tuple[str | Sequence[Mapping[str, Any]], list[object]]:
+    """Returns messages with `SHOWN` for each picture, and what users gave for these in order.
+
+    Raises:
+        InputError: if a message has one that is not the user's, or a part of that type has none.
+    """
+    given: list[object] = []
+    if not _are_messages(messages):
+        return messages, given  # a text; the chat template tells what is wrong with others
+    made: list[Mapping[str, Any]] = []
+    for message in messages:
+        content = message.get("content")
+        parts = content if isinstance(content, list | tuple) else ()
+        found = [each for each in parts if _is_picture(each)]
+        if found and message.get("role") not in ("user", "tool"):
+            raise InputError(f"a message of {message.get('role')} has an image: users show them")
+        given += map(_given, found)
+        shown = [SHOWN if _is_picture(each) else each for each in parts]
+        made.append({**message, "content": shown} if found else message)
+    return made, given
+
+
+def _are_messages(messages: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        return False
+    return all(isinstance(each, Mapping) for each in messages)
+
+
+def _is_picture(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in _KINDS
+
+
+def _given(part: Mapping[str, Any]) -> object:
+    """Returns what a part has as its picture."""
+    found = next((part[name] for name in _PLACES if part.get(name) is not None), None)
+    return found.get("url") if isinstance(found, Mapping) else found
+
+
+def decoded(url: str) -> bytes:
+    """Returns what a data URL holds (RFC 2397).
+
+    Raises:
+        InputError: if it is another URL, not in base64, or damaged.
+    """
+    head, comma, data = url.partition(",")
+    if not head.startswith("data:") or not head.endswith(";base64") or not comma:
+        raise InputError(
+            f"an image is at {reason(repr(url), 60)}: nothing is fetched here, so give the file "
+            "itself as data:image/png;base64,..."
+        )
+    return from_base64(data)
+
+
+def from_base64(data: str) -> bytes:
+    """Returns what a text in base64 holds.
+
+    Raises:
+        InputError: if it is damaged, or too much for a picture.
+    """
+    if len(data) > MOST_BYTES * 4 // 3 + 4:
+        raise InputError(f"an image has more than {MOST_BYTES / 1e6:.0f} MB: give a smaller one")
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise InputError(f"an image is not in base64 ({reason(error)}): encode it again") from error
+
+
+class Viewer:
+    """Makes rows of pictures, for a target that reads them.
+
+    Args:
+        bundle: the bundle.
+        tokenizer: its tokenizer.
+        threads: number of threads of the tower.
+        native: whether the target runs its native graph alone.
+    """
+
+    def __init__(
+        self, bundle: Bundle, tokenizer: Tokenizer, threads: int, native: bool = True
+    ) -> None:
+        self._bundle, self._threads, self._native = bundle, threads, native
+        self._tokenizer = tokenizer
+        self._kept = OrderedDict[bytes, Floats]()  # by what pieces are; the last used one last
+        self._opening, self._looking = threading.Lock(), threading.Lock()
+
+    def open(self, given: Sequence[object], most: int) -> list[Picture]:
+        """Opens what users gave as pictures, one at a time, since one may take much memory.
+
+        Args:
+            given: pictures of Pillow, contents of files, data URLs, or paths.
+            most: largest number of tokens in which they must have room.
+
+        Raises:
+            ContextLengthError: if there are too many.
+            InputError: if the model reads none, or one cannot be opened.
+        """
+        if not given:
+            return []
+        vision = self._vision
+        if len(given) * vision.rows >= most:
+            raise ContextLengthError(
+                f"there are {len(given)} images of {vision.rows} tokens at least, and the context "
+                f"has {most}: leave some out, or raise --context"
+            )
+        require_pillow()
+        found = []
+        for each in given:
+            with self._opening:
+                found.append(cut(upright(_opened(each)), vision))
+        return found
+
+    def written_out(self, text: str, pictures: Sequence[Picture]) -> str:
+        """Returns a text of the chat template with what stands there for each picture.
+
+        Args:
+            text: the text, or its beginning.
+            pictures: those of the whole text.
+        """
+        if not pictures:
+            return text
+        vision = self._vision
+        mark = self._text_of(vision.mark)
+        first, *others = text.split(mark)
+        places = [written(each.grid, vision, self._text_of) for each in pictures]
+        places += [mark] * (len(others) - len(places))
+        return first + "".join(f"{p}{t}" for p, t in zip(places, others, strict=False))
+
+    def look(
+        self, tokens: Sequence[int], pictures: Sequence[Picture]
+    ) -> Callable[[], Pictures] | None:
+        """Returns what makes what the target reads of pictures in a prompt; None without any.
+
+        That may take seconds for each, and raises a DeviceError if the tower cannot be run.
+
+        Raises:
+            InputError: if the prompt has not as many tokens for rows as pictures have rows.
+        """
+        if not pictures:
+            return None
+        vision = self._vision
+        places = np.flatnonzero(np.array(tokens) == vision.token)
+        count = vision.rows * sum(len(each.pieces) for each in pictures)
+        marks = sum(each == vision.mark for each in tokens)
+        if len(places) != count or marks != (count if vision.around is None else len(pictures)):
+            raise InputError(
+                f"the chat template has room for {len(places)} rows of images, which have "
+                f"{count}: leave {self._text_of(vision.mark)} out of texts, and use a template "
+                "that shows images"
+            )
+
+        def looked() -> Pictures:
+            with self._looking:
+                rows = np.concatenate([self._rows(each) for each in pictures])
+            return Pictures(places, rows, 1 if vision.around is None else vision.rows)
+
+        return looked
+
+    @property
+    def _vision(self) -> Vision:
+        target = self._bundle.target
+        if target.vision is None:
+            raise InputError(
+                f"there is an image, and the model is a {target.architecture} of text alone: leave "
+                "the image out, or use a model that reads images, such as Gemma 3 4B"
+            )
+        if target.vision.around is not None and not self._native:
+            raise InputError(
+                "there is an image, whose rows see each other, which the CPU alone can compute: "
+                "load the model with --device cpu"
+            )
+        return target.vision
+
+    def _text_of(self, token: int) -> str:
+        """Returns the text of a token of images."""
+        if text := self._tokenizer.backend.id_to_token(token):
+            return text
+        raise InputError(
+            f"the tokenizer has no token {token}, which stands for images: export the model again"
+        )
+
+    def _rows(self, picture: Picture) -> Floats:
+        """Returns the rows of a picture, [n, hidden_size] float32."""
+        key, vision = blake2b(picture.pieces.tobytes()).digest(), self._vision
+        if key not in self._kept:
+            made = list[Floats]()
+            for piece in picture.pieces:
+                with ENGINE_CALLS:
+                    made.append(self._tower({PIXELS: normalized(piece, vision)})[ROWS])
+            self._kept[key] = np.concatenate(made)
+            while len(self._kept) > 1 and sum(r.nbytes for r in self._kept.values()) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    @cached_property
+    def _tower(self) -> Graph:
+        from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+
+        operators = library()
+        if operators is None:
+            raise InputError(f"images need edgespec's operators: {missing_kernels()}")
+        return NativeGraph(self._bundle.path / self._vision.graph, operators, self._threads)
+
+
+def _opened(given: object) -> Image:
+    from PIL.Image import Image
+
+    if isinstance(given, Image):
+        return given
+    if isinstance(given, str) and given.startswith(("data:", "http:", "https:")):
+        return open_picture(decoded(given))
+    if isinstance(given, bytes | bytearray | memoryview):
+        return open_picture(bytes(given))
+    if not isinstance(given, str | Path):
+        raise InputError(
+            f"an image is {reason(repr(given), 60)}: give a path, bytes, a data URL, or a picture "
+            "of Pillow"
+        )
+    path = Path(given)
+    try:
+        if not path.is_file():
+            raise InputError(f"an image is {reason(repr(given), 80)}, which is no file")
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(
+                f"{path} has more than {MOST_BYTES / 1e6:.0f} MB: give a smaller image"
+            )
+        return open_picture(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"the image {reason(repr(given), 80)} cannot be read ({error})") from error

@@ -1,0 +1,100 @@
+"""Emits what makes rows of pictures as a graph of its own, see `edgespec.models.vision`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec import bundle
+from edgespec.export.formats.tiles import BLOCK
+from edgespec.export.graph_builder import CONTRIB, DataFile
+from edgespec.export.native.graph import NativeGraph
+from edgespec.export.native.layers import FLOAT
+from edgespec.export.native.weights import TileWeights
+from edgespec.export.storage import FLOATS, Storage
+from edgespec.models.vision import Tower, TowerLayer
+
+_NAME = "vision"
+_FEWEST_BITS = "int8"  # fewer would show in what a model sees, and save little
+
+
+def write_tower(folder: Path, tower: Tower, precision: str) -> bundle.Vision:
+    """Writes a tower's graph and weights; returns its record.
+
+    Args:
+        folder: folder of the bundle.
+        tower: the tower.
+        precision: that of most of the target's matrices; those of the tower have 8 bits at least.
+
+    Raises:
+        CheckpointError: if a number is not finite.
+        ExportError: if a number is beyond half precision and is to be stored in it.
+    """
+    asked = precision if precision in FLOATS else _FEWEST_BITS
+    storage = Storage(bundle.Precision(asked, asked, "fp32", BLOCK), frozenset())
+    with closing(DataFile(folder / f"{_NAME}.tiles")) as data:
+        native = NativeGraph(TileWeights(data, tower.source, storage, lambda _: None), _NAME)
+        _emit(native, tower)
+        written = native.save(folder)
+    pixels = tower.pixels
+    return bundle.Vision(
+        written.graph, written.data, tower.token, tower.rows, pixels.size, pixels.longest,
+        pixels.split, pixels.mean, pixels.std, pixels.resample, tower.around,
+    )  # fmt: skip
+
+
+def _emit(native: NativeGraph, tower: Tower) -> None:
+    g, size, side = native.graph, tower.pixels.size, tower.side
+    factor, width = tower.factor, tower.width
+    pixels = g.input(bundle.PIXELS, FLOAT, [1, 3, size, size])
+    weight = g.constant(native.read(f"{tower.embedding}.weight"), np.float32)
+    bias = g.constant(native.read(f"{tower.embedding}.bias"), np.float32)
+    x = g.op("Conv", pixels, weight, bias, strides=[tower.patch] * 2)
+    x = g.op("Transpose", g.op("Reshape", x, g.ints(width, side**2)), perm=[1, 0])
+    places = native.read(tower.positions)
+    if tower.mean_norm is None:
+        places = places[_places(side)]
+    x = g.op("Add", x, g.constant(places, np.float32))
+    for layer in tower.layers:
+        attended = _attended(native, native.norm(x, layer.norm), layer, tower)
+        x = native.linear(attended, layer.o, residual=x)
+        inner = native.linear(native.norm(x, layer.mlp_norm), layer.up)
+        x = native.linear(g.op("Gelu", inner, approximate="tanh"), layer.down, residual=x)
+    x = native.norm(x, tower.norm)
+    few = side // factor
+    if tower.mean_norm is not None:
+        x = g.op("Reshape", x, g.ints(few, factor, few, factor, width))
+        x = g.op("Reshape", g.op("ReduceMean", x, g.ints(1, 3)), g.ints(few**2, width))
+        weight = g.constant(native.read(tower.projection.weight), np.float32)
+        rows = g.op("MatMul", native.norm(x, tower.mean_norm), weight)
+        g.output(bundle.ROWS, rows, FLOAT, [tower.rows, tower.projection.out_features])
+        return
+    x = g.op("Reshape", x, g.ints(few, factor, few, factor * width))
+    x = g.op("Reshape", g.op("Transpose", x, perm=[0, 2, 1, 3]), g.ints(few**2, factor**2 * width))
+    rows = native.linear(x, tower.projection)
+    g.output(bundle.ROWS, rows, FLOAT, [tower.rows, tower.projection.out_features])
+
+
+def _attended(native: NativeGraph, x: str, layer: TowerLayer, tower: Tower) -> str:
+    """Emits attention of all patches to all, [patches, width]."""
+    g, width = native.graph, tower.width
+    qkv = native.linear(x, layer.q, layer.k, layer.v)
+    parts = g.multi_op("Split", qkv, outputs=3, axis=1, num_outputs=3)
+    one = [g.op("Unsqueeze", each, g.ints(0)) for each in parts]
+    found = g.op("MultiHeadAttention", *one, domain=CONTRIB, num_heads=tower.heads)
+    return g.op("Reshape", found, g.ints(-1, width))
+
+
+def _places(side: int) -> npt.NDArray[np.int64]:
+    """Returns the position of each patch, as transformers finds it: by fractions of a side.
+
+    These are rounded, so that for some sides two patches have one position.
+    """
+    borders = np.arange(1 / side, 1.0, 1 / side).astype(np.float32)
+    fractions = np.arange(side, dtype=np.float32) * (np.float32(1) / np.float32(side))
+    found = np.searchsorted(borders, np.minimum(fractions, np.float32(1 - 1e-6)), side="right")
+    places: npt.NDArray[np.int64] = (found[:, None] * side + found).reshape(-1)
+    return places

@@ -1,0 +1,89 @@
+"""Rows of pictures, which a model reads in place of embeddings of tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from edgespec.bundle import PICTURED, PICTURES, SIGHT
+from edgespec.runtime.arrays import Array, Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """The rows of pictures in a sequence.
+
+    Attributes:
+        places: [n] int64, ascending: the positions of the tokens in whose place they are read.
+        rows: [n, hidden] float32.
+        together: so many rows are a picture and see each other, so that they are read in one pass;
+            1: each sees those before it.
+    """
+
+    places: Array
+    rows: Floats
+    together: int = 1
+
+    @cached_property
+    def _keys(self) -> list[int]:
+        """Numbers below 0, as no token has, that are those of another row if it is the same."""
+        hashes = list[bytes]()
+        for start in range(0, len(self.rows), self.together):
+            shown = hashlib.blake2b(self.rows[start : start + self.together].tobytes())
+            for number in range(self.together):
+                shown.update(bytes([number & 255]))
+                hashes.append(shown.digest()[:8])
+        return [-1 - (int.from_bytes(each, "little") >> 1) for each in hashes]
+
+    def begun(self, length: int) -> int:
+        """Returns so many tokens of a sequence, or fewer, that end within no picture."""
+        return length - self._within(length)
+
+    def following(self, length: int, count: int) -> int:
+        """Returns how many of the next tokens a pass may read so that it ends within no picture.
+
+        Args:
+            length: number of tokens that were read, as `begun` gives it.
+            count: how many it is to read; a picture at their beginning is read wholly.
+        """
+        within = self._within(length + count)
+        return count - within if within < count else count - within + self.together
+
+    def _within(self, length: int) -> int:
+        """Returns how many of the last tokens are part of a picture that goes on behind them."""
+        return int(np.searchsorted(self.places, length)) % self.together
+
+    def keyed(self, tokens: Sequence[int]) -> list[int]:
+        """Returns tokens of a sequence with numbers of what pictures show in their places."""
+        keyed = list(tokens)
+        for place, key in zip(self.places.tolist(), self._keys, strict=True):
+            if place >= len(keyed):
+                break
+            keyed[place] = key
+        return keyed
+
+
+def pictured(parts: Sequence[tuple[Pictures | None, Array]], width: int) -> dict[str, Array]:
+    """Returns the inputs of a graph that reads pictures.
+
+    Args:
+        parts: what each part of a pass reads of pictures, and the positions of its rows.
+        width: size of a row.
+    """
+    which = np.zeros(sum(len(positions) for _, positions in parts), np.bool_)
+    sight = np.zeros(len(which), np.int32)
+    rows, row = np.zeros((len(which), width), np.float32), 0
+    for pictures, positions in parts:
+        if pictures is not None:
+            found = np.searchsorted(pictures.places, positions)
+            found[found == len(pictures.places)] = 0
+            own = slice(row, row + len(positions))
+            which[own] = here = pictures.places[found] == positions
+            rows[own][here] = pictures.rows[found[here]]
+            sight[own][here] = pictures.together - 1 - found[here] % pictures.together
+        row += len(positions)
+    return {PICTURED: which, PICTURES: rows, SIGHT: sight}

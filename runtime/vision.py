@@ -1,0 +1,204 @@
+"""Pictures: files of them, opened safely, and the pieces that a model reads.
+
+With Idefics3 and SmolVLM a picture is scaled to a length and cut into squares, and all of it is the
+last square; with Gemma 3 that is the only one.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.errors import InputError, installing, reason
+from edgespec.runtime.arrays import Floats
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from edgespec.bundle import Vision
+
+MOST_BYTES = 32 << 20
+"""Bytes of a file."""
+
+MOST_PIXELS = 50_000_000
+"""Pixels of a picture: 150 MB while it is opened."""
+
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+_AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
+
+
+def require_pillow() -> None:
+    """Checks that pictures can be opened.
+
+    Raises:
+        InputError: if Pillow is not installed.
+    """
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"images need Pillow, which is not installed: {installing('images')}"
+        ) from error
+
+
+def open_picture(content: bytes) -> Image:
+    """Opens the content of a file; of a moving picture, the first one.
+
+    Raises:
+        InputError: if it is no picture, damaged or too large.
+    """
+    from PIL import Image
+
+    if len(content) > MOST_BYTES:
+        raise InputError(
+            f"a picture has {len(content) / 1e6:.0f} MB: give one of {MOST_BYTES / 1e6:.0f} at most"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of sizes, which are looked at here
+            picture = Image.open(io.BytesIO(content), formats=_FORMATS)
+        _require_size(picture)
+        picture.load()
+    except InputError:
+        raise
+    except MemoryError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise InputError(f"a picture is too large ({reason(error)}): give a smaller one") from error
+    except Exception as error:  # decoders of damaged files raise anything
+        raise InputError(
+            f"a picture cannot be read ({reason(error)}): give a whole file of "
+            f"{', '.join(_FORMATS)}"
+        ) from error
+    return picture
+
+
+def _require_size(picture: Image) -> None:
+    width, height = picture.size
+    if width * height > MOST_PIXELS:
+        raise InputError(
+            f"a picture has {width} x {height} pixels: give one of {MOST_PIXELS // 10**6} million "
+            "at most"
+        )
+
+
+def upright(picture: Image) -> Image:
+    """Returns a picture in colours, as its camera was held, and on white where it was clear.
+
+    Raises:
+        InputError: if it is too large, or cannot be converted.
+    """
+    from PIL import Image, ImageOps
+
+    _require_size(picture)
+    try:
+        turned = ImageOps.exif_transpose(picture)
+        if "A" in turned.getbands() or turned.info.get("transparency") is not None:
+            clear = turned.convert("RGBA")
+            white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
+            turned = Image.alpha_composite(white, clear)
+        return turned.convert("RGB")
+    except MemoryError:
+        raise
+    except Exception as error:  # pictures that users have made may raise anything
+        raise InputError(f"a picture cannot be converted ({reason(error)})") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A picture as a model sees it.
+
+    Attributes:
+        grid: Rows and columns of the pieces into which it is cut; both 0 if there are none.
+        pieces: [rows * columns + 1, size, size, 3] uint8: these, and the whole picture.
+    """
+
+    grid: tuple[int, int]
+    pieces: npt.NDArray[np.uint8]
+
+
+def cut(picture: Image, vision: Vision) -> Picture:
+    """Scales a picture and cuts it into pieces."""
+    from PIL.Image import Resampling
+
+    how, size = Resampling(vision.resample), vision.size
+    if not vision.longest:
+        return Picture((0, 0), np.asarray(picture.resize((size, size), how))[None])
+    height, width = scaled = _scaled(picture.size, vision)
+    whole, parts = picture.resize((width, height), how), []
+    if vision.split:
+        height, width = _cut_size(scaled, vision)
+        whole = whole.resize((width, height), how)
+        if (height, width) != (size, size):
+            parts = [
+                whole.crop((left, top, left + size, top + size))
+                for top in range(0, height, size)
+                for left in range(0, width, size)
+            ]
+    if whole.size != (size, size):
+        whole = whole.resize((size, size), how)
+    grid = (height // size, width // size) if parts else (0, 0)
+    return Picture(grid, np.stack([np.asarray(each) for each in (*parts, whole)]))
+
+
+def normalized(piece: npt.NDArray[np.uint8], vision: Vision) -> Floats:
+    """Returns what the tower reads of a piece [size, size, 3], [1, 3, size, size] float32."""
+    mean, std = (np.array(each, np.float32) for each in (vision.mean, vision.std))
+    colours: Floats = (piece.astype(np.float32) * np.float32(1 / 255) - mean) / std
+    return np.ascontiguousarray(colours.transpose(2, 0, 1))[None]
+
+
+def written(grid: tuple[int, int], vision: Vision, texts: Callable[[int], str]) -> str:
+    """Returns what stands in a prompt for a picture.
+
+    Args:
+        grid: see `Picture`.
+        vision: how the model sees.
+        texts: returns the texts of tokens.
+    """
+    rows, columns = grid
+    text, seen = "", texts(vision.token) * vision.rows
+    if vision.around is not None:
+        before, behind = map(texts, vision.around)
+        return f"\n\n{before}{seen}{behind}\n\n"
+    for row in range(1, rows + 1):
+        of_row = (f"{_AROUND}<row_{row}_col_{each}>{seen}" for each in range(1, columns + 1))
+        text += "".join(of_row) + "\n"
+    return f"{text}{chr(10) * bool(rows)}{_AROUND}{_WHOLE}{seen}{_AROUND}"
+
+
+def _scaled(size: tuple[int, int], vision: Vision) -> tuple[int, int]:
+    """Returns height and width with the longer side of `Vision.longest`, the other one even."""
+    width, height = size
+    ratio, longest = width / height, vision.longest
+    if width >= height:
+        width, height = longest, int(longest / ratio)
+        height += height % 2
+    else:
+        width, height = int(longest * ratio), longest
+        width += width % 2
+    return max(height, 1), max(width, 1)
+
+
+def _cut_size(scaled: tuple[int, int], vision: Vision) -> tuple[int, int]:
+    """Returns height and width in which a picture is cut, multiples of `Vision.size`."""
+    height, width = scaled
+    ratio = width / height
+    if width >= height:
+        width = _up(width, vision.size)
+        height = _up(int(width / ratio), vision.size)
+    else:
+        height = _up(height, vision.size)
+        width = _up(int(height * ratio), vision.size)
+    return height, width
+
+
+def _up(pixels: int, size: int) -> int:
+    return math.ceil(pixels / size) * size

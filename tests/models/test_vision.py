@@ -1,0 +1,117 @@
+"""Checkpoints that read pictures: what is read of their files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from checkpoints import edit_json
+from safetensors.numpy import load_file, save_file
+from towers import SIZE, TEMPLATE, save_pictured
+
+from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models import load_checkpoint
+
+SETTINGS = "preprocessor_config.json"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_pictured(tmp_path)
+    return tmp_path
+
+
+def test_newer_checkpoints_say_in_their_processors_file_what_becomes_of_pictures(folder):
+    before = load_checkpoint(folder).tower.pixels
+    settings = json.loads((folder / SETTINGS).read_text())
+    (folder / SETTINGS).unlink()
+    (folder / "processor_config.json").write_text(json.dumps({"image_processor": settings}))
+    assert load_checkpoint(folder).tower.pixels == before
+
+
+def test_without_such_a_file_texts_alone_are_read(folder, caplog):
+    (folder / SETTINGS).unlink()
+    assert load_checkpoint(folder).tower is None
+    assert "reads texts alone" in caplog.text
+
+
+def test_older_checkpoints_have_the_chat_template_in_json(folder):
+    (folder / "chat_template.jinja").unlink()
+    assert load_checkpoint(folder).chat_template is None
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    assert load_checkpoint(folder).chat_template == TEMPLATE
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "words"),
+    [
+        (SETTINGS, {"do_normalize": False}, "do_normalize=False is not supported"),
+        (SETTINGS, {"rescale_factor": 1.0}, "rescale_factor=1.0 is not supported"),
+        (SETTINGS, {"resample": 9}, "resample=9 must be"),
+        (SETTINGS, {"image_mean": [0.5]}, "image_mean"),
+        (
+            SETTINGS,
+            {"size": {"longest_edge": 1 << 20}},
+            "longest_edge=1048576 must be 4096 or less",
+        ),
+        (SETTINGS, {"max_image_size": {"longest_edge": 64}}, "use pieces of 64 pixels"),
+        ("config.json", {"scale_factor": 4}, "scale_factor=4 must divide the 6 patches"),
+        ("config.json", {"image_token_id": None}, "image_token_id"),
+        ("config.json", {"image_token_id": 338}, "image_token_id=338 must be 337 or less"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_is_named(folder, file, changes, words):
+    edit_json(folder / file, **changes)
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=words):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("hidden_act", "relu"), ("num_attention_heads", 5), ("patch_size", 2 * SIZE)],
+)
+def test_sizes_and_activations_of_the_tower_are_checked(folder, field, value):
+    config = json.loads((folder / "config.json").read_text())
+    edit_json(folder / "config.json", vision_config={**config["vision_config"], field: value})
+    with pytest.raises(CheckpointError):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "words"),
+    [
+        (SETTINGS, {"do_pan_and_scan": True}, "do_pan_and_scan=True is not supported"),
+        (SETTINGS, {"size": {"height": SIZE, "width": 8}}, "width=8 is not supported"),
+        ("config.json", {"mm_tokens_per_image": 8}, "contradicts 6 patches"),
+        ("config.json", {"boi_token_index": 338}, "boi_token_index=338 must be 337 or less"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_of_gemma_3_is_named(tmp_path, file, changes, words):
+    save_pictured(tmp_path, "gemma3")
+    edit_json(tmp_path / file, **changes)
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("before", ["model.", ""])
+def test_names_of_gemma_3_in_files_and_in_memory_are_read(tmp_path, before):
+    save_pictured(tmp_path, "gemma3")
+    file = tmp_path / "model.safetensors"
+    parts = ("vision_tower.", "multi_modal_projector.")
+    named = {
+        before + name.removeprefix("model.") if any(p in name for p in parts) else name: each
+        for name, each in load_file(file).items()
+    }
+    save_file(named, file, {"format": "pt"})
+    assert load_checkpoint(tmp_path).tower.projection.weight in named
+
+
+def test_a_tensor_that_is_missing_is_named(folder):
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.connector.modality_projection.proj.weight"]
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"model.connector.modality_projection.proj.weight"):
+        load_checkpoint(folder)

@@ -1,0 +1,64 @@
+"""Rows of pictures in sequences: by what they are shared, and where passes and cuts may end."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.runtime.sequences.pictures import Pictures
+
+ROWS = 5
+
+
+@st.composite
+def pictures(draw, together=ROWS):
+    """A sequence's pictures, with at least one token of text before and behind each."""
+    gaps = draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+    places, at = [], 0
+    for gap in gaps:
+        places += range(at + gap, at + gap + ROWS)
+        at += gap + ROWS
+    rows = np.random.default_rng(draw(st.integers(0, 9))).standard_normal((len(places), 3))
+    return Pictures(np.array(places), rows.astype(np.float32), together)
+
+
+def spans(shown):
+    return [(each, each + ROWS) for each in shown.places.tolist()[::ROWS]]
+
+
+@given(pictures(), st.integers(0, 80))
+def test_what_is_begun_ends_within_no_picture(shown, length):
+    start = next((start for start, stop in spans(shown) if start < length < stop), length)
+    assert shown.begun(length) == start
+
+
+@given(pictures(), st.integers(0, 40), st.integers(1, 30))
+def test_passes_end_within_no_picture(shown, length, count):
+    length = shown.begun(length)
+    made = shown.following(length, count)
+    assert shown.begun(length + made) == length + made
+    assert 0 < made <= max(count, ROWS)
+    if shown.begun(length + count) == length + count:
+        assert made == count
+
+
+@given(pictures(together=1), st.integers(0, 80), st.integers(1, 30))
+def test_rows_that_see_those_before_them_are_read_as_they_come(shown, length, count):
+    assert shown.begun(length) == length
+    assert shown.following(length, count) == count
+
+
+def test_keys_are_those_of_what_is_shown():
+    rows = np.random.default_rng(0).standard_normal((2 * ROWS, 3)).astype(np.float32)
+    rows[ROWS : 2 * ROWS - 1] = rows[: ROWS - 1]  # the second picture ends otherwise
+    places = np.arange(1, 2 * ROWS + 1)
+    tokens = [7] * (2 * ROWS + 2)
+    alone, together = (Pictures(places, rows, n).keyed(tokens) for n in (1, ROWS))
+    for keyed in (alone, together):
+        assert keyed[0] == keyed[-1] == 7
+        assert all(each < 0 for each in keyed[1:-1])
+        assert len(set(keyed[1 : ROWS + 1])) == ROWS
+    assert alone[1:ROWS] == alone[ROWS + 1 : 2 * ROWS]
+    assert not set(together[1 : ROWS + 1]) & set(together[ROWS + 1 : -1])
+    assert Pictures(places, rows, 1).keyed(tokens[:3]) == alone[:3]

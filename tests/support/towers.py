@@ -1,0 +1,95 @@
+"""Small random checkpoints that read pictures, as transformers saves them, and their pictures."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+from checkpoints import ODD_SHAPES, write_tokenizer
+from PIL import Image
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Idefics3Config,
+    Idefics3ForConditionalGeneration,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
+)
+
+MODELS = {
+    "gemma3": (Gemma3Config, Gemma3ForConditionalGeneration),
+    "idefics3": (Idefics3Config, Idefics3ForConditionalGeneration),
+    "smolvlm": (SmolVLMConfig, SmolVLMForConditionalGeneration),
+}
+# Tokens of what prompts have for pictures, in the order of their ids.
+MARKS = (
+    "<image>", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<row_1_col_2>",
+    "<start_of_image>", "<end_of_image>",
+)  # fmt: skip
+IMAGE = 331
+SIZE = 32  # pixels of a side of a piece
+# 2 pixels of a side are in no patch, and 3 patches of a side are a row; heads of 12.
+VISION = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "image_size": SIZE, "patch_size": 5,
+}  # fmt: skip
+# The windows are longer than a picture of 9 rows, and shorter than what is before it.
+_GEMMA = {
+    "model_type": "gemma3_text", "sliding_window": 12,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+_PIXELS = {
+    "do_image_splitting": True, "size": {"longest_edge": 2 * SIZE},
+    "max_image_size": {"longest_edge": SIZE}, "resample": 1,
+}  # fmt: skip
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}:{% for p in m['content'] %}"
+    "{% if p['type'] == 'image' %}<image>{% else %} {{ p['text'] }}{% endif %}{% endfor %}\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, **pixels):
+    """Saves a checkpoint with all that reads pictures; returns transformers' model of it."""
+    config_class, model_class = MODELS[model_type]
+    whole = model_type == "gemma3"
+    text = {**ODD_SHAPES, "vocab_size": IMAGE + len(MARKS), "model_type": "llama"}
+    text |= {**(_GEMMA if whole else {}), "pad_token_id": 0, "eos_token_id": None}
+    own = {"image_token_id": IMAGE, "scale_factor": 3}
+    if whole:
+        own = {"image_token_index": IMAGE, "boi_token_index": IMAGE + 5, "mm_tokens_per_image": 9}
+        own["eoi_token_index"] = IMAGE + 6
+    config = config_class(
+        text_config=text, vision_config=VISION, tie_word_embeddings=False, eos_token_id=None, **own
+    )
+    model = model_class(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim > 1:
+                parameter.copy_(noise * parameter[0].numel() ** -0.5)
+            else:
+                parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
+        model.lm_head.weight.mul_(sharp)
+    model.save_pretrained(folder)
+    sizes = {"size": {"height": SIZE, "width": SIZE}, "resample": 2} if whole else _PIXELS
+    settings = {
+        **sizes, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2],
+        "rescale_factor": 1 / 255, **pixels,
+    }  # fmt: skip
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    tokenizer = write_tokenizer(folder, 331)
+    tokenizer.add_special_tokens(list(MARKS))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template = TEMPLATE.replace("<image>", "<start_of_image>") if whole else TEMPLATE
+    (folder / "chat_template.jinja").write_text(template)
+    return model.eval()
+
+
+def picture(width, height, seed=0):
+    """Returns a picture of random colours."""
+    colours = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    return Image.fromarray(colours)
