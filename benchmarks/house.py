@@ -47,7 +47,7 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        18100,
+        18850,
         "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
         "for its page (4,400), several models (300); the authors' sampling and waiting lines; "
         "fifteen commands with help in two lengths, completion and wrapped answers (3,500); "
@@ -75,7 +75,7 @@ ROOMS = {
     "runtime": Room(
         ("runtime/**/*.py",),
         9000,
-        13870,
+        13900,
         "tool calls and reasoning in each family's form (3,500), ten draft sources (2,500), "
         "devices (2,100), penalties, grammars that are tried in a process with limits, and calls "
         "that are checked against schemas which grammars cannot hold (150), "
@@ -106,7 +106,7 @@ ROOMS = {
     "docs": Room(
         ("README.md", "docs/*.md"),
         1300,
-        1800,
+        1850,
         "bundles made of models, several on a server, drafters of blocks, assistants, machines "
         "that were measured, whole programs in Python and what a newcomer sees (330), images",
     ),

@@ -58,7 +58,7 @@ def test_a_stream_is_the_same_text(client, fields):
         )
     )
     *parts, last, usage = chunks
-    assert len(parts) > 3
+    assert len(parts) > 1  # few where the text was made before: it is expected then
     assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
     assert {part.choices[0].finish_reason for part in parts} == {None}
     assert last.choices[0].finish_reason == "length"

