@@ -101,6 +101,24 @@ def test_chats_are_listed_found_renamed_and_deleted(page):
     page.until("document.querySelectorAll('article').length === 0")
 
 
+def test_an_image_goes_before_a_message(page, running):
+    give = "attach([new File([new Uint8Array([137, 80])], 'cat.png', {type: 'image/png'})])"
+    page.run(give)
+    page.until("document.querySelector('.error') !== null")
+    assert "the model reads text alone" in page.run("document.querySelector('.error').textContent")
+    page.run("seesImages = true")
+    page.run(give)
+    page.until("attached.length === 1")
+    asked(page, "What is it?", "A cat.")
+    image, text = page.run("sent[0].messages[0].content")
+    assert image == {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVA="}}
+    assert text == {"type": "text", "text": "What is it?"}
+    reloaded(page, running)
+    page.until("document.querySelector('article img')?.alt === 'cat.png'")
+    asked(page, "Sure?", "Yes.")
+    assert page.run("sent.at(-1).messages[0].content[0].type") == "image_url"
+
+
 def test_an_edited_question_is_a_branch(page):
     asked(page, "First", "1")
     asked(page, "Secnod", "2")

@@ -1,7 +1,7 @@
 // The conversation: asking, stopping, trying again, editing and giving results of calls.
 
 let store = null, talk = newTalk();
-let models = [], model = null, chats = true, stopper = null;
+let models = [], model = null, chats = true, seesImages = false, stopper = null;
 
 /** Asks the server for its models. */
 async function meet() {
@@ -27,7 +27,7 @@ async function meet() {
 /** Has the model of a name answer from now on, or the first one if there is none. */
 function use(name) {
   const {id, edgespec, capabilities} = models.find((each) => each.id === name) ?? models[0];
-  [model, chats] = [id, edgespec.chat];
+  [model, chats, seesImages] = [id, edgespec.chat, capabilities.includes("images")];
   at("models").value = id;
   for (const name of ["temperature", "top_p"]) at(name).placeholder = edgespec.sampling?.[name] ?? "";
   at("for-tools").hidden = !capabilities.includes("tools");
@@ -42,7 +42,7 @@ function readable(error) {
 /** Returns the body of a request for what follows a node. */
 function request(place) {
   const body = {model, stream: true, max_tokens: -1, ...options()}, [schema] = schemaInUse(), tools = toolsInUse();
-  const messages = path(talk, place).map((each) => talk.nodes[each].message);
+  const messages = path(talk, place).map((each) => sentAs(talk.nodes[each]));
   if (!chats) return {...body, prompt: messages.map((each) => each.content).join("")};
   if (at("system").value.trim()) messages.unshift({role: "system", content: at("system").value});
   const form = schema && {response_format: {type: "json_schema", json_schema: {name: "answer", schema}}};
@@ -174,7 +174,7 @@ function add(message, more) {
   if (last?.message.role === "user" && message.role === "user") talk.leaf = last.parent;
   const place = grow(talk, talk.leaf, message, more);
   talk.model = model;
-  talk.title ||= (more?.text || message.content).trim().split("\n")[0].slice(0, 60);
+  talk.title ||= (more?.text || message.content || more.files[0].name).trim().split("\n")[0].slice(0, 60);
   save(talk);
   return place;
 }
@@ -192,8 +192,9 @@ function showNode(place) {
   let article;
   if (message.role === "tool") article = showResult(message.name, message.content);
   else if (message.role === "user") {
-    const names = files.map(({name}) => make("p", {className: "note"}, `Attached: ${name}`));
-    article = show("user", "You", ...names, make("div", {className: "mine"}, text ?? message.content));
+    const shown = files.map(({name, image}) => image
+      ? make("img", {src: image, alt: name}) : make("p", {className: "note"}, `Attached: ${name}`));
+    article = show("user", "You", ...shown, make("div", {className: "mine"}, text ?? message.content));
   } else {
     const view = new AnswerView(), got = Answer.from(message);
     (message.tool_calls ?? []).forEach(({id, function: {name, arguments: given}}, index) => {

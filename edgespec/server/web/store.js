@@ -42,6 +42,8 @@ const isMessage = ({role, content, reasoning_content = "", tool_calls = []}) =>
   ["user", "assistant", "tool"].includes(role) && isText(content) && isText(reasoning_content) && Array.isArray(tool_calls)
   && tool_calls.every((call) => isText(call?.id) && isText(call.function?.name) && isText(call.function.arguments));
 
+const isFile = (file) => isText(file?.name) && (file.image === undefined ? isText(file.text) : /^data:image\//.test(file.image));
+
 /** Whether a value that was imported is a conversation. */
 function isTalk(value) {
   const place = (each, most) => each === null || (Number.isInteger(each) && each >= 0 && each < most);
@@ -49,7 +51,7 @@ function isTalk(value) {
     && Number.isFinite(value.changed) && Array.isArray(value.nodes) && place(value.leaf, value.nodes.length)
     && value.nodes.every((node, number) => isObject(node) && place(node.parent, number)
       && isObject(node.message) && isMessage(node.message) && isText(node.text ?? "")
-      && Array.isArray(node.files ?? []) && (node.files ?? []).every((file) => isText(file?.name) && isText(file.text)));
+      && Array.isArray(node.files ?? []) && (node.files ?? []).every(isFile));
 }
 
 /** All conversations; where the browser keeps nothing, they last as long as the page. */
