@@ -8,6 +8,7 @@ import pytest
 from commandline import FAST, PLACE, fails
 
 from edgespec import LLM
+from edgespec.api.loaded import Loaded
 from edgespec.api.stored_prompts import BLOCK
 from edgespec.errors import InputError
 
@@ -67,11 +68,11 @@ def test_what_is_wrong_is_told(cli, tmp_path, command):
 def test_serve_takes_both_options(cli, monkeypatch, tmp_path):
     seen = []
 
-    def load(_bundle, options, *_):
+    def load(_loaded, _bundle, options, *_):
         seen.append((options.prompt_cache, options.prompt_cache_size))
         raise InputError("that is enough")
 
-    monkeypatch.setattr(LLM, "of", load)
+    monkeypatch.setattr(Loaded, "__init__", load)
     options = ["--prompt-cache", tmp_path, "--prompt-cache-size=3GiB"]
     fails(cli("serve", "--port=0", *options), "that is enough")
     assert seen == [(str(tmp_path), 3 << 30)]

@@ -93,7 +93,7 @@ def test_a_program_is_told_how_far_it_is(models, own_cache):
 def test_terminals_show_how_far_it_is_and_others_nothing(models, own_cache, capfd):
     pty = pytest.importorskip("pty")
     program = f"from edgespec import LLM; LLM({str(models / 'draft.gguf')!r}, threads=1).close()"
-    command, shown = [sys.executable, "-c", program], []
+    command, shown = [sys.executable, "-P", "-c", program], []
 
     def read(file):
         shown.append(os.read(file, 1024))

@@ -35,9 +35,11 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         size = struct.pack("4H", 24, columns, 0, 0)
         fcntl.ioctl(theirs, pytest.importorskip("termios").TIOCSWINSZ, size)
+        environment = {**os.environ, "TERM": "xterm"}
+        environment.pop("COLUMNS", None)  # which counts more than the terminal's own
         self._process = subprocess.Popen(
             [sys.executable, "-c", CODE.format(before=before), "chat", *map(str, arguments)],
-            stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"},
+            stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
             cwd=folder, start_new_session=True,
         )  # fmt: skip
         os.close(theirs)

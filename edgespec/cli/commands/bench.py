@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "code)",
     )  # fmt: skip
     texts.add_argument("--limit", type=int, metavar="N", help=Rare("use only the first N prompts"))
-    texts.add_argument("--chat", action="store_true", help=CHAT_HELP)
+    texts.add_argument("--chat", action="store_true", help=Rare(CHAT_HELP))
     texts.add_argument(
         "--repeat", type=int, default=3, metavar="N",
         help=Rare("make every text N times and report medians (default: %(default)s)"),

@@ -46,13 +46,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
         "--max-models", type=int, metavar="N",
-        help="number of models that are loaded at once; the one that was not used for longest "
-        "gives way to the next (default: as many as memory has room for)",
+        help=Rare(
+            "number of models that are loaded at once; the one that was not used for longest "
+            "gives way to the next (default: as many as memory has room for)"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--any-model",
         action="store_true",
-        help="let the first model also answer requests for models of other names",
+        help=Rare("let the first model also answer requests for models of other names"),
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
