@@ -124,7 +124,7 @@ def shows_answers_and_never_waits(out):
     assert first == f"{PROMPT}{EXPECTED.generate(PROMPT, max_tokens=200).text}\n\n"
     assert second.startswith(f"{first}{STOPPED}")
     assert end == "cancelled"
-    assert turns > 10
+    assert turns > 3
     assert longest < 0.5  # seconds; neighbours may take the processor for a while
 
 

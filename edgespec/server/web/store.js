@@ -42,7 +42,7 @@ const isMessage = ({role, content, reasoning_content = "", tool_calls = []}) =>
   ["user", "assistant", "tool"].includes(role) && isText(content) && isText(reasoning_content) && Array.isArray(tool_calls)
   && tool_calls.every((call) => isText(call?.id) && isText(call.function?.name) && isText(call.function.arguments));
 
-const isFile = (file) => isText(file?.name) && (file.image === undefined ? isText(file.text) : /^data:image\//.test(file.image));
+const isFile = (file) => isText(file?.name) && (file.image === undefined ? isText(file.text) : String(file.image).startsWith("data:image/"));
 
 /** Whether a value that was imported is a conversation. */
 function isTalk(value) {
