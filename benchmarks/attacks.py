@@ -93,8 +93,8 @@ ATTACKS: dict[str, Attack] = {
         "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}] * 60_000}
     ),
     "infill": _posts("/infill", {"input_prefix": _MB, "input_suffix": _MB}),
-    "tokenize": _posts("/tokenize", {"content": _MB}),
-    "tokenize, left": _posts("/tokenize", {"content": _MB, "with_pieces": True}, 0.3),
+    "tokenize": _posts("/tokenize", {"content": _MB[:500_000]}),
+    "tokenize, left": _posts("/tokenize", {"content": _MB[:500_000], "with_pieces": True}, 0.3),
     "too large tokenize": _posts("/tokenize", {"content": _TEXT}),
     "detokenize": _posts("/detokenize", {"tokens": [70] * 290_000}),
     "half heads": _connections(_HEAD),

@@ -123,14 +123,19 @@ class Prompts:
             InputError: as `valid_ids`.
             ContextLengthError: if it leaves no room for a token.
         """
+        if isinstance(prompt, list):  # before each id is looked at
+            self._require_room(len(prompt))
         tokens = self.valid_ids(prompt)
-        if len(tokens) >= self._context_length:
+        self._require_room(len(tokens))
+        return tokens
+
+    def _require_room(self, length: int) -> None:
+        if length >= self._context_length:
             raise ContextLengthError(
-                f"the prompt is too long: its {len(tokens)} tokens and a new one are longer than "
+                f"the prompt is too long: its {length} tokens and a new one are longer than "
                 f"the model's context length of {self._context_length}: shorten the prompt or "
                 "raise --context"
             )
-        return tokens
 
     def encoded(self, text: str, add_special: bool = False) -> list[int]:
         """Converts a text to token ids, unless it is so long that it cannot fit the context.

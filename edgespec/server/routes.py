@@ -157,7 +157,7 @@ class TokenizeRequest(Fields):
 
     model: str | None = None
     # A longer one's tokens are given back in more than 0.1 s, while no other thread can go on.
-    content: Annotated[str, Field(max_length=1_000_000)]
+    content: Annotated[str, Field(max_length=500_000)]
     add_special: bool | None = None
     parse_special: bool | None = None
     with_pieces: bool | None = None

@@ -32,6 +32,13 @@ def client(running):
     return running.client()
 
 
+@pytest.fixture(autouse=True)
+def forgotten(request):
+    """What other tests asked is expected again, so that it would come in fewer pieces."""
+    if "llm" in request.fixturenames and isinstance(llm := request.getfixturevalue("llm"), LLM):
+        llm.forget()
+
+
 @pytest.fixture(scope="session")
 def ending(served_bundle, tmp_path_factory):
     """A server of a model whose texts can end."""

@@ -180,6 +180,8 @@ def test_drafts_are_the_requests_choice_within_what_was_loaded(client):
             prompt=PROMPT, extra_body={"speculative": speculative}, **GREEDY
         )
 
+    for source in ("lookup", "recycling"):
+        ask(draft=source)  # which they expect again
     ways = [ask(), ask(draft="lookup", num_draft_tokens=3), ask(draft="none"),
             ask(num_draft_tokens=0), ask(draft="recycling")]  # fmt: skip
     assert len({way.choices[0].text for way in ways}) == 1
