@@ -42,7 +42,7 @@ def test_a_stream_is_the_same_text_in_pieces(running, plain, responses):
     chunks = list(model(running, responses, stream_usage=True).stream(SAID))
     texts = [chunk.text for chunk in chunks if chunk.text]
     assert "".join(texts) == plain.chat(MESSAGES, max_new_tokens=24).text
-    assert len(texts) > 1
+    assert len(texts) > 5
     whole = chunks[0]
     for chunk in chunks[1:]:
         whole += chunk

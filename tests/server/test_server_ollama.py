@@ -57,7 +57,7 @@ def refused(response, status, *parts):
 def test_an_answer_comes_as_lines_by_default(running, plain):
     expected = plain.chat(MESSAGES, max_new_tokens=24)
     *parts, last = lines(chat(running, options=GREEDY))
-    assert len(parts) > 1  # few where the text was made before: it is expected then
+    assert len(parts) > 3
     assert "".join(part["message"]["content"] for part in parts) == expected.text
     assert {(part["model"], part["done"], part["message"]["role"]) for part in parts} == {
         (MODEL, False, "assistant")
