@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgespec.bundle.manifest import Pixels
 from edgespec.models.elements import Compound, LayerNorm, Linear, Norm, Shapes
 from edgespec.models.fields import Fields
 from edgespec.models.safetensors_folder import SafetensorsFolder
@@ -60,29 +61,6 @@ class TowerLayer(Compound):
     mlp_norm: LayerNorm
     up: Linear
     down: Linear
-
-
-@dataclass(frozen=True)
-class Pixels:
-    """What becomes of a picture before the tower reads it.
-
-    Attributes:
-        size: Pixels of a side of a piece.
-        longest: Pixels of a picture's longer side, in which it is before it is cut; 0: it becomes a
-            piece at once.
-        split: Whether it is cut into pieces, with the whole picture as the last one; else the whole
-            picture is the only piece.
-        mean: What is subtracted from each colour, which is between 0 and 1.
-        std: What each colour is divided by then.
-        resample: Pillow's number of the filter by which pictures are resized.
-    """
-
-    size: int
-    longest: int
-    split: bool
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    resample: int
 
 
 @dataclass(frozen=True)

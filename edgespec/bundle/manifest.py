@@ -160,14 +160,10 @@ class Embedding:
 
 
 @dataclass(frozen=True)
-class Vision:
-    """What makes rows of pictures, which the target reads in place of embeddings.
+class Pixels:
+    """What becomes of a picture before it is made rows of.
 
     Attributes:
-        graph: file of its graph.
-        data: file of its weights, in tiles.
-        token: token that stands in prompts where such a row is read.
-        rows: number of rows of a piece of a picture.
         size: pixels of a side of a piece.
         longest: pixels of a picture's longer side, in which it is before it is cut; 0: it becomes a
             piece at once.
@@ -176,6 +172,25 @@ class Vision:
         mean: what is subtracted from each colour, which is between 0 and 1.
         std: what each colour is divided by then.
         resample: Pillow's number of the filter by which pictures are resized.
+    """
+
+    size: int
+    longest: int
+    split: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resample: int
+
+
+@dataclass(frozen=True)
+class Vision(Pixels):
+    """What makes rows of pictures, which the target reads in place of embeddings.
+
+    Attributes:
+        graph: file of its graph.
+        data: file of its weights, in tiles.
+        token: token that stands in prompts where such a row is read.
+        rows: number of rows of a piece of a picture.
         around: tokens before and behind rows of a picture, of which the first stands in texts for
             the whole; these rows see each other. None: each sees those before it.
     """
@@ -184,12 +199,6 @@ class Vision:
     data: str
     token: int
     rows: int
-    size: int
-    longest: int
-    split: bool
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    resample: int
     around: tuple[int, int] | None = field(default=None, metadata=LEFT_OUT)
 
     @property

@@ -39,10 +39,9 @@ def write_tower(folder: Path, tower: Tower, precision: str) -> bundle.Vision:
         native = NativeGraph(TileWeights(data, tower.source, storage, lambda _: None), _NAME)
         _emit(native, tower)
         written = native.save(folder)
-    pixels = tower.pixels
     return bundle.Vision(
-        written.graph, written.data, tower.token, tower.rows, pixels.size, pixels.longest,
-        pixels.split, pixels.mean, pixels.std, pixels.resample, tower.around,
+        graph=written.graph, data=written.data, token=tower.token, rows=tower.rows,
+        around=tower.around, **vars(tower.pixels),
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without 
 
 NEW, CONTEXT = 40, 512
 SPLITTING = bundle.Vision(
-    "graph", "data", IMAGE, 4, SIZE, 2 * SIZE, True, (0.5, 0.4, 0.3), (0.5, 0.25, 0.2), 1
+    SIZE, 2 * SIZE, True, (0.5, 0.4, 0.3), (0.5, 0.25, 0.2), 1, "graph", "data", IMAGE, 4
 )
 QUESTION = "what is in the picture?"
 
