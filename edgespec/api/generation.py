@@ -9,13 +9,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from edgespec.api.chat import Conversation
-from edgespec.api.predictions import prediction_facts
 from edgespec.api.result import GenerationResult, rates
 from edgespec.errors import InputError, reason
-from edgespec.runtime.drafters.alignment import Prediction
+from edgespec.runtime.drafters.alignment import Alignment, Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.engine import Engine
@@ -287,9 +285,18 @@ class _Generated:
             **self._prediction_facts(),
         )
 
-    def _prediction_facts(self) -> dict[str, Any]:
-        expected = self.request.prediction
-        return prediction_facts(Prediction(expected) if expected else None, self._text.tokens)
+    def _prediction_facts(self) -> dict[str, int]:
+        """Returns what follows from prediction and text alone, however it was drafted."""
+        if not (expected := self.request.prediction):
+            return {}
+        alignment = Alignment(Prediction(expected))
+        for token in self._text.tokens:
+            alignment.read(token)
+        followed = alignment.followed
+        return {
+            "accepted_prediction_tokens": followed,
+            "rejected_prediction_tokens": len(expected) - followed,
+        }
 
 
 class AnswerText:

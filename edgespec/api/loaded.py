@@ -22,10 +22,10 @@ from edgespec.api.loading import (
 from edgespec.api.messages import Messages
 from edgespec.api.models import Taken, planned
 from edgespec.api.options import GenerationOptions
-from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompt_files import PromptFiles
-from edgespec.api.prompts import USUAL, Prompts
-from edgespec.api.sources import Sources, stored_prompts
+from edgespec.api.prompts import Prompts
+from edgespec.api.sources import Sources
+from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
 from edgespec.runtime.drafters.growth import TreeDrafter
@@ -82,7 +82,11 @@ class Loaded:
         threads, placed = options.threads or default_threads(), self.plan.roles[TARGET]
         viewer = Viewer(bundle, self.tokenizer, threads, placed.native and placed.behind is None)
         self.prompts = Prompts(bundle, self.tokenizer, self.plan.context, viewer)
-        self._stored = None if files is None else stored_prompts(files, bundle)
+        self._stored: StoredPrompts | None = None
+        if files is not None:
+            from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime
+
+            self._stored = StoredPrompts(files, (arithmetic(), bundle.digest))
         target, sources = self.models[TARGET], self.sources
         self.engine = Engine(target, sources.drafters, self._stored, sources.timings)
 
@@ -176,10 +180,7 @@ class Loaded:
                 f"draft_source is {source!r}: a model loaded with draft {self.options.draft!r} "
                 f"offers {', '.join(self.sources.names)}"
             )
-        prediction = made.prediction
-        if isinstance(prediction, str):  # the context holds no more of it
-            prediction = prediction[: self.plan.context * USUAL]
-        predicted = predicted_tokens(prediction, self.tokenizer, self.tokenizer.vocab_size)
+        predicted = self.prompts.predicted(made.prediction)
         if source == NO_DRAFT:  # which makes no use of it
             predicted = []
         nodes = MAX_DRAFT_TOKENS if predicted else PLANNED_DRAFT_TOKENS
