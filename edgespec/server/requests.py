@@ -167,40 +167,29 @@ class TextRequest(Asked):
         return self.prompts * (self.n or 1)
 
     def texts(self, llm: LLM) -> list[GenerationStream]:  # noqa: D102 - of the base class
-        first, seed = self.begin(llm), self.seed
-        # Choices of the same seed would be the same text.
-        further = (
-            None if seed is None else (seed + choice) % SEEDS for choice in range(1, self.n or 1)
-        )
-        return [first, *map(first.again, further)]
-
-    def begin(self, llm: LLM) -> GenerationStream:
-        """Creates the stream of the text, without starting it.
-
-        Raises:
-            InputError: if the prompt is invalid, an option is out of range, or the draft source was
-                not loaded.
-            RequestError: if `response_format`, the log-probability options or `prompt` and `suffix`
-                contradict themselves.
-        """
         drafts = self.speculative or Speculative()
         given = {name: value for name in _GIVEN if (value := getattr(self, name)) is not None}
         if (temperature := self._temperature) is not None:
             given["temperature"] = temperature
         structure = {} if self.response_format is None else self.response_format.structure
-        predicted = self.prediction
-        return self.ask(
+        first = self.ask(
             llm,
-            stop=() if self.stop is None else self.stop,
+            stop=self.stop or (),
             max_new_tokens=self.tokens,
             logprobs=self.likeliest,
             draft_source=drafts.draft,
             num_assistant_tokens=drafts.num_draft_tokens,
-            prediction=None if predicted is None else joined(predicted.content),
+            prediction=None if self.prediction is None else joined(self.prediction.content),
             **in_conversation(self.usual(llm), given | self._bias_and_window),
             **structure,
             **self.further,
         )
+        # Choices of the same seed would be the same text.
+        seeds = (
+            None if self.seed is None else (self.seed + choice) % SEEDS
+            for choice in range(1, self.n or 1)
+        )  # fmt: skip
+        return [first, *map(first.again, seeds)]
 
     def ask(self, llm: LLM, **options: Any) -> GenerationStream:
         """Creates the stream of the text with these options of a text."""

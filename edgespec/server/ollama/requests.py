@@ -186,7 +186,7 @@ class OllamaTextRequest(Noted, ABC):
         """Whether there is no prompt: with Ollama, the request then only loads the model."""
 
     def texts(self, llm: LLM) -> list[GenerationStream]:
-        """See `edgespec.server.endpoint.TextBody`."""
+        """See `edgespec.server.requests.Asked`."""
         request = self.request(llm)
         prompt = getattr(request, "prompt", None)
         self._prompt = prompt if isinstance(prompt, list) else None
