@@ -51,11 +51,7 @@ class Embedder:
         self._loaded = loaded
 
     def tokens(self, texts: Inputs, prompt_name: str | None = None) -> list[list[int]]:
-        """Converts texts to token ids, with the checkpoint's prompt and special tokens.
-
-        Args:
-            texts: see `LLM.embed`.
-            prompt_name: see `LLM.embed`.
+        """Converts texts as `LLM.embed` takes them, with the checkpoint's prompt, to token ids.
 
         Raises:
             ContextLengthError: if a text does not fit the context.
@@ -74,15 +70,7 @@ class Embedder:
         dimensions: int | None = None,
         check: Check = lambda: None,
     ) -> Floats:
-        """Makes the vectors of texts.
-
-        Args:
-            tokens: token ids of each text, from `tokens`.
-            dimensions: see `LLM.embed`.
-            check: see `Check`.
-
-        Returns:
-            [N, dimensions] float32.
+        """Makes the vectors of texts that `tokens` has converted, [N, dimensions] float32.
 
         Raises:
             InputError: if there are not so many dimensions, or the model was closed.
@@ -100,10 +88,8 @@ class Embedder:
     def _tokens(self, prompt_name: str | None, text: str | Sequence[int]) -> list[int]:
         prompt = self._prompt(prompt_name)
         if isinstance(text, str):
-            ids = self._loaded.prompts.valid_ids(
-                text and prompt + text
-            )  # a prompt alone is no text
-            ids = self._loaded.tokenizer.ended(ids)
+            given = text and prompt + text  # a prompt alone is no text
+            ids = self._loaded.tokenizer.ended(self._loaded.prompts.valid_ids(given))
         elif prompt_name is None:
             ids = self._loaded.prompts.valid_ids(text)
         else:

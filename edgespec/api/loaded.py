@@ -44,17 +44,13 @@ from edgespec.system.options import checked
 class Loaded:
     """A loaded bundle.
 
-    Args:
+    Args and attributes:
         bundle: the bundle.
         options: how it is loaded.
-        tokenizer: its tokenizer, if that is there already.
-        plan: a plan of it from `planned`; None: one is made.
+        tokenizer: tokenizer of the target; None: it is read.
+        plan: where the models run, and their memory, from `planned`; None: it is made.
 
     Attributes:
-        bundle: see above.
-        options: see above.
-        tokenizer: tokenizer of the target.
-        plan: where the models run, and their memory.
         prompts: converts what users give.
         sources: the draft sources.
         models: the models by role; none once it is closed.
@@ -143,13 +139,7 @@ class Loaded:
     def chat(
         self, messages: Messages, options: Mapping[str, Any], kept: Kept | None = None
     ) -> GenerationStream:
-        """Begins an answer; see `LLM.chat_stream`.
-
-        Args:
-            messages: the conversation.
-            options: fields of `ChatOptions`.
-            kept: what a session keeps.
-        """
+        """Begins an answer, see `LLM.chat`; `kept` is what a session keeps."""
         self.engine.require_open()
         made = checked(ChatOptions, options)
         self.require_texts()
@@ -158,13 +148,7 @@ class Loaded:
     def text(
         self, prompt: Prompt, options: Mapping[str, Any], kept: Kept | None = None
     ) -> GenerationStream:
-        """Begins a text; see `LLM.stream`.
-
-        Args:
-            prompt: the prompt.
-            options: fields of `GenerationOptions`.
-            kept: what a session keeps.
-        """
+        """Begins a text, see `LLM.generate`; `kept` is what a session keeps."""
         self.engine.require_open()
         made = checked(GenerationOptions, options)
         asked = self.prompts.of_text(prompt, made)

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from edgespec import bundle as bundles
-from edgespec.bundle import MANIFEST, Role
+from edgespec.bundle import MANIFEST
 from edgespec.bundle.sublayers import parse
 from edgespec.cli.arguments import given
 from edgespec.cli.commands.export import AUTO, BUILT_IN, NONE
@@ -70,7 +70,9 @@ def export(arguments: argparse.Namespace) -> int:
     sources = (target,) if draft is None else (target, draft)
     quality = vocabularies = None
     with role_bars() as show:
-        held_out = _held_out(arguments, target, show) if arguments.quality else None
+        held_out = None
+        if arguments.quality:
+            held_out = HeldOutText(target, _own_text(arguments), partial(show, "quality"))
         # An older bundle is replaced only after all steps, any of which may fail.
         with replacing(arguments.output, options.overwrite, sources) as folder:
             calibration = _calibration(arguments, show)
@@ -96,17 +98,12 @@ def export(arguments: argparse.Namespace) -> int:
     _warn_of_template(fault, arguments.checkpoint)
     made = bundles.load(arguments.output)
     found = describe_skips(made) if arguments.layer_skip != NONE else None
-    for each in (_embedding(made.target), *report.kept, quality, vocabularies, head, found):
+    if made.target.embedding is not None:
+        print(f"makes embeddings of {made.target.hidden_size} numbers: {made.target.embedding}")
+    for each in (*report.kept, quality, vocabularies, head, found):
         if each is not None and each != "":
             print(each)
     return 0
-
-
-def _embedding(target: Role) -> str | None:
-    """Says what a bundle makes if that is no text."""
-    if target.embedding is None:
-        return None
-    return f"makes embeddings of {target.hidden_size} numbers: {target.embedding}"
 
 
 def _check_first(arguments: argparse.Namespace) -> None:
@@ -126,12 +123,6 @@ def _calibration(
 def _own_text(arguments: argparse.Namespace) -> Path | None:
     """Returns the file with the user's text for calibration, if there is one."""
     return None if arguments.calibrate == BUILT_IN else arguments.calibrate
-
-
-def _held_out(
-    arguments: argparse.Namespace, target: Path, show: Callable[[str, int, int], None]
-) -> HeldOutText:
-    return HeldOutText(target, _own_text(arguments), partial(show, "quality"))
 
 
 def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:
