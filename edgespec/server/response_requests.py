@@ -6,7 +6,6 @@ https://platform.openai.com/docs/api-reference/responses/create describes it.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -99,46 +98,22 @@ def _shows(content: str | list[InputText | InputImage]) -> bool:
 Content = str | Annotated[list[InputText], LONG]
 
 
-class Item(Noted, ABC):
-    """An item of a conversation."""
-
-    @abstractmethod
-    def extend(self, messages: list[Json]) -> None:
-        """Adds the item to the messages of a chat."""
-
-
-class MessageItem(Item):
+class MessageItem(Noted):
     """What somebody said."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[Part], LONG]
 
-    def extend(self, messages: list[Json]) -> None:
-        """Adds a message, or the text of an answer that has none yet."""
-        content = _in_chat(self.content)
-        if self.role != "assistant":
-            messages.append({"role": self.role, "content": content})
-            return
-        answer = _answer(messages)
-        if answer["content"] is not None or "tool_calls" in answer:
-            answer = _new_answer(messages)
-        answer["content"] = content
 
-
-class ReasoningItem(Item):
+class ReasoningItem(Noted):
     """What the model thought before it answered, as it came from the server."""
 
     type: Literal["reasoning"]
     content: Annotated[list[ReasoningText], LONG] | None = None
 
-    def extend(self, messages: list[Json]) -> None:
-        """Adds a new answer with the thoughts."""
-        if text := joined(self.content or ""):
-            _new_answer(messages)["reasoning_content"] = text
 
-
-class FunctionCallItem(Item):
+class FunctionCallItem(Noted):
     """A function that the model called."""
 
     type: Literal["function_call"]
@@ -146,25 +121,16 @@ class FunctionCallItem(Item):
     name: str
     arguments: str
 
-    def extend(self, messages: list[Json]) -> None:
-        """Adds the call to the answer that it is a part of."""
-        called = {"name": self.name, "arguments": self.arguments}
-        call = {"id": self.call_id, "type": "function", "function": called}
-        _answer(messages).setdefault("tool_calls", []).append(call)
 
-
-class FunctionOutputItem(Item):
+class FunctionOutputItem(Noted):
     """What a function returned."""
 
     type: Literal["function_call_output"]
     call_id: str
     output: Content
 
-    def extend(self, messages: list[Json]) -> None:
-        """Adds a message of a tool."""
-        text = joined(self.output)
-        messages.append({"role": "tool", "tool_call_id": self.call_id, "content": text})
 
+Item = MessageItem | ReasoningItem | FunctionCallItem | FunctionOutputItem
 
 _SYSTEM = ("system", "developer")
 _KINDS = ("message", "reasoning", "function_call", "function_call_output")
@@ -208,20 +174,32 @@ def chat_messages(instructions: str | None, given: str | Sequence[Item]) -> list
     said = first if instructions is None else [instructions, *first]
     messages = [{"role": "system", "content": "\n\n".join(said)}] if said else []
     for item in items[len(first) :]:
-        item.extend(messages)
+        _extend(messages, item)
     return messages
 
 
-def _answer(messages: list[Json]) -> Json:
-    """Returns the answer that is being given, or begins one."""
-    if messages and messages[-1]["role"] == "assistant":
-        return messages[-1]
-    return _new_answer(messages)
-
-
-def _new_answer(messages: list[Json]) -> Json:
-    messages.append({"role": "assistant", "content": None})
-    return messages[-1]
+def _extend(messages: list[Json], item: Item) -> None:
+    """Adds an item to the messages of a chat; the parts of an answer are several items."""
+    last: Json = messages[-1] if messages else {}
+    answer: Json = {"role": "assistant", "content": None}
+    begun = last.get("role") == "assistant"
+    if isinstance(item, FunctionOutputItem):
+        text = joined(item.output)
+        messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
+    elif isinstance(item, MessageItem) and item.role != "assistant":
+        messages.append({"role": item.role, "content": _in_chat(item.content)})
+    elif isinstance(item, MessageItem):
+        if not begun or last["content"] is not None or "tool_calls" in last:
+            messages.append(answer)
+        messages[-1]["content"] = _in_chat(item.content)
+    elif isinstance(item, FunctionCallItem):
+        if not begun:
+            messages.append(answer)
+        called = {"name": item.name, "arguments": item.arguments}
+        call = {"id": item.call_id, "type": "function", "function": called}
+        messages[-1].setdefault("tool_calls", []).append(call)
+    elif text := joined(item.content or ""):
+        messages.append({**answer, "reasoning_content": text})
 
 
 def _finite(value: Any) -> Any:
