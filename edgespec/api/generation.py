@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequen
 from dataclasses import replace
 
 from edgespec.api.chat import Conversation
-from edgespec.api.result import GenerationResult, rates
+from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError, reason
 from edgespec.runtime.drafters.alignment import Alignment, Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
@@ -202,26 +202,21 @@ class _Generated:
 
     def pieces(self) -> Generator[Piece]:
         begin = first = end = time.perf_counter()
-        text, computing = self._text, self._seconds()
+        text = self._text
         generation = self._generation = self._engine.add(self.request)
         generation.cancelled |= self._cancelled
         try:
             while not text.stopped and (made := self._engine.next_round(generation)) is not None:
                 end = time.perf_counter()
                 if made.source == PROMPT:
-                    first, computing = end, self._seconds()
+                    first = end
                 if piece := self._push(made):
                     yield piece
         finally:
             self._engine.remove(generation)
-        computing = self._seconds() - computing
         if piece := text.flush():
             yield piece
-        self.result = self._facts(first - begin, end - first, computing, generation.reused)
-
-    def _seconds(self) -> float:
-        """Returns the time inside graphs so far."""
-        return sum(model.seconds for model in self._models)
+        self.result = self._facts(first - begin, end - first, generation.reused)
 
     def _push(self, made: Round) -> Piece:
         """Takes the tokens of a round, up to the end of the text; returns what is now final."""
@@ -244,11 +239,8 @@ class _Generated:
             return "context"
         return "cancelled"
 
-    def _facts(
-        self, first: float, further: float, computing: float, reused: int
-    ) -> GenerationResult:
+    def _facts(self, first: float, further: float, reused: int) -> GenerationResult:
         text, rounds, count = self._text, self.rounds, max(self.count - 1, 0)
-        predicted, measured = rates(rounds)
         return GenerationResult(
             text="".join(piece.text for piece in text.pieces),
             tokens=text.tokens,
@@ -267,13 +259,10 @@ class _Generated:
             draft=self.request.draft,
             sources=dict(Counter(made.source for made in rounds).most_common()),
             draft_memory=self._draft_memory,
-            predicted_tokens_per_second=predicted,
-            measured_tokens_per_second=measured,
             engine=self._models[0].device,
             exact=self._models[0].device == NATIVE,
             draft_engine=self._models[1].device if len(self._models) > 1 else None,
             peak_rss_mb=peak_rss_mb(),
-            engine_ms=round(computing * 1e3, 2),
             reused=reused,
             logprobs=self._all_logprobs(),
             reasoning="".join(piece.reasoning for piece in text.pieces),

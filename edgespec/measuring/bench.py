@@ -77,8 +77,6 @@ class Line:
             meanwhile.
         other_ms: mean time per round of everything else: sampling, committing, learning and
             decoding the text.
-        outside_engines_ms: mean time per round outside engine calls; too low with overlap, where
-            two engines count at once.
         equal_to_plain: the worst of `VERDICTS` over the texts.
         verdicts: number of texts by verdict.
         texts: number of texts that were made.
@@ -100,7 +98,6 @@ class Line:
     draft_ms: float
     verify_ms: float
     other_ms: float
-    outside_engines_ms: float
     equal_to_plain: str
     verdicts: dict[str, int]
     texts: int
@@ -265,7 +262,6 @@ def _line(
     whole = sum(map(_seconds, made))
     draft = sum(step.draft_seconds for step in steps)
     verify = sum(step.verify_seconds for step in steps)
-    engines = sum(result.engine_ms for result in results) / 1e3
 
     def of_a_round(seconds: float) -> float:
         return round(max(seconds, 0.0) * 1e3 / len(steps), 3)
@@ -286,7 +282,6 @@ def _line(
         draft_ms=of_a_round(draft),
         verify_ms=of_a_round(verify),
         other_ms=of_a_round(whole - draft - verify),
-        outside_engines_ms=of_a_round(whole - engines),
         equal_to_plain=min(verdicts, key=VERDICTS.index),
         verdicts=dict(Counter(verdicts)),
         texts=len(made),

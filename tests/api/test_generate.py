@@ -239,11 +239,9 @@ def test_one_token_has_no_speed(natives):
 def test_facts_add_up(natives):
     result = natives("llama").generate(SHORT_PROMPT, max_new_tokens=60)
     assert result.tokens_per_second == pytest.approx(1000 / result.tpot_ms, rel=0.02)
-    assert 0 < result.engine_ms <= result.tpot_ms * 59 * 1.01
     assert result.peak_rss_mb > 1
     assert result.mean_accepted_length == pytest.approx(59 / result.rounds, abs=1e-3)
     assert (result.engine, result.draft_engine, result.exact) == ("cpu:native",) * 2 + (True,)
-    assert result.predicted_tokens_per_second > 0
 
 
 # Devices, closing, and what comes first
