@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from edgespec.api.messages import Messages, about_tools, for_template
+from edgespec.api.messages import Messages, about_tools, for_template, with_calls_as_text
 from edgespec.api.options import GenerationOptions
 from edgespec.api.tools import Tool, described
-from edgespec.api.written_calls import with_calls_as_text
 from edgespec.errors import GrammarSizeError, InputError
 from edgespec.runtime.sampling.constraint import Constraint
 from edgespec.runtime.sampling.holding import holdable, outline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from edgespec.bundle import MEAN
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Rows
-from edgespec.system.options import require_count
+from edgespec.system.options import Option
 
 if TYPE_CHECKING:
     from edgespec.runtime.speculation.engine import Engine
@@ -76,7 +77,7 @@ class Embedder:
             InputError: if there are not so many dimensions, or the model was closed.
         """
         width = self._loaded.bundle.target.hidden_size
-        require_count("dimensions", dimensions, 1, optional=True)
+        Option("", least=1).check("dimensions", dimensions, (int, NoneType))
         if dimensions is not None and dimensions > width:
             asked = reason(dimensions, 40)
             raise InputError(f"dimensions is {asked}: the model's vectors have {width}")

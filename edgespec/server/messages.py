@@ -263,13 +263,6 @@ class ResponseFormat(Fields):
         return {"json_schema": {"type": "object"}} if self.type == "json_object" else {}
 
 
-class PredictedPart(Fields):
-    """A part of a predicted text."""
-
-    type: Literal["text"]
-    text: str
-
-
 class PredictedOutput(Fields):
     """The text that the client expects, such as a file before an edit; it may be empty.
 
@@ -277,7 +270,7 @@ class PredictedOutput(Fields):
     """
 
     type: Literal["content"]
-    content: str | Annotated[list[PredictedPart], LONG]
+    content: str | Annotated[list[TextContent], LONG]
 
 
 def joined(content: str | list[Any]) -> str:

@@ -71,8 +71,8 @@ class ServedModel:
         """What it is loaded as, or would be if it were alone."""
         return self._alone if self.llm is None else self.llm.plan
 
-    def load(self, stay: Sequence[Taken] = ()) -> None:
-        """Loads it beside others.
+    def load(self, stay: Sequence[Taken] = ()) -> LLM:
+        """Loads it beside others, and returns it.
 
         Raises:
             EdgespecError: as `LLM`.
@@ -82,6 +82,7 @@ class ServedModel:
             options = with_sessions(self.bundle, options, most, stay)
         plan = planned(self.bundle, options, stay)
         self.llm = around(Loaded(self.bundle, options, self.tokenizer, plan))
+        return self.llm
 
     def fits(self, stay: Sequence[Taken], go: Sequence[Taken]) -> bool:
         """Whether it is what it is alone, beside some models and once others have gone.
@@ -146,9 +147,7 @@ class Models:
         Raises:
             EdgespecError: as `LLM`.
         """
-        self.served[0].load()
-        assert self.served[0].llm is not None
-        return self.served[0].llm
+        return self.served[0].load()
 
     def find(self, name: str | None) -> ServedModel:
         """Returns the model of a name, with or without the tag that Ollama's clients add.
