@@ -216,14 +216,6 @@ def _held(
     """Returns a function with a schema that its arguments can be held to.
 
     Where the model decides what it calls, as much of the schema is held as can be.
-
-    Args:
-        function: the function.
-        answer: grammar of the answer.
-        compiled: compiles a grammar of an answer.
-
-    Raises:
-        InputError: if it cannot be held and has to be, or is too large.
     """
     alone = replace(answer, content=None)
     schemas = [function.parameters]

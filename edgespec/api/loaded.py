@@ -11,7 +11,7 @@ from typing import Any
 
 from edgespec.api.at_once import Prompt
 from edgespec.api.chat import ChatOptions, Conversation
-from edgespec.api.generation import AnswerText, GenerationStream
+from edgespec.api.generation import AnswerText, Generated, GenerationStream
 from edgespec.api.images import Viewer
 from edgespec.api.loading import (
     MAX_DRAFT_TOKENS,
@@ -200,4 +200,4 @@ class Loaded:
             known = replace(made, seed=seed, prediction=predicted or None)
             return self._begin(asked.again(self.tokenizer), known, kept)
 
-        return GenerationStream(self.engine, request, text, models, memory, again)
+        return GenerationStream(Generated(self.engine, request, text, models, memory), again)

@@ -76,9 +76,6 @@ class Task:
     Args:
         answerer: what all lines share.
         line: the line.
-
-    Attributes:
-        line: the line.
     """
 
     def __init__(self, answerer: Answerer, line: Line) -> None:

@@ -68,11 +68,7 @@ def _lines(path: Path, text: str) -> list[str]:
 
 
 def _prompt(line: str) -> str:
-    """Reads the prompt of a JSON line.
-
-    Raises:
-        ValueError: if the line is malformed; the message says how.
-    """
+    """Reads the prompt of a JSON line; a ValueError says how it is malformed."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

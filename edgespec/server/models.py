@@ -42,8 +42,6 @@ class ServedModel:
         llm: the model, if it is loaded already.
 
     Attributes:
-        name: see above.
-        bundle: see above.
         tokenizer: its tokenizer.
         llm: the model; None while it is not loaded.
         claims: number of requests that use it.
@@ -125,9 +123,6 @@ class Models:
         served: the models. The first one answers who names none.
         most: the most that are loaded at once; None: as many as memory has room for.
         any_name: whether the first one also answers who asks for a name that is not known.
-
-    Attributes:
-        served: see above.
     """
 
     def __init__(

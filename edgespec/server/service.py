@@ -105,7 +105,6 @@ class TextService:
         limit: maximum number of waiting requests.
 
     Attributes:
-        models: see above.
         metrics: metrics of the server.
     """
 
