@@ -36,7 +36,7 @@ from edgespec.tuning.calibrating import TextCalibration
 from edgespec.tuning.draft_head import DraftHead
 from edgespec.tuning.quality import HeldOutText
 from edgespec.tuning.skip_runs import describe_skips, scan
-from edgespec.tuning.texts import calibration_text, read_text
+from edgespec.tuning.texts import calibration_text
 
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
 # Fields of `ExportOptions` that the export of a head has, too, or that no argument is named after.
@@ -61,7 +61,7 @@ def export(arguments: argparse.Namespace) -> int:
     if arguments.via or graph is not None:
         return _adopt(arguments, graph)
     options = _options(arguments)
-    _check_first(arguments)
+    calibration_text(_own_text(arguments))  # before what takes long
     target = resolve_checkpoint(arguments.checkpoint)
     if arguments.layer_skip == AUTO:
         check_skipped(load_checkpoint(target))
@@ -104,12 +104,6 @@ def export(arguments: argparse.Namespace) -> int:
         if each is not None and each != "":
             print(each)
     return 0
-
-
-def _check_first(arguments: argparse.Namespace) -> None:
-    """Checks what an export needs only at its end, since it takes long."""
-    if (text := _own_text(arguments)) is not None:
-        read_text(text)
 
 
 def _calibration(
@@ -167,7 +161,7 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
     if arguments.draft is not None:
         of_target = {k: v for k, v in of_target.items() if k != "calibrate"}
     _refuse_for_exported(arguments, of_target)
-    _check_first(arguments)
+    calibration_text(_own_text(arguments))
     draft = _draft(arguments)
     options = ExportOptions(draft_precision=arguments.draft_precision)
     sources = [each for each in (graph, draft) if each is not None]

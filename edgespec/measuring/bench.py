@@ -243,12 +243,6 @@ def verdict(llm: LLM, request: Request, expected: Sequence[int], found: Sequence
     return "no"
 
 
-def tally(verdicts: Iterable[str]) -> str:
-    """Describes the number of texts by verdict, the worst first."""
-    found = Counter(verdicts)
-    return ", ".join(f"{found[each]} {each}" for each in VERDICTS if found[each])
-
-
 def _line(
     name: str, repeats: Sequence[Sequence[GenerationStream]], plain: float, verdicts: list[str]
 ) -> Line:

@@ -110,7 +110,7 @@ class HeldOutText:
         self._texts: Sequence[Sequence[int]] = ()
         text, name = calibration_text(path)
         try:
-            self._texts = parts_of(self._checkpoint, text, name).held_out
+            _, self._texts = parts_of(self._checkpoint, text, name)
             if not self._texts:
                 raise InputError(f"{name} is too short to hold some of it out: give 2000 tokens")
         except InputError as error:

@@ -24,19 +24,6 @@ _BYTEWISE, _UNKNOWN, _MOSTLY_UNKNOWN = 0.9, 0.05, 0.5
 _log = logging.getLogger(__name__)
 
 
-def read_text(path: Path) -> str:
-    """Reads a calibration text from a file.
-
-    Raises:
-        InputError: if the file is empty or not UTF-8.
-        OSError: if the file cannot be read.
-    """
-    text = read_utf8(path, "the calibration text")
-    if not text.strip():
-        raise InputError(f"{path} is empty: give a calibration text of a few hundred words")
-    return text
-
-
 def calibration_text(path: Path | None) -> tuple[str, str]:
     """Returns a calibration text, and its name in messages.
 
@@ -49,7 +36,10 @@ def calibration_text(path: Path | None) -> tuple[str, str]:
     """
     if path is None:
         return "\n\n".join(PASSAGES), "the built-in text"
-    return read_text(path), str(path)
+    text = read_utf8(path, "the calibration text")
+    if not text.strip():
+        raise InputError(f"{path} is empty: give a calibration text of a few hundred words")
+    return text, str(path)
 
 
 def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[list[int]]:
