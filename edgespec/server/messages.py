@@ -134,15 +134,20 @@ class ImageContent(Noted):
     image_url: ImageUrl
 
 
-def kinds(*names: str) -> Discriminator:
-    """Returns what finds the member of a union by its `type`, each tagged by `tag`."""
+def kinds(*names: str, what: str = "a part", usual: str | None = None) -> Discriminator:
+    """Returns what finds the member of a union by its `type`, each tagged by `tag`.
+
+    Errors say `what` it should be; one without a type is as `usual`.
+    """
 
     def kind(value: Any) -> str | None:
-        given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-        return tag(given) if given in names else None
+        asked = (
+            value.get("type", usual) if isinstance(value, dict) else getattr(value, "type", None)
+        )
+        return tag(asked) if asked in names else None
 
-    wanted = f"Input should be a part of type {', '.join(names)}"
-    return Discriminator(kind, custom_error_type="part", custom_error_message=wanted)
+    wanted = f"Input should be {what} of type {', '.join(names)}"
+    return Discriminator(kind, custom_error_type="kind", custom_error_message=wanted)
 
 
 def tag(name: str) -> str:

@@ -13,7 +13,6 @@ from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
 from edgespec.api.options import in_conversation
 from edgespec.runtime.sampling.options import LEAST_TEMPERATURE
-from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.bodies import (
     LONG,
     MESSAGES,
@@ -191,12 +190,9 @@ class TextRequest(Asked):
         )  # fmt: skip
         return [first, *map(first.again, seeds)]
 
+    @abstractmethod
     def ask(self, llm: LLM, **options: Any) -> GenerationStream:
         """Creates the stream of the text with these options of a text."""
-        prompt = self.prompt_for(llm)
-        if isinstance(prompt, InfillPrompt):
-            return llm.stream(prompt.tokens, stop_token_ids=prompt.stop_ids, **options)
-        return llm.stream(prompt, **options)
 
     @property
     def _bias_and_window(self) -> Json:
@@ -228,18 +224,14 @@ class TextRequest(Asked):
         """The maximum number of new tokens; None for as many as fit the context."""
 
     @property
-    @abstractmethod
     def likeliest(self) -> int | None:
         """The number of likeliest tokens to report per token; None for no log-probabilities."""
+        return None
 
     @property
     def further(self) -> Json:
         """Options of the text that only this route has."""
         return {}
-
-    @abstractmethod
-    def prompt_for(self, llm: LLM) -> str | list[int] | InfillPrompt:
-        """Returns the prompt for the model."""
 
 
 def _are_several(prompt: Any) -> bool:
@@ -292,16 +284,17 @@ class CompletionRequest(TextRequest):
         alone = [self.model_copy(update={"prompt": prompt}) for prompt in self.prompt]
         return [stream for each in alone for stream in each.texts(llm)]
 
-    def prompt_for(self, llm: LLM) -> str | list[int] | InfillPrompt:  # noqa: D102
+    def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
         prompt = cast("str | list[int]", self.prompt)  # one, as `texts` asks for it
         if not self.suffix:
-            return prompt
+            return llm.stream(prompt, **options)
         if not isinstance(prompt, str):
             raise RequestError(
                 400, "suffix goes with a prompt of text, not of tokens: give prompt as a string",
                 param="suffix",
             )  # fmt: skip
-        return llm.infill_prompt(prompt, self.suffix, (), self.tokens)
+        made = llm.infill_prompt(prompt, self.suffix, (), self.tokens)
+        return llm.stream(made.tokens, stop_token_ids=made.stop_ids, **options)
 
 
 class ChatRequest(TextRequest):
@@ -353,9 +346,6 @@ class ChatRequest(TextRequest):
                 param="top_logprobs",
             )  # fmt: skip
         return None
-
-    def prompt_for(self, llm: LLM) -> list[int]:  # noqa: D102
-        return llm.chat_tokens([message.plain for message in self.messages])
 
     def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
         goes_on = self.messages[-1].role == "assistant" and self.continue_final_message is not False

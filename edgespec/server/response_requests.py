@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
     Tag,
     ValidationError,
@@ -133,23 +132,19 @@ class FunctionOutputItem(Noted):
 Item = MessageItem | ReasoningItem | FunctionCallItem | FunctionOutputItem
 
 _SYSTEM = ("system", "developer")
-_KINDS = ("message", "reasoning", "function_call", "function_call_output")
-
-
-def _kind(item: Any) -> str | None:
-    kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
-    return tag(kind) if kind in _KINDS else None
-
 
 AnyItem = Annotated[
     Annotated[MessageItem, Tag(tag("message"))]
     | Annotated[ReasoningItem, Tag(tag("reasoning"))]
     | Annotated[FunctionCallItem, Tag(tag("function_call"))]
     | Annotated[FunctionOutputItem, Tag(tag("function_call_output"))],
-    Discriminator(
-        _kind,
-        custom_error_type="item",
-        custom_error_message=f"Input should be an item of type {', '.join(_KINDS)}",
+    kinds(
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        what="an item",
+        usual="message",
     ),
 ]
 """An item by its `type`; one without a type is a message."""
