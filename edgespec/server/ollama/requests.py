@@ -142,19 +142,9 @@ class OllamaOptions(Noted):
         penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
         if last is None and any(each is not None for each in penalties):
             last = LAST_TOKENS
-        return {
-            "max_tokens": most if most is not None and most > 0 else _UNLIMITED,
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "seed": self.seed,
-            "stop": self.stop,
-            "repeat_penalty": self.repeat_penalty,
-            "repeat_last_n": last,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-        }
+        limit = most if most is not None and most > 0 else _UNLIMITED
+        alike = self.model_dump(exclude={"num_predict"})
+        return {**alike, "max_tokens": limit, "repeat_last_n": last}
 
 
 class OllamaTextRequest(Noted, ABC):
