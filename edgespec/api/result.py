@@ -115,11 +115,7 @@ class GenerationResult:
     @property
     def message(self) -> dict[str, Any]:
         """The answer as a message, for the conversation that goes on behind it."""
-        calls = [
-            {"id": call.id, "type": "function",
-             "function": {"name": call.name, "arguments": call.text}}
-            for call in self.tool_calls
-        ]  # fmt: skip
+        calls = [call.message for call in self.tool_calls]
         reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
         more = {"tool_calls": calls} if calls else {}
         return {"role": "assistant", "content": self.text, **reasoning, **more}

@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
+from edgespec.runtime.text.streaming import ToolCall
 from edgespec.server.bodies import (
     LONG,
     MESSAGES,
@@ -190,9 +191,8 @@ def _extend(messages: list[Json], item: Item) -> None:
     elif isinstance(item, FunctionCallItem):
         if not begun:
             messages.append(answer)
-        called = {"name": item.name, "arguments": item.arguments}
-        call = {"id": item.call_id, "type": "function", "function": called}
-        messages[-1].setdefault("tool_calls", []).append(call)
+        call = ToolCall(item.call_id, item.name, item.arguments)
+        messages[-1].setdefault("tool_calls", []).append(call.message)
     elif text := joined(item.content or ""):
         messages.append({**answer, "reasoning_content": text})
 

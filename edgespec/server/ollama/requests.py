@@ -16,6 +16,7 @@ from pydantic import AliasChoices, Field, PrivateAttr, ValidationError, field_va
 from edgespec.api.embedding import Inputs
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
+from edgespec.runtime.text.streaming import ToolCall
 from edgespec.server.bodies import (
     LONG,
     Count,
@@ -111,8 +112,7 @@ def _call(call: OllamaCall, message: int, number: int) -> Json:
     # Some templates want ids of nine letters or digits.
     id_ = call.id or f"{message % 10**6:06}{number % 1000:03}"
     arguments = json.dumps(call.function.arguments or {}, ensure_ascii=False)
-    function = {"name": call.function.name, "arguments": arguments}
-    return {"id": id_, "type": "function", "function": function}
+    return ToolCall(id_, call.function.name, arguments).message
 
 
 def _is_result(message: OllamaMessage, call: Json) -> bool:
