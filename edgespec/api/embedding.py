@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,6 @@ from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.system.options import Option
-
-if TYPE_CHECKING:
-    from edgespec.runtime.speculation.engine import Engine
 
 Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int]]
 """A text, or token ids, or a list of such."""
@@ -83,7 +80,10 @@ class Embedder:
             raise InputError(f"dimensions is {asked}: the model's vectors have {width}")
         found = np.empty((len(tokens), dimensions or width), np.float32)
         for number, text in enumerate(tokens):
-            found[number] = self._finished(self._row(text, check)[: dimensions or width])
+            row = self._row(text, check)[: dimensions or width]
+            if self._embedding.normalized:
+                row = row / max(float(np.linalg.norm(row)), _LEAST_LENGTH)
+            found[number] = row
         return found
 
     def _tokens(self, prompt_name: str | None, text: str | Sequence[int]) -> list[int]:
@@ -115,37 +115,22 @@ class Embedder:
         return prompts.get(self._embedding.default_prompt if name is None else name, "")
 
     def _row(self, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
-        """Returns what the rows of a text are pooled to."""
-
-        def check_all() -> None:
-            self._loaded.engine.require_open()
-            check()
-
-        check_all()
-        return _row(self._loaded.engine, self._embedding.pooling, text, check_all)
-
-    def _finished(self, row: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        if not self._embedding.normalized:
-            return row
-        return row / max(float(np.linalg.norm(row)), _LEAST_LENGTH)
-
-
-def _row(
-    engine: Engine, pooling: str, text: Sequence[int], check: Check
-) -> npt.NDArray[np.floating]:
-    """Reads a text in passes of its own, beside which no others are made."""
-    with engine.exclusive():
-        model, total = engine.target, np.zeros(1)
-        sequence = model.sequence(list(text))
-        try:
-            while tokens := sequence.unread[:_CHUNK]:
-                check()
-                count = len(tokens)
-                wanted = list(range(count)) if pooling == MEAN else [count - 1]
-                rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], wanted)
-                hidden = model.forward([rows])[0]
-                rows.accept(range(count))
-                total = total + hidden.sum(axis=0, dtype=np.float64)
-        finally:
-            sequence.free()
-    return total / len(text) if pooling == MEAN else hidden[0].copy()
+        """Returns what the rows of a text are pooled to, read in passes without others."""
+        engine, mean = self._loaded.engine, self._embedding.pooling == MEAN
+        engine.require_open()
+        with engine.exclusive():
+            model, total = engine.target, np.zeros(1)
+            sequence = model.sequence(list(text))
+            try:
+                while tokens := sequence.unread[:_CHUNK]:
+                    engine.require_open()
+                    check()
+                    count = len(tokens)
+                    wanted = list(range(count)) if mean else [count - 1]
+                    rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], wanted)
+                    hidden = model.forward([rows])[0]
+                    rows.accept(range(count))
+                    total = total + hidden.sum(axis=0, dtype=np.float64)
+            finally:
+                sequence.free()
+        return total / len(text) if mean else hidden[0].copy()

@@ -252,7 +252,8 @@ def _line(
     steps = [step for text in made for step in text.rounds]
     speed, speeds = _middle([_speed(texts) for texts in repeats], 1)
     ttft, ttfts = _middle([median(t.result.ttft_ms for t in texts) for texts in repeats], 2)
-    tpot, tpots = _middle([_tpot_ms(texts) for texts in repeats], 3)
+    further = [[t.result.tpot_ms for t in texts if t.result.new_tokens > 1] for texts in repeats]
+    tpot, tpots = _middle(list(map(median, further)), 3)
     whole = sum(map(_seconds, made))
     draft = sum(step.draft_seconds for step in steps)
     verify = sum(step.verify_seconds for step in steps)
@@ -312,10 +313,6 @@ def _speed(texts: Sequence[GenerationStream]) -> float:
             "every text ends after its first token, so speed cannot be measured: give other prompts"
         )
     return tokens / seconds
-
-
-def _tpot_ms(texts: Sequence[GenerationStream]) -> float:
-    return median(text.result.tpot_ms for text in texts if text.result.new_tokens > 1)
 
 
 def _seconds(text: GenerationStream) -> float:

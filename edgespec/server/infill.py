@@ -161,7 +161,7 @@ def _timings(result: GenerationResult, made: int) -> Json:
         "prompt_n": read,
         "prompt_ms": result.ttft_ms,
         "prompt_per_token_ms": result.ttft_ms / read,
-        "prompt_per_second": _per_second(read, result.ttft_ms),
+        "prompt_per_second": 1000 * read / result.ttft_ms if result.ttft_ms else 0.0,
         "predicted_n": made,
         "predicted_ms": result.tpot_ms * max(made - 1, 0),
         "predicted_per_token_ms": result.tpot_ms,
@@ -170,10 +170,6 @@ def _timings(result: GenerationResult, made: int) -> Json:
     if result.drafted:
         timings |= {"draft_n": result.drafted, "draft_n_accepted": result.accepted}
     return timings
-
-
-def _per_second(number: int, milliseconds: float) -> float:
-    return 1000 * number / milliseconds if milliseconds else 0.0
 
 
 def _selected(answer: Json, fields: list[str]) -> Json:

@@ -162,11 +162,9 @@ Part = Annotated[
 """A part of a message by its `type`."""
 
 
-def _text_or_none(value: Any) -> Any:
-    return value if isinstance(value, str) else None
-
-
-_Note = BeforeValidator(_text_or_none, json_schema_input_type=Any)  # other values are ignored
+_Note = BeforeValidator(  # other values are ignored
+    lambda value: value if isinstance(value, str) else None, json_schema_input_type=Any
+)
 
 
 class Message(Noted):

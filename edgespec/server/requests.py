@@ -55,11 +55,8 @@ _GIVEN = (
 )  # fmt: skip
 
 
-def _from_0(value: int) -> int:
-    """Returns what -1 stands for where it switches something off, as in vLLM."""
-    return max(value, 0)
-
-
+# Where -1 switches something off, as in vLLM.
+_From0 = AfterValidator(lambda value: max(value, 0))
 _Neutral = Annotated[float, Field(ge=1, le=1)]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 # As llama.cpp has it; false is never.
@@ -90,7 +87,7 @@ class Asked(Fields, ABC):
     seed: Annotated[Int, Field(ge=-1, lt=SEEDS), Unset] | None = None
     temperature: Annotated[float, option("temperature")] | None = None
     top_p: Annotated[float, option("top_p")] | None = None
-    top_k: Annotated[Int, Field(ge=-1), AfterValidator(_from_0)] | None = None
+    top_k: Annotated[Int, Field(ge=-1), _From0] | None = None
     min_p: Annotated[float, option("min_p")] | None = None
     repetition_penalty: Annotated[float, option("repetition_penalty")] | None = None
     speculative: Speculative | None = None

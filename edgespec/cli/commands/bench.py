@@ -86,7 +86,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     from edgespec.measuring.prompts import read_prompts
 
-    _check(arguments)
+    require_least(arguments, repeat=1, limit=1, max_new_tokens=2, bits=0)
+    GenerationOptions(temperature=arguments.temperature, seed=arguments.seed)  # for its checks
     prompts = read_prompts(arguments.prompts, arguments.limit)
 
     from edgespec.api.llm import LLM
@@ -144,12 +145,6 @@ def _table(lines: Sequence[Line]) -> str:
     first = ", ".join(f"{line.name} {line.ttft_ms:.0f} ms" for line in lines)
     told = fill(f"Medians of the repeats. First token after: {first}.", _WIDTH)
     return f"{markdown_table(header, rows)}\n\n{told}"
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    """Checks the options that can be checked without a bundle."""
-    require_least(arguments, repeat=1, limit=1, max_new_tokens=2, bits=0)
-    GenerationOptions(temperature=arguments.temperature, seed=arguments.seed)
 
 
 def _drafts(text: str) -> tuple[str, ...]:
