@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
 from edgespec.api.portable import portable_graph
@@ -200,14 +201,10 @@ def load_part(
         DeviceError: if ONNX Runtime refuses the graph.
         ValueError: if the graph has no such sublayers, or needs them.
     """
-    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
     from edgespec.runtime.engines.parts import without  # loads the onnx package
 
-    native, operators = bundle.target.native, library()
-    assert operators is not None, "the target runs with it"
-    file = bundle.path / native.graph
-    part = without(file, skipped)
-    graph = NativeGraph(part, operators, threads or default_threads(), whole=file)
+    file = bundle.path / bundle.target.native.graph
+    graph = _native(file, threads, without(file, skipped))
     made = Model(graph, target.pool, _ropes(bundle, TARGET), target.prefixes, target.device)
     made.picture_width = target.picture_width
     return made
@@ -216,30 +213,23 @@ def load_part(
 def load_scoring(bundle: Bundle, name: str, count: int, threads: int | None = None) -> Graph | None:
     """Loads the native graph of a role so that it scores the first tokens alone.
 
-    Args:
-        bundle: the bundle.
-        name: name of the role.
-        count: number of tokens.
-        threads: see `load_model`.
-
     Returns:
         The graph, over the same weights; None if the role scores no more, or not in one matrix.
 
     Raises:
         DeviceError: if ONNX Runtime refuses the graph.
     """
-    role, operators = bundle.manifest.roles[name], library()
+    role = bundle.manifest.roles[name]
     file = bundle.path / role.native.graph
-    if role.vocab_size <= count or role.native.adopted or operators is None:
+    if role.vocab_size <= count or role.native.adopted or library() is None:
         return None
-    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
     from edgespec.runtime.engines.parts import scoring  # loads the onnx package
 
     try:
         part = scoring(file, count)
     except ValueError:
         return None
-    return NativeGraph(part, operators, threads or default_threads(), whole=file)
+    return _native(file, threads, part)
 
 
 def load_assistant(bundle: Bundle, target: Model, threads: int | None = None) -> Model:
@@ -302,20 +292,15 @@ def _graph(
 ) -> tuple[Graph, PoolMemory | None]:
     """Opens a role's graph; returns it, and the memory of its pool if that is not numpy's."""
     role, count = bundle.manifest.roles[name], threads or default_threads()
+    file = bundle.path / role.native.graph
     if role.native.adopted:
         from edgespec.runtime.engines.adopted import AdoptedGraph
 
-        return AdoptedGraph(bundle.path / role.native.graph, count), None
-    file = bundle.path / role.native.graph
+        return AdoptedGraph(file, count), None
 
     def opened(place: Placement, part: bytes | None = None) -> tuple[Graph, PoolMemory | None]:
         if place.native:
-            from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
-
-            operators = library()
-            assert operators is not None, "the placement says so"
-            whole = None if part is None else file
-            return NativeGraph(part or file, operators, count, features, whole), None
+            return _native(file, count, part, features), None
         from edgespec.runtime.engines.portable import accuracy_level, open_graph
 
         level = accuracy_level(place.device) if accuracy is None else accuracy
@@ -337,6 +322,17 @@ def _graph(
         ) from error
     chain = Chain([Link(0, *opened(placed, parts[0])), Link(first, *opened(last, parts[1]))])
     return chain, chain
+
+
+def _native(
+    file: Path, threads: int | None, part: bytes | None = None, features: bool = False
+) -> Graph:
+    """Opens a native graph, or a part of one over the whole one's weights."""
+    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+
+    operators, whole = library(), None if part is None else file
+    assert operators is not None, "native graphs are placed where it is"
+    return NativeGraph(part or file, operators, threads or default_threads(), features, whole)
 
 
 def _ropes(bundle: Bundle, name: str) -> list[Rope]:

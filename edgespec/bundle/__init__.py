@@ -51,47 +51,6 @@ from edgespec.errors import BundleError
 from edgespec.system import records
 from edgespec.system.cachedir import cache_folder, warn_unwritable
 
-__all__ = [
-    "DRAFT",
-    "DRAFT_TOKENIZER",
-    "FEATURES",
-    "FORMAT",
-    "LAST_HIDDEN",
-    "LAST_TOKEN",
-    "LOGITS",
-    "MANIFEST",
-    "MEAN",
-    "OWN_FEATURES",
-    "PICTURED",
-    "PICTURES",
-    "PIXELS",
-    "ROWS",
-    "SIGHT",
-    "TARGET",
-    "TARGET_FEATURES",
-    "Block",
-    "Bundle",
-    "Embedding",
-    "FileEntry",
-    "Manifest",
-    "Native",
-    "PoolShape",
-    "Precision",
-    "Promise",
-    "Role",
-    "RopeTable",
-    "SkipScore",
-    "SkipSet",
-    "StateShape",
-    "Vision",
-    "describe",
-    "describe_files",
-    "load",
-    "save_manifest",
-    "sha256",
-    "used_files",
-]
-
 MANIFEST = "manifest.json"
 TARGET, DRAFT = "target", "draft"
 _LOCATION = re.compile(rb"\n\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])", re.DOTALL)

@@ -71,13 +71,10 @@ class SkipScore:
     greedy: Promise
     sampled: Promise
 
-    def promise(self, sampled: bool) -> Promise:
-        """Returns the estimate for sampled or for greedy text."""
-        return self.sampled if sampled else self.greedy
-
     def speedup(self, sampled: bool) -> float:
         """Returns the estimated speed relative to plain decoding; below 1 means slower."""
-        return self.promise(sampled).tokens_per_second / self.plain_tokens_per_second
+        promise = self.sampled if sampled else self.greedy
+        return promise.tokens_per_second / self.plain_tokens_per_second
 
     @property
     def pays(self) -> bool:

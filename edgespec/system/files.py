@@ -90,6 +90,14 @@ def decoded(data: bytes, source: str, what: str = "it") -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
+def exists(path: str | Path) -> bool:
+    """Whether there is a file or folder of this name, which may be none that a path can have."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # too long, or with a NUL character
+        return False
+
+
 def typed_path(name: str) -> Path:
     """Returns the path that a user has typed, with ~ for the home folder where there is one."""
     try:

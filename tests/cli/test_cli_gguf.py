@@ -52,13 +52,6 @@ def test_the_text_is_that_of_the_checkpoint(cli, folder):
         assert text_of(cli, folder / "of-target-F32.gguf", f"--draft={draft}") == expected
 
 
-def test_a_conversation_with_a_file(cli, folder):
-    options = [*FAST, "-n", "8", "--draft=lookup"]
-    result = cli("chat", folder / "of-target-Q8_0.gguf", *options, stdin=b"hello\n")
-    assert result.code == 0
-    assert result.out.strip()
-
-
 def test_blocks_of_8_bits_stay_as_they_are(folder):
     manifest = bundles.load(folder / "of-target-Q8_0.gguf").manifest
     role = manifest.roles[bundles.TARGET]

@@ -16,6 +16,7 @@ from pydantic import AliasChoices, Field, PrivateAttr, ValidationError, field_va
 from edgespec.api.embedding import Inputs
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
+from edgespec.runtime.text.streaming import ToolCall
 from edgespec.server.bodies import (
     LONG,
     Count,
@@ -111,8 +112,7 @@ def _call(call: OllamaCall, message: int, number: int) -> Json:
     # Some templates want ids of nine letters or digits.
     id_ = call.id or f"{message % 10**6:06}{number % 1000:03}"
     arguments = json.dumps(call.function.arguments or {}, ensure_ascii=False)
-    function = {"name": call.function.name, "arguments": arguments}
-    return {"id": id_, "type": "function", "function": function}
+    return ToolCall(id_, call.function.name, arguments).message
 
 
 def _is_result(message: OllamaMessage, call: Json) -> bool:
@@ -142,19 +142,9 @@ class OllamaOptions(Noted):
         penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
         if last is None and any(each is not None for each in penalties):
             last = LAST_TOKENS
-        return {
-            "max_tokens": most if most is not None and most > 0 else _UNLIMITED,
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "seed": self.seed,
-            "stop": self.stop,
-            "repeat_penalty": self.repeat_penalty,
-            "repeat_last_n": last,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-        }
+        limit = most if most is not None and most > 0 else _UNLIMITED
+        alike = self.model_dump(exclude={"num_predict"})
+        return {**alike, "max_tokens": limit, "repeat_last_n": last}
 
 
 class OllamaTextRequest(Noted, ABC):
@@ -186,7 +176,7 @@ class OllamaTextRequest(Noted, ABC):
         """Whether there is no prompt: with Ollama, the request then only loads the model."""
 
     def texts(self, llm: LLM) -> list[GenerationStream]:
-        """See `edgespec.server.endpoint.TextBody`."""
+        """See `edgespec.server.requests.Asked`."""
         request = self.request(llm)
         prompt = getattr(request, "prompt", None)
         self._prompt = prompt if isinstance(prompt, list) else None
