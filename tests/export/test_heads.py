@@ -11,6 +11,7 @@ import pytest
 import torch
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
 from gguf_heads import write_gguf_eagle3
+from head_parts import features_of
 from head_rows import SAME, attached, check_rows, features_of_target, with_features
 from heads import (
     HEADS,
@@ -18,7 +19,6 @@ from heads import (
     PEAGLE,
     PEAGLES,
     HeadReference,
-    features_of,
     taps_of,
     write_head,
     write_target,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from head_parts import continuations, repeatable
+from head_parts import continuations, learn, repeatable
 from torch.nn.functional import cross_entropy
 from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM
 
@@ -108,12 +108,12 @@ def trained_assistant(folder: Path, model: Any, prompt: list[int]) -> None:
     assistant = write_assistant(folder, model.config, **CLUSTERS)
     with repeatable():
         texts = continuations(model, prompt, (False,))
-        optimizer = torch.optim.Adam(assistant.parameters(), lr=3e-3)
         read = [of_target(model, text) for text in texts]
         embedding, window = model.get_input_embeddings(), model.config.sliding_window
         clusters = assistant.masked_embedding
         cluster = clusters.token_ordering.argsort() // clusters.vocab_size_per_centroid
-        for _ in range(150):
+
+        def loss() -> torch.Tensor:
             loss = torch.zeros(())
             for text, (hidden, kept) in zip(texts, read, strict=True):
                 n = len(text) - _DEPTH - 1
@@ -138,7 +138,7 @@ def trained_assistant(folder: Path, model: Any, prompt: list[int]) -> None:
                     loss = loss + cross_entropy(logits, wanted)
                     loss = loss + cross_entropy(chosen, cluster[wanted])
                     above = assistant.post_projection(made)[0]
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            return loss
+
+        learn(assistant.parameters(), 150, loss)
     assistant.save_pretrained(folder)
