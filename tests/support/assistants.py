@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from checkpoints import randomize
 from head_parts import continuations, learn, repeatable
 from torch.nn.functional import cross_entropy
 from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM
@@ -55,17 +56,7 @@ def write_assistant(
         text_config=own, backbone_hidden_size=target.hidden_size, **changes
     )
     model = Gemma4AssistantForCausalLM(config).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            scale = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
-            parameter.copy_(noise * scale + ("norm" in name))
-        for name, buffer in model.named_buffers():
-            if name.endswith("layer_scalar"):
-                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.6)
-            elif name.endswith("token_ordering"):
-                buffer.copy_(torch.randperm(len(buffer), generator=generator))
+    randomize(model, seed)
     model.save_pretrained(folder)
     return model
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import make_checkpoint
 from head_parts import (
     LayerReference,
     attended,
@@ -60,7 +60,6 @@ PEAGLES: dict[str, dict[str, Any]] = {
 def write_target(folder: Path) -> tuple[PreTrainedModel, Path]:
     """Writes a random target of eight layers; returns it and its bundle without a draft."""
     model = make_checkpoint(folder / "checkpoint", "llama", num_hidden_layers=8)
-    write_tokenizer(folder / "checkpoint", 331)
     export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
     return model, folder / "bundle"
 
