@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from assistants import ASSISTANTS, CLUSTERS, VOCABULARY, of_target, rows, write_assistant
-from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from checkpoints import edit_json, make_checkpoint
 from gguf_heads import write_gguf_assistant
 from head_rows import SAME, attached, features_of_target, with_features
 from nodes import MISSING, same_bits
@@ -43,7 +43,6 @@ def made(tmp_path_factory):
     def make(kind):
         folder = tmp_path_factory.mktemp(kind)
         model = make_checkpoint(folder / "it", kind, vocab_size=VOCABULARY, **KINDS[kind])
-        write_tokenizer(folder / "it", VOCABULARY)
         export_bundle(folder / "it", folder / "bundle", None, ExportOptions(precision="fp32"))
         return model, folder / "bundle"
 

@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from blocks import BLOCKS, OUTPUTS, BlockReference, save, taps_of, write_block
+from blocks import BLOCKS, OUTPUTS, BlockReference, taps_of, write_block
 from gguf_heads import write_gguf_block
+from head_parts import features_of, save
 from head_rows import SAME, attached, features_of_target, with_features
-from heads import features_of, write_target
+from heads import write_target
 from nodes import MISSING, same_bits
 from parity import PROMPT, distance
 

@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from checkpoints import edit_json, make_checkpoint
 from gguf_heads import write_gguf_eagle3
+from head_parts import features_of
 from head_rows import SAME, attached, check_rows, features_of_target, with_features
 from heads import (
     HEADS,
@@ -18,7 +19,6 @@ from heads import (
     PEAGLE,
     PEAGLES,
     HeadReference,
-    features_of,
     taps_of,
     write_head,
     write_target,
@@ -101,7 +101,6 @@ def test_offsets_become_ids(target, tmp_path):
 
 def test_a_head_without_a_theta_gets_the_targets(tmp_path, caplog):
     other = make_checkpoint(tmp_path / "checkpoint", "llama", num_hidden_layers=8, rope_theta=5e5)
-    write_tokenizer(tmp_path / "checkpoint", 331)
     options = ExportOptions(precision="fp32")
     export_bundle(tmp_path / "checkpoint", tmp_path / "exported", None, options)
     write_head(tmp_path / "silent", other.config, rope_theta=None)
@@ -116,7 +115,6 @@ def test_a_head_without_a_theta_gets_the_targets(tmp_path, caplog):
 
 def test_a_head_does_not_get_a_rotation_of_a_part_of_each_head(tmp_path, caplog):
     other = make_checkpoint(tmp_path / "checkpoint", "glm4", num_hidden_layers=8)
-    write_tokenizer(tmp_path / "checkpoint", 331)
     options = ExportOptions(precision="fp32")
     export_bundle(tmp_path / "checkpoint", tmp_path / "exported", None, options)
     write_head(tmp_path / "silent", other.config, rope_theta=None)

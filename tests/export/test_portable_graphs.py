@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from checkpoints import ARCHITECTURES, RECURRENT, RECURRENT_MIXTURES
+from checkpoints import ARCHITECTURES, RECURRENT, RECURRENT_MIXTURES, make_checkpoint
 from nodes import LIBRARY, needs_library
 from onnx import TensorProto
-from parity import SAME, distance, made
+from parity import SAME, distance
 from portable import Calls, PortableGraph
 from products import random_tiles
 from quantized import IN_8_BITS
@@ -56,9 +56,9 @@ class Both:
 
 def exported(folder, family, precision="fp32", **options):
     if family == "gemma4_experts":
-        made(folder / "source", "gemma4_text", **GEMMA_EXPERTS)
+        make_checkpoint(folder / "source", "gemma4_text", **GEMMA_EXPERTS)
     else:
-        made(folder / "source", family)
+        make_checkpoint(folder / "source", family)
     options = ExportOptions(precision, **options)
     export_bundle(folder / "source", folder / "bundle", options=options)
     return bundles.load(folder / "bundle")

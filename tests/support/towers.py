@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import torch
-from checkpoints import ODD_SHAPES, write_tokenizer
+from checkpoints import ODD_SHAPES, randomize, write_tokenizer
 from PIL import Image
 from transformers import (
     Gemma3Config,
@@ -65,14 +65,8 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, **pixels):
         text_config=text, vision_config=VISION, tie_word_embeddings=False, eos_token_id=None, **own
     )
     model = model_class(config)
-    generator = torch.Generator().manual_seed(0)
+    randomize(model)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1:
-                parameter.copy_(noise * parameter[0].numel() ** -0.5)
-            else:
-                parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
         model.lm_head.weight.mul_(sharp)
     model.save_pretrained(folder)
     sizes = {"size": {"height": SIZE, "width": SIZE}, "resample": 2} if whole else _PIXELS
