@@ -47,13 +47,13 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        18850,
+        18900,
         "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
         "for its page (4,400), several models (300); the authors' sampling and waiting lines; "
         "fifteen commands with help in two lengths, completion and wrapped answers (3,500); "
         "batches that survive kills, measuring, a doctor and tables to share (450), tuning, "
         "bundles made of models once and found again (500), asyncio and classes (130), "
-        "images (270)",
+        "images (300)",
     ),
     "models": Room(
         ("models/**/*.py",),
