@@ -150,7 +150,18 @@ def read_tower(path: Path, fields: Fields) -> Tower | None:
     if pixels is None:
         _log.warning("%s has no preprocessor_config.json, so that it reads texts alone", path)
         return None
-    source = SafetensorsFolder(path)
+    return tower_of(fields, pixels, SafetensorsFolder(path))
+
+
+def tower_of(fields: Fields, pixels: Pixels, source: TensorSource) -> Tower:
+    """Describes what makes rows of pictures, and checks its tensors; for errors see `read_tower`.
+
+    Args:
+        fields: The config of the whole model.
+        pixels: What becomes of pictures before.
+        source: The weights, by names of transformers.
+    """
+    kind = fields.get("model_type")
     own = fields.group("vision_config").with_defaults(_GEMMA_SIZES if kind == _WHOLE else _SIZES)
     vit = next((name.removesuffix(_PATCHES) for name in source.names if _PATCHES in name), _VIT)
     patch, width = own.integer("patch_size"), own.integer("hidden_size")

@@ -12,7 +12,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
 from edgespec.errors import InputError, did_you_mean
 from edgespec.library.store import Store
-from edgespec.models.named import HUB_FILE, HUB_ID, SUFFIX, parts
+from edgespec.models.named import HUB_FILE, HUB_ID, SUFFIX, parts, tower_beside
 from edgespec.system.cachedir import cache_folder
 from edgespec.system.files import exists
 
@@ -128,6 +128,8 @@ def _files(path: Path) -> Iterator[Path]:
     """Yields the files of a checkpoint."""
     if path.is_file():
         yield from (path.with_name(each) for each in parts(path.name))
+        if (tower := tower_beside(path)) is not None:
+            yield tower
         return
     for pattern in _READ:
         for file in sorted(path.glob(pattern)):

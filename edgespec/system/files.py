@@ -32,8 +32,7 @@ def replaced(path: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=target.parent) as folder:
             partial = Path(folder) / "partial"
             yield partial
-            with partial.open("rb+") as file:  # Windows flushes only files open for writing
-                os.fsync(file.fileno())
+            sync_file(partial)
             if target.exists():  # keep the file's permissions
                 shutil.copymode(target, partial)
             partial.replace(target)
@@ -42,6 +41,12 @@ def replaced(path: Path) -> Iterator[Path]:
         raise InputError(
             f"{path} cannot be written ({reason}): name a file in an existing, writable folder"
         ) from error
+
+
+def sync_file(path: Path) -> None:
+    """Makes the content of a file survive a power cut, before it gets the name that others read."""
+    with path.open("rb+") as file:  # Windows flushes only files open for writing
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

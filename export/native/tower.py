@@ -14,10 +14,11 @@ from edgespec.export.graph_builder import CONTRIB, DataFile
 from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.weights import TileWeights
-from edgespec.export.storage import FLOATS, Storage
+from edgespec.export.storage import FLOATS, Storage, kept_formats
 from edgespec.models.vision import Tower, TowerLayer
 
 _NAME = "vision"
+_MOST_KEPT = 8
 _FEWEST_BITS = "int8"  # fewer would show in what a model sees, and save little
 
 
@@ -34,7 +35,8 @@ def write_tower(folder: Path, tower: Tower, precision: str) -> bundle.Vision:
         ExportError: if a number is beyond half precision and is to be stored in it.
     """
     asked = precision if precision in FLOATS else _FEWEST_BITS
-    storage = Storage(bundle.Precision(asked, asked, "fp32", BLOCK), frozenset())
+    kept = {} if precision in FLOATS else _kept(tower)
+    storage = Storage(bundle.Precision(asked, asked, "fp32", BLOCK), frozenset(), kept)
     with closing(DataFile(folder / f"{_NAME}.tiles")) as data:
         native = NativeGraph(TileWeights(data, tower.source, storage, lambda _: None), _NAME)
         _emit(native, tower)
@@ -43,6 +45,22 @@ def write_tower(folder: Path, tower: Tower, precision: str) -> bundle.Vision:
         graph=written.graph, data=written.data, token=tower.token, rows=tower.rows,
         around=tower.around, **vars(tower.pixels),
     )  # fmt: skip
+
+
+def _kept(tower: Tower) -> dict[str, str]:
+    """Returns the formats of matrices that keep the numbers of a GGUF file.
+
+    What is multiplied as one matrix keeps them if all of it has one format.
+    """
+    found = dict[str, str]()
+    others = (each for layer in tower.layers for each in (layer.o, layer.up, layer.down))
+    alone = [(each,) for each in (*others, tower.projection)]
+    for stack in [(layer.q, layer.k, layer.v) for layer in tower.layers] + alone:
+        names = [each.weight for each in stack]
+        formats = kept_formats(tower.source, names, _MOST_KEPT, as_stored=True)
+        if len(formats) == len(names) and len(set(formats.values())) == 1:
+            found |= formats
+    return found
 
 
 def _emit(native: NativeGraph, tower: Tower) -> None:

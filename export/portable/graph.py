@@ -6,7 +6,6 @@ and returns the rows' new keys and values, see docs/graph.md.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from edgespec.export.graph_builder import NATIVE, DataFile, GraphBuilder
 from edgespec.export.portable.attention import lower_attention
 from edgespec.export.portable.experts import lower_experts
 from edgespec.export.portable.lowering import Lowering, attributes, dims_of
+from edgespec.system.files import sync_file
 
 GRAPH, DATA = "portable.onnx", "portable.data"
 """Files of a portable graph and of its weights."""
@@ -71,8 +71,7 @@ def lower(
             data.close()
         builder.save(partial / GRAPH)
         for each in partial.iterdir():  # a power cut must not leave half a file in a cache
-            with each.open("rb+") as file:
-                os.fsync(file.fileno())
+            sync_file(each)
         try:
             partial.rename(destination)
         except OSError:

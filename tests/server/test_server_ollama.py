@@ -287,7 +287,7 @@ def test_what_is_wrong_in_a_chat_is_named(running, fields, reason):
         ({"template": "{{ .Prompt }}"}, "template is not supported"),
         ({"raw": True, "system": "be brief"}, "system and raw are given"),
         ({"raw": True, "context": [1]}, "context and raw are given"),
-        ({"images": ["aGk="]}, "images is"),
+        ({"images": ["aGk="]}, "the model is a llama of text alone"),
         ({"context": [1, "x"]}, "context.1 is 'x'"),
         ({"context": [1 << 40]}, "is not in the vocabulary"),
         ({"context": [-1], "raw": False}, "is not in the vocabulary"),

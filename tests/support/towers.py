@@ -51,19 +51,21 @@ TEMPLATE = (
 )
 
 
-def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, **pixels):
+def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=(), **pixels):
     """Saves a checkpoint with all that reads pictures; returns transformers' model of it."""
     config_class, model_class = MODELS[model_type]
     whole = model_type == "gemma3"
-    text = {**ODD_SHAPES, "vocab_size": IMAGE + len(MARKS), "model_type": "llama"}
+    own_text, text = text, {**ODD_SHAPES, "vocab_size": IMAGE + len(MARKS), "model_type": "llama"}
     text |= {**(_GEMMA if whole else {}), "pad_token_id": 0, "eos_token_id": None}
+    text |= dict(own_text)
     own = {"image_token_id": IMAGE, "scale_factor": 3}
     if whole:
         own = {"image_token_index": IMAGE, "boi_token_index": IMAGE + 5, "mm_tokens_per_image": 9}
         own["eoi_token_index"] = IMAGE + 6
     config = config_class(
-        text_config=text, vision_config=VISION, tie_word_embeddings=False, eos_token_id=None, **own
-    )
+        text_config=text, vision_config={**VISION, **dict(vision)}, tie_word_embeddings=False,
+        eos_token_id=None, **own,
+    )  # fmt: skip
     model = model_class(config)
     randomize(model)
     with torch.no_grad():
