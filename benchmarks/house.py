@@ -53,7 +53,7 @@ ROOMS = {
         "fifteen commands with help in two lengths, completion and wrapped answers (3,500); "
         "batches that survive kills, measuring, a doctor and tables to share (450), tuning, "
         "bundles made of models once and found again (500), asyncio and classes (130), "
-        "images (300)",
+        "images (300), heads on devices (40)",
     ),
     "models": Room(
         ("models/**/*.py",),
@@ -67,22 +67,22 @@ ROOMS = {
     "export": Room(
         ("export/**/*.py",),
         5000,
-        6850,
+        6880,
         "graphs of other programs, portable graphs, latents (90), several streams of rows (160), "
         "drafters of blocks (120), assistants (110), convolutions in blocks (60), "
-        "K-quants, what reads images (90)",
+        "K-quants, what reads images (90), heads on devices (40)",
     ),
     "runtime": Room(
         ("runtime/**/*.py",),
         9000,
-        13900,
+        14000,
         "tool calls and reasoning in each family's form (3,500), ten draft sources (2,500), "
         "devices (2,100), penalties, grammars that are tried in a process with limits, and calls "
         "that are checked against schemas which grammars cannot hold (150), "
         "drafters of blocks (210), assistants and heads with masks (120), calls that a GPU "
         "records (50), what earlier sequences said "
         "(90), frequent tokens (50), calls that pay together (20), images "
-        "(330)",
+        "(330), heads on devices (80)",
     ),
     "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4200, "state spaces (Mamba-2)"),
     "training": Room(

@@ -81,7 +81,9 @@ class Sources:
             if not bundle.manifest.roles[name].attends_target
         }
         if len(self.models) < len(plan.roles):
-            self.models[DRAFT] = load_assistant(bundle, self.models[TARGET], options.threads)
+            self.models[DRAFT] = load_assistant(
+                bundle, self.models[TARGET], plan.roles[DRAFT], options.threads
+            )
         self.drafters: list[Drafter] = []
         self.timings: list[Iterator[None]] = []
         self.recycling = RecyclingDrafter(self._successors)

@@ -18,6 +18,10 @@ TARGET_FEATURES, OWN_FEATURES = "target_features", "own_features"
 """Inputs of a head: features of the target for the first rows, and its own for the others, which it
 returns as `FEATURES`."""
 
+READS_TARGET = "reads_target"
+"""Input of a head's portable graph, whose rows have both features: which read the target's, [S]
+bool."""
+
 SIGHT = "sight"
 """Input of a block drafter, see `TreeAttention`: -1 of a row that reads features of the target, and
 of a row of a block how many rows of it follow. Of a target whose pictures' rows see each other: how

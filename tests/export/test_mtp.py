@@ -9,7 +9,7 @@ import torch
 from checkpoints import edit_json, make_checkpoint
 from commandline import fails
 from ggufs import write_gguf
-from head_rows import SAME, attached, check_rows, features_of_target, with_features
+from head_rows import FORMS, SAME, attached, check_rows, features_of_target, with_features
 from mtp import MtpReference, NextnReference, add_tensors, normed_rows, write_mtp
 from nodes import needs_library
 from numpy.testing import assert_allclose
@@ -52,8 +52,9 @@ def test_the_head_computes_what_its_definition_says(tmp_path, family, tied):
     fused, features = normed_rows(model, TEXT[:-1]), features_of_target(opened, TEXT)[:-1]
     raw = torch.tensor(features)
     assert distance(model.model.norm(raw).detach().numpy(), fused.numpy()) < SAME
-    head = with_features(opened, DRAFT)
-    check_rows(head, MtpReference(weights, model), TEXT, features, fused)
+    for native in FORMS.values():
+        head = with_features(opened, DRAFT, native)
+        check_rows(head, MtpReference(weights, model), TEXT, features, fused)
     # Embedding and output projection are the target's.
     own = sum(each.numel() for each in weights.values() if each.dim() > 1)
     assert sum(opened.draft.native.formats.values()) == own
@@ -68,7 +69,8 @@ def test_a_head_behind_the_last_layer_computes_what_transformers_does(tmp_path, 
     export_bundle(source, tmp_path / "b", None, ExportOptions(precision="fp32"))
     opened = attached(tmp_path / "b", tmp_path / "bundle", source)
     fused, features = normed_rows(model, TEXT[:-1]), features_of_target(opened, TEXT)[:-1]
-    check_rows(with_features(opened, DRAFT), reference, TEXT, features, fused)
+    for native in FORMS.values():
+        check_rows(with_features(opened, DRAFT, native), reference, TEXT, features, fused)
 
 
 def test_a_head_behind_the_last_layer_is_read_from_gguf_files(tmp_path, caplog):
