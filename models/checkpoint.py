@@ -44,6 +44,7 @@ from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, check_share, read_text
 from edgespec.models.gguf.opening import open_gguf
+from edgespec.models.named import TOWER
 from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, Opened
 from edgespec.models.pooled import Pooled, inner_name, read_pooled, without_projection
 from edgespec.models.quantized.opening import opened as unpacked
@@ -267,7 +268,7 @@ def _refuse_parts(path: Path) -> None:
             "this is an adapter for that model: merge both (with peft's merge_and_unload) and give "
             "the folder of the result, or delete this file if it is merged already",
         )
-    gguf = sorted(path.glob("*.gguf"))
+    gguf = sorted(path.glob("*.gguf"), key=lambda each: (TOWER in each.name.lower(), each))
     if gguf and not any(path.glob("*.safetensors")):
         raise CheckpointError(
             f"{path} has GGUF files and no safetensors: give one of the files, such as {gguf[0]}"
