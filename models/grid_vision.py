@@ -188,6 +188,8 @@ def read_grid_tower(path: Path, fields: Fields) -> GridTower | None:
     behind = _behind(own, text) if kind.startswith("qwen3_vl") else ()
     pixels = Pixels(patch * factor, 0, False, *colours(settings))
     least, most = _least_and_most(settings)
+    if pixels.size**2 > most:
+        raise own.unsupported("patch_size", f"a row may have {most} pixels, as a picture")
     tower = GridTower(
         parts.name, source, pixels, Grid(least, most, _sections(text, kind), len(behind)),
         own.integer("temporal_patch_size"), patch, side, heads, parts.width,

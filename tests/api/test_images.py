@@ -417,6 +417,18 @@ def test_only_users_show_pictures(llm):
         llm.chat([shown])
 
 
+def test_videos_are_refused(llm):
+    shown = {"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}
+    with pytest.raises(InputError, match="video"):
+        llm.chat([shown])
+
+
+def test_a_picture_that_is_all_but_a_line_is_refused():
+    vision = replace(SPLITTING, grid=bundle.Grid(400, 3000, (3, 3), 2))
+    with pytest.raises(InputError, match="300 x 1 pixels: give one whose sides differ by a"):
+        cut(picture(300, 1), vision)
+
+
 def test_a_model_of_text_alone_says_what_it_is():
     with LLM(threads=1) as embedded, pytest.raises(InputError, match="llama of text alone"):
         embedded.chat(asked(PNG))

@@ -131,6 +131,7 @@ REFUSED = [
     ("vision_config", {"num_position_embeddings": 15}, "num_position_embeddings=15 is not"),
     ("vision_config", {"out_hidden_size": 32}, "out_hidden_size=32 must be 64"),
     ("vision_config", {"spatial_merge_size": 0}, "spatial_merge_size=0 must be"),
+    (SETTINGS, {"size": {"shortest_edge": 9, "longest_edge": 99}}, "patch_size=5 is not supported"),
     ("vision_config", {"depth": 1 << 40}, "depth=.* must be"),
     ("vision_config", {"deepstack_visual_indexes": [3]}, "deepstack_visual_indexes=.3. must be a"),
     ("vision_config", {"deepstack_visual_indexes": "all"}, "deepstack_visual_indexes='all' must"),
