@@ -1,4 +1,4 @@
-"""Qwen3.5 (dense, text only): linear attention in most layers, gated attention in the others."""
+"""Qwen3.5 (dense): linear attention in most layers, gated attention in the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
     """Llama with gated attention of normalized heads in some layers, GatedDelta in others."""
 
-    models: ClassVar[str] = "Qwen3.5 and 3.6, dense, text only"
+    models: ClassVar[str] = "Qwen3.5 and 3.6, dense"
     defaults: ClassVar[Mapping[str, object]] = {
         "hidden_act": "silu",
         "max_position_embeddings": 32768,
