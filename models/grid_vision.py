@@ -32,9 +32,8 @@ _SECTIONS = {
 }  # fmt: skip
 _PATCHES = "visual.patch_embed.proj.weight"
 _COLOURS, _EPS = 3, 1e-6
-MOST_PIXELS = 1 << 20
-"""Of a picture: published checkpoints have 16 times as many, which a CPU would read for hours."""
-_MOST_SIDE = 4096  # positions and sizes that a file may give
+_MOST_PATCHES = 4096  # of a picture: published files have 16 times as many, hours of a CPU
+_MOST_SIDE, _MOST_PATCH = 4096, 64  # positions and pixels of a side that a file may give
 
 # Default values of transformers.
 _SIZES: Mapping[str, object] = {
@@ -174,7 +173,7 @@ def read_grid_tower(path: Path, fields: Fields) -> GridTower | None:
     for name in ("patch_size", "temporal_patch_size", "merge_size"):
         if settings.get(name) != (given := own.get(name.replace("merge", "spatial_merge"))):
             raise settings.unsupported(name, f"use {given}, as the tower has")
-    patch, factor = own.integer("patch_size", most=_MOST_SIDE), parts.factor
+    patch, factor = own.integer("patch_size", most=_MOST_PATCH), parts.factor
     heads, side = own.integer("num_heads"), isqrt(count := own.integer("num_position_embeddings"))
     if own.get("hidden_act") != _SIZES["hidden_act"]:
         raise own.unsupported("hidden_act", f"use {_SIZES['hidden_act']}")
@@ -187,7 +186,7 @@ def read_grid_tower(path: Path, fields: Fields) -> GridTower | None:
         raise rotations.unsupported("rope_type", "use axial")
     behind = _behind(own, text) if kind.startswith("qwen3_vl") else ()
     pixels = Pixels(patch * factor, 0, False, *colours(settings))
-    least, most = _least_and_most(settings)
+    least, most = _least_and_most(settings, _MOST_PATCHES * patch**2)
     if pixels.size**2 > most:
         raise own.unsupported("patch_size", f"a row may have {most} pixels, as a picture")
     tower = GridTower(
@@ -255,8 +254,8 @@ def _behind(own: Fields, text: Fields) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _least_and_most(settings: Fields) -> tuple[int, int]:
-    """Reads how many pixels pictures have at least and at most."""
+def _least_and_most(settings: Fields, limit: int) -> tuple[int, int]:
+    """Reads how many pixels pictures have at least and at most, no more than the limit."""
     sizes = settings.group("size")
     least, most = (
         sizes.integer(name) if settings.get(older) is None else settings.integer(older)
@@ -264,7 +263,7 @@ def _least_and_most(settings: Fields) -> tuple[int, int]:
     )
     if least > most:
         raise sizes.invalid("shortest_edge", f"must be {most} or less")
-    return min(least, MOST_PIXELS), min(most, MOST_PIXELS)
+    return min(least, limit), min(most, limit)
 
 
 def _sections(text: Fields, kind: str) -> tuple[int, int]:

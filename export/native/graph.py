@@ -53,10 +53,10 @@ class NativeGraph(LayerGraph):
                 self.sight = g.input(SIGHT, TensorProto.INT32, ["S"])
             count = 1 if tower.grid is None else 1 + tower.grid.layers
             which = g.op("Unsqueeze", g.input(PICTURED, TensorProto.BOOL, ["S"]), g.ints(1))
-            rows = [g.input(PICTURES, FLOAT, ["S", count * decoder.hidden_size])]
+            read = [g.input(PICTURES, FLOAT, ["S", count * decoder.hidden_size])]
             if count > 1:
-                rows = g.multi_op("Split", *rows, outputs=count, axis=1, num_outputs=count)
-            hidden, self._further = g.op("Where", which, rows[0], hidden), rows[1:]
+                read = g.multi_op("Split", *read, outputs=count, axis=1, num_outputs=count)
+            hidden, self._further = g.op("Where", which, read[0], hidden), read[1:]
         if decoder.layer_inputs is not None:
             begin = hidden if decoder.altup is None else begin
             rows = decoder.layer_inputs.shape[0]

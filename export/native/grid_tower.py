@@ -47,9 +47,10 @@ def _embedded(native: NativeGraph, tower: GridTower, pixels: str) -> str:
     bias = g.constant(native.read(f"{tower.embedding}.bias"), np.float32)
     x = g.op("Conv", pixels, weight, bias, strides=[tower.patch] * 2)
     learned = native.read(tower.positions).reshape(1, tower.side, tower.side, tower.width)
-    learned = g.constant(learned.transpose(0, 3, 1, 2), np.float32)
-    between = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
-    places = g.op("Resize", learned, "", "", g.op("Shape", x), **between)
+    places = g.op(
+        "Resize", g.constant(learned.transpose(0, 3, 1, 2), np.float32), "", "", g.op("Shape", x),
+        mode="linear", coordinate_transformation_mode="align_corners",
+    )  # fmt: skip
     return g.op("Transpose", g.op("Add", x, places), perm=[0, 2, 3, 1])
 
 
@@ -85,9 +86,11 @@ def _attended(
     g = native.graph
     parts = g.multi_op("Split", native.linear(x, layer.qkv), outputs=3, axis=1, num_outputs=3)
     one = [g.op("Unsqueeze", each, g.ints(0)) for each in parts]
-    heads = {"domain": CONTRIB, "num_heads": tower.heads}
-    q, k = (g.op("RotaryEmbedding", each, g.ints(0), *turns, **heads) for each in one[:2])
-    found = g.op("MultiHeadAttention", q, k, one[2], **heads)
+    for turned in (0, 1):  # queries and keys
+        one[turned] = g.op(
+            "RotaryEmbedding", one[turned], g.ints(0), *turns, domain=CONTRIB, num_heads=tower.heads
+        )
+    found = g.op("MultiHeadAttention", *one, domain=CONTRIB, num_heads=tower.heads)
     return g.op("Reshape", found, g.ints(-1, tower.width))
 
 

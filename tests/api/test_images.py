@@ -32,6 +32,7 @@ from edgespec.api.images import Viewer
 from edgespec.api.llm import inside
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.export import ExportOptions, export_bundle
+from edgespec.runtime.plan import HOST, Placement, Wish, plan
 from edgespec.runtime.vision import cut, normalized, open_picture, upright, written
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
@@ -194,8 +195,13 @@ def test_texts_have_the_same_bits_whether_or_not_pictures_are_read(tmp_path):
         export_bundle(tmp_path / "checkpoint", tmp_path / name, None, options)
         found.append(Text(load(tmp_path / name)).read(PROMPT))
         (tmp_path / "checkpoint" / "preprocessor_config.json").unlink(missing_ok=True)
-    assert bundle.load(tmp_path / "blind").target.vision is None
     np.testing.assert_array_equal(*found)
+    opened = [bundle.load(tmp_path / name) for name in ("bundle", "blind")]
+    assert opened[1].target.vision is None
+    wish = Wish({bundle.TARGET: Placement(HOST)}, context=CONTEXT, sequences=2)
+    [sees], [blind] = (plan(each, wish, {HOST: 1 << 34}).demands for each in opened)
+    rows = 2 * CONTEXT * 3 * opened[0].target.hidden_size  # of the stream, and of two layers
+    assert sees.workspace - blind.workspace > 4 * rows
 
 
 @pytest.mark.parametrize("draft", ["none", "model", "lookup", "recycling", "layer-skip", "auto"])
