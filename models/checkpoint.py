@@ -44,6 +44,7 @@ from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, check_share, read_text
 from edgespec.models.gguf.opening import open_gguf
+from edgespec.models.grid_vision import read_grid_tower
 from edgespec.models.named import TOWER
 from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, Opened
 from edgespec.models.pooled import Pooled, inner_name, read_pooled, without_projection
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.bundle.manifest import Embedding
+    from edgespec.models.grid_vision import GridTower
     from edgespec.models.layers import Decoder
     from edgespec.models.vision import Tower
 
@@ -137,7 +139,7 @@ class Checkpoint:
     quantization: str = ""
     embedding: Embedding | None = None
     sampling: dict[str, float] | None = None
-    tower: Tower | None = None
+    tower: Tower | GridTower | None = None
 
     @property
     def quantized(self) -> bool:
@@ -221,7 +223,7 @@ def _open_folder(path: Path) -> Opened:
         named = partial(nextn.draft_name, layers=fields.integer("num_hidden_layers"))
     folder = SafetensorsFolder(path, named)
     tensors, quantization = unpacked(folder, _quantization(path, fields))
-    tower = read_tower(path, fields)
+    tower = read_grid_tower(path, fields) or read_tower(path, fields)
     if composite:
         fields = text_fields(fields, tensors.names)
     return Opened(fields, tensors, contents, quantization, pooled, tower)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import Fields
+    from edgespec.models.grid_vision import GridTower
     from edgespec.models.pooled import Pooled
     from edgespec.models.tensors import TensorSource
     from edgespec.models.vision import Tower
@@ -42,4 +43,4 @@ class Opened:
     tokenizer_files: Mapping[str, str]
     quantization: str = ""
     pooled: Pooled | None = None
-    tower: Tower | None = None
+    tower: Tower | GridTower | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.manifest import Pixels
 from edgespec.models.elements import Compound, LayerNorm, Linear, Norm, Shapes
@@ -100,6 +100,7 @@ class Tower(Compound):
     projection: Linear
     mean_norm: Norm | None = None
     around: tuple[int, int] | None = None
+    grid: ClassVar[None] = None
 
     @property
     def embedding(self) -> str:
@@ -148,7 +149,6 @@ def read_tower(path: Path, fields: Fields) -> Tower | None:
         return None
     pixels = _pixels(path, kind == _WHOLE)
     if pixels is None:
-        _log.warning("%s has no preprocessor_config.json, so that it reads texts alone", path)
         return None
     return tower_of(fields, pixels, SafetensorsFolder(path))
 
@@ -245,24 +245,48 @@ def _averaged(fields: Fields, source: TensorSource, side: int, width: int, eps: 
     return token, factor, projection, Norm(norm, width, eps, offset=1.0), (begin, end)
 
 
-def _pixels(path: Path, whole: bool) -> Pixels | None:
-    """Reads what becomes of pictures; newer checkpoints have it in a processor's file."""
+def picture_settings(path: Path, defaults: Mapping[str, object]) -> Fields | None:
+    """Reads what becomes of pictures; newer checkpoints have it in a processor's file.
+
+    Args:
+        path: The checkpoint's folder.
+        defaults: Values of fields that are absent.
+
+    Returns:
+        None if the folder has no such file; a log says so.
+
+    Raises:
+        UnsupportedModelError, CheckpointError: See `read_tower`.
+    """
     old, new = path / "preprocessor_config.json", path / "processor_config.json"
     found = Fields.read(old) if old.is_file() else None
     if found is None and new.is_file():
         found = Fields.read(new).group("image_processor")
     if found is None or not found.values:
+        _log.warning("%s has no preprocessor_config.json, so that it reads texts alone", path)
         return None
-    found = found.with_defaults(_PIXELS)
+    found = found.with_defaults(defaults)
     for name in _DONE:
         if found.get(name) is False:
             raise found.unsupported(name, "use a checkpoint whose pictures are prepared as usual")
     if abs(found.number("rescale_factor") * 255 - 1) > 1e-6:
         raise found.unsupported("rescale_factor", "use 1 / 255")
-    resample = found.get("resample")
-    if resample not in range(_FILTERS):
+    if found.get("resample") not in range(_FILTERS):
         raise found.invalid("resample", "must be the number of a filter of Pillow")
-    assert isinstance(resample, int), "it is a number"
+    return found
+
+
+def colours(found: Fields) -> tuple[tuple[float, ...], tuple[float, ...], int]:
+    """Returns the last fields of `Pixels`, from `mean` on."""
+    resample = found.get("resample")
+    assert isinstance(resample, int), "it was checked"
+    return found.numbers("image_mean", _COLOURS), found.numbers("image_std", _COLOURS), resample
+
+
+def _pixels(path: Path, whole: bool) -> Pixels | None:
+    found = picture_settings(path, _PIXELS)
+    if found is None:
+        return None
     if whole and found.get("do_pan_and_scan"):
         raise found.unsupported("do_pan_and_scan", "use a checkpoint that leaves pictures whole")
     sizes = found.group("size")
@@ -273,11 +297,5 @@ def _pixels(path: Path, whole: bool) -> Pixels | None:
     else:
         size = found.group("max_image_size").integer("longest_edge", most=_MOST_PIXELS)
         longest = sizes.integer("longest_edge", most=_MOST_PIXELS)
-    return Pixels(
-        size,
-        longest,
-        not whole and found.get("do_image_splitting") is not False,
-        found.numbers("image_mean", _COLOURS),
-        found.numbers("image_std", _COLOURS),
-        resample,
-    )
+    split = not whole and found.get("do_image_splitting") is not False
+    return Pixels(size, longest, split, *colours(found))

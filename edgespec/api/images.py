@@ -17,7 +17,7 @@ from edgespec.bundle import PIXELS, ROWS, Bundle, Vision
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.kernels import library, missing_kernels
-from edgespec.runtime.sequences.pictures import Pictures
+from edgespec.runtime.sequences.pictures import Pictures, in_grids
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.vision import (
     MOST_BYTES,
@@ -26,6 +26,7 @@ from edgespec.runtime.vision import (
     normalized,
     open_picture,
     require_pillow,
+    rows_of,
     upright,
     written,
 )
@@ -187,7 +188,7 @@ class Viewer:
             return None
         vision = self._vision
         places = np.flatnonzero(np.array(tokens) == vision.token)
-        count = vision.rows * sum(len(each.pieces) for each in pictures)
+        count = sum(rows_of(each, vision) for each in pictures)
         marks = sum(each == vision.mark for each in tokens)
         if len(places) != count or marks != (count if vision.around is None else len(pictures)):
             raise InputError(
@@ -199,7 +200,8 @@ class Viewer:
         def looked() -> Pictures:
             with self._looking:
                 rows = np.concatenate([self._rows(each) for each in pictures])
-            return Pictures(places, rows, 1 if vision.around is None else vision.rows)
+            turns = None if vision.grid is None else in_grids([each.grid for each in pictures])
+            return Pictures(places, rows, 1 if vision.around is None else vision.rows, turns)
 
         return looked
 

@@ -36,6 +36,7 @@ from edgespec.bundle.manifest import (
     Block,
     Embedding,
     FileEntry,
+    Grid,
     Manifest,
     Native,
     PoolShape,

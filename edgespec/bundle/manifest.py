@@ -31,12 +31,12 @@ LOGITS, LAST_HIDDEN = "logits", "last_hidden"
 """Outputs of a target: scores of tokens, or of an embedding model the rows behind the last norm."""
 
 PIXELS, ROWS = "pixels", "rows"
-"""Input and output of what makes rows of pictures: a piece, [1, 3, size, size] float32, and its
-rows, [rows, hidden_size] float32."""
+"""Input and output of what makes rows of pictures: a piece, [1, 3, size, size] float32, or with
+`Vision.grid` [1, 3, height, width], and its rows, [rows, streams * hidden_size] float32."""
 
 PICTURED, PICTURES = "pictured", "pictures"
 """Inputs of a target that reads pictures: which rows of a call read one, [S] bool, and these rows,
-[S, hidden_size] float32."""
+[S, streams * hidden_size] float32, see `Vision`, zeros where none is read."""
 
 POOLINGS = LAST_TOKEN, MEAN = "last", "mean"
 """How an embedding model makes one row of all: that of the last token, or their mean."""
@@ -184,6 +184,24 @@ class Pixels:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """How pictures of any size are read: a row for each square of `Pixels.size` pixels.
+
+    Attributes:
+        least: pixels of a picture at least; smaller ones are scaled to about so many.
+        most: pixels of a picture at most, of which larger ones have about so many then.
+        sections: how many pairs of a head's dimensions turn by the line and by the column of a
+            row, as far as there are so many: of three neighbours the second and the third.
+        layers: behind so many of the target's first layers further rows are added to the stream.
+    """
+
+    least: int
+    most: int
+    sections: tuple[int, int]
+    layers: int
+
+
+@dataclass(frozen=True)
 class Vision(Pixels):
     """What makes rows of pictures, which the target reads in place of embeddings.
 
@@ -191,9 +209,10 @@ class Vision(Pixels):
         graph: file of its graph.
         data: file of its weights, in tiles.
         token: token that stands in prompts where such a row is read.
-        rows: number of rows of a piece of a picture.
+        rows: number of rows of a piece of a picture; with `grid`, at least.
         around: tokens before and behind rows of a picture, of which the first stands in texts for
             the whole; these rows see each other. None: each sees those before it.
+        grid: how pictures of any size are read; None: their pieces are squares.
     """
 
     graph: str
@@ -201,6 +220,12 @@ class Vision(Pixels):
     token: int
     rows: int
     around: tuple[int, int] | None = field(default=None, metadata=LEFT_OUT)
+    grid: Grid | None = field(default=None, metadata=LEFT_OUT)
+
+    @property
+    def streams(self) -> int:
+        """So many rows of [hidden_size] are read for a token of a picture."""
+        return 1 if self.grid is None else 1 + self.grid.layers
 
     @property
     def mark(self) -> int:

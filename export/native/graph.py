@@ -16,6 +16,7 @@ from edgespec.export.native.experts import lower_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
+from edgespec.models.grid_vision import GridTower
 from edgespec.models.vision import Tower
 
 
@@ -32,8 +33,9 @@ class NativeGraph(LayerGraph):
         super().__init__(graph, weights.tensors, weights.storage.precision.kv)
         self.weights = weights
         self._heads: dict[int, str] = {}
+        self._further: list[str] = []  # rows that pictures add behind the first layers
 
-    def build(self, decoder: Decoder, tower: Tower | None = None) -> None:
+    def build(self, decoder: Decoder, tower: Tower | GridTower | None = None) -> None:
         """Emits all nodes of a decoder.
 
         Args:
@@ -49,9 +51,12 @@ class NativeGraph(LayerGraph):
         if tower is not None:
             if tower.around is not None:
                 self.sight = g.input(SIGHT, TensorProto.INT32, ["S"])
-            size = decoder.hidden_size
+            count = 1 if tower.grid is None else 1 + tower.grid.layers
             which = g.op("Unsqueeze", g.input(PICTURED, TensorProto.BOOL, ["S"]), g.ints(1))
-            hidden = g.op("Where", which, g.input(PICTURES, FLOAT, ["S", size]), hidden)
+            read = [g.input(PICTURES, FLOAT, ["S", count * decoder.hidden_size])]
+            if count > 1:
+                read = g.multi_op("Split", *read, outputs=count, axis=1, num_outputs=count)
+            hidden, self._further = g.op("Where", which, read[0], hidden), read[1:]
         if decoder.layer_inputs is not None:
             begin = hidden if decoder.altup is None else begin
             rows = decoder.layer_inputs.shape[0]
@@ -80,6 +85,8 @@ class NativeGraph(LayerGraph):
             if decoder.layer_factors:
                 factor = self.vector(decoder.layer_factors[number])
                 hidden = self.graph.op("Mul", hidden, factor)
+            if number < len(self._further):
+                hidden = self.graph.op("Sum", hidden, self._further[number])
             hidden = self.graph.rename(hidden, entering(number + 1))
         return hidden
 

@@ -12,9 +12,11 @@ from edgespec import bundle
 from edgespec.export.formats.tiles import BLOCK
 from edgespec.export.graph_builder import CONTRIB, DataFile
 from edgespec.export.native.graph import NativeGraph
+from edgespec.export.native.grid_tower import emit_grid_tower
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import FLOATS, Storage, kept_formats
+from edgespec.models.grid_vision import GridTower
 from edgespec.models.vision import Tower, TowerLayer
 
 _NAME = "vision"
@@ -22,7 +24,7 @@ _MOST_KEPT = 8
 _FEWEST_BITS = "int8"  # fewer would show in what a model sees, and save little
 
 
-def write_tower(folder: Path, tower: Tower, precision: str) -> bundle.Vision:
+def write_tower(folder: Path, tower: Tower | GridTower, precision: str) -> bundle.Vision:
     """Writes a tower's graph and weights; returns its record.
 
     Args:
@@ -39,11 +41,14 @@ def write_tower(folder: Path, tower: Tower, precision: str) -> bundle.Vision:
     storage = Storage(bundle.Precision(asked, asked, "fp32", BLOCK), frozenset(), kept)
     with closing(DataFile(folder / f"{_NAME}.tiles")) as data:
         native = NativeGraph(TileWeights(data, tower.source, storage, lambda _: None), _NAME)
-        _emit(native, tower)
+        if isinstance(tower, GridTower):
+            emit_grid_tower(native, tower)
+        else:
+            _emit(native, tower)
         written = native.save(folder)
     return bundle.Vision(
         graph=written.graph, data=written.data, token=tower.token, rows=tower.rows,
-        around=tower.around, **vars(tower.pixels),
+        around=tower.around, grid=tower.grid, **vars(tower.pixels),
     )  # fmt: skip
 
 

@@ -6,13 +6,21 @@ import json
 
 import numpy as np
 import torch
-from checkpoints import ODD_SHAPES, randomize, write_tokenizer
+from checkpoints import ODD_SHAPES, SPECIAL, randomize, write_tokenizer
 from PIL import Image
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
     SmolVLMConfig,
     SmolVLMForConditionalGeneration,
 )
@@ -20,7 +28,13 @@ from transformers import (
 MODELS = {
     "gemma3": (Gemma3Config, Gemma3ForConditionalGeneration),
     "idefics3": (Idefics3Config, Idefics3ForConditionalGeneration),
+    "qwen3_5": (Qwen3_5Config, Qwen3_5ForConditionalGeneration),
+    "qwen3_vl": (Qwen3VLConfig, Qwen3VLForConditionalGeneration),
     "smolvlm": (SmolVLMConfig, SmolVLMForConditionalGeneration),
+}
+EXPERTS = {
+    "qwen3_5_moe": (Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration),
+    "qwen3_vl_moe": (Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration),
 }
 # Tokens of what prompts have for pictures, in the order of their ids.
 MARKS = (
@@ -39,6 +53,16 @@ _GEMMA = {
     "model_type": "gemma3_text", "sliding_window": 12,
     "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
+# Rows are of 10 pixels a side, and both layers of the text part read further ones.
+_GRID_VISION = {
+    "hidden_size": 48, "intermediate_size": 80, "depth": 3, "num_heads": 4, "patch_size": 5,
+    "num_position_embeddings": 16, "out_hidden_size": ODD_SHAPES["hidden_size"],
+    "deepstack_visual_indexes": [0, 2],
+}  # fmt: skip
+GRID_PIXELS = {
+    "size": {"shortest_edge": 400, "longest_edge": 3000}, "patch_size": 5, "merge_size": 2,
+    "temporal_patch_size": 2, "resample": 3,
+}  # fmt: skip
 _PIXELS = {
     "do_image_splitting": True, "size": {"longest_edge": 2 * SIZE},
     "max_image_size": {"longest_edge": SIZE}, "resample": 1,
@@ -53,7 +77,7 @@ TEMPLATE = (
 
 def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=(), **pixels):
     """Saves a checkpoint with all that reads pictures; returns transformers' model of it."""
-    config_class, model_class = MODELS[model_type]
+    config_class, model_class = {**MODELS, **EXPERTS}[model_type]
     whole = model_type == "gemma3"
     own_text, text = text, {**ODD_SHAPES, "vocab_size": IMAGE + len(MARKS), "model_type": "llama"}
     text |= {**(_GEMMA if whole else {}), "pad_token_id": 0, "eos_token_id": None}
@@ -62,8 +86,12 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=()
     if whole:
         own = {"image_token_index": IMAGE, "boi_token_index": IMAGE + 5, "mm_tokens_per_image": 9}
         own["eoi_token_index"] = IMAGE + 6
+    grid, seen = model_type.startswith("qwen"), VISION
+    if grid:
+        text |= {**SPECIAL[f"{model_type}_text"], "model_type": f"{model_type}_text"}
+        own, seen = {"image_token_id": IMAGE, "vision_start_token_id": IMAGE + 5}, _GRID_VISION
     config = config_class(
-        text_config=text, vision_config={**VISION, **dict(vision)}, tie_word_embeddings=False,
+        text_config=text, vision_config={**seen, **dict(vision)}, tie_word_embeddings=False,
         eos_token_id=None, **own,
     )  # fmt: skip
     model = model_class(config)
@@ -73,14 +101,16 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=()
     model.save_pretrained(folder)
     sizes = {"size": {"height": SIZE, "width": SIZE}, "resample": 2} if whole else _PIXELS
     settings = {
-        **sizes, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2],
-        "rescale_factor": 1 / 255, **pixels,
+        **(GRID_PIXELS if grid else sizes), "image_mean": [0.5, 0.4, 0.3],
+        "image_std": [0.5, 0.25, 0.2], "rescale_factor": 1 / 255, **pixels,
     }  # fmt: skip
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     tokenizer = write_tokenizer(folder, 331)
     tokenizer.add_special_tokens(list(MARKS))
     tokenizer.save(str(folder / "tokenizer.json"))
     template = TEMPLATE.replace("<image>", "<start_of_image>") if whole else TEMPLATE
+    if grid:
+        template = TEMPLATE.replace("<image>", "<start_of_image><image><end_of_image>")
     (folder / "chat_template.jinja").write_text(template)
     return model.eval()
 

@@ -115,6 +115,9 @@ def _error(errors: dict[str, float]) -> str:
 def _images(role: Role) -> str:
     if role.vision is None:
         return ""
+    if (grid := role.vision.grid) is not None:
+        most = grid.most // role.vision.size**2
+        return f"of any size, of {role.vision.rows} to {most} tokens each"
     return f"pieces of {role.vision.size} pixels, of {role.vision.rows} tokens each"
 
 
