@@ -61,7 +61,7 @@ def export(arguments: argparse.Namespace) -> int:
     if arguments.via or graph is not None:
         return _adopt(arguments, graph)
     options = _options(arguments)
-    calibration_text(_own_text(arguments))  # before what takes long
+    text, _ = calibration_text(_own_text(arguments))  # before what takes long
     target = resolve_checkpoint(arguments.checkpoint)
     if arguments.layer_skip == AUTO:
         check_skipped(load_checkpoint(target))
@@ -78,7 +78,6 @@ def export(arguments: argparse.Namespace) -> int:
             calibration = _calibration(arguments, show)
             report = write_bundle(target, folder, draft, options, show, calibration)
             if arguments.layer_skip == AUTO:
-                text, _ = calibration_text(_own_text(arguments))
                 scan(bundles.load(folder), text, partial(show, "skips"))
             if held_out is not None:
                 quality = held_out.quality(folder)

@@ -114,24 +114,22 @@ def _most_connections() -> int:
     return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, files // 2)
 
 
-class _Seldom(logging.Filter):
-    """Passes a line a minute of those that clients can cause, and all others."""
+def _seldom() -> Callable[[logging.LogRecord], bool]:
+    """Returns what passes a line a minute of those that clients can cause, and all others."""
+    last = -_LOG_SECONDS
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._last = -_LOG_SECONDS
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`."""
-        text = record.getMessage()
+    def passes(record: logging.LogRecord) -> bool:
+        nonlocal last
+        text, now = record.getMessage(), time.monotonic()
         if "graceful shutdown exceeded" in text:  # as it is meant to be
             return False
         if record.levelno != logging.WARNING and "accept" not in text:
             return True
-        passes = time.monotonic() - self._last >= _LOG_SECONDS
-        if passes:
-            self._last = time.monotonic()
-        return passes
+        if passing := now - last >= _LOG_SECONDS:
+            last = now
+        return passing
+
+    return passes
 
 
 class Server(uvicorn.Server):
@@ -172,7 +170,7 @@ class Server(uvicorn.Server):
     def serve_here(self) -> None:
         """Runs the server on this thread until it stops."""
         loggers = [*map(logging.getLogger, _LOGS), _log]
-        seldom = _Seldom()
+        seldom = _seldom()
         for logger in loggers:
             logger.addFilter(seldom)
         try:
