@@ -84,7 +84,7 @@ class EmbeddingsEndpoint(Endpoint[Any]):
 
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
         """See `Endpoint`."""
-        began, service = time.perf_counter_ns(), self.served.service
+        began, service = time.perf_counter_ns(), self.service
         require_embeddings(model.bundle)
 
         def begin(llm: LLM) -> tuple[Embedder, list[list[int]]]:

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgespec.errors import InputError
 from edgespec.server.app import application
-from edgespec.server.endpoint import Served
+from edgespec.server.service import TextService
 
 # The last one is what containers call the machine that they run on.
 _LOCAL = ("localhost", "127.0.0.1", "[::1]", "host.docker.internal")
@@ -139,7 +139,7 @@ class Server(uvicorn.Server):
     the process within 2 s, whatever its threads do; `settle` lets it live if they do nothing.
 
     Args:
-        served: models and limits.
+        service: service that generates the texts, with its models.
         api_key: API key that clients must send; None if they need none.
         sock: socket from `listen`.
         ready: function to call when the server accepts requests.
@@ -148,13 +148,13 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, served: Served, api_key: str | None, sock: socket.socket,
+        self, service: TextService, api_key: str | None, sock: socket.socket,
         ready: Callable[[], None] = lambda: None, origins: Sequence[str] = (),
         hosts: Sequence[str] = (),
     ) -> None:  # fmt: skip
         named = (*_LOCAL, sock.getsockname()[0], *(host.lower() for host in hosts))
-        app = application(served, api_key, named if is_local(sock) else None, origins)
-        self._service = served.service
+        app = application(service, api_key, named if is_local(sock) else None, origins)
+        self._service = service
         self._sock = sock
         self._ready = ready
         self._end: threading.Timer | None = None
