@@ -79,7 +79,7 @@ def require_embeddings(bundle: Bundle) -> None:
         )  # fmt: skip
 
 
-class EmbeddingsEndpoint(Endpoint[Any]):
+class EmbeddingsEndpoint(Endpoint):
     """A route that makes vectors, for bodies as `EmbeddingsRequest`."""
 
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:

@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from edgespec.server.answers import Origin, Writer
-from edgespec.server.bodies import Fields, Json, parsed, read
+from edgespec.server.bodies import Json, parsed, read
 from edgespec.server.models import ServedModel
 from edgespec.server.refusals import as_refusal, fault
 from edgespec.server.service import Part, Show, TextService
@@ -27,13 +27,11 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 _log = logging.getLogger(__name__)
 
-
-Body = TypeVar("Body", bound=Fields)
 SendJson = Callable[[Callable[[], Json]], Awaitable[None]]
 """Sends what a function returns, which is called and written on another thread."""
 
 
-class Endpoint(ABC, Generic[Body]):
+class Endpoint(ABC):
     """A route as an ASGI application, so that it can see clients disconnect.
 
     Args:
@@ -41,7 +39,7 @@ class Endpoint(ABC, Generic[Body]):
         bodies: class of the request bodies.
     """
 
-    def __init__(self, service: TextService, bodies: type[Body]) -> None:
+    def __init__(self, service: TextService, bodies: type[Any]) -> None:
         self.service, self._bodies = service, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,11 +70,11 @@ class Endpoint(ABC, Generic[Body]):
             await _until_disconnect(receive, work())
 
     @abstractmethod
-    async def answer(self, body: Body, model: ServedModel, send_json: SendJson, send: Send) -> None:
+    async def answer(self, body: Any, model: ServedModel, send_json: SendJson, send: Send) -> None:
         """Answers a body by the model that it names, with JSON or otherwise."""
 
 
-class JsonEndpoint(Endpoint[Any]):
+class JsonEndpoint(Endpoint):
     """A route that answers at once.
 
     Args:
@@ -97,7 +95,7 @@ class JsonEndpoint(Endpoint[Any]):
         await send_json(lambda: answer)
 
 
-class TextEndpoint(Endpoint[Any]):
+class TextEndpoint(Endpoint):
     """A route that generates texts, and returns JSON or a stream.
 
     Args:
@@ -107,10 +105,7 @@ class TextEndpoint(Endpoint[Any]):
     """
 
     def __init__(
-        self,
-        service: TextService,
-        bodies: type[Any],
-        writers: Callable[[Any, Origin], Writer],
+        self, service: TextService, bodies: type[Any], writers: Callable[[Any, Origin], Writer]
     ) -> None:
         super().__init__(service, bodies)
         self._writers = writers
