@@ -29,6 +29,7 @@ from edgespec.export import (
 )
 from edgespec.library.progress import role_bars
 from edgespec.models import load_checkpoint
+from edgespec.models.heads.mtp import holds_head
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.tuning.adopting import adopt
@@ -133,7 +134,7 @@ def _checked_head(
 ) -> DraftHead | None:
     """Returns the given head, or the checkpoint's own if no draft was asked for, and checks it."""
     own = arguments.draft is None and arguments.draft_head is None
-    head = DraftHead.of_checkpoint(target) if own else given
+    head = DraftHead(target, None) if own and holds_head(target) else given
     if head is not None:
         head.check(target)
     return head

@@ -132,7 +132,7 @@ def execute(arguments: argparse.Namespace) -> int:
         with waiting("the first model is loaded"):
             served = _models(found, arguments)
             models = Models(served, arguments.max_models, arguments.any_model)
-            warm_up_aside(models.load_first())
+            warm_up_aside(served[0].load())  # which tells at once what is wrong
         parallel, most = arguments.parallel or TEXTS_AT_ONCE, arguments.max_body or usual
         service = TextService(models, parallel, arguments.queue, most)
         names = " and ".join(each.name for each in served)
