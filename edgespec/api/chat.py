@@ -151,10 +151,11 @@ def conversation(
             given, or a schema cannot be used.
     """
     functions = [replace(each, parameters=holdable(each.parameters)) for each in options.functions]
-    calls = _call_form(tokenizer) if functions else None
+    calls = call_form(tokenizer.chat_source) if functions else None
     converted = for_template(messages)
-    if "tool" not in tokenizer.chat_source and about_tools(converted):
-        raise _no_tools()  # or the template would leave them out
+    left_out = "tool" not in tokenizer.chat_source and about_tools(converted)
+    if left_out or (functions and calls is None):
+        raise _no_tools()
     messages = with_calls_as_text(converted, tokenizer.chat_source)
     render = partial(_rendered, tokenizer, options, calls)
     text, thinking, inside = _begun(tokenizer, messages, render, options.continue_final_message)
@@ -243,13 +244,6 @@ def _held(
 @lru_cache(1000)
 def _warn(message: str) -> None:
     _log.warning(message)
-
-
-def _call_form(tokenizer: Tokenizer) -> CallForm:
-    found = call_form(tokenizer.chat_source)
-    if found is None:
-        raise _no_tools()
-    return found
 
 
 def _no_tools() -> InputError:

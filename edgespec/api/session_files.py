@@ -102,7 +102,8 @@ def restore(path: Path, tensors: Tensors, models: Models, kept: Sequence, most: 
     restored: dict[str, Sequence] = {}
     try:
         for role, model in models.items():
-            own = _below(tensors, role)
+            below = f"{role}."
+            own = {n.removeprefix(below): t for n, t in tensors.items() if n.startswith(below)}
             if own:  # else it was saved without this model
                 restored[role] = _sequence(model, own, most)
             elif role == TARGET:
@@ -130,11 +131,6 @@ def _sequence(model: Model, tensors: Tensors, most: int) -> Sequence:
     sequence = model.sequence(ids[:most].tolist())
     sequence.write({**tensors, **{name: array[:, :, :most] for name, array in rows.items()}})
     return sequence
-
-
-def _below(tensors: Tensors, role: str) -> Tensors:
-    prefix = f"{role}."
-    return {n.removeprefix(prefix): each for n, each in tensors.items() if n.startswith(prefix)}
 
 
 def _check(path: Path, metadata: Mapping[str, str], digest: str) -> None:

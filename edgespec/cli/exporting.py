@@ -29,6 +29,7 @@ from edgespec.export import (
 )
 from edgespec.library.progress import role_bars
 from edgespec.models import load_checkpoint
+from edgespec.models.heads.mtp import holds_head
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.tuning.adopting import adopt
@@ -61,7 +62,7 @@ def export(arguments: argparse.Namespace) -> int:
     if arguments.via or graph is not None:
         return _adopt(arguments, graph)
     options = _options(arguments)
-    calibration_text(_own_text(arguments))  # before what takes long
+    text, _ = calibration_text(_own_text(arguments))  # before what takes long
     target = resolve_checkpoint(arguments.checkpoint)
     if arguments.layer_skip == AUTO:
         check_skipped(load_checkpoint(target))
@@ -78,7 +79,6 @@ def export(arguments: argparse.Namespace) -> int:
             calibration = _calibration(arguments, show)
             report = write_bundle(target, folder, draft, options, show, calibration)
             if arguments.layer_skip == AUTO:
-                text, _ = calibration_text(_own_text(arguments))
                 scan(bundles.load(folder), text, partial(show, "skips"))
             if held_out is not None:
                 quality = held_out.quality(folder)
@@ -134,7 +134,7 @@ def _checked_head(
 ) -> DraftHead | None:
     """Returns the given head, or the checkpoint's own if no draft was asked for, and checks it."""
     own = arguments.draft is None and arguments.draft_head is None
-    head = DraftHead.of_checkpoint(target) if own else given
+    head = DraftHead(target, None) if own and holds_head(target) else given
     if head is not None:
         head.check(target)
     return head

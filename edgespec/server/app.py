@@ -17,12 +17,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.errors import EdgespecError
-from edgespec.server.endpoint import Served
 from edgespec.server.metrics import Metrics
 from edgespec.server.ollama import routes as ollama
 from edgespec.server.openapi import document
 from edgespec.server.refusals import RequestError, as_refusal, fault
 from edgespec.server.routes import openai_routes, page_route
+from edgespec.server.service import TextService
 
 _log = logging.getLogger(__name__)
 
@@ -34,17 +34,20 @@ _PHRASES = {
 
 
 def application(
-    served: Served, api_key: str | None, hosts: Iterable[str] | None, origins: Sequence[str] = ()
+    service: TextService,
+    api_key: str | None,
+    hosts: Iterable[str] | None,
+    origins: Sequence[str] = (),
 ) -> Starlette:
     """Creates the ASGI application.
 
     Args:
-        served: models and limits.
+        service: service that generates the texts, with its models.
         api_key: API key that clients must send; None if they need none.
         hosts: allowed host names in requests; None for any.
         origins: other origins whose web pages may use the server; `*` for all.
     """
-    metrics, described = served.service.metrics, document(api_key is not None)
+    metrics, described = service.metrics, document(api_key is not None)
 
     async def health(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -68,8 +71,8 @@ def application(
             Route("/health", health),
             Route("/metrics", numbers),
             Route("/openapi.json", openapi),
-            *openai_routes(served),
-            *ollama.routes(served),
+            *openai_routes(service),
+            *ollama.routes(service),
         ],
         # CORS comes before the gate, since browsers send preflight requests without the key.
         middleware=[pages, gate] if origins else [gate],

@@ -79,12 +79,12 @@ def require_embeddings(bundle: Bundle) -> None:
         )  # fmt: skip
 
 
-class EmbeddingsEndpoint(Endpoint[Any]):
+class EmbeddingsEndpoint(Endpoint):
     """A route that makes vectors, for bodies as `EmbeddingsRequest`."""
 
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
         """See `Endpoint`."""
-        began, service = time.perf_counter_ns(), self.served.service
+        began, service = time.perf_counter_ns(), self.service
         require_embeddings(model.bundle)
 
         def begin(llm: LLM) -> tuple[Embedder, list[list[int]]]:

@@ -8,15 +8,14 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from edgespec.server.answers import Origin, Writer
-from edgespec.server.bodies import Fields, Json, parsed, read
+from edgespec.server.bodies import Json, parsed, read
 from edgespec.server.models import ServedModel
 from edgespec.server.refusals import as_refusal, fault
 from edgespec.server.service import Part, Show, TextService
@@ -28,46 +27,31 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Served:
-    """What is served, and its settings.
-
-    Attributes:
-        service: service that generates the texts, with its models.
-        body_limit: maximum number of bytes in a request's body.
-    """
-
-    service: TextService
-    body_limit: int
-
-
-Body = TypeVar("Body", bound=Fields)
 SendJson = Callable[[Callable[[], Json]], Awaitable[None]]
 """Sends what a function returns, which is called and written on another thread."""
 
 
-class Endpoint(ABC, Generic[Body]):
+class Endpoint(ABC):
     """A route as an ASGI application, so that it can see clients disconnect.
 
     Args:
-        served: what is served.
+        service: service that generates the texts, with its models.
         bodies: class of the request bodies.
     """
 
-    def __init__(self, served: Served, bodies: type[Body]) -> None:
-        self.served, self._bodies = served, bodies
+    def __init__(self, service: TextService, bodies: type[Any]) -> None:
+        self.service, self._bodies = service, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        served = self.served
+        service = self.service
         try:
-            data = await read(Request(scope, receive), served.body_limit)
+            data = await read(Request(scope, receive), service.body_limit)
         except ClientDisconnect:
             return
 
         async def send_json(make: Callable[[], Json]) -> None:
-            pieces = await served.service.aside(lambda: _pieces(make()))
+            pieces = await service.aside(lambda: _pieces(make()))
             length = str(sum(map(len, pieces))).encode()
             headers = [(b"content-type", b"application/json"), (b"content-length", length)]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -77,60 +61,57 @@ class Endpoint(ABC, Generic[Body]):
 
         async def work() -> None:
             make = partial(parsed, self._bodies, data)
-            body = await served.service.in_place(make) if large else make()
-            model = served.service.models.find(getattr(body, "model", None))
+            body = await service.in_place(make) if large else make()
+            model = service.models.find(getattr(body, "model", None))
             await self.answer(body, model, send_json, send)
 
         large = len(data) > _SMALL
-        with served.service.large() if large else nullcontext():
+        with service.large() if large else nullcontext():
             await _until_disconnect(receive, work())
 
     @abstractmethod
-    async def answer(self, body: Body, model: ServedModel, send_json: SendJson, send: Send) -> None:
+    async def answer(self, body: Any, model: ServedModel, send_json: SendJson, send: Send) -> None:
         """Answers a body by the model that it names, with JSON or otherwise."""
 
 
-class JsonEndpoint(Endpoint[Any]):
+class JsonEndpoint(Endpoint):
     """A route that answers at once.
 
     Args:
-        served: what is served.
+        service: service that generates the texts, with its models.
         bodies: class of the request bodies.
         make: returns the answer to a body, for which no model is loaded; called on a thread.
     """
 
     def __init__(
-        self, served: Served, bodies: type[Any], make: Callable[[Any, ServedModel], Json]
+        self, service: TextService, bodies: type[Any], make: Callable[[Any, ServedModel], Json]
     ) -> None:
-        super().__init__(served, bodies)
+        super().__init__(service, bodies)
         self._make = make
 
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
         """See `Endpoint`."""
-        answer = await self.served.service.in_place(partial(self._make, body, model))
+        answer = await self.service.in_place(partial(self._make, body, model))
         await send_json(lambda: answer)
 
 
-class TextEndpoint(Endpoint[Any]):
+class TextEndpoint(Endpoint):
     """A route that generates texts, and returns JSON or a stream.
 
     Args:
-        served: what is served.
+        service: service that generates the texts, with its models.
         bodies: class of the request bodies, with `stream` and `texts` as `requests.Asked` has them.
         writers: what makes the writer for a body.
     """
 
     def __init__(
-        self,
-        served: Served,
-        bodies: type[Any],
-        writers: Callable[[Any, Origin], Writer],
+        self, service: TextService, bodies: type[Any], writers: Callable[[Any, Origin], Writer]
     ) -> None:
-        super().__init__(served, bodies)
+        super().__init__(service, bodies)
         self._writers = writers
         self._origins = {
             each.name: Origin.of(each.name, each.bundle, each.tokenizer)
-            for each in served.service.models.served
+            for each in service.models.served
         }
 
     def writer(self, body: Any, model: ServedModel) -> Any:
@@ -152,7 +133,7 @@ class TextEndpoint(Endpoint[Any]):
 
     async def _texts(self, body: Any, model: ServedModel, show: Show) -> list[Any]:
         key = getattr(body, "prompt_cache_key", None) or None
-        return await self.served.service.texts(model, body.texts, show, key)
+        return await self.service.texts(model, body.texts, show, key)
 
     async def _stream(self, body: Any, model: ServedModel, writer: Writer, send: Send) -> None:
         begun = False
@@ -186,7 +167,7 @@ class TextEndpoint(Endpoint[Any]):
             if (refusal := as_refusal(error)) is None:
                 _log.error("a text has failed", exc_info=error)
                 refusal = fault()
-            self.served.service.metrics.refused(refusal.status)
+            self.service.metrics.refused(refusal.status)
             await put(writer.written(writer.failure(refusal)), more=False)
             return
         await put(events([*writer.closing(results), *writer.last]), more=False)

@@ -39,7 +39,7 @@ class RenderRequest(Fields):
     text: Annotated[str, Field(max_length=_LONGEST)]
 
 
-class RenderEndpoint(Endpoint[RenderRequest]):
+class RenderEndpoint(Endpoint):
     """The route for the chat page, which has no renderer of its own."""
 
     async def answer(

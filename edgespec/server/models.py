@@ -117,7 +117,7 @@ class Models:
     used for longest are unloaded, and while all are in use, all who come later wait, too: they
     could keep them in use for ever. While a model is being loaded, those that are loaded go on,
     and once it is there, all who wait for it do.
-    All methods belong to one event loop, but `load_first` and `close`.
+    All methods belong to one event loop, but `close`.
 
     Args:
         served: the models. The first one answers who names none.
@@ -135,14 +135,6 @@ class Models:
         self._loading: tuple[ServedModel, asyncio.Task[None]] | None = None
         self._thread = ThreadPoolExecutor(1, "edgespec-load")
         self._stopped = False
-
-    def load_first(self) -> LLM:
-        """Loads the first model, so that it answers at once, or says at once what is wrong.
-
-        Raises:
-            EdgespecError: as `LLM`.
-        """
-        return self.served[0].load()
 
     def find(self, name: str | None) -> ServedModel:
         """Returns the model of a name, with or without the tag that Ollama's clients add.

@@ -24,13 +24,14 @@ from edgespec.runtime.text.vocabulary import Vocabulary
 from edgespec.server.answers import ChatAnswer, CompletionAnswer, Origin, Writer
 from edgespec.server.bodies import LONG, Fields, Json, Whole
 from edgespec.server.embeddings import EmbeddingsEndpoint, EmbeddingsRequest
-from edgespec.server.endpoint import JsonEndpoint, Served, TextEndpoint
+from edgespec.server.endpoint import JsonEndpoint, TextEndpoint
 from edgespec.server.infill import InfillRequest, InfillWriter
 from edgespec.server.markdown import RenderEndpoint, RenderRequest
 from edgespec.server.models import Models, ServedModel
 from edgespec.server.requests import Asked, ChatRequest, CompletionRequest
 from edgespec.server.response_output import ResponsesWriter
 from edgespec.server.response_requests import ResponsesRequest
+from edgespec.server.service import TextService
 
 
 class TextRoute(NamedTuple):
@@ -79,21 +80,21 @@ def capabilities(model: ServedModel) -> list[str]:
     return [name for name, holds in CAPABILITIES.items() if holds(model)]
 
 
-def openai_routes(served: Served) -> list[Route]:
+def openai_routes(service: TextService) -> list[Route]:
     """Returns the routes of OpenAI's API, and of llama-server's."""
-    models = _Listed(served.service.models)
+    models = _Listed(service.models)
     tokens = {each.name: _Tokens(each.tokenizer) for each in models.all.served}
     texts = {**TEXT_ROUTES, "/infill": TextRoute(InfillRequest, InfillWriter)}
     made = {
-        **{path: TextEndpoint(served, *route) for path, route in texts.items()},
-        "/v1/embeddings": EmbeddingsEndpoint(served, EmbeddingsRequest),
+        **{path: TextEndpoint(service, *route) for path, route in texts.items()},
+        "/v1/embeddings": EmbeddingsEndpoint(service, EmbeddingsRequest),
         "/tokenize": JsonEndpoint(
-            served, TokenizeRequest, lambda body, model: tokens[model.name].tokenized(body)
+            service, TokenizeRequest, lambda body, model: tokens[model.name].tokenized(body)
         ),
         "/detokenize": JsonEndpoint(
-            served, DetokenizeRequest, lambda body, model: tokens[model.name].detokenized(body)
+            service, DetokenizeRequest, lambda body, model: tokens[model.name].detokenized(body)
         ),
-        "/render": RenderEndpoint(served, RenderRequest),
+        "/render": RenderEndpoint(service, RenderRequest),
     }
     return [
         *(Route(path, models.list) for path in ("/v1/models", "/v1/models/")),

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgespec.errors import InputError
 from edgespec.server.app import application
-from edgespec.server.endpoint import Served
+from edgespec.server.service import TextService
 
 # The last one is what containers call the machine that they run on.
 _LOCAL = ("localhost", "127.0.0.1", "[::1]", "host.docker.internal")
@@ -114,24 +114,22 @@ def _most_connections() -> int:
     return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, files // 2)
 
 
-class _Seldom(logging.Filter):
-    """Passes a line a minute of those that clients can cause, and all others."""
+def _seldom() -> Callable[[logging.LogRecord], bool]:
+    """Returns what passes a line a minute of those that clients can cause, and all others."""
+    last = -_LOG_SECONDS
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._last = -_LOG_SECONDS
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`."""
-        text = record.getMessage()
+    def passes(record: logging.LogRecord) -> bool:
+        nonlocal last
+        text, now = record.getMessage(), time.monotonic()
         if "graceful shutdown exceeded" in text:  # as it is meant to be
             return False
         if record.levelno != logging.WARNING and "accept" not in text:
             return True
-        passes = time.monotonic() - self._last >= _LOG_SECONDS
-        if passes:
-            self._last = time.monotonic()
-        return passes
+        if passing := now - last >= _LOG_SECONDS:
+            last = now
+        return passing
+
+    return passes
 
 
 class Server(uvicorn.Server):
@@ -141,7 +139,7 @@ class Server(uvicorn.Server):
     the process within 2 s, whatever its threads do; `settle` lets it live if they do nothing.
 
     Args:
-        served: models and limits.
+        service: service that generates the texts, with its models.
         api_key: API key that clients must send; None if they need none.
         sock: socket from `listen`.
         ready: function to call when the server accepts requests.
@@ -150,13 +148,13 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, served: Served, api_key: str | None, sock: socket.socket,
+        self, service: TextService, api_key: str | None, sock: socket.socket,
         ready: Callable[[], None] = lambda: None, origins: Sequence[str] = (),
         hosts: Sequence[str] = (),
     ) -> None:  # fmt: skip
         named = (*_LOCAL, sock.getsockname()[0], *(host.lower() for host in hosts))
-        app = application(served, api_key, named if is_local(sock) else None, origins)
-        self._service = served.service
+        app = application(service, api_key, named if is_local(sock) else None, origins)
+        self._service = service
         self._sock = sock
         self._ready = ready
         self._end: threading.Timer | None = None
@@ -172,7 +170,7 @@ class Server(uvicorn.Server):
     def serve_here(self) -> None:
         """Runs the server on this thread until it stops."""
         loggers = [*map(logging.getLogger, _LOGS), _log]
-        seldom = _Seldom()
+        seldom = _seldom()
         for logger in loggers:
             logger.addFilter(seldom)
         try:

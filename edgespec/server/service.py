@@ -103,13 +103,16 @@ class TextService:
         models: models to use.
         parallel: number of requests at once.
         limit: maximum number of waiting requests.
+        body_limit: maximum number of bytes in a request's body.
 
     Attributes:
         metrics: metrics of the server.
     """
 
-    def __init__(self, models: Models, parallel: int, limit: int) -> None:
-        self.models = models
+    def __init__(
+        self, models: Models, parallel: int, limit: int, body_limit: int = 4 << 20
+    ) -> None:
+        self.models, self.body_limit = models, body_limit
         self.metrics = Metrics(models, lambda: self.running, lambda: self.waiting)
         self._parallel, self._limit = parallel, limit
         self._threads = ThreadPoolExecutor(parallel, "edgespec-text")

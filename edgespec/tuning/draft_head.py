@@ -9,7 +9,7 @@ from edgespec.errors import InputError
 from edgespec.export import HEAD_PRECISIONS, Progress, attach_head, check_drafted
 from edgespec.models import Attention, load_checkpoint
 from edgespec.models.heads.head import Assistant, HeadCheckpoint, TargetSizes
-from edgespec.models.heads.mtp import MTP, holds_head, load_head
+from edgespec.models.heads.mtp import MTP, load_head
 
 _DEFAULT = "int8"
 
@@ -33,16 +33,6 @@ class DraftHead:
             raise InputError(
                 f"draft_precision is {precision!r}: a head has one of {', '.join(HEAD_PRECISIONS)}"
             )
-
-    @classmethod
-    def of_checkpoint(cls, target: Path) -> DraftHead | None:
-        """Returns the head that a checkpoint holds beside the model; None if it holds none.
-
-        Raises:
-            CheckpointError: if the checkpoint is damaged.
-            UnsupportedModelError: if it needs something that is not implemented.
-        """
-        return cls(target, None) if holds_head(target) else None
 
     def check(self, target: Path) -> None:
         """Checks the head against a checkpoint, before the long export of that begins.

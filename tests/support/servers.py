@@ -21,7 +21,6 @@ from openai import OpenAI
 from edgespec import LLM
 from edgespec.api.llm import inside
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.server.endpoint import Served
 from edgespec.server.models import Models, ServedModel
 from edgespec.server.running import Server, listen
 from edgespec.server.service import TextService
@@ -96,8 +95,8 @@ def serving(
     ready = threading.Event()
     with listen(host, 0) as sock:
         models = served if isinstance(served, Models) else one_model(served)
-        service = TextService(models, parallel, limit)
-        server = Server(Served(service, 100_000), api_key, sock, ready.set, origins, hosts)
+        service = TextService(models, parallel, limit, 100_000)
+        server = Server(service, api_key, sock, ready.set, origins, hosts)
         thread = threading.Thread(target=server.serve_here)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         thread.start()

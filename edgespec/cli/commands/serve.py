@@ -113,7 +113,6 @@ def execute(arguments: argparse.Namespace) -> int:
     _check(arguments)
     try:
         with waiting("the server starts"):
-            from edgespec.server.endpoint import Served
             from edgespec.server.models import Models
             from edgespec.server.running import Server, is_local, listen
             from edgespec.server.service import TextService
@@ -133,8 +132,9 @@ def execute(arguments: argparse.Namespace) -> int:
         with waiting("the first model is loaded"):
             served = _models(found, arguments)
             models = Models(served, arguments.max_models, arguments.any_model)
-            warm_up_aside(models.load_first())
-        service = TextService(models, arguments.parallel or TEXTS_AT_ONCE, arguments.queue)
+            warm_up_aside(served[0].load())  # which tells at once what is wrong
+        parallel, most = arguments.parallel or TEXTS_AT_ONCE, arguments.max_body or usual
+        service = TextService(models, parallel, arguments.queue, most)
         names = " and ".join(each.name for each in served)
         host, port = sock.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -144,9 +144,7 @@ def execute(arguments: argparse.Namespace) -> int:
             print(f"{names} {are} served on {url}: Ctrl-C stops it", file=sys.stderr, flush=True)
 
         key, origins, hosts = arguments.api_key, arguments.allow_origin, arguments.allow_host
-        server = Server(
-            Served(service, arguments.max_body or usual), key, sock, ready, origins, hosts
-        )
+        server = Server(service, key, sock, ready, origins, hosts)
         with ignoring_termination():
             server.serve_here()
         models.close()

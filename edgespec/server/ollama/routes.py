@@ -16,7 +16,7 @@ from edgespec.bundle import MANIFEST
 from edgespec.runtime.plan import HOST
 from edgespec.server.bodies import Json
 from edgespec.server.embeddings import EmbeddingsEndpoint
-from edgespec.server.endpoint import JsonEndpoint, SendJson, Served, TextEndpoint
+from edgespec.server.endpoint import JsonEndpoint, SendJson, TextEndpoint
 from edgespec.server.models import ServedModel, tagged
 from edgespec.server.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer, written
 from edgespec.server.ollama.requests import (
@@ -28,6 +28,7 @@ from edgespec.server.ollama.requests import (
 )
 from edgespec.server.refusals import RequestError
 from edgespec.server.routes import capabilities
+from edgespec.server.service import TextService
 
 PREFIX = "/api/"
 """How the paths of all routes begin; their errors have Ollama's format."""
@@ -45,9 +46,9 @@ _CAPABILITIES = {
 }  # fmt: skip
 
 
-def routes(served: Served) -> list[Route]:
+def routes(service: TextService) -> list[Route]:
     """Returns the routes for what is served."""
-    models = served.service.models
+    models = service.models
 
     async def tags(_request: Request) -> Response:
         found = [
@@ -65,11 +66,11 @@ def routes(served: Served) -> list[Route]:
 
     generating, chatting = OllamaGenerateRequest, OllamaChatRequest
     made = {
-        "chat": _Texts(served, chatting, OllamaChatAnswer),
-        "generate": _Texts(served, generating, OllamaGenerateAnswer),
-        "embed": EmbeddingsEndpoint(served, OllamaEmbedRequest),
-        "embeddings": EmbeddingsEndpoint(served, OllamaEmbeddingsRequest),
-        "show": JsonEndpoint(served, OllamaShowRequest, lambda _, model: _described(model)),
+        "chat": _Texts(service, chatting, OllamaChatAnswer),
+        "generate": _Texts(service, generating, OllamaGenerateAnswer),
+        "embed": EmbeddingsEndpoint(service, OllamaEmbedRequest),
+        "embeddings": EmbeddingsEndpoint(service, OllamaEmbeddingsRequest),
+        "show": JsonEndpoint(service, OllamaShowRequest, lambda _, model: _described(model)),
     }
     return [
         *(Route(PREFIX + name, endpoint, methods=["POST"]) for name, endpoint in made.items()),
@@ -83,7 +84,7 @@ def routes(served: Served) -> list[Route]:
 class _Texts(TextEndpoint):
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, send: Send) -> None:
         if body.silent:  # it only loads the model
-            await self.served.service.in_turn(model, lambda _: None, lambda *_: None)
+            await self.service.in_turn(model, lambda _: None, lambda *_: None)
             await send_json(self.writer(body, model).loaded)
         else:
             await super().answer(body, model, send_json, send)
