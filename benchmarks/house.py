@@ -47,13 +47,13 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        18850,
+        18900,
         "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
         "for its page (4,400), several models (300); the authors' sampling and waiting lines; "
         "fifteen commands with help in two lengths, completion and wrapped answers (3,500); "
         "batches that survive kills, measuring, a doctor and tables to share (450), tuning, "
         "bundles made of models once and found again (500), asyncio and classes (130), "
-        "images (270)",
+        "images (310)",
     ),
     "models": Room(
         ("models/**/*.py",),
@@ -62,27 +62,27 @@ ROOMS = {
         "over thirty families, six of them with states, two with latents, experts in a dozen, six "
         "formats of weights, several streams (Gemma 3n, 250), drafters of blocks in three layouts, "
         "assistants (200), heads with masks (80), heads in GGUF files (180), "
-        "what reads images (290)",
+        "what reads images (560)",
     ),
     "export": Room(
         ("export/**/*.py",),
         5000,
-        6850,
+        6950,
         "graphs of other programs, portable graphs, latents (90), several streams of rows (160), "
         "drafters of blocks (120), assistants (110), convolutions in blocks (60), "
-        "K-quants, what reads images (90)",
+        "K-quants, what reads images (190)",
     ),
     "runtime": Room(
         ("runtime/**/*.py",),
         9000,
-        13900,
+        13970,
         "tool calls and reasoning in each family's form (3,500), ten draft sources (2,500), "
         "devices (2,100), penalties, grammars that are tried in a process with limits, and calls "
         "that are checked against schemas which grammars cannot hold (150), "
         "drafters of blocks (210), assistants and heads with masks (120), calls that a GPU "
         "records (50), what earlier sequences said "
         "(90), frequent tokens (50), calls that pay together (20), images "
-        "(330)",
+        "(400)",
     ),
     "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4200, "state spaces (Mamba-2)"),
     "training": Room(

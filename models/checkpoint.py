@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from edgespec.bundle.manifest import Embedding
     from edgespec.models.layers import Decoder
-    from edgespec.models.vision import Tower
+    from edgespec.models.vision import AnyTower
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "exaone4": Exaone4,
@@ -136,7 +136,7 @@ class Checkpoint:
     quantization: str = ""
     embedding: Embedding | None = None
     sampling: dict[str, float] | None = None
-    tower: Tower | None = None
+    tower: AnyTower | None = None
 
     @property
     def quantized(self) -> bool:

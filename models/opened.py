@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from edgespec.models.fields import Fields
     from edgespec.models.pooled import Pooled
     from edgespec.models.tensors import TensorSource
-    from edgespec.models.vision import Tower
+    from edgespec.models.vision import AnyTower
 
 CHAT_TEMPLATE = "chat_template.jinja"
 
@@ -42,4 +42,4 @@ class Opened:
     tokenizer_files: Mapping[str, str]
     quantization: str = ""
     pooled: Pooled | None = None
-    tower: Tower | None = None
+    tower: AnyTower | None = None

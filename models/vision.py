@@ -1,5 +1,7 @@
 """The part of checkpoints that reads pictures: a ViT and a projection (Idefics3, SmolVLM, Gemma 3).
 
+Gemma 4's is in `models/vision_gemma4.py`.
+
 A picture becomes square pieces, and a piece rows that the text part reads in place of embeddings.
 """
 
@@ -14,6 +16,7 @@ from edgespec.models.elements import Compound, LayerNorm, Linear, Norm, Shapes
 from edgespec.models.fields import Fields
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes
+from edgespec.models.vision_gemma4 import GEMMA4, PIXELS, PatchTower, read_patch_tower
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,6 +115,11 @@ class Tower(Compound):
         return f"{self.name}.embeddings.position_embedding.weight"
 
     @property
+    def together(self) -> bool:
+        """Whether rows of a picture see each other."""
+        return self.around is not None
+
+    @property
     def rows(self) -> int:
         """Number of rows of a piece."""
         return (self.side // self.factor) ** 2
@@ -128,7 +136,10 @@ class Tower(Compound):
         }
 
 
-def read_tower(path: Path, fields: Fields) -> Tower | None:
+AnyTower = Tower | PatchTower
+
+
+def read_tower(path: Path, fields: Fields) -> AnyTower | None:
     """Reads what makes rows of pictures, and checks its tensors.
 
     Args:
@@ -144,13 +155,18 @@ def read_tower(path: Path, fields: Fields) -> Tower | None:
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     kind = fields.get("model_type")
-    if kind not in (*_SPLITTING, _WHOLE):
+    if kind not in (*_SPLITTING, _WHOLE, GEMMA4):
         return None
-    pixels = _pixels(path, kind == _WHOLE)
-    if pixels is None:
+    if kind == GEMMA4 and fields.get("vision_config") is None:
+        return None
+    found = _settings(path)
+    if found is None:
         _log.warning("%s has no preprocessor_config.json, so that it reads texts alone", path)
         return None
     source = SafetensorsFolder(path)
+    if kind == GEMMA4:
+        return read_patch_tower(source, fields, *_checked(found, PIXELS))
+    pixels = _pixels(*_checked(found, _PIXELS), kind == _WHOLE)
     own = fields.group("vision_config").with_defaults(_GEMMA_SIZES if kind == _WHOLE else _SIZES)
     vit = next((name.removesuffix(_PATCHES) for name in source.names if _PATCHES in name), _VIT)
     patch, width = own.integer("patch_size"), own.integer("hidden_size")
@@ -234,24 +250,31 @@ def _averaged(fields: Fields, source: TensorSource, side: int, width: int, eps: 
     return token, factor, projection, Norm(norm, width, eps, offset=1.0), (begin, end)
 
 
-def _pixels(path: Path, whole: bool) -> Pixels | None:
+def _settings(path: Path) -> Fields | None:
     """Reads what becomes of pictures; newer checkpoints have it in a processor's file."""
     old, new = path / "preprocessor_config.json", path / "processor_config.json"
     found = Fields.read(old) if old.is_file() else None
     if found is None and new.is_file():
         found = Fields.read(new).group("image_processor")
-    if found is None or not found.values:
-        return None
-    found = found.with_defaults(_PIXELS)
+    return None if found is None or not found.values else found
+
+
+def _checked(found: Fields, defaults: Mapping[str, object]) -> tuple[Fields, int]:
+    """Returns what becomes of pictures with defaults, if all is done here, and Pillow's filter."""
+    found = found.with_defaults(defaults)
     for name in _DONE:
-        if found.get(name) is False:
+        if found.get(name) is False and defaults.get(name) is not False:
             raise found.unsupported(name, "use a checkpoint whose pictures are prepared as usual")
     if abs(found.number("rescale_factor") * 255 - 1) > 1e-6:
         raise found.unsupported("rescale_factor", "use 1 / 255")
     resample = found.get("resample")
-    if resample not in range(_FILTERS):
+    if not isinstance(resample, int) or resample not in range(_FILTERS):
         raise found.invalid("resample", "must be the number of a filter of Pillow")
-    assert isinstance(resample, int), "it is a number"
+    return found, resample
+
+
+def _pixels(found: Fields, resample: int, whole: bool) -> Pixels:
+    """Returns what becomes of pictures that are cut."""
     if whole and found.get("do_pan_and_scan"):
         raise found.unsupported("do_pan_and_scan", "use a checkpoint that leaves pictures whole")
     sizes = found.group("size")

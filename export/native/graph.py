@@ -16,7 +16,8 @@ from edgespec.export.native.experts import lower_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
-from edgespec.models.vision import Tower
+from edgespec.models.vision import AnyTower
+from edgespec.models.vision_gemma4 import PatchTower
 
 
 class NativeGraph(LayerGraph):
@@ -33,7 +34,7 @@ class NativeGraph(LayerGraph):
         self.weights = weights
         self._heads: dict[int, str] = {}
 
-    def build(self, decoder: Decoder, tower: Tower | None = None) -> None:
+    def build(self, decoder: Decoder, tower: AnyTower | None = None) -> None:
         """Emits all nodes of a decoder.
 
         Args:
@@ -47,16 +48,19 @@ class NativeGraph(LayerGraph):
             hidden = spread(self, hidden, decoder.altup)
         hidden = g.rename(hidden, entering(0))
         if tower is not None:
-            if tower.around is not None:
+            if tower.together:
                 self.sight = g.input(SIGHT, TensorProto.INT32, ["S"])
-            size = decoder.hidden_size
-            which = g.op("Unsqueeze", g.input(PICTURED, TensorProto.BOOL, ["S"]), g.ints(1))
-            hidden = g.op("Where", which, g.input(PICTURES, FLOAT, ["S", size]), hidden)
+            size, which = decoder.hidden_size, g.input(PICTURED, TensorProto.BOOL, ["S"])
+            rows = g.input(PICTURES, FLOAT, ["S", size])
+            hidden = g.op("Where", g.op("Unsqueeze", which, g.ints(1)), rows, hidden)
+            if isinstance(tower, PatchTower):
+                self.sight_in_windows = True
+                ids = g.op("Where", which, g.constant(tower.blank, np.int64), ids)
         if decoder.layer_inputs is not None:
             begin = hidden if decoder.altup is None else begin
-            rows = decoder.layer_inputs.shape[0]
-            if rows < decoder.vocab_size:  # what follows stands for no text
-                within = g.op("Less", ids, g.constant(rows, np.int64))
+            count = decoder.layer_inputs.shape[0]
+            if count < decoder.vocab_size:  # what follows stands for no text
+                within = g.op("Less", ids, g.constant(count, np.int64))
                 ids = g.op("Where", within, ids, g.constant(0, np.int64))
             self.emit_layer_inputs(decoder.layer_inputs, ids, begin, len(decoder.layers))
         hidden = self.layers(decoder, hidden)

@@ -1,4 +1,7 @@
-"""Emits what makes rows of pictures as a graph of its own, see `edgespec.models.vision`."""
+"""Emits what makes rows of pictures as a graph of its own, see `edgespec.models.vision`.
+
+That of Gemma 4 is in `export/native/patches.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,17 @@ from edgespec.export.formats.tiles import BLOCK
 from edgespec.export.graph_builder import CONTRIB, DataFile
 from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.layers import FLOAT
+from edgespec.export.native.patches import emit_patches
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import FLOATS, Storage
-from edgespec.models.vision import Tower, TowerLayer
+from edgespec.models.vision import AnyTower, Tower, TowerLayer
+from edgespec.models.vision_gemma4 import PatchTower
 
 _NAME = "vision"
 _FEWEST_BITS = "int8"  # fewer would show in what a model sees, and save little
 
 
-def write_tower(folder: Path, tower: Tower, precision: str) -> bundle.Vision:
+def write_tower(folder: Path, tower: AnyTower, precision: str) -> bundle.Vision:
     """Writes a tower's graph and weights; returns its record.
 
     Args:
@@ -37,11 +42,16 @@ def write_tower(folder: Path, tower: Tower, precision: str) -> bundle.Vision:
     storage = Storage(bundle.Precision(asked, asked, "fp32", BLOCK), frozenset())
     with closing(DataFile(folder / f"{_NAME}.tiles")) as data:
         native = NativeGraph(TileWeights(data, tower.source, storage, lambda _: None), _NAME)
-        _emit(native, tower)
+        if isinstance(tower, PatchTower):
+            emit_patches(native, tower)
+        else:
+            _emit(native, tower)
         written = native.save(folder)
+    kept = isinstance(tower, PatchTower)
     return bundle.Vision(
         graph=written.graph, data=written.data, token=tower.token, rows=tower.rows,
-        around=tower.around, **vars(tower.pixels),
+        around=tower.around, patch=tower.patch if kept else 0, causal=kept and not tower.together,
+        **vars(tower.pixels),
     )  # fmt: skip
 
 

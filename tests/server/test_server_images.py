@@ -31,10 +31,10 @@ IMAGE = png(picture(40, 20))
 URL = f"data:image/png;base64,{IMAGE}"
 
 
-@pytest.fixture(scope="module")
-def llm(tmp_path_factory):
+@pytest.fixture(scope="module", params=["smolvlm", "gemma4"])
+def llm(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("images")
-    save_pictured(folder / "checkpoint", sharp=12.0)
+    save_pictured(folder / "checkpoint", request.param, sharp=12.0)
     export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
     with LLM(folder / "bundle", threads=1, context=512) as opened:
         yield opened

@@ -11,6 +11,8 @@ from PIL import Image
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    Gemma4Config,
+    Gemma4ForConditionalGeneration,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
     SmolVLMConfig,
@@ -19,6 +21,8 @@ from transformers import (
 
 MODELS = {
     "gemma3": (Gemma3Config, Gemma3ForConditionalGeneration),
+    "gemma4": (Gemma4Config, Gemma4ForConditionalGeneration),
+    "gemma4-causal": (Gemma4Config, Gemma4ForConditionalGeneration),
     "idefics3": (Idefics3Config, Idefics3ForConditionalGeneration),
     "smolvlm": (SmolVLMConfig, SmolVLMForConditionalGeneration),
 }
@@ -39,6 +43,16 @@ _GEMMA = {
     "model_type": "gemma3_text", "sliding_window": 12,
     "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
+# A picture of up to 70 rows of 3 patches by 3, which is more than a window.
+GEMMA4_PIXELS = {"patch_size": 4, "pooling_kernel_size": 3, "max_soft_tokens": 70}
+_GEMMA4_VISION = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "num_key_value_heads": 3, "head_dim": 20, "patch_size": 4, "position_embedding_size": 256,
+}  # fmt: skip
+_GEMMA4 = {
+    "model_type": "gemma4_text", "sliding_window": 40, "global_head_dim": 32,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
 _PIXELS = {
     "do_image_splitting": True, "size": {"longest_edge": 2 * SIZE},
     "max_image_size": {"longest_edge": SIZE}, "resample": 1,
@@ -57,12 +71,19 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, **pixels):
     whole = model_type == "gemma3"
     text = {**ODD_SHAPES, "vocab_size": IMAGE + len(MARKS), "model_type": "llama"}
     text |= {**(_GEMMA if whole else {}), "pad_token_id": 0, "eos_token_id": None}
-    own = {"image_token_id": IMAGE, "scale_factor": 3}
+    own, vision = {"image_token_id": IMAGE, "scale_factor": 3}, VISION
+    if gemma4 := model_type.startswith("gemma4"):
+        text |= {**_GEMMA4, "vocab_size_per_layer_input": text["vocab_size"], "pad_token_id": 5}
+        causal = model_type == "gemma4-causal"
+        text["hidden_size_per_layer_input"] = 32 if causal else 0
+        text["use_bidirectional_attention"] = None if causal else "vision"
+        vision = {**_GEMMA4_VISION, "use_clipped_linears": causal, "standardize": not causal}
+        own = {"image_token_id": IMAGE, "boi_token_id": IMAGE + 5, "eoi_token_id": IMAGE + 6}
     if whole:
         own = {"image_token_index": IMAGE, "boi_token_index": IMAGE + 5, "mm_tokens_per_image": 9}
         own["eoi_token_index"] = IMAGE + 6
     config = config_class(
-        text_config=text, vision_config=VISION, tie_word_embeddings=False, eos_token_id=None, **own
+        text_config=text, vision_config=vision, tie_word_embeddings=False, eos_token_id=None, **own
     )
     model = model_class(config)
     generator = torch.Generator().manual_seed(0)
@@ -73,13 +94,22 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, **pixels):
                 parameter.copy_(noise * parameter[0].numel() ** -0.5)
             else:
                 parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
+        for name, buffer in model.named_buffers():
+            if name.endswith(("layer_scalar", "std_bias", "std_scale")):
+                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.6)
+            elif name.endswith(("_min", "_max")):
+                size = torch.rand(buffer.shape, generator=generator) + 0.6
+                buffer.copy_(-size if name.endswith("_min") else size)
         model.lm_head.weight.mul_(sharp)
     model.save_pretrained(folder)
     sizes = {"size": {"height": SIZE, "width": SIZE}, "resample": 2} if whole else _PIXELS
     settings = {
         **sizes, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2],
-        "rescale_factor": 1 / 255, **pixels,
+        "rescale_factor": 1 / 255,
     }  # fmt: skip
+    if gemma4:
+        settings = {**GEMMA4_PIXELS, "do_normalize": False}
+    settings |= pixels
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     tokenizer = write_tokenizer(folder, 331)
     tokenizer.add_special_tokens(list(MARKS))

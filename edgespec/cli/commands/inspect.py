@@ -115,7 +115,10 @@ def _error(errors: dict[str, float]) -> str:
 def _images(role: Role) -> str:
     if role.vision is None:
         return ""
-    return f"pieces of {role.vision.size} pixels, of {role.vision.rows} tokens each"
+    size, rows = role.vision.size, role.vision.rows
+    if role.vision.patch:
+        return f"up to {rows} tokens a picture, of {size} x {size} pixels each"
+    return f"pieces of {size} pixels, of {rows} tokens each"
 
 
 def _architecture(role: Role) -> str:
