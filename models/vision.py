@@ -1,6 +1,6 @@
 """The part of checkpoints that reads pictures: a ViT and a projection (Idefics3, SmolVLM, Gemma 3).
 
-Gemma 4's is in `models/vision_gemma4.py`.
+Gemma 4's is in `models/vision_gemma4.py`, and of its 12B in `models/vision_gemma4_unified.py`.
 
 A picture becomes square pieces, and a piece rows that the text part reads in place of embeddings.
 """
@@ -17,6 +17,7 @@ from edgespec.models.fields import Fields
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes
 from edgespec.models.vision_gemma4 import GEMMA4, PIXELS, PatchTower, read_patch_tower
+from edgespec.models.vision_gemma4_unified import UNIFIED, PatchEmbedder, read_patch_embedder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,7 +137,7 @@ class Tower(Compound):
         }
 
 
-AnyTower = Tower | PatchTower
+AnyTower = Tower | PatchTower | PatchEmbedder
 
 
 def read_tower(path: Path, fields: Fields) -> AnyTower | None:
@@ -155,9 +156,9 @@ def read_tower(path: Path, fields: Fields) -> AnyTower | None:
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     kind = fields.get("model_type")
-    if kind not in (*_SPLITTING, _WHOLE, GEMMA4):
+    if kind not in (*_SPLITTING, _WHOLE, GEMMA4, UNIFIED):
         return None
-    if kind == GEMMA4 and fields.get("vision_config") is None:
+    if kind in (GEMMA4, UNIFIED) and fields.get("vision_config") is None:
         return None
     found = _settings(path)
     if found is None:
@@ -166,6 +167,8 @@ def read_tower(path: Path, fields: Fields) -> AnyTower | None:
     source = SafetensorsFolder(path)
     if kind == GEMMA4:
         return read_patch_tower(source, fields, *_checked(found, PIXELS))
+    if kind == UNIFIED:
+        return read_patch_embedder(source, fields, *_checked(found, PIXELS))
     pixels = _pixels(*_checked(found, _PIXELS), kind == _WHOLE)
     own = fields.group("vision_config").with_defaults(_GEMMA_SIZES if kind == _WHOLE else _SIZES)
     vit = next((name.removesuffix(_PATCHES) for name in source.names if _PATCHES in name), _VIT)

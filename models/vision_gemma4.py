@@ -6,7 +6,7 @@ proportions allow below a number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgespec.bundle.manifest import Pixels
@@ -84,14 +84,40 @@ class PatchLayer(Compound):
 
 
 @dataclass(frozen=True)
-class PatchTower(Compound):
-    """What makes rows of a picture, of its patches and their places.
+class InProportion:
+    """What all have that makes rows of pictures which keep their proportions.
 
     Attributes:
         source: The weights.
         pixels: What becomes of pictures before; `size`: of a side of a row's square.
         patch: Pixels of a side of a patch.
         rows: Largest number of rows of a picture.
+        token: Token that stands in texts where a row is read, and for a whole picture before.
+        around: Tokens before and behind rows of a picture.
+        together: Whether rows of a picture see each other.
+    """
+
+    source: TensorSource
+    pixels: Pixels
+    patch: int
+    rows: int
+    token: int
+    around: tuple[int, int]
+    together: bool
+
+    @property
+    def side(self) -> int:
+        """Patches of a side of a row's square."""
+        return self.pixels.size // self.patch
+
+
+@dataclass(frozen=True)
+class PatchTower(InProportion, Compound):
+    """What makes rows of a picture, of its patches and their places.
+
+    Rows see each other in layers with a window alone.
+
+    Attributes:
         heads: Number of heads.
         inv_freq: Frequencies by which each half of a head is rotated, the first one by the place
             from the left, the second one by that from the top.
@@ -103,16 +129,9 @@ class PatchTower(Compound):
             by then, [width] each; None: nothing is.
         norm: Behind that.
         projection: To the text part's [hidden].
-        token: Token that stands in texts where a row is read, and for a whole picture before.
-        around: Tokens before and behind rows of a picture.
-        together: Whether rows of a picture see each other in layers with a window.
         blank: Token whose layers' own inputs are those of the rows.
     """
 
-    source: TensorSource
-    pixels: Pixels
-    patch: int
-    rows: int
     heads: int
     inv_freq: tuple[float, ...]
     embedding: Linear
@@ -122,21 +141,60 @@ class PatchTower(Compound):
     standard: tuple[str, str] | None
     norm: Norm
     projection: Linear
-    token: int
-    around: tuple[int, int]
-    together: bool
     blank: int
-
-    @property
-    def side(self) -> int:
-        """Patches of a side of a row's square."""
-        return self.pixels.size // self.patch
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
         width = self.embedding.out_features
         standard = dict.fromkeys(self.standard or (), (width,))
         return {**super().tensors(), self.positions: (2, self.places, width), **standard}
+
+
+def in_proportion(
+    source: TensorSource, fields: Fields, found: Fields, resample: int, own: Fields
+) -> InProportion:
+    """Reads what all have.
+
+    Args:
+        source: See `read_patch_tower`.
+        fields: See there.
+        found: See there.
+        resample: See there.
+        own: The config of the part that reads pictures.
+
+    Raises:
+        CheckpointError: Something is missing or inconsistent.
+    """
+    patch, side = own.integer("patch_size"), own.integer("pooling_kernel_size")
+    for name in ("patch_size", "pooling_kernel_size"):
+        if found.integer(name) != own.integer(name):
+            raise found.invalid(name, f"contradicts {name}={own.get(name)} of the config")
+    if patch * side > _MOST_SIDE:
+        raise own.invalid("patch_size", f"times {side} must be {_MOST_SIDE} or less")
+    text = fields.group("text_config")
+    last = text.integer("vocab_size", 262_144) - 1
+    around = (
+        fields.integer("boi_token_id", 255_999, last),
+        fields.integer("eoi_token_id", 258_882, last),
+    )
+    mean, std = (0.0,) * _COLOURS, (1.0,) * _COLOURS
+    if found.flag("do_normalize"):
+        mean, std = found.numbers("image_mean", _COLOURS), found.numbers("image_std", _COLOURS)
+    return InProportion(
+        source=source,
+        pixels=Pixels(patch * side, 0, False, mean, std, resample),
+        patch=patch,
+        rows=found.integer("max_soft_tokens", most=_MOST_ROWS),
+        token=fields.integer("image_token_id", 258_880, last),
+        around=around,
+        together=text.get("use_bidirectional_attention") == "vision",
+    )
+
+
+def projection_of(source: TensorSource, text: Fields, width: int) -> Linear:
+    """Returns what makes the text part's rows of rows of this width."""
+    name = next((n for n in source.names if n.endswith(_PROJECTION)), f"model.{_PROJECTION}")
+    return Linear(name, width, text.integer("hidden_size", 2304))
 
 
 def read_patch_tower(
@@ -155,58 +213,35 @@ def read_patch_tower(
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     own, text = fields.group("vision_config").with_defaults(_SIZES), fields.group("text_config")
-    patch, side = own.integer("patch_size"), own.integer("pooling_kernel_size")
-    for name in ("patch_size", "pooling_kernel_size"):
-        if found.integer(name) != own.integer(name):
-            raise found.invalid(name, f"contradicts {name}={own.get(name)} of the config")
-    if patch * side > _MOST_SIDE:
-        raise own.invalid("patch_size", f"times {side} must be {_MOST_SIDE} or less")
-    rows = found.integer("max_soft_tokens", most=_MOST_ROWS)
-    places = own.integer("position_embedding_size")
-    if places < rows * side:
-        raise own.invalid("position_embedding_size", f"must be {rows * side} or more")
+    shared = in_proportion(source, fields, found, resample, own)
+    places, most = own.integer("position_embedding_size"), shared.rows * shared.side
+    if places < most:
+        raise own.invalid("position_embedding_size", f"must be {most} or more")
     name = next((n.removesuffix(_PATCHES) for n in source.names if n.endswith(_PATCHES)), _VIT)
-    vectors = _LayersOf(own, name)
-    last = text.integer("vocab_size", 262_144) - 1
-    around = (
-        fields.integer("boi_token_id", 255_999, last),
-        fields.integer("eoi_token_id", 258_882, last),
-    )
-    projection = next((n for n in source.names if n.endswith(_PROJECTION)), f"model.{_PROJECTION}")
+    vectors, last = _LayersOf(own, name), text.integer("vocab_size", 262_144) - 1
     width = vectors.width
     tower = PatchTower(
-        source=source,
-        pixels=Pixels(patch * side, 0, False, *_colours(found), resample),
-        patch=patch,
-        rows=rows,
+        **{**vars(shared), "pixels": _doubled(shared.pixels)},
         heads=vectors.heads,
         inv_freq=vectors.inv_freq(),
-        embedding=Linear(f"{name}{_PATCHES}", _COLOURS * patch**2, width),
+        embedding=Linear(f"{name}{_PATCHES}", _COLOURS * shared.patch**2, width),
         positions=f"{name}.patch_embedder.position_embedding_table",
         places=places,
         layers=tuple(map(vectors.layer, range(own.integer("num_hidden_layers")))),
         standard=(f"{name}.std_bias", f"{name}.std_scale") if own.flag("standardize") else None,
         norm=Norm("", width, vectors.eps),
-        projection=Linear(projection, width, text.integer("hidden_size", 2304)),
-        token=fields.integer("image_token_id", 258_880, last),
-        around=around,
-        together=text.get("use_bidirectional_attention") == "vision",
+        projection=projection_of(source, text, width),
         blank=0 if text.get("pad_token_id") in (None, 0) else text.integer("pad_token_id", 0, last),
     )
     check_shapes(source, tower.tensors())
     return tower
 
 
-def _colours(found: Fields) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns what is subtracted from colours and what they are divided by then.
-
-    Both hold what the model does itself, which is to double what is left of a half.
-    """
-    if not found.flag("do_normalize"):
-        return (0.5,) * _COLOURS, (0.5,) * _COLOURS
-    mean, std = found.numbers("image_mean", _COLOURS), found.numbers("image_std", _COLOURS)
-    halves = tuple(each / 2 for each in std)
-    return tuple(m + half for m, half in zip(mean, halves, strict=True)), halves
+def _doubled(pixels: Pixels) -> Pixels:
+    """Returns what becomes of pictures with what the model does itself: 2 * (x - 1 / 2)."""
+    halves = tuple(each / 2 for each in pixels.std)
+    mean = tuple(m + half for m, half in zip(pixels.mean, halves, strict=True))
+    return replace(pixels, mean=mean, std=halves)
 
 
 class _LayersOf:

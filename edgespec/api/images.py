@@ -236,7 +236,13 @@ class Viewer:
             for piece in seen:
                 with ENGINE_CALLS:
                     made.append(self._tower(looked_at(piece, vision))[ROWS])
-            self._kept[key] = np.concatenate(made)
+            rows = np.concatenate(made)
+            if len(rows) != picture.rows(vision):
+                raise InputError(
+                    f"an image of {picture.rows(vision)} tokens has {len(rows)} rows, so that the "
+                    "bundle contradicts itself: export the model again"
+                )
+            self._kept[key] = rows
             while len(self._kept) > 1 and sum(r.nbytes for r in self._kept.values()) > _MOST_KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)

@@ -7,23 +7,22 @@ from onnx import TensorProto
 
 from edgespec import bundle
 from edgespec.errors import CheckpointError
+from edgespec.export.formats.tiles import Floats
 from edgespec.export.graph_builder import CONTRIB
 from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.layers import FLOAT
 from edgespec.models import Linear
 from edgespec.models.vision_gemma4 import ClippedLinear, PatchLayer, PatchTower
+from edgespec.models.vision_gemma4_unified import PatchEmbedder
 
 
 def emit_patches(native: NativeGraph, tower: PatchTower) -> None:
     """Emits all nodes of a tower."""
     g, width = native.graph, tower.embedding.out_features
-    pixels = g.input(bundle.PIXELS, FLOAT, ["N", tower.embedding.in_features])
-    places = g.input(bundle.PLACES, TensorProto.INT64, ["N", 2])
+    pixels, places = _inputs(native, tower.embedding.in_features)
     x = native.linear(pixels, tower.embedding, exact=True)
     added = native.read(tower.positions)[:, : tower.rows * tower.side]  # no picture has more
-    for axis, column in enumerate(g.multi_op("Split", places, outputs=2, axis=1, num_outputs=2)):
-        table = g.constant(added[axis], np.float32)
-        x = g.op("Add", x, g.op("Gather", table, g.op("Squeeze", column, g.ints(1)), axis=0))
+    x = _placed(native, x, places, added)
     # [N, 1, 2, 1, frequencies]: by head, by its half, and by the half of this that is turned.
     angles = g.op("Cast", g.op("Unsqueeze", places, g.ints(1, 3, 4)), to=TensorProto.FLOAT)
     angles = g.op("Mul", angles, g.constant(tower.inv_freq, np.float32))
@@ -43,6 +42,34 @@ def emit_patches(native: NativeGraph, tower: PatchTower) -> None:
         x = g.op("Mul", g.op("Sub", x, mean), factor)
     rows = native.linear(native.norm(x, tower.norm), tower.projection)
     g.output(bundle.ROWS, rows, FLOAT, ["R", tower.projection.out_features])
+
+
+def emit_embedder(native: NativeGraph, tower: PatchEmbedder) -> None:
+    """Emits all nodes of what Gemma 4 12B has instead of a tower."""
+    g = native.graph
+    pixels, places = _inputs(native, tower.dense.in_features)
+    x = native.linear(native.norm(pixels, tower.pixels_norm), tower.dense)
+    added = native.read(tower.positions)[: tower.rows].swapaxes(0, 1)  # no picture has more
+    x = _placed(native, native.norm(x, tower.dense_norm), places, added)
+    x = native.norm(native.norm(x, tower.places_norm), tower.norm)
+    rows = native.linear(x, tower.projection)
+    g.output(bundle.ROWS, rows, FLOAT, ["N", tower.projection.out_features])
+
+
+def _inputs(native: NativeGraph, values: int) -> tuple[str, str]:
+    pixels = native.graph.input(bundle.PIXELS, FLOAT, ["N", values])
+    return pixels, native.graph.input(bundle.PLACES, TensorProto.INT64, ["N", 2])
+
+
+def _placed(native: NativeGraph, x: str, places: str, added: Floats) -> str:
+    """Emits x with rows of two tables added, [2, places, width], by place."""
+    g = native.graph
+    for table, column in zip(
+        added, g.multi_op("Split", places, outputs=2, axis=1, num_outputs=2), strict=True
+    ):
+        rows = g.op("Squeeze", column, g.ints(1))
+        x = g.op("Add", x, g.op("Gather", g.constant(table, np.float32), rows, axis=0))
+    return x
 
 
 def _attended(

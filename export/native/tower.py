@@ -16,11 +16,12 @@ from edgespec.export.formats.tiles import BLOCK
 from edgespec.export.graph_builder import CONTRIB, DataFile
 from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.layers import FLOAT
-from edgespec.export.native.patches import emit_patches
+from edgespec.export.native.patches import emit_embedder, emit_patches
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import FLOATS, Storage
 from edgespec.models.vision import AnyTower, Tower, TowerLayer
-from edgespec.models.vision_gemma4 import PatchTower
+from edgespec.models.vision_gemma4 import InProportion, PatchTower
+from edgespec.models.vision_gemma4_unified import PatchEmbedder
 
 _NAME = "vision"
 _FEWEST_BITS = "int8"  # fewer would show in what a model sees, and save little
@@ -44,10 +45,12 @@ def write_tower(folder: Path, tower: AnyTower, precision: str) -> bundle.Vision:
         native = NativeGraph(TileWeights(data, tower.source, storage, lambda _: None), _NAME)
         if isinstance(tower, PatchTower):
             emit_patches(native, tower)
+        elif isinstance(tower, PatchEmbedder):
+            emit_embedder(native, tower)
         else:
             _emit(native, tower)
         written = native.save(folder)
-    kept = isinstance(tower, PatchTower)
+    kept = isinstance(tower, InProportion)
     return bundle.Vision(
         graph=written.graph, data=written.data, token=tower.token, rows=tower.rows,
         around=tower.around, patch=tower.patch if kept else 0, causal=kept and not tower.together,

@@ -29,6 +29,7 @@ from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_stri
 from edgespec import LLM, bundle
 from edgespec.api.images import Viewer
 from edgespec.api.llm import inside
+from edgespec.bundle.checks import fault
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.vision import (
@@ -81,8 +82,11 @@ def llm(made):
 def inputs(model, tokens, *given):
     """What transformers' model reads."""
     ids = torch.tensor([tokens])
-    if model.config.model_type == "gemma4":
-        read = dict(Gemma4ImageProcessorPil(**GEMMA4_PIXELS)([[each] for each in given]))
+    if model.config.model_type.startswith("gemma4"):
+        # Patches of the unified model are what others have three by three of.
+        merged = {"patch_size": 12, "pooling_kernel_size": 1, "max_soft_tokens": 70}
+        sizes = merged if model.config.model_type == "gemma4_unified" else GEMMA4_PIXELS
+        read = dict(Gemma4ImageProcessorPil(**sizes)([[each] for each in given]))
         del read["num_soft_tokens_per_image"]
         read = {name: torch.tensor(np.array(each)) for name, each in read.items()}
         return {"input_ids": ids, "mm_token_type_ids": (ids == IMAGE).long(), **read}
@@ -393,6 +397,16 @@ def test_marks_in_texts_are_no_pictures(llm):
 def test_sounds_and_videos_are_refused_by_name(llm, kind):
     with pytest.raises(InputError, match=f"a content has the part .*'{kind}'.* or image"):
         llm.chat([{"role": "user", "content": [{"type": kind, kind: "a.bin"}]}])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"patch": 7}, {"patch": -4}, {"patch": 4096, "size": 4096, "rows": 4096}], ids=str
+)
+def test_sizes_of_pictures_in_manifests_are_checked(llm, wrong):
+    manifest, target = llm.bundle.manifest, llm.bundle.target
+    damaged = replace(target, vision=replace(target.vision, **wrong))
+    found = fault(replace(manifest, roles={**manifest.roles, "target": damaged}))
+    assert "vision.patch" in found
 
 
 def test_only_users_show_pictures(llm):

@@ -127,6 +127,24 @@ def test_what_cannot_be_read_of_gemma_4_is_named(tmp_path, file, changes, words)
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("part", "changes", "words"),
+    [
+        ("text_config", {"sliding_window": 69}, "max_soft_tokens=70 is not supported"),
+        ("vision_config", {"mm_posemb_size": 69}, "mm_posemb_size=69 must be 70 or more"),
+        ("vision_config", {"mm_embed_dim": 32}, "has shape"),
+        ("vision_config", {"patch_size": 8}, "patch_size=4 contradicts patch_size=8"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_of_gemma_4_without_a_vit_is_named(tmp_path, part, changes, words):
+    save_pictured(tmp_path, "gemma4_unified")
+    own = json.loads((tmp_path / "config.json").read_text())[part]
+    edit_json(tmp_path / "config.json", **{part: {**own, **changes}})
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(tmp_path)
+
+
 def test_bounds_of_gemma_4_that_are_no_numbers_are_refused(tmp_path):
     save_pictured(tmp_path, "gemma4-causal")
     file, name = tmp_path / "model.safetensors", "model.vision_tower.encoder.layers.1.mlp.up_proj"

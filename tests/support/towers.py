@@ -13,6 +13,8 @@ from transformers import (
     Gemma3ForConditionalGeneration,
     Gemma4Config,
     Gemma4ForConditionalGeneration,
+    Gemma4UnifiedConfig,
+    Gemma4UnifiedForConditionalGeneration,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
     SmolVLMConfig,
@@ -23,6 +25,7 @@ MODELS = {
     "gemma3": (Gemma3Config, Gemma3ForConditionalGeneration),
     "gemma4": (Gemma4Config, Gemma4ForConditionalGeneration),
     "gemma4-causal": (Gemma4Config, Gemma4ForConditionalGeneration),
+    "gemma4_unified": (Gemma4UnifiedConfig, Gemma4UnifiedForConditionalGeneration),
     "idefics3": (Idefics3Config, Idefics3ForConditionalGeneration),
     "smolvlm": (SmolVLMConfig, SmolVLMForConditionalGeneration),
 }
@@ -78,6 +81,11 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, **pixels):
         text["hidden_size_per_layer_input"] = 32 if causal else 0
         text["use_bidirectional_attention"] = None if causal else "vision"
         vision = {**_GEMMA4_VISION, "use_clipped_linears": causal, "standardize": not causal}
+        if model_type == "gemma4_unified":  # whose rows see each other wherever they are
+            text |= {"model_type": "gemma4_unified_text", "sliding_window": 80}
+            vision = {
+                "patch_size": 4, "mm_embed_dim": 48, "mm_posemb_size": 90, "output_proj_dims": 48,
+            }  # fmt: skip
         own = {"image_token_id": IMAGE, "boi_token_id": IMAGE + 5, "eoi_token_id": IMAGE + 6}
     if whole:
         own = {"image_token_index": IMAGE, "boi_token_index": IMAGE + 5, "mm_tokens_per_image": 9}
