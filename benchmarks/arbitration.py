@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from common import add_threads, count, exit_code, facts_of, print_result, print_
 from prompts import CHAT, EDIT, PROSE, random_tokens
 
 from edgespec import LLM
-from edgespec.measuring.bench import PLAIN, Bench, Line, Request, tally
+from edgespec.measuring.bench import PLAIN, VERDICTS, Bench, Line, Request
 from edgespec.measuring.prompts import read_prompts
 
 _AUTO = "auto"
@@ -113,11 +114,12 @@ def _choice(
     best = _together(*(half[pick] for half, pick in zip(halves, picks, strict=True)))
     auto, plain = (_together(*(half[name] for half in halves)) for name in (_AUTO, PLAIN))
     drafted = [line for half in halves for line in half.values() if line.name != PLAIN]
-    verdicts = [each for line in drafted for each, n in line.verdicts.items() for _ in range(n)]
+    found = sum((Counter(line.verdicts) for line in drafted), Counter[str]())
+    verdicts = ", ".join(f"{found[each]} {each}" for each in VERDICTS if found[each])
     return Choice(
         llm.bundle.path.name, kind, temperature, round(plain, 1), " / ".join(picks),
         round(best, 1), round(auto, 1),
-        round(auto / best, 3), round(auto / plain, 3), tally(verdicts),
+        round(auto / best, 3), round(auto / plain, 3), verdicts,
     )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _SECONDS, _LONGEST = 10.0, 1500  # of a model, and letters of a line
 _HOSTILE_BYTES = 8 * MIB
+_TOWER = "gguf:mmproj"  # whose file lies beside an intact one
 _WIDE = {"hidden_size": 512, "intermediate_size": 1536}
 _EXPERTS = {"moe_intermediate_size": 512}
 KINDS: Mapping[str, tuple[str, Mapping[str, object]]] = {
@@ -57,6 +58,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, object]]] = {
         {"num_local_experts": 3, "mamba_n_heads": 64, "intermediate_size": 256},
     ),
     "gguf:lfm2": ("lfm2", {}),
+    "gguf:mmproj": ("gemma3", {"hidden_size": 512, "intermediate_size": 1024}),
     "gguf:nemotron_h_moe": (
         "nemotron_h_moe",
         {**_EXPERTS, "mamba_num_heads": 32, "mamba_head_dim": 16, "n_groups": 2},
@@ -135,13 +137,19 @@ def _of_kind(kind: str, files: int, seed: int) -> Outcome:
     import torch
     from checkpoints import make_checkpoint, write_tokenizer
     from ggufs import write_gguf
+    from mmprojs import write_pair
+    from towers import save_pictured
 
     architecture, sizes = KINDS[kind]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "intact", "model")
-        make_checkpoint(folder, architecture, dtype=torch.bfloat16, **{**_WIDE, **sizes})
-        write_tokenizer(folder, 331)
-        if kind.startswith("gguf"):
+        if kind == _TOWER:
+            save_pictured(folder, architecture, text=_WIDE, vision=sizes)
+            write_pair(folder, folder.parent, "Q8_0").rename(folder.parent / "file.gguf")
+        else:
+            make_checkpoint(folder, architecture, dtype=torch.bfloat16, **{**_WIDE, **sizes})
+            write_tokenizer(folder, 331)
+        if kind.startswith("gguf") and kind != _TOWER:
             write_gguf(folder, folder.parent / "file.gguf", "Q8_0")
         own = ["--kinds", kind, "--files", str(files), "--seed", str(seed), "--read", place]
         environment = {**os.environ, "EDGESPEC_CACHE": str(Path(place, "cache"))}
@@ -158,11 +166,15 @@ def _read(place: Path, kind: str, files: int, seed: int) -> Outcome:
     intact = file if kind.startswith("gguf") else folder
     source, outcome, reasons = place / f"damaged{intact.suffix}", Outcome(kind), set[str]()
     size = _HOSTILE_BYTES if kind.endswith("hostile") else _size(intact)
-    outcome.size_mib = round(size / MIB, 1)
+    outcome.size_mib, damaged = round(size / MIB, 1), source
     for warm in (intact, place / "none.gguf"):  # what is imported counts for nothing
         _exported(warm, place)
         shutil.rmtree(place / "bundle", ignore_errors=True)
-    make = _copies(kind, intact, source, random.Random(seed))
+    if kind == _TOWER:
+        shutil.copy(intact, source)
+        (intact,) = file.parent.glob("mmproj*")
+        damaged = place / intact.name
+    make = _copies(kind, intact, damaged, random.Random(seed))
     for number in range(files):
         if next(make, False) is False:
             break
@@ -174,12 +186,12 @@ def _read(place: Path, kind: str, files: int, seed: int) -> Outcome:
         outcome.exported += code == 0
         outcome.memory = round(max(outcome.memory, memory), 2)
         outcome.seconds = round(max(outcome.seconds, seconds), 2)
-        faults = [*_faults(code, said, source, place)]
+        faults = [*_faults(code, said, damaged, place)]
         faults += [f"{memory:.1f} times its size in memory"] if memory > 2 else []
         faults += [f"{seconds:.1f} seconds"] if seconds > _SECONDS else []
         outcome.faults += [f"{number} {said[:200]!r}: {fault}" for fault in faults]
         if code:
-            reasons.add(said.replace(str(source), "")[:60])
+            reasons.add(said.replace(str(damaged), "")[:60])
         shutil.rmtree(place / "bundle", ignore_errors=True)
     outcome.reasons = len(reasons)
     return outcome

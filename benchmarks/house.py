@@ -53,7 +53,7 @@ ROOMS = {
         "fifteen commands with help in two lengths, completion and wrapped answers (3,500); "
         "batches that survive kills, measuring, a doctor and tables to share (450), tuning, "
         "bundles made of models once and found again (500), asyncio and classes (130), "
-        "images (310)",
+        "images (340), heads on devices (40)",
     ),
     "models": Room(
         ("models/**/*.py",),
@@ -67,22 +67,22 @@ ROOMS = {
     "export": Room(
         ("export/**/*.py",),
         5000,
-        6950,
+        7080,
         "graphs of other programs, portable graphs, latents (90), several streams of rows (160), "
         "drafters of blocks (120), assistants (110), convolutions in blocks (60), "
-        "K-quants, what reads images (190)",
+        "K-quants, what reads images (240), heads on devices (40)",
     ),
     "runtime": Room(
         ("runtime/**/*.py",),
         9000,
-        13970,
+        14070,
         "tool calls and reasoning in each family's form (3,500), ten draft sources (2,500), "
         "devices (2,100), penalties, grammars that are tried in a process with limits, and calls "
         "that are checked against schemas which grammars cannot hold (150), "
         "drafters of blocks (210), assistants and heads with masks (120), calls that a GPU "
         "records (50), what earlier sequences said "
         "(90), frequent tokens (50), calls that pay together (20), images "
-        "(400)",
+        "(400), heads on devices (80)",
     ),
     "kernels": Room(("runtime/kernels/**/*.[ch]*",), 4000, 4200, "state spaces (Mamba-2)"),
     "training": Room(
@@ -94,12 +94,12 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        42000,
+        42400,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
         "first day with a model that is no bundle (400), words and answers at terminals (350), "
         "programs and users of windows (300), asyncio and classes (250), what drafts "
-        "learn of others (200), images (700), a server of several (450)",
+        "learn of others (200), images (1,000), a server of several (450)",
     ),
     "benchmarks": Room(("benchmarks/**/*.py",), 5000, 4900),
     "results": Room(("benchmarks/RESULTS.md",), 700, 710, "an attacked server, blocks as trees"),

@@ -130,7 +130,7 @@ def _matrix(path: Path) -> dict[str, Values]:
     """Returns the mean squares of what a dense model's matrices read, by names of a GGUF file."""
     checkpoint, opened, found = load_checkpoint(path), opener(), dict[str, Values]()
     assert opened is not None, "edgespec was installed without a C++ compiler"
-    texts = parts_of(checkpoint, *calibration_text(None)).read
+    texts, _ = parts_of(checkpoint, *calibration_text(None))
     with one_blas_thread():
         tokens = np.array([*texts.fitted, *texts.judged], np.int64)
         forward = Forward(checkpoint, tokens, opened)

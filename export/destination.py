@@ -16,8 +16,10 @@ import psutil
 
 from edgespec.bundle import MANIFEST
 from edgespec.errors import ExportError
+from edgespec.system.files import sync_file
 
 _PARTIAL, _REPLACED = "partial", "replaced"
+_SMALL = 32 << 20  # bytes of a file that is not weights, such as a tokenizer
 _DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # file managers create these anywhere
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ def replacing(output: Path, overwrite: bool, sources: Sequence[Path] = ()) -> It
         folder.mkdir()
         yield folder
         _check_place(output, overwrite)  # again, since an export takes long
+        _sync(folder)
         _swap(folder, output)
     except OSError as error:
         remedy = "free some space" if error.errno == errno.ENOSPC else "check the path"
@@ -111,6 +114,18 @@ def _listed(output: Path) -> set[str] | None:
         return None
     files = manifest.get("files")
     return {MANIFEST, *files, *_DROPPINGS} if isinstance(files, dict) else None
+
+
+def _sync(folder: Path) -> None:
+    """Writes small files to the disk, so that a power cut leaves no empty one under a final name.
+
+    Weights are left out: a first start would wait for the disk, a second or more for each GB. What
+    a power cut leaves of them is shorter than the manifest says, so that the bundle is refused.
+    """
+    for file in folder.iterdir():
+        if file.is_file() and file.stat().st_size <= _SMALL:
+            with suppress(PermissionError):  # linked from a write-protected bundle
+                sync_file(file)
 
 
 def _swap(folder: Path, output: Path) -> None:

@@ -21,6 +21,12 @@ _PAGE = 4096
 # For smaller tensors than this (bytes), the padding would waste space.
 _LARGE = 1 << 20
 
+OF_BLOCKS, PLACES = "of_blocks", "places"
+"""Values of block drafters' graphs: the numbers of the rows of blocks; and where each row of the
+call lies among those that read features and, behind these, those of blocks."""
+CLUSTERS = "clusters"
+"""Value of assistants' graphs: scores of the tokens of chosen clusters."""
+
 Shape = Sequence[int | str]
 
 

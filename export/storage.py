@@ -130,7 +130,7 @@ def stored(
             }
             wide = to_widen(seen or by_rule(checkpoint), more, _MORE_BITS)
             wide = _alike(checkpoint.decoder, wide) - storage.kept.keys()
-            kept = _kept(checkpoint.tensors, wide, 8, as_stored=False)
+            kept = kept_formats(checkpoint.tensors, wide, 8, as_stored=False)
             storage = replace(storage, kept={**storage.kept, **kept}, wide=wide - kept.keys())
         yield replace(storage, rounded=rounded)
 
@@ -174,8 +174,8 @@ def _chosen(name: str, checkpoint: Checkpoint, options: ExportOptions) -> Storag
     linears = [linear for each in decoder.sublayers for linear in each.linears]
     layers = [each.weight for each in linears]
     least = _DRAFT_BITS if asked == INT4_SMALL and options.draft_precision is None else 0
-    kept = _kept(tensors, layers, max(_bits(weights), least), asked == SOURCE)
-    kept |= _kept(tensors, vocabulary, max(_bits(head), least), asked == SOURCE)
+    kept = kept_formats(tensors, layers, max(_bits(weights), least), asked == SOURCE)
+    kept |= kept_formats(tensors, vocabulary, max(_bits(head), least), asked == SOURCE)
     precision = bundle.Precision(weights, head, options.kv_precision, BLOCK)
     return Storage(precision, vocabulary, kept, mixed=asked == INT4)
 
@@ -194,7 +194,7 @@ def _bits(precision: str) -> int:
     return 0 if precision in FLOATS else int(precision[3:])
 
 
-def _kept(
+def kept_formats(
     tensors: TensorSource, names: Iterable[str], most_bits: int, as_stored: bool
 ) -> dict[str, str]:
     """Returns the formats in which matrices keep the numbers of their file, by their names.

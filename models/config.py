@@ -115,7 +115,9 @@ class ModelConfig:
             recurrent=_recurrent(fields),
             windows=_windows(fields, layers),
             eos_ids=eos_ids(generation) or eos_ids(fields),
-            mask_token=_mask_token(fields, vocab_size),
+            mask_token=(
+                None if fields.get("pard_token") is None else fields.token("pard_token", vocab_size)
+            ),
             fields=fields,
         )
 
@@ -199,12 +201,3 @@ def eos_ids(fields: Fields) -> tuple[int, ...]:
     if not all(isinstance(id_, int) and not isinstance(id_, bool) and id_ >= 0 for id_ in ids):
         raise fields.invalid("eos_token_id", "must be a token id or a list of them")
     return tuple(ids)
-
-
-def _mask_token(fields: Fields, vocab_size: int) -> int | None:
-    value = fields.get("pard_token")
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
-        raise fields.invalid("pard_token", f"must be a token id from 0 to {vocab_size - 1}")
-    return value

@@ -66,6 +66,20 @@ class Fields:
         """Returns the object with defaults added; existing fields, also null ones, are kept."""
         return Fields({**defaults, **self.values}, self.source)
 
+    def changed(self, **values: object) -> Fields:
+        """Returns the object with other values, or further ones."""
+        return Fields({**self.values, **values}, self.source)
+
+    def only(self, allowed: Mapping[str, tuple[object, ...]], remedy: str) -> None:
+        """Checks that fields have values that are implemented, None among them if they may lack.
+
+        Raises:
+            UnsupportedModelError: A field has another value.
+        """
+        for name, values in allowed.items():
+            if self.get(name) not in values:
+                raise self.unsupported(name, remedy)
+
     def get(self, name: str) -> object:
         """Returns a field without a check, None if it is absent."""
         return self.values.get(name)
@@ -124,6 +138,17 @@ class Fields:
         if len(found) != count or len(numbers) != count:
             raise self.invalid(name, f"must be a list of {count} positive numbers")
         return found
+
+    def token(self, name: str, count: int) -> int:
+        """Returns the id of one of `count` tokens.
+
+        Raises:
+            CheckpointError: The field is something else or absent.
+        """
+        value = self.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
+            raise self.invalid(name, f"must be a token id from 0 to {count - 1}")
+        return value
 
     def flag(self, name: str) -> bool:
         """Returns a boolean, False if the field is absent.

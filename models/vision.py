@@ -169,7 +169,18 @@ def read_tower(path: Path, fields: Fields) -> AnyTower | None:
         return read_patch_tower(source, fields, *_checked(found, PIXELS))
     if kind == UNIFIED:
         return read_patch_embedder(source, fields, *_checked(found, PIXELS))
-    pixels = _pixels(*_checked(found, _PIXELS), kind == _WHOLE)
+    return tower_of(fields, _pixels(*_checked(found, _PIXELS), kind == _WHOLE), source)
+
+
+def tower_of(fields: Fields, pixels: Pixels, source: TensorSource) -> Tower:
+    """Describes what makes rows of pictures, and checks its tensors; for errors see `read_tower`.
+
+    Args:
+        fields: The config of the whole model.
+        pixels: What becomes of pictures before.
+        source: The weights, by names of transformers.
+    """
+    kind = fields.get("model_type")
     own = fields.group("vision_config").with_defaults(_GEMMA_SIZES if kind == _WHOLE else _SIZES)
     vit = next((name.removesuffix(_PATCHES) for name in source.names if _PATCHES in name), _VIT)
     patch, width = own.integer("patch_size"), own.integer("hidden_size")

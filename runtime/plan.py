@@ -57,6 +57,7 @@ class Placement:
             them; None: where that is exact; False: none, nor are caches.
         behind: the first layer that runs elsewhere, as do all behind it and the head, and where;
             None: all run here.
+        rows: the rows of all calls if they are fixed; None: any.
     """
 
     device: str
@@ -65,6 +66,7 @@ class Placement:
     slots: int | None = None
     half: bool | None = None
     behind: tuple[int, Placement] | None = None
+    rows: int | None = None
 
     def of(self, layer: int) -> Placement:
         """Returns where a layer runs."""
@@ -235,6 +237,8 @@ def _planned(
         stored = bundle.manifest.files[role.native.data].size
         for where, share in _shares(role, placed):
             mapped, weights = (stored, 0) if where.native else (0, portable_bytes(role, where.half))
+            if role.is_head and not where.native:
+                weights += _borrowed_bytes(bundle.target, where.half)
             parts[where.memory][0] += int(share * weights)
             parts[where.memory][2] += _workspace(role)
             parts[where.memory][3] += int(share * mapped)
@@ -268,6 +272,12 @@ def portable_bytes(role: Role, half: bool | None = None) -> int:
     held = [(16 if half else _bits(name), count) for name, count in role.native.formats.items()]
     floats = {16: 32} if half is False else {}
     return int(sum(count * _PORTABLE_BYTES[floats.get(bits, bits)] for bits, count in held))
+
+
+def _borrowed_bytes(target: Role, half: bool | None) -> int:
+    """Returns the bytes of embedding and output projection, of which a head's graph has copies."""
+    whole, table = sum(target.native.formats.values()), target.vocab_size * target.hidden_size
+    return int(portable_bytes(target, half) * (1 if target.tied else 2) * table / whole)
 
 
 def _bits(name: str) -> int:

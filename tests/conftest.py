@@ -90,12 +90,12 @@ def own_cache(monkeypatch, tmp_path):
 @pytest.fixture(scope="session")
 def saved_checkpoint(tmp_path_factory):
     """Small checkpoints by architecture and config, made once; tests may change only copies."""
-    from parity import made  # late, because it imports torch
+    from checkpoints import make_checkpoint  # late, because it imports torch
 
     @cache
     def folder(architecture, **config):
         path = tmp_path_factory.mktemp(architecture)
-        made(path, architecture, **config)
+        make_checkpoint(path, architecture, **config)
         return path
 
     return folder

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from chats import template
+from checkpoints import make_checkpoint
 from embeddings import make_embedding
 from ggufs import write_gguf
-from parity import made
 from windows import PROMPT, STOPPED
 
 import edgespec
@@ -38,7 +38,7 @@ EXPECTED = LLM(threads=1, draft="none")
 def home(tmp_path_factory):
     """A folder with the models that programs name: random ones, of which bundles are made."""
     folder = tmp_path_factory.mktemp("home")
-    made(folder / "chat", "llama", eos_token_id=0)
+    make_checkpoint(folder / "chat", "llama", eos_token_id=0)
     fields = {"tokenizer.chat_template": template("hermes")}
     write_gguf(folder / "chat", folder / "model.gguf", **fields)
     make_embedding(folder / "vectors", "qwen3")

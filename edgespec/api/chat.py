@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from edgespec.api.messages import Messages, about_tools, for_template
+from edgespec.api.messages import Messages, about_tools, for_template, with_calls_as_text
 from edgespec.api.options import GenerationOptions
 from edgespec.api.tools import Tool, described
-from edgespec.api.written_calls import with_calls_as_text
 from edgespec.errors import GrammarSizeError, InputError
 from edgespec.runtime.sampling.constraint import Constraint
 from edgespec.runtime.sampling.holding import holdable, outline
@@ -217,14 +216,6 @@ def _held(
     """Returns a function with a schema that its arguments can be held to.
 
     Where the model decides what it calls, as much of the schema is held as can be.
-
-    Args:
-        function: the function.
-        answer: grammar of the answer.
-        compiled: compiles a grammar of an answer.
-
-    Raises:
-        InputError: if it cannot be held and has to be, or is too large.
     """
     alone = replace(answer, content=None)
     schemas = [function.parameters]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from types import NoneType
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,7 @@ from edgespec.bundle import MEAN
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Rows
-from edgespec.system.options import require_count
-
-if TYPE_CHECKING:
-    from edgespec.runtime.speculation.engine import Engine
+from edgespec.system.options import Option
 
 Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int]]
 """A text, or token ids, or a list of such."""
@@ -51,11 +49,7 @@ class Embedder:
         self._loaded = loaded
 
     def tokens(self, texts: Inputs, prompt_name: str | None = None) -> list[list[int]]:
-        """Converts texts to token ids, with the checkpoint's prompt and special tokens.
-
-        Args:
-            texts: see `LLM.embed`.
-            prompt_name: see `LLM.embed`.
+        """Converts texts as `LLM.embed` takes them, with the checkpoint's prompt, to token ids.
 
         Raises:
             ContextLengthError: if a text does not fit the context.
@@ -74,36 +68,29 @@ class Embedder:
         dimensions: int | None = None,
         check: Check = lambda: None,
     ) -> Floats:
-        """Makes the vectors of texts.
-
-        Args:
-            tokens: token ids of each text, from `tokens`.
-            dimensions: see `LLM.embed`.
-            check: see `Check`.
-
-        Returns:
-            [N, dimensions] float32.
+        """Makes the vectors of texts that `tokens` has converted, [N, dimensions] float32.
 
         Raises:
             InputError: if there are not so many dimensions, or the model was closed.
         """
         width = self._loaded.bundle.target.hidden_size
-        require_count("dimensions", dimensions, 1, optional=True)
+        Option("", least=1).check("dimensions", dimensions, (int, NoneType))
         if dimensions is not None and dimensions > width:
             asked = reason(dimensions, 40)
             raise InputError(f"dimensions is {asked}: the model's vectors have {width}")
         found = np.empty((len(tokens), dimensions or width), np.float32)
         for number, text in enumerate(tokens):
-            found[number] = self._finished(self._row(text, check)[: dimensions or width])
+            row = self._row(text, check)[: dimensions or width]
+            if self._embedding.normalized:
+                row = row / max(float(np.linalg.norm(row)), _LEAST_LENGTH)
+            found[number] = row
         return found
 
     def _tokens(self, prompt_name: str | None, text: str | Sequence[int]) -> list[int]:
         prompt = self._prompt(prompt_name)
         if isinstance(text, str):
-            ids = self._loaded.prompts.valid_ids(
-                text and prompt + text
-            )  # a prompt alone is no text
-            ids = self._loaded.tokenizer.ended(ids)
+            given = text and prompt + text  # a prompt alone is no text
+            ids = self._loaded.tokenizer.ended(self._loaded.prompts.valid_ids(given))
         elif prompt_name is None:
             ids = self._loaded.prompts.valid_ids(text)
         else:
@@ -128,37 +115,22 @@ class Embedder:
         return prompts.get(self._embedding.default_prompt if name is None else name, "")
 
     def _row(self, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
-        """Returns what the rows of a text are pooled to."""
-
-        def check_all() -> None:
-            self._loaded.engine.require_open()
-            check()
-
-        check_all()
-        return _row(self._loaded.engine, self._embedding.pooling, text, check_all)
-
-    def _finished(self, row: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        if not self._embedding.normalized:
-            return row
-        return row / max(float(np.linalg.norm(row)), _LEAST_LENGTH)
-
-
-def _row(
-    engine: Engine, pooling: str, text: Sequence[int], check: Check
-) -> npt.NDArray[np.floating]:
-    """Reads a text in passes of its own, beside which no others are made."""
-    with engine.exclusive():
-        model, total = engine.target, np.zeros(1)
-        sequence = model.sequence(list(text))
-        try:
-            while tokens := sequence.unread[:_CHUNK]:
-                check()
-                count = len(tokens)
-                wanted = list(range(count)) if pooling == MEAN else [count - 1]
-                rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], wanted)
-                hidden = model.forward([rows])[0]
-                rows.accept(range(count))
-                total = total + hidden.sum(axis=0, dtype=np.float64)
-        finally:
-            sequence.free()
-    return total / len(text) if pooling == MEAN else hidden[0].copy()
+        """Returns what the rows of a text are pooled to, read in passes without others."""
+        engine, mean = self._loaded.engine, self._embedding.pooling == MEAN
+        engine.require_open()
+        with engine.exclusive():
+            model, total = engine.target, np.zeros(1)
+            sequence = model.sequence(list(text))
+            try:
+                while tokens := sequence.unread[:_CHUNK]:
+                    engine.require_open()
+                    check()
+                    count = len(tokens)
+                    wanted = list(range(count)) if mean else [count - 1]
+                    rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], wanted)
+                    hidden = model.forward([rows])[0]
+                    rows.accept(range(count))
+                    total = total + hidden.sum(axis=0, dtype=np.float64)
+            finally:
+                sequence.free()
+        return total / len(text) if mean else hidden[0].copy()

@@ -8,14 +8,12 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from edgespec.api.chat import Conversation
-from edgespec.api.predictions import prediction_facts
-from edgespec.api.result import GenerationResult, rates
+from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError, reason
-from edgespec.runtime.drafters.alignment import Prediction
+from edgespec.runtime.drafters.alignment import Alignment, Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.engine import Engine
@@ -35,29 +33,13 @@ class GenerationStream:
     has the stream any more, the text ends.
 
     Args:
-        engine: continues the text.
-        request: what is asked for.
-        text: turns its tokens into pieces.
-        models: the target, and the draft model if there is one.
-        draft_memory: see `GenerationResult`.
-        again: see below.
-
-    Attributes:
+        text: the text, which has not begun.
         again: returns a stream of the same request with another seed, if this one has not begun;
             what was prepared for this one is not prepared anew.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        request: Request,
-        text: AnswerText,
-        models: Sequence[Model],
-        draft_memory: str | None,
-        again: Callable[[int | None], GenerationStream],
-    ) -> None:
-        self.again = again
-        self._text = _Generated(engine, request, text, models, draft_memory)
+    def __init__(self, text: Generated, again: Callable[[int | None], GenerationStream]) -> None:
+        self._text, self.again = text, again
         self._pieces = self._text.pieces()
         self._texts = (piece.text for piece in self._pieces if piece.text)
         self._reading = threading.Lock()  # held by tasks, which may end a text that others read
@@ -162,73 +144,77 @@ class GenerationStream:
                 pass
 
 
-class _Generated:
-    """A text as it is generated.
+@dataclass(eq=False)
+class Generated:
+    """A text as it is generated, for a `GenerationStream`.
 
     It does not refer to the generator of its pieces, so that this is closed when its reader goes.
+
+    Attributes:
+        engine: continues the text.
+        request: what is asked for.
+        text: turns its tokens into pieces.
+        models: the target, and the draft model if there is one.
+        draft_memory: see `GenerationResult`.
+        rounds: the rounds so far, without the prompt's.
+        result: the finished text; None before.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        request: Request,
-        text: AnswerText,
-        models: Sequence[Model],
-        draft_memory: str | None,
-    ) -> None:
-        self._engine, self.request, self._text, self._models = engine, request, text, models
-        self._draft_memory = draft_memory
-        self._generation: Generation | None = None
-        self._cancelled = False
-        self.rounds: list[Round] = []
-        self._logprobs: list[TokenLogprobs] = []
-        self.result: GenerationResult | None = None
+    engine: Engine
+    request: Request
+    text: AnswerText
+    models: Sequence[Model]
+    draft_memory: str | None
+    rounds: list[Round] = field(default_factory=list)
+    result: GenerationResult | None = None
+    _logprobs: list[TokenLogprobs] = field(default_factory=list)
+    _generation: Generation | None = None
+    _cancelled: bool = False
 
     @property
     def count(self) -> int:
-        return len(self._text.tokens)
+        """The number of new tokens so far."""
+        return len(self.text.tokens)
 
     @property
     def logprobs(self) -> Sequence[TokenLogprobs]:
-        return self._logprobs[: self._text.certain]
+        """See `GenerationStream`."""
+        return self._logprobs[: self.text.certain]
 
     def _all_logprobs(self) -> tuple[TokenLogprobs, ...]:
-        kept, beyond = self._text.kept
+        kept, beyond = self.text.kept
         told = self._logprobs[:kept]
         return (*told[:-1], *(replace(each, beyond=beyond) for each in told[-1:]))
 
     def cancel(self) -> None:
+        """See `GenerationStream`."""
         self._cancelled = True
         if self._generation is not None:
             self._generation.cancelled = True
 
     def pieces(self) -> Generator[Piece]:
+        """Makes the text."""
         begin = first = end = time.perf_counter()
-        text, computing = self._text, self._seconds()
-        generation = self._generation = self._engine.add(self.request)
+        text = self.text
+        generation = self._generation = self.engine.add(self.request)
         generation.cancelled |= self._cancelled
         try:
-            while not text.stopped and (made := self._engine.next_round(generation)) is not None:
+            while not text.stopped and (made := self.engine.next_round(generation)) is not None:
                 end = time.perf_counter()
                 if made.source == PROMPT:
-                    first, computing = end, self._seconds()
+                    first = end
                 if piece := self._push(made):
                     yield piece
         finally:
-            self._engine.remove(generation)
-        computing = self._seconds() - computing
+            self.engine.remove(generation)
         if piece := text.flush():
             yield piece
-        self.result = self._facts(first - begin, end - first, computing, generation.reused)
-
-    def _seconds(self) -> float:
-        """Returns the time inside graphs so far."""
-        return sum(model.seconds for model in self._models)
+        self.result = self._facts(first - begin, end - first, generation.reused)
 
     def _push(self, made: Round) -> Piece:
         """Takes the tokens of a round, up to the end of the text; returns what is now final."""
         before = self.count
-        piece = self._text.push(made.tokens)
+        piece = self.text.push(made.tokens)
         if made.source != PROMPT:  # tokens behind the end are no part of the round
             count = self.count - before
             accepted = min(made.accepted, count)
@@ -237,20 +223,17 @@ class _Generated:
         return piece
 
     def _finish_reason(self) -> str:
-        limits, made = self.request.limits, self._text.tokens
-        if self._text.stopped or (made and made[-1] in limits.stop_ids):
-            return "tool_calls" if self._text.tool_calls else "stop"
+        limits, made = self.request.limits, self.text.tokens
+        if self.text.stopped or (made and made[-1] in limits.stop_ids):
+            return "tool_calls" if self.text.tool_calls else "stop"
         if len(made) >= limits.max_new_tokens:
             return "length"
         if len(self.request.prompt) + len(made) >= limits.context_length:
             return "context"
         return "cancelled"
 
-    def _facts(
-        self, first: float, further: float, computing: float, reused: int
-    ) -> GenerationResult:
-        text, rounds, count = self._text, self.rounds, max(self.count - 1, 0)
-        predicted, measured = rates(rounds)
+    def _facts(self, first: float, further: float, reused: int) -> GenerationResult:
+        text, rounds, count = self.text, self.rounds, max(self.count - 1, 0)
         return GenerationResult(
             text="".join(piece.text for piece in text.pieces),
             tokens=text.tokens,
@@ -268,14 +251,11 @@ class _Generated:
             begun=sum(made.begun for made in rounds),
             draft=self.request.draft,
             sources=dict(Counter(made.source for made in rounds).most_common()),
-            draft_memory=self._draft_memory,
-            predicted_tokens_per_second=predicted,
-            measured_tokens_per_second=measured,
-            engine=self._models[0].device,
-            exact=self._models[0].device == NATIVE,
-            draft_engine=self._models[1].device if len(self._models) > 1 else None,
+            draft_memory=self.draft_memory,
+            engine=self.models[0].device,
+            exact=self.models[0].device == NATIVE,
+            draft_engine=self.models[1].device if len(self.models) > 1 else None,
             peak_rss_mb=peak_rss_mb(),
-            engine_ms=round(computing * 1e3, 2),
             reused=reused,
             logprobs=self._all_logprobs(),
             reasoning="".join(piece.reasoning for piece in text.pieces),
@@ -287,9 +267,18 @@ class _Generated:
             **self._prediction_facts(),
         )
 
-    def _prediction_facts(self) -> dict[str, Any]:
-        expected = self.request.prediction
-        return prediction_facts(Prediction(expected) if expected else None, self._text.tokens)
+    def _prediction_facts(self) -> dict[str, int]:
+        """Returns what follows from prediction and text alone, however it was drafted."""
+        if not (expected := self.request.prediction):
+            return {}
+        alignment = Alignment(Prediction(expected))
+        for token in self.text.tokens:
+            alignment.read(token)
+        followed = alignment.followed
+        return {
+            "accepted_prediction_tokens": followed,
+            "rejected_prediction_tokens": len(expected) - followed,
+        }
 
 
 class AnswerText:

@@ -184,15 +184,7 @@ class LLM:
 
     @shown(ChatOptions)
     def chat_stream(self, messages: Messages, **options: Any) -> GenerationStream:
-        """Generates an answer in a conversation piece by piece; see `GenerationStream.pieces`.
-
-        Args:
-            messages: see `chat`.
-            options: see `chat`.
-
-        Raises:
-            EdgespecError: as `chat`.
-        """
+        """Generates an answer as `chat`, piece by piece; see `GenerationStream.pieces`."""
         return self._loaded.chat(messages, options)
 
     @shown(ChatOptions)
@@ -245,16 +237,12 @@ class LLM:
         files: Sequence[tuple[str, str]] = (),
         max_new_tokens: int | None = GenerationOptions.max_new_tokens,
     ) -> InfillPrompt:
-        """Converts what is around a cursor to a prompt, for `stream`.
+        """Converts what is around a cursor, as `infill` takes it, to a prompt for `stream`.
 
         Of texts that are too long for the context, what is near the cursor is kept, and the last
         files (see `InfillFormat.prompt`). Up to a quarter of the context is left for new tokens.
 
-        Args:
-            prefix: see `infill`.
-            suffix: see `infill`.
-            files: see `infill`.
-            max_new_tokens: number of new tokens to leave room for; None: that quarter.
+        Room is left for `max_new_tokens`, or that quarter if they are None.
 
         Raises:
             InputError: if the model's tokenizer has no tokens for filling in, or a text is none.
@@ -308,12 +296,7 @@ class LLM:
     async def agenerate(self, prompt: Prompt, **options: Any) -> GenerationResult:
         """Generates a text as `generate`, while the event loop goes on; see `achat`.
 
-        Args:
-            prompt: text or token ids; for several, `asyncio.gather` calls of this.
-            options: see `generate`.
-
-        Raises:
-            EdgespecError: as `generate`.
+        For several prompts, `asyncio.gather` calls of this.
         """
         from edgespec.api.asynchronous import result_of
 
@@ -321,14 +304,9 @@ class LLM:
 
     @shown(GenerationOptions)
     def stream(self, prompt: Prompt, **options: Any) -> GenerationStream:
-        """Generates a text piece by piece: iterate over the stream, then read its `result`.
+        """Generates a text as `generate`, piece by piece.
 
-        Args:
-            prompt: see `generate`.
-            options: see `generate`.
-
-        Raises:
-            EdgespecError: as `generate`.
+        Iterate over the stream, then read its `result`.
         """
         return self._loaded.text(prompt, options)
 

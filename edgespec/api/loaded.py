@@ -11,7 +11,7 @@ from typing import Any
 
 from edgespec.api.at_once import Prompt
 from edgespec.api.chat import ChatOptions, Conversation
-from edgespec.api.generation import AnswerText, GenerationStream
+from edgespec.api.generation import AnswerText, Generated, GenerationStream
 from edgespec.api.images import Viewer
 from edgespec.api.loading import (
     MAX_DRAFT_TOKENS,
@@ -22,10 +22,10 @@ from edgespec.api.loading import (
 from edgespec.api.messages import Messages
 from edgespec.api.models import Taken, planned
 from edgespec.api.options import GenerationOptions
-from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompt_files import PromptFiles
-from edgespec.api.prompts import USUAL, Prompts
-from edgespec.api.sources import Sources, stored_prompts
+from edgespec.api.prompts import Prompts
+from edgespec.api.sources import Sources
+from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
 from edgespec.runtime.drafters.growth import TreeDrafter
@@ -44,17 +44,13 @@ from edgespec.system.options import checked
 class Loaded:
     """A loaded bundle.
 
-    Args:
+    Args and attributes:
         bundle: the bundle.
         options: how it is loaded.
-        tokenizer: its tokenizer, if that is there already.
-        plan: a plan of it from `planned`; None: one is made.
+        tokenizer: tokenizer of the target; None: it is read.
+        plan: where the models run, and their memory, from `planned`; None: it is made.
 
     Attributes:
-        bundle: see above.
-        options: see above.
-        tokenizer: tokenizer of the target.
-        plan: where the models run, and their memory.
         prompts: converts what users give.
         sources: the draft sources.
         models: the models by role; none once it is closed.
@@ -82,7 +78,11 @@ class Loaded:
         threads, placed = options.threads or default_threads(), self.plan.roles[TARGET]
         viewer = Viewer(bundle, self.tokenizer, threads, placed.native and placed.behind is None)
         self.prompts = Prompts(bundle, self.tokenizer, self.plan.context, viewer)
-        self._stored = None if files is None else stored_prompts(files, bundle)
+        self._stored: StoredPrompts | None = None
+        if files is not None:
+            from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime
+
+            self._stored = StoredPrompts(files, (arithmetic(), bundle.digest))
         target, sources = self.models[TARGET], self.sources
         self.engine = Engine(target, sources.drafters, self._stored, sources.timings)
 
@@ -139,13 +139,7 @@ class Loaded:
     def chat(
         self, messages: Messages, options: Mapping[str, Any], kept: Kept | None = None
     ) -> GenerationStream:
-        """Begins an answer; see `LLM.chat_stream`.
-
-        Args:
-            messages: the conversation.
-            options: fields of `ChatOptions`.
-            kept: what a session keeps.
-        """
+        """Begins an answer, see `LLM.chat`; `kept` is what a session keeps."""
         self.engine.require_open()
         made = checked(ChatOptions, options)
         self.require_texts()
@@ -154,13 +148,7 @@ class Loaded:
     def text(
         self, prompt: Prompt, options: Mapping[str, Any], kept: Kept | None = None
     ) -> GenerationStream:
-        """Begins a text; see `LLM.stream`.
-
-        Args:
-            prompt: the prompt.
-            options: fields of `GenerationOptions`.
-            kept: what a session keeps.
-        """
+        """Begins a text, see `LLM.generate`; `kept` is what a session keeps."""
         self.engine.require_open()
         made = checked(GenerationOptions, options)
         asked = self.prompts.of_text(prompt, made)
@@ -176,10 +164,7 @@ class Loaded:
                 f"draft_source is {source!r}: a model loaded with draft {self.options.draft!r} "
                 f"offers {', '.join(self.sources.names)}"
             )
-        prediction = made.prediction
-        if isinstance(prediction, str):  # the context holds no more of it
-            prediction = prediction[: self.plan.context * USUAL]
-        predicted = predicted_tokens(prediction, self.tokenizer, self.tokenizer.vocab_size)
+        predicted = self.prompts.predicted(made.prediction)
         if source == NO_DRAFT:  # which makes no use of it
             predicted = []
         nodes = MAX_DRAFT_TOKENS if predicted else PLANNED_DRAFT_TOKENS
@@ -215,4 +200,4 @@ class Loaded:
             known = replace(made, seed=seed, prediction=predicted or None)
             return self._begin(asked.again(self.tokenizer), known, kept)
 
-        return GenerationStream(self.engine, request, text, models, memory, again)
+        return GenerationStream(Generated(self.engine, request, text, models, memory), again)

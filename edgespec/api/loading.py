@@ -89,7 +89,10 @@ class LoadOptions:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        self._parse_sizes()
+        if isinstance(self.memory, str):
+            object.__setattr__(self, "memory", _parse_memory(self.memory))
+        if isinstance(self.prompt_cache_size, str):
+            object.__setattr__(self, "prompt_cache_size", parse_size(self.prompt_cache_size))
         if isinstance(self.draft, Path):
             object.__setattr__(self, "draft", str(self.draft))
         check(self)
@@ -109,12 +112,6 @@ class LoadOptions:
             limit.check("memory", self.memory, (int, NoneType))
         for device, size in self.limits.items():
             limit.check(f"memory of {device}", size, (int,))
-
-    def _parse_sizes(self) -> None:
-        if isinstance(self.memory, str):
-            object.__setattr__(self, "memory", _parse_memory(self.memory))
-        if isinstance(self.prompt_cache_size, str):
-            object.__setattr__(self, "prompt_cache_size", parse_size(self.prompt_cache_size))
 
     @property
     def draft_model(self) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from edgespec.api.loading import MODEL_DRAFTS, LoadOptions
 from edgespec.api.portable import portable_graph
@@ -56,14 +57,8 @@ def placements(bundle: Bundle, options: LoadOptions) -> tuple[dict[str, Placemen
             free[GPU] = own_bytes
         _require_suited(bundle, name, place)
         places[name] = place
-    draft, target = bundle.draft, places[TARGET]
-    native = target.native and (target.behind is None or target.behind[1].native)
-    if DRAFT in places and draft is not None and draft.attends_target and not native:
-        raise DeviceError(
-            f"{bundle.path}: its draft reads keys and values of the target, which must therefore "
-            "run by edgespec's compiled operators: use --device cpu, where they are installed, or "
-            "--draft lookup"
-        )
+    if DRAFT in places and bundle.manifest.roles[DRAFT].attends_target:
+        places[DRAFT] = _with_target(bundle, places, options.draft_device)
     return places, free
 
 
@@ -200,14 +195,10 @@ def load_part(
         DeviceError: if ONNX Runtime refuses the graph.
         ValueError: if the graph has no such sublayers, or needs them.
     """
-    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
     from edgespec.runtime.engines.parts import without  # loads the onnx package
 
-    native, operators = bundle.target.native, library()
-    assert operators is not None, "the target runs with it"
-    file = bundle.path / native.graph
-    part = without(file, skipped)
-    graph = NativeGraph(part, operators, threads or default_threads(), whole=file)
+    file = bundle.path / bundle.target.native.graph
+    graph = _native(file, threads, without(file, skipped))
     made = Model(graph, target.pool, _ropes(bundle, TARGET), target.prefixes, target.device)
     made.picture_width = target.picture_width
     return made
@@ -216,41 +207,60 @@ def load_part(
 def load_scoring(bundle: Bundle, name: str, count: int, threads: int | None = None) -> Graph | None:
     """Loads the native graph of a role so that it scores the first tokens alone.
 
-    Args:
-        bundle: the bundle.
-        name: name of the role.
-        count: number of tokens.
-        threads: see `load_model`.
-
     Returns:
         The graph, over the same weights; None if the role scores no more, or not in one matrix.
 
     Raises:
         DeviceError: if ONNX Runtime refuses the graph.
     """
-    role, operators = bundle.manifest.roles[name], library()
+    role = bundle.manifest.roles[name]
     file = bundle.path / role.native.graph
-    if role.vocab_size <= count or role.native.adopted or operators is None:
+    if role.vocab_size <= count or role.native.adopted or library() is None:
         return None
-    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
     from edgespec.runtime.engines.parts import scoring  # loads the onnx package
 
     try:
         part = scoring(file, count)
     except ValueError:
         return None
-    return NativeGraph(part, operators, threads or default_threads(), whole=file)
+    return _native(file, threads, part)
 
 
-def load_assistant(bundle: Bundle, target: Model, threads: int | None = None) -> Model:
+def load_assistant(
+    bundle: Bundle, target: Model, placed: Placement, threads: int | None = None
+) -> Model:
     """Loads a draft head that reads keys and values of the target, over the target's pool.
 
     Raises:
-        DeviceError: if ONNX Runtime refuses the graph.
+        DeviceError: if the device refuses the graph.
     """
-    graph, _ = _graph(bundle, DRAFT, Placement(HOST), threads, features=True, accuracy=None)
+    graph, _ = _graph(bundle, DRAFT, placed, threads, features=True, accuracy=None)
     graph = AssistantGraph(graph, bundle.target.hidden_size, bundle.target.hidden_size)
-    return Model(graph, target.pool, _ropes(bundle, DRAFT), target.prefixes, target.device)
+    device = NATIVE if placed.native else placed.device
+    return Model(graph, target.pool, _ropes(bundle, DRAFT), target.prefixes, device)
+
+
+def _with_target(bundle: Bundle, places: Mapping[str, Placement], asked: str) -> Placement:
+    """Returns where a draft head runs that reads keys and values of the target.
+
+    Raises:
+        DeviceError: if these lie on two devices, or another one was asked for.
+    """
+    sources = {each.source for each in bundle.manifest.roles[DRAFT].sublayers}
+    layers = [each for each in sources if each is not None]
+    found, *others = {replace(places[TARGET].of(each), behind=None) for each in layers}
+    what = f"{bundle.path}: its draft head reads keys and values of the target"
+    if others:
+        raise DeviceError(
+            f"{what}, which lie on {found.device} and {others[0].device}: use another "
+            "--gpu-layers, or --draft lookup"
+        )
+    if asked != HOST and places[DRAFT].device != found.device:
+        raise DeviceError(
+            f"{what}, and cannot run on {asked} while that runs on {found.device}: leave "
+            "--draft-device out"
+        )
+    return found
 
 
 def _placed(device: str) -> tuple[Placement, int | None]:
@@ -272,7 +282,9 @@ def _placed(device: str) -> tuple[Placement, int | None]:
     if found.reason is not None:
         raise DeviceError(f"device {device}: {found.reason}")
     memory = HOST if found.own_bytes is None else GPU
-    return Placement(device, memory, False, found.slots, found.half), found.own_bytes
+    return Placement(
+        device, memory, False, found.slots, found.half, rows=found.rows
+    ), found.own_bytes
 
 
 def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:
@@ -283,12 +295,17 @@ def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:
             f"alone, not on {placed.device}: use --device cpu"
         )
     everywhere = placed.native and (placed.behind is None or placed.behind[1].native)
-    if not everywhere and (role.is_head or role.recurrent):
-        kind = "a draft head" if role.is_head else "recurrent layers"
+    if not everywhere and role.recurrent:
         raise DeviceError(
-            f"{bundle.path}: its {name} has {kind}, which need edgespec's compiled operators: use "
-            f"--{'draft-' if name == DRAFT else ''}device cpu, where they are installed"
-            + ("" if placed.behind is None else ", without --gpu-layers")
+            f"{bundle.path}: its {name} has recurrent layers, which need edgespec's compiled "
+            f"operators: use --{'draft-' if name == DRAFT else ''}device cpu, where they are "
+            "installed" + ("" if placed.behind is None else ", without --gpu-layers")
+        )
+    if placed.rows is not None and role.block is not None and placed.rows < role.block.rows:
+        raise DeviceError(
+            f"{bundle.path}: its {role.architecture} head drafts blocks of {role.block.rows} rows, "
+            f"and calls of {placed.device} have {placed.rows}: name it with more, as "
+            f"{placed.device.partition('#')[0]}#{role.block.rows}x{placed.slots}"
         )
 
 
@@ -302,20 +319,15 @@ def _graph(
 ) -> tuple[Graph, PoolMemory | None]:
     """Opens a role's graph; returns it, and the memory of its pool if that is not numpy's."""
     role, count = bundle.manifest.roles[name], threads or default_threads()
+    file = bundle.path / role.native.graph
     if role.native.adopted:
         from edgespec.runtime.engines.adopted import AdoptedGraph
 
-        return AdoptedGraph(bundle.path / role.native.graph, count), None
-    file = bundle.path / role.native.graph
+        return AdoptedGraph(file, count), None
 
     def opened(place: Placement, part: bytes | None = None) -> tuple[Graph, PoolMemory | None]:
         if place.native:
-            from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
-
-            operators = library()
-            assert operators is not None, "the placement says so"
-            whole = None if part is None else file
-            return NativeGraph(part or file, operators, count, features, whole), None
+            return _native(file, count, part, features), None
         from edgespec.runtime.engines.portable import accuracy_level, open_graph
 
         level = accuracy_level(place.device) if accuracy is None else accuracy
@@ -337,6 +349,17 @@ def _graph(
         ) from error
     chain = Chain([Link(0, *opened(placed, parts[0])), Link(first, *opened(last, parts[1]))])
     return chain, chain
+
+
+def _native(
+    file: Path, threads: int | None, part: bytes | None = None, features: bool = False
+) -> Graph:
+    """Opens a native graph, or a part of one over the whole one's weights."""
+    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+
+    operators, whole = library(), None if part is None else file
+    assert operators is not None, "native graphs are placed where it is"
+    return NativeGraph(part or file, operators, threads or default_threads(), features, whole)
 
 
 def _ropes(bundle: Bundle, name: str) -> list[Rope]:

@@ -24,8 +24,8 @@ def portable_graph(
 ) -> Path:
     """Returns the ONNX file of a role's portable graph, beside its weights.
 
-    It is in the cache folder, by the hashes of the native graph and of its tiles, and made anew if
-    it is damaged.
+    It is in the cache folder, by the hashes of the native graph and of its tiles, of which a head
+    has some of the target's, and made anew if it is damaged.
 
     Args:
         bundle: the bundle, whose role has a native graph.
@@ -39,11 +39,13 @@ def portable_graph(
     """
     from edgespec.export.portable import DATA, GRAPH, VERSION, lower  # loads the onnx package
 
-    native = bundle.manifest.roles[name].native
+    role = bundle.manifest.roles[name]
+    native, borrowed = role.native, [bundle.target.native.data] if role.is_head else []
     folder = cache_folder("portable")
     if folder is None:
         raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")
-    graph, data = (bundle.manifest.files[each].sha256 for each in (native.graph, native.data))
+    files = (native.graph, native.data, *borrowed)
+    graph, *data = (bundle.manifest.files[each].sha256 for each in files)
     if part is not None:
         graph = hashlib.sha256(part).hexdigest()
     facts = repr((VERSION, accuracy, half, graph, data))

@@ -92,9 +92,8 @@ class PromptFiles:
                 seals = file.metadata() or {}
                 names = [name for name in file.keys() if wanted(name)]  # noqa: SIM118
                 tensors = {name: file.get_tensor(name) for name in names}
-            if seals.get("version") != VERSION or any(
-                seals.get(name) != seal(key, name, array) for name, array in tensors.items()
-            ):
+            right = {"version": VERSION, **seals_of(key, tensors)}
+            if not right.items() <= seals.items():
                 raise DamagedError("its content is not what was written")
         except FileNotFoundError as error:  # removed by another process, or by its user
             raise DamagedError("missing") from error
@@ -119,8 +118,8 @@ class PromptFiles:
             OSError: if it cannot be written.
         """
         path = self._path(chain[-1])
-        seals = {name: seal(chain[-1], name, array) for name, array in tensors.items()}
-        data = save(dict(tensors), {"kind": _KIND, "version": VERSION, **seals})
+        facts = {"kind": _KIND, "version": VERSION, **seals_of(chain[-1], tensors)}
+        data = save(dict(tensors), facts)
         self._create()
         if not self._make_room(len(data), {self._path(key).name for key in chain}):
             return False
@@ -168,8 +167,11 @@ class PromptFiles:
         return self.folder / (key + _SUFFIX)
 
 
-def seal(key: str, name: str, array: Array) -> str:
-    """Returns a hash of a tensor, and of where it belongs."""
-    sealed = hashlib.sha256(f"{key} {name} {array.dtype} {array.shape}".encode())
-    sealed.update(array.tobytes())
-    return sealed.hexdigest()
+def seals_of(key: str, tensors: Mapping[str, Array]) -> dict[str, str]:
+    """Returns a hash of each tensor, and of where it belongs."""
+    seals = {}
+    for name, array in tensors.items():
+        sealed = hashlib.sha256(f"{key} {name} {array.dtype} {array.shape}".encode())
+        sealed.update(array.tobytes())
+        seals[name] = sealed.hexdigest()
+    return seals

@@ -165,24 +165,38 @@ class Prompts:
         Raises:
             InputError: if it is empty, or neither a text nor token ids of the vocabulary.
         """
-        if isinstance(prompt, str):
-            # An empty text would become a begin-of-text token alone, which is not a prompt.
-            tokens = self.encoded(prompt, True) if prompt else []
-        elif isinstance(prompt, bytes | bytearray | memoryview):  # its items would look like ids
-            raise InputError(f"the prompt is {bytes(prompt)!r:.40}, which is not text: decode it")
-        else:
-            try:
-                tokens = [operator.index(token) for token in prompt]
-            except TypeError as error:
-                raise InputError(
-                    f"the prompt is {reason(repr(prompt), 80)}: give a text, or token ids in one "
-                    "flat list; messages are for chat()"
-                ) from error
+        # An empty text would become a begin-of-text token alone, which is not a prompt.
+        empty = isinstance(prompt, str) and not prompt
+        tokens = [] if empty else self._ids(prompt, "the prompt", self._bundle.target.vocab_size)
         if not tokens:
             raise InputError("the prompt is empty: give at least one character")
-        vocabulary = self._bundle.target.vocab_size
-        wrong = [token for token in tokens if not 0 <= token < vocabulary]
-        if wrong:
+        return tokens
+
+    def predicted(self, given: str | Sequence[int] | None) -> list[int]:
+        """Converts a prediction to token ids; without one there are none.
+
+        Raises:
+            InputError: if it is neither a text nor token ids of the tokenizer.
+        """
+        if isinstance(given, str):  # the context holds no more of it
+            text = given[: self._context_length * USUAL]
+            return self._tokenizer.encode(text, add_special=False)
+        return [] if given is None else self._ids(given, "prediction", self._tokenizer.vocab_size)
+
+    def _ids(self, given: str | Sequence[int], what: str, vocabulary: int) -> list[int]:
+        """Converts a text that begins, or token ids below `vocabulary`; errors call them `what`."""
+        if isinstance(given, str):
+            return self.encoded(given, add_special=True)
+        if isinstance(given, bytes | bytearray | memoryview):  # its items would look like ids
+            raise InputError(f"{what} is {bytes(given)!r:.40}, which is not text: decode it")
+        try:
+            tokens = [operator.index(token) for token in given]
+        except TypeError as error:
+            raise InputError(
+                f"{what} is {reason(repr(given), 80)}: give a text, or token ids in one flat list; "
+                "messages are for chat()"
+            ) from error
+        if wrong := [token for token in tokens if not 0 <= token < vocabulary]:
             raise InputError(f"token id {wrong[0]} is not in the vocabulary of {vocabulary}")
         return tokens
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from typing import Any
 
 from edgespec.errors import InputError
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.streaming import ToolCall
-
-_WARM_UP = 10  # rounds before the planner's forecast is compared with the measured speed
 
 
 @dataclass(frozen=True)
@@ -37,16 +33,12 @@ class GenerationResult:
         sources: number of rounds by the source that drafted them; planned drafts mix sources.
         draft_memory: what recycling started from: cold (nothing) or hot (earlier texts, or a
             file); None if recycling was not used.
-        predicted_tokens_per_second: speed that the planner expected for the rounds after the
-            tenth; None if drafts were not planned.
-        measured_tokens_per_second: measured speed of the same rounds.
         engine: engine that ran the target.
         exact: whether a row's result did not depend on the other rows of its call
             (docs/graph.md). Then the text equals plain decoding's token for token;
             otherwise it may differ at a near-tie.
         draft_engine: engine of the draft model; None if there was none.
         peak_rss_mb: peak resident memory of the process in MiB, file-backed pages included.
-        engine_ms: time inside the engines after the first token, in ms.
         reused: number of prompt tokens that were in the caches already, or in the prompt cache.
         logprobs: log-probabilities of the tokens up to the end of the text, so that they join to it
             and those of a stop string are left out; empty if they were not requested.
@@ -79,13 +71,10 @@ class GenerationResult:
     draft: str
     sources: dict[str, int]
     draft_memory: str | None
-    predicted_tokens_per_second: float | None
-    measured_tokens_per_second: float | None
     engine: str
     exact: bool
     draft_engine: str | None
     peak_rss_mb: float
-    engine_ms: float
     reused: int
     logprobs: tuple[TokenLogprobs, ...]
     accepted_prediction_tokens: int | None = None
@@ -126,22 +115,7 @@ class GenerationResult:
     @property
     def message(self) -> dict[str, Any]:
         """The answer as a message, for the conversation that goes on behind it."""
-        calls = [
-            {"id": call.id, "type": "function",
-             "function": {"name": call.name, "arguments": call.text}}
-            for call in self.tool_calls
-        ]  # fmt: skip
+        calls = [call.message for call in self.tool_calls]
         reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
         more = {"tool_calls": calls} if calls else {}
         return {"role": "assistant", "content": self.text, **reasoning, **more}
-
-
-def rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:
-    """Returns the predicted and the measured tokens per second of a text, behind its warm-up."""
-    later = rounds[_WARM_UP:]
-    planned = [(step, step.forecast) for step in later if step.forecast is not None]
-    if not planned:
-        return None, None
-    expected = sum(f.tokens for _, f in planned) / sum(f.seconds for _, f in planned)
-    came = sum(len(step.tokens) for step, _ in planned) / sum(step.seconds for step, _ in planned)
-    return round(expected, 1), round(came, 1)

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from edgespec.api.prompt_files import seal
+from edgespec.api.prompt_files import seals_of
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array
@@ -58,8 +58,8 @@ def save(path: Path, digest: str, tensors: Tensors) -> None:
     Raises:
         InputError: if the file cannot be written.
     """
-    seals = {name: seal(digest, name, array) for name, array in tensors.items()}
-    metadata = {**seals, "kind": _KIND, "version": VERSION, "bundle": digest}
+    facts = {"kind": _KIND, "version": VERSION, "bundle": digest}
+    metadata = {**seals_of(digest, tensors), **facts}
     try:
         with replaced(path) as partial:
             save_file(dict(tensors), partial, metadata)
@@ -80,9 +80,7 @@ def load(path: Path, digest: str) -> Tensors:
     except (OSError, SafetensorError, TypeError) as error:
         raise InputError(f"{path} cannot be read as a session ({error}): save it again") from error
     # Whoever changed a file must not be able to change a text.
-    if seals.keys() - _FACTS != tensors.keys() or any(
-        seals[name] != seal(digest, name, array) for name, array in tensors.items()
-    ):
+    if {n: each for n, each in seals.items() if n not in _FACTS} != seals_of(digest, tensors):
         raise InputError(f"{path} is damaged (its content is not what was saved): save it again")
     return tensors
 

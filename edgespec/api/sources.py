@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from edgespec.api.loading import DRAFTS, LoadOptions
 from edgespec.api.models import load_assistant, load_model, load_part, load_scoring
-from edgespec.api.prompt_files import PromptFiles
-from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import BundleError, InputError, reason
 from edgespec.runtime.arrays import Floats
@@ -82,7 +81,9 @@ class Sources:
             if not bundle.manifest.roles[name].attends_target
         }
         if len(self.models) < len(plan.roles):
-            self.models[DRAFT] = load_assistant(bundle, self.models[TARGET], options.threads)
+            self.models[DRAFT] = load_assistant(
+                bundle, self.models[TARGET], plan.roles[DRAFT], options.threads
+            )
         self.drafters: list[Drafter] = []
         self.timings: list[Iterator[None]] = []
         self.recycling = RecyclingDrafter(self._successors)
@@ -172,7 +173,11 @@ def _by_head(bundle: Bundle, role: Role, model: Model, ids: Ids | None) -> TreeD
     if block is None or mask is None:
         return HeadDrafter(model, context, ids)
     if not block.features:
-        return BlockDrafter(model, context, mask, block, ids, _pairs(bundle.path, role, ids))
+        pairs: Pairs | None = None
+        if block.pairs:
+            with _read(bundle.path / block.pairs) as file:
+                pairs = Pairs.read(file, role.vocab_size, ids)
+        return BlockDrafter(model, context, mask, block, ids, pairs)
     width = len(role.taps) * bundle.target.hidden_size
     features = _features(bundle.path / block.features, width)
     return ParallelHeadDrafter(model, context, mask, features, block.rows, ids)
@@ -195,60 +200,36 @@ def _require_no_drafts(options: LoadOptions) -> None:
             )
 
 
-def stored_prompts(files: PromptFiles, bundle: Bundle) -> StoredPrompts:
-    """Returns what texts of a bundle have computed on this machine, on disk."""
-    from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime
-
-    return StoredPrompts(files, (arithmetic(), bundle.digest))
-
-
 def _ids(bundle: Bundle, draft: Role) -> Ids | None:
-    """Reads the tokens that a draft's logits stand for; None: their own numbers.
-
-    Raises:
-        BundleError: if they are not what the manifest says.
-    """
+    """Reads the tokens that a draft's logits stand for; None: their own numbers."""
     if not draft.native.ids:
         return None
-    file, count = bundle.path / draft.native.ids, draft.output_tokens or draft.vocab_size
-    ids = np.fromfile(file, "<i4").astype(np.int64)
-    if len(ids) != count or not ((ids >= 0) & (ids < draft.vocab_size)).all():
-        raise BundleError(
-            f"{file} must hold {count} tokens below {draft.vocab_size}: export the checkpoint again"
-        )
+    count = draft.output_tokens or draft.vocab_size
+    with _read(bundle.path / draft.native.ids) as file:
+        ids = np.fromfile(file, "<i4").astype(np.int64)
+        if len(ids) != count or not ((ids >= 0) & (ids < draft.vocab_size)).all():
+            raise ValueError(f"it must hold {count} tokens below {draft.vocab_size}")
     return ids
 
 
-def _features(file: Path, width: int) -> Floats:
-    """Reads what masks read in place of features, [width] float32.
+def _features(path: Path, width: int) -> Floats:
+    """Reads what masks read in place of features, [width] float32."""
+    with _read(path) as file:
+        features: Floats = np.load(file, allow_pickle=False)
+        right = features.shape == (width,) and features.dtype == np.float32
+        if not right or not np.isfinite(features).all():
+            raise ValueError(f"it must hold {width} finite numbers")
+    return features
+
+
+@contextmanager
+def _read(file: Path) -> Iterator[Path]:
+    """Makes a ValueError about a file of the bundle an error that names it.
 
     Raises:
-        BundleError: if the file holds something else.
+        BundleError: if its content is not what the manifest says.
     """
     try:
-        features = np.load(file, allow_pickle=False)
-    except ValueError as error:
-        raise BundleError(f"{file}: {reason(error)}: export the checkpoint again") from error
-    if (
-        features.shape != (width,)
-        or features.dtype != np.float32
-        or not np.isfinite(features).all()
-    ):
-        raise BundleError(f"{file} must hold {width} finite numbers: export the checkpoint again")
-    found: Floats = features
-    return found
-
-
-def _pairs(folder: Path, draft: Role, ids: Ids | None) -> Pairs | None:
-    """Maps what the token before says to a block drafter; None: nothing.
-
-    Raises:
-        BundleError: if that is not what the manifest says.
-    """
-    if draft.block is None or not draft.block.pairs:
-        return None
-    file = folder / draft.block.pairs
-    try:
-        return Pairs.read(file, draft.vocab_size, ids)
+        yield file
     except ValueError as error:
         raise BundleError(f"{file}: {reason(error)}: export the checkpoint again") from error

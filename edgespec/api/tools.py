@@ -119,15 +119,7 @@ def _indented(line: str) -> int:
 
 
 def _schema(hint: Any, where: str) -> dict[str, Any]:
-    """Returns the JSON schema of a type hint.
-
-    Args:
-        hint: the type.
-        where: what has it, for errors.
-
-    Raises:
-        InputError: if JSON has no such type.
-    """
+    """Returns the JSON schema of a type hint; errors name `where` it is."""
     origin, arguments = get_origin(hint), get_args(hint)
     found: dict[str, Any] | None = None
     if hint is Any:

@@ -23,11 +23,11 @@ from edgespec.api.at_once import Work
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.batch.files import Line
-from edgespec.errors import EdgespecError, InputError
+from edgespec.errors import EdgespecError
 from edgespec.server.answers import Origin, Writer
 from edgespec.server.bodies import Fields, Json, Text, parsed
 from edgespec.server.embeddings import Embedded, EmbeddingsRequest, require_embeddings
-from edgespec.server.refusals import RequestError, fault, refused_input, require_model
+from edgespec.server.refusals import RequestError, as_refusal, fault, require_model
 from edgespec.server.requests import Asked, TextRequest
 from edgespec.server.routes import TEXT_ROUTES, TextRoute
 
@@ -75,9 +75,6 @@ class Task:
 
     Args:
         answerer: what all lines share.
-        line: the line.
-
-    Attributes:
         line: the line.
     """
 
@@ -148,22 +145,17 @@ class Task:
             OSError: likewise.
         """
         try:
-            result = made.result()
-        except RequestError as error:
-            return self._refused(error)
-        except InputError as error:
-            return self._refused(refused_input(error))
-        except (EdgespecError, MemoryError, OSError):
-            raise
-        except Exception as error:  # a fault of ours, which should not stop a long batch
-            name = type(error).__name__
-            _log.error("line %d: internal error: %s: %s", self.line.number, name, error)
-            return self._refused(fault())
-        return self._output(200, self._body(result), None)
-
-    def _refused(self, error: RequestError) -> Json:
-        told = {"code": error.code or "invalid_request", "message": str(error)}
-        return self._output(error.status, error.body, told)
+            return self._output(200, self._body(made.result()), None)
+        except Exception as error:
+            if (refusal := as_refusal(error)) is None:
+                if isinstance(error, EdgespecError | MemoryError | OSError):
+                    raise
+                # A fault of ours, which should not stop a long batch.
+                name = type(error).__name__
+                _log.error("line %d: internal error: %s: %s", self.line.number, name, error)
+                refusal = fault()
+        told = {"code": refusal.code or "invalid_request", "message": str(refusal)}
+        return self._output(refusal.status, refusal.body, told)
 
     def _output(self, status: int, body: Json, error: Json | None) -> Json:
         response = {"status_code": status, "request_id": f"req_{self._hash()}", "body": body}

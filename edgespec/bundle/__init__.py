@@ -30,6 +30,7 @@ from edgespec.bundle.manifest import (
     PICTURES,
     PIXELS,
     PLACES,
+    READS_TARGET,
     ROWS,
     SIGHT,
     TARGET_FEATURES,
@@ -51,48 +52,6 @@ from edgespec.bundle.manifest import (
 from edgespec.errors import BundleError
 from edgespec.system import records
 from edgespec.system.cachedir import cache_folder, warn_unwritable
-
-__all__ = [
-    "DRAFT",
-    "DRAFT_TOKENIZER",
-    "FEATURES",
-    "FORMAT",
-    "LAST_HIDDEN",
-    "LAST_TOKEN",
-    "LOGITS",
-    "MANIFEST",
-    "MEAN",
-    "OWN_FEATURES",
-    "PICTURED",
-    "PICTURES",
-    "PIXELS",
-    "PLACES",
-    "ROWS",
-    "SIGHT",
-    "TARGET",
-    "TARGET_FEATURES",
-    "Block",
-    "Bundle",
-    "Embedding",
-    "FileEntry",
-    "Manifest",
-    "Native",
-    "PoolShape",
-    "Precision",
-    "Promise",
-    "Role",
-    "RopeTable",
-    "SkipScore",
-    "SkipSet",
-    "StateShape",
-    "Vision",
-    "describe",
-    "describe_files",
-    "load",
-    "save_manifest",
-    "sha256",
-    "used_files",
-]
 
 MANIFEST = "manifest.json"
 TARGET, DRAFT = "target", "draft"

@@ -18,6 +18,10 @@ TARGET_FEATURES, OWN_FEATURES = "target_features", "own_features"
 """Inputs of a head: features of the target for the first rows, and its own for the others, which it
 returns as `FEATURES`."""
 
+READS_TARGET = "reads_target"
+"""Input of a head's portable graph, whose rows have both features: which read the target's, [S]
+bool."""
+
 SIGHT = "sight"
 """Input of a block drafter, see `TreeAttention`: -1 of a row that reads features of the target, and
 of a row of a block how many rows of it follow. Of a target whose pictures' rows see each other: how
@@ -76,13 +80,10 @@ class SkipScore:
     greedy: Promise
     sampled: Promise
 
-    def promise(self, sampled: bool) -> Promise:
-        """Returns the estimate for sampled or for greedy text."""
-        return self.sampled if sampled else self.greedy
-
     def speedup(self, sampled: bool) -> float:
         """Returns the estimated speed relative to plain decoding; below 1 means slower."""
-        return self.promise(sampled).tokens_per_second / self.plain_tokens_per_second
+        promise = self.sampled if sampled else self.greedy
+        return promise.tokens_per_second / self.plain_tokens_per_second
 
     @property
     def pays(self) -> bool:

@@ -15,7 +15,7 @@ from edgespec.api.options import GenerationOptions
 from edgespec.cli.parsing import Rare
 from edgespec.errors import InputError
 from edgespec.system.files import read_utf8
-from edgespec.system.options import Option, declared, kinds_of, named, unknown
+from edgespec.system.options import declared, kinds_of, named, unknown
 
 TEXT = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop")
 """Options of a text that commands have."""
@@ -60,7 +60,8 @@ def add_options(
             how |= {"action": argparse.BooleanOptionalAction, "help": text + shown}
         else:
             how["type"] = reader(kind, name)
-            how |= {"choices": each.choices} if each.choices else {"metavar": _metavar(each, kinds)}
+            metavar = each.metavar or ("X" if float in kinds else "N")
+            how |= {"choices": each.choices} if each.choices else {"metavar": metavar}
         if default == ():
             how |= {"action": "append", "default": []}
             how["help"] += r"; may contain \n, \t and \\, and be repeated"
@@ -150,10 +151,6 @@ def _tokens(text: str) -> int:
     if not (digits.isdecimal() and digits.isascii() and int(digits) > 0):
         raise argparse.ArgumentTypeError(f"{text!r}: give a number of tokens, such as 32k or 20000")
     return int(digits) * factor
-
-
-def _metavar(each: Option, kinds: tuple[type, ...]) -> str:
-    return each.metavar or ("X" if float in kinds else "N")
 
 
 def _content(name: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import InputError
-from edgespec.system.files import read_utf8, replaced, typed_path
+from edgespec.system.files import exists, read_utf8, replaced, typed_path
 
 Message = dict[str, str]
 
@@ -60,7 +60,7 @@ class Mentions:
                 return written[1:]
             name = found["quoted"] or _existing(found["word"])
             path = typed_path(name)
-            if not _exists(path):
+            if not exists(path):
                 if "\n" not in said and (found["quoted"] or _PATH_LIKE.search(name)):
                     raise InputError(
                         f"there is no file {name}: correct the name, or write \\@ if none is meant"
@@ -137,16 +137,9 @@ def _mention(name: str) -> str:
 def _existing(word: str) -> str:
     """Returns a name without what follows it in a sentence, unless that belongs to a file."""
     name = word
-    while not _exists(typed_path(name)) and name[-1:] in _CLOSING and len(name) > 1:
+    while not exists(typed_path(name)) and name[-1:] in _CLOSING and len(name) > 1:
         name = name[:-1]
-    return name if _exists(typed_path(name)) else word.rstrip(_CLOSING) or word
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # too long for a name, or not one
-        return False
+    return name if exists(typed_path(name)) else word.rstrip(_CLOSING) or word
 
 
 def _block(name: str, text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from edgespec import bundle as bundles
-from edgespec.bundle import MANIFEST, Role
+from edgespec.bundle import MANIFEST
 from edgespec.bundle.sublayers import parse
 from edgespec.cli.arguments import given
 from edgespec.cli.commands.export import AUTO, BUILT_IN, NONE
@@ -36,7 +36,7 @@ from edgespec.tuning.calibrating import TextCalibration
 from edgespec.tuning.draft_head import DraftHead
 from edgespec.tuning.quality import HeldOutText
 from edgespec.tuning.skip_runs import describe_skips, scan
-from edgespec.tuning.texts import calibration_text, read_text
+from edgespec.tuning.texts import calibration_text
 
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
 # Fields of `ExportOptions` that the export of a head has, too, or that no argument is named after.
@@ -61,7 +61,7 @@ def export(arguments: argparse.Namespace) -> int:
     if arguments.via or graph is not None:
         return _adopt(arguments, graph)
     options = _options(arguments)
-    _check_first(arguments)
+    calibration_text(_own_text(arguments))  # before what takes long
     target = resolve_checkpoint(arguments.checkpoint)
     if arguments.layer_skip == AUTO:
         check_skipped(load_checkpoint(target))
@@ -70,7 +70,9 @@ def export(arguments: argparse.Namespace) -> int:
     sources = (target,) if draft is None else (target, draft)
     quality = vocabularies = None
     with role_bars() as show:
-        held_out = _held_out(arguments, target, show) if arguments.quality else None
+        held_out = None
+        if arguments.quality:
+            held_out = HeldOutText(target, _own_text(arguments), partial(show, "quality"))
         # An older bundle is replaced only after all steps, any of which may fail.
         with replacing(arguments.output, options.overwrite, sources) as folder:
             calibration = _calibration(arguments, show)
@@ -96,23 +98,12 @@ def export(arguments: argparse.Namespace) -> int:
     _warn_of_template(fault, arguments.checkpoint)
     made = bundles.load(arguments.output)
     found = describe_skips(made) if arguments.layer_skip != NONE else None
-    for each in (_embedding(made.target), *report.kept, quality, vocabularies, head, found):
+    if made.target.embedding is not None:
+        print(f"makes embeddings of {made.target.hidden_size} numbers: {made.target.embedding}")
+    for each in (*report.kept, quality, vocabularies, head, found):
         if each is not None and each != "":
             print(each)
     return 0
-
-
-def _embedding(target: Role) -> str | None:
-    """Says what a bundle makes if that is no text."""
-    if target.embedding is None:
-        return None
-    return f"makes embeddings of {target.hidden_size} numbers: {target.embedding}"
-
-
-def _check_first(arguments: argparse.Namespace) -> None:
-    """Checks what an export needs only at its end, since it takes long."""
-    if (text := _own_text(arguments)) is not None:
-        read_text(text)
 
 
 def _calibration(
@@ -126,12 +117,6 @@ def _calibration(
 def _own_text(arguments: argparse.Namespace) -> Path | None:
     """Returns the file with the user's text for calibration, if there is one."""
     return None if arguments.calibrate == BUILT_IN else arguments.calibrate
-
-
-def _held_out(
-    arguments: argparse.Namespace, target: Path, show: Callable[[str, int, int], None]
-) -> HeldOutText:
-    return HeldOutText(target, _own_text(arguments), partial(show, "quality"))
 
 
 def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:
@@ -176,7 +161,7 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
     if arguments.draft is not None:
         of_target = {k: v for k, v in of_target.items() if k != "calibrate"}
     _refuse_for_exported(arguments, of_target)
-    _check_first(arguments)
+    calibration_text(_own_text(arguments))
     draft = _draft(arguments)
     options = ExportOptions(draft_precision=arguments.draft_precision)
     sources = [each for each in (graph, draft) if each is not None]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -12,39 +12,19 @@ if TYPE_CHECKING:
     from edgespec.api.generation import GenerationStream
 
 
-@contextmanager
-def ignoring_termination() -> Iterator[None]:
+def ignoring_termination() -> AbstractContextManager[None]:
     """Ignores termination signals, for a server that handles them and raises them again at its end.
 
     On Windows, Ctrl-Break, which ends services, is one of them.
     """
     from uvicorn.server import HANDLED_SIGNALS
 
-    handlers = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
-    for number in handlers:
-        signal.signal(number, lambda _number, _frame: None)
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    return _handled(HANDLED_SIGNALS, lambda: None, once=False)
 
 
-@contextmanager
-def cancelled_by_sigint(stream: GenerationStream) -> Iterator[None]:
+def cancelled_by_sigint(stream: GenerationStream) -> AbstractContextManager[None]:
     """Lets Ctrl-C end the text after the current round; a second Ctrl-C does not wait for it."""
-    previous = signal.getsignal(signal.SIGINT)
-
-    def cancel(_number: int, _frame: FrameType | None) -> None:
-        stream.cancel()
-        signal.signal(signal.SIGINT, previous)
-
-    if previous is not signal.SIG_IGN:  # ignored, for example, in a shell's background jobs
-        signal.signal(signal.SIGINT, cancel)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    return _handled([signal.SIGINT], stream.cancel)
 
 
 @contextmanager
@@ -54,20 +34,39 @@ def noted_interrupts(then: Callable[[], None] = lambda: None) -> Iterator[Callab
     Args:
         then: called by the signal handler when one has come.
     """
-    noted: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    noted: list[bool] = []
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        noted.append(number)
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
+    def note() -> None:
+        noted.append(True)
         then()
 
-    for number, handler in handlers.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, note)
-    try:
+    with _handled([signal.SIGINT, signal.SIGTERM], note):
         yield lambda: bool(noted)
-    finally:
-        for number, handler in handlers.items():
+
+
+@contextmanager
+def _handled(
+    numbers: Iterable[int], handle: Callable[[], None], once: bool = True
+) -> Iterator[None]:
+    """Calls a function when a signal comes, at the first one or always.
+
+    What is ignored, as in a shell's background jobs, stays so.
+    """
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def restore() -> None:
+        for number, handler in before.items():
             signal.signal(number, handler)
+
+    def come(_number: int, _frame: FrameType | None) -> None:
+        if once:
+            restore()
+        handle()
+
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, come)
+    try:
+        yield
+    finally:
+        restore()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from edgespec.cli.waiting import clear_line
+from edgespec.api.loading import LoadOptions
+from edgespec.cli.arguments import given as values_of
+from edgespec.cli.waiting import clear_line, waiting
 from edgespec.errors import EdgespecError
 
 if TYPE_CHECKING:
@@ -25,7 +28,6 @@ def chosen(arguments: argparse.Namespace) -> Path:
     Raises:
         EdgespecError: as `edgespec.library.making.bundle_of`.
     """
-    from edgespec.api.loading import LoadOptions
     from edgespec.library.making import bundle_of
 
     draft = getattr(arguments, "draft", None)
@@ -33,6 +35,26 @@ def chosen(arguments: argparse.Namespace) -> Path:
     if draft is not None:
         arguments.draft = "auto"
     return bundle_of(arguments.model, draft, say=_say)
+
+
+@contextmanager
+def loaded(given: argparse.Namespace, bundle: Path | None = None, **options: Any) -> Iterator[LLM]:
+    """Loads the model that is to be used, and keeps in the end what its drafts have learned.
+
+    Args:
+        given: arguments with the model, and with options of loading it.
+        bundle: the model's folder, if it was found already.
+        options: further ones, which go before those.
+    """
+    with waiting("the model is loaded"):
+        from edgespec.api.llm import LLM
+
+        found = bundle or chosen(given)
+        llm = LLM(found, **{**values_of(given, LoadOptions), **options})
+    with llm:
+        yield llm
+        if llm.options.draft_memory is not None:
+            llm.save_draft_memory(llm.options.draft_memory)
 
 
 def name_demonstration(arguments: argparse.Namespace, llm: LLM) -> None:

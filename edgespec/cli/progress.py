@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
-    Progress,
     ProgressColumn,
     SpinnerColumn,
     Task,
@@ -19,6 +17,7 @@ from rich.progress import (
 from rich.text import Text
 
 from edgespec.cli.waiting import clear_line
+from edgespec.library.progress import bars
 
 Show = Callable[[str, int], None]
 """Shows the current step's name and advances the bar by a number of steps."""
@@ -27,11 +26,9 @@ Show = Callable[[str, int], None]
 @contextmanager
 def progress_bar(steps: int) -> Iterator[Show]:
     """Shows a bar with `steps` steps if stderr is a terminal; otherwise shows nothing."""
-    console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    shown = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
     clear_line()
-    with shown as progress:
+    with bars(*columns, transient=True) as progress:
         bar = progress.add_task("", total=steps)
         yield lambda what, done: progress.update(bar, description=what, advance=done)
 
@@ -51,20 +48,10 @@ def texts_bar(texts: int, done: int, tokens: Callable[[], int]) -> Iterator[Call
     Yields:
         A function to call after each text.
     """
-    console = Console(stderr=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.completed:.0f} of {task.total:.0f} texts"),
-        BarColumn(),
-        _Speed(tokens),
-        TimeRemainingColumn(),
-    )
-    shown = Progress(
-        *columns, console=console, disable=not console.is_terminal, transient=True,
-        speed_estimate_period=_SPEED_SECONDS,
-    )  # fmt: skip
+    count = TextColumn("{task.completed:.0f} of {task.total:.0f} texts")
+    columns = SpinnerColumn(), count, BarColumn(), _Speed(tokens), TimeRemainingColumn()
     clear_line()
-    with shown as progress:
+    with bars(*columns, transient=True, speed_estimate_period=_SPEED_SECONDS) as progress:
         bar = progress.add_task("", total=texts, completed=done)
         yield lambda: progress.advance(bar)
 

@@ -35,7 +35,6 @@ class Beside:
         warm_up: the first text, which does not count.
 
     Attributes:
-        setting: see above.
         speeds: tokens per second of each text after its first token.
         first: seconds to the first token of each text.
     """

@@ -12,8 +12,9 @@ from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
 from edgespec.errors import InputError, did_you_mean
 from edgespec.library.store import Store
-from edgespec.models.named import HUB_FILE, HUB_ID, SUFFIX, parts
+from edgespec.models.named import HUB_FILE, HUB_ID, SUFFIX, parts, tower_beside
 from edgespec.system.cachedir import cache_folder
+from edgespec.system.files import exists
 
 # What a checkpoint's folder is read from; Mistral's have all weights twice.
 _READ = ("*.safetensors", "*.json", "*.jinja", "*_Pooling/config.json")
@@ -83,7 +84,7 @@ def looks_like_model(word: str) -> bool:
     Such are what exists, the names in the store, what ends in `.gguf`, and without spaces in it
     what has a slash.
     """
-    if _exists(word) or (word.lower().endswith(SUFFIX) and "\n" not in word):
+    if (word and exists(word)) or (word.lower().endswith(SUFFIX) and "\n" not in word):
         return True
     return not re.search(r"\s", word) and ("/" in word or "\\" in word or word in _names())
 
@@ -95,7 +96,7 @@ def asked_for(model: str | Path) -> Asked:
         InputError: if there is none, or it is a folder that holds no model.
     """
     word = str(model)
-    if _exists(word):
+    if word and exists(word):
         path = Path(word).absolute()
         return Asked(str(path), path)
     if isinstance(model, str) and word in _names():
@@ -123,17 +124,12 @@ def _names() -> frozenset[str]:
     return frozenset() if cache_folder("models") is None else frozenset(Store().made())
 
 
-def _exists(word: str) -> bool:
-    try:
-        return word != "" and Path(word).exists()
-    except (OSError, ValueError):  # too long for a path, or has a NUL character
-        return False
-
-
 def _files(path: Path) -> Iterator[Path]:
     """Yields the files of a checkpoint."""
     if path.is_file():
         yield from (path.with_name(each) for each in parts(path.name))
+        if (tower := tower_beside(path)) is not None:
+            yield tower
         return
     for pattern in _READ:
         for file in sorted(path.glob(pattern)):

@@ -22,7 +22,7 @@ from edgespec.models.embedded import BUNDLE
 if TYPE_CHECKING:
     from edgespec.export import Progress
 
-_SETTINGS = 1  # raised when other bundles are made of the same models
+_SETTINGS = 2  # raised when other bundles are made of the same models
 _HEAD_PRECISION = "int8"
 _log = logging.getLogger(__name__)
 

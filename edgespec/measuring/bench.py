@@ -77,8 +77,6 @@ class Line:
             meanwhile.
         other_ms: mean time per round of everything else: sampling, committing, learning and
             decoding the text.
-        outside_engines_ms: mean time per round outside engine calls; too low with overlap, where
-            two engines count at once.
         equal_to_plain: the worst of `VERDICTS` over the texts.
         verdicts: number of texts by verdict.
         texts: number of texts that were made.
@@ -100,7 +98,6 @@ class Line:
     draft_ms: float
     verify_ms: float
     other_ms: float
-    outside_engines_ms: float
     equal_to_plain: str
     verdicts: dict[str, int]
     texts: int
@@ -246,12 +243,6 @@ def verdict(llm: LLM, request: Request, expected: Sequence[int], found: Sequence
     return "no"
 
 
-def tally(verdicts: Iterable[str]) -> str:
-    """Describes the number of texts by verdict, the worst first."""
-    found = Counter(verdicts)
-    return ", ".join(f"{found[each]} {each}" for each in VERDICTS if found[each])
-
-
 def _line(
     name: str, repeats: Sequence[Sequence[GenerationStream]], plain: float, verdicts: list[str]
 ) -> Line:
@@ -261,11 +252,11 @@ def _line(
     steps = [step for text in made for step in text.rounds]
     speed, speeds = _middle([_speed(texts) for texts in repeats], 1)
     ttft, ttfts = _middle([median(t.result.ttft_ms for t in texts) for texts in repeats], 2)
-    tpot, tpots = _middle([_tpot_ms(texts) for texts in repeats], 3)
+    further = [[t.result.tpot_ms for t in texts if t.result.new_tokens > 1] for texts in repeats]
+    tpot, tpots = _middle(list(map(median, further)), 3)
     whole = sum(map(_seconds, made))
     draft = sum(step.draft_seconds for step in steps)
     verify = sum(step.verify_seconds for step in steps)
-    engines = sum(result.engine_ms for result in results) / 1e3
 
     def of_a_round(seconds: float) -> float:
         return round(max(seconds, 0.0) * 1e3 / len(steps), 3)
@@ -286,7 +277,6 @@ def _line(
         draft_ms=of_a_round(draft),
         verify_ms=of_a_round(verify),
         other_ms=of_a_round(whole - draft - verify),
-        outside_engines_ms=of_a_round(whole - engines),
         equal_to_plain=min(verdicts, key=VERDICTS.index),
         verdicts=dict(Counter(verdicts)),
         texts=len(made),
@@ -323,10 +313,6 @@ def _speed(texts: Sequence[GenerationStream]) -> float:
             "every text ends after its first token, so speed cannot be measured: give other prompts"
         )
     return tokens / seconds
-
-
-def _tpot_ms(texts: Sequence[GenerationStream]) -> float:
-    return median(text.result.tpot_ms for text in texts if text.result.new_tokens > 1)
 
 
 def _seconds(text: GenerationStream) -> float:

@@ -9,24 +9,6 @@ from pathlib import Path
 from edgespec.errors import InputError
 from edgespec.system.files import read_utf8
 
-PYTHON = (
-    'def moving_average(values, size):\n    """Average of each window of `size` values."""\n',
-    "class Matrix:\n    def __init__(self, rows):\n        self.rows = rows\n\n"
-    "    def transpose(self):\n",
-    'import json\n\n\ndef load_settings(path):\n    """Settings from a JSON file."""\n    try:\n',
-    "def binary_search(items, wanted):\n    low, high = 0, len(items) - 1\n"
-    "    while low <= high:\n",
-    "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def setUp(self):\n"
-    "        self.stack = Stack()\n\n    def test_push(self):\n",
-    "import argparse\n\n\ndef main():\n"
-    "    parser = argparse.ArgumentParser(description='Count words')\n",
-    "class Node:\n    def __init__(self, value, left=None, right=None):\n"
-    "        self.value = value\n        self.left = left\n        self.right = right\n\n"
-    "    def __repr__(self):\n",
-    "def read_lines(stream, encoding='utf-8'):\n    for number, line in enumerate(stream):\n",
-)
-"""Built-in prompts: beginnings of Python code, which suit the embedded pair and other models."""
-
 _JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 _SHOWN = 5  # malformed lines that an error names
 
@@ -86,11 +68,7 @@ def _lines(path: Path, text: str) -> list[str]:
 
 
 def _prompt(line: str) -> str:
-    """Reads the prompt of a JSON line.
-
-    Raises:
-        ValueError: if the line is malformed; the message says how.
-    """
+    """Reads the prompt of a JSON line; a ValueError says how it is malformed."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -107,3 +85,7 @@ def _prompt(line: str) -> str:
     if not isinstance(prompt, str) or not prompt:
         raise ValueError(f"has {json.dumps(prompt):.40} for {field}, not a text")
     return prompt
+
+
+PYTHON = tuple(read_prompts([Path(__file__).with_name("python.jsonl")]))
+"""Built-in prompts: beginnings of Python code, which suit the embedded pair and other models."""

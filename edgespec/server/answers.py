@@ -331,13 +331,7 @@ class ChatAnswer(Answer):
         cut = () if result.cut_call is None else (result.cut_call,)  # as a stream shows it
         if calls := (*result.tool_calls, *cut):
             message["content"] = result.text or None
-            message["tool_calls"] = [
-                {
-                    "id": call.id, "type": "function",
-                    "function": {"name": call.name, "arguments": call.text},
-                }
-                for call in calls
-            ]  # fmt: skip
+            message["tool_calls"] = [call.message for call in calls]
         return {"index": index, "message": message, "logprobs": self._logprobs(result.logprobs)}
 
     def _part_choice(self, part: Part) -> Json:

@@ -16,12 +16,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from edgespec.errors import EdgespecError, InputError
+from edgespec.errors import EdgespecError
 from edgespec.server.endpoint import Served
 from edgespec.server.metrics import Metrics
 from edgespec.server.ollama import routes as ollama
 from edgespec.server.openapi import document
-from edgespec.server.refusals import RequestError, fault, refused_input
+from edgespec.server.refusals import RequestError, as_refusal, fault
 from edgespec.server.routes import openai_routes, page_route
 
 _log = logging.getLogger(__name__)
@@ -143,14 +143,11 @@ def _without_port(host: str) -> str:
 def _refused(error: Exception, metrics: Metrics, path: str) -> Response:
     """Returns the response for an error of a route."""
     headers: dict[str, str] = {}
-    if isinstance(error, RequestError):
-        refusal = error
-    elif isinstance(error, InputError):
-        refusal = refused_input(error)
-    elif isinstance(error, HTTPException):
+    refusal = as_refusal(error)
+    if isinstance(error, HTTPException):
         refusal = RequestError(error.status_code, _PHRASES.get(error.status_code, error.detail))
         headers.update(error.headers or {})
-    else:
+    if refusal is None:
         if isinstance(error, EdgespecError):  # the ASGI server logs other errors
             _log.error("%s", error)
         refusal = fault()

@@ -10,19 +10,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from edgespec.api.generation import GenerationStream
-from edgespec.api.llm import LLM
-from edgespec.errors import InputError
 from edgespec.server.answers import Origin, Writer
 from edgespec.server.bodies import Fields, Json, parsed, read
-from edgespec.server.metrics import Metrics
 from edgespec.server.models import ServedModel
-from edgespec.server.refusals import RequestError, fault, refused_input
+from edgespec.server.refusals import as_refusal, fault
 from edgespec.server.service import Part, Show, TextService
 
 _SMALL = 1 << 16  # bytes of a body that are parsed in less than a few milliseconds
@@ -44,21 +40,6 @@ class Served:
 
     service: TextService
     body_limit: int
-
-
-class TextBody(Protocol):
-    """The body of a request for texts."""
-
-    stream: bool | None
-
-    def texts(self, llm: LLM) -> list[GenerationStream]:
-        """Creates the streams of the texts, one for each choice, without starting them.
-
-        Raises:
-            InputError: if the prompt is invalid, an option is out of range, or the draft source was
-                not loaded.
-            RequestError: if fields contradict each other.
-        """
 
 
 Body = TypeVar("Body", bound=Fields)
@@ -135,7 +116,7 @@ class TextEndpoint(Endpoint[Any]):
 
     Args:
         served: what is served.
-        bodies: class of the request bodies, each a `TextBody`.
+        bodies: class of the request bodies, with `stream` and `texts` as `requests.Asked` has them.
         writers: what makes the writer for a body.
     """
 
@@ -169,11 +150,11 @@ class TextEndpoint(Endpoint[Any]):
         results = await self._texts(body, model, drop)
         await send_json(partial(writer.whole, results))
 
-    async def _texts(self, body: TextBody, model: ServedModel, show: Show) -> list[Any]:
+    async def _texts(self, body: Any, model: ServedModel, show: Show) -> list[Any]:
         key = getattr(body, "prompt_cache_key", None) or None
         return await self.served.service.texts(model, body.texts, show, key)
 
-    async def _stream(self, body: TextBody, model: ServedModel, writer: Writer, send: Send) -> None:
+    async def _stream(self, body: Any, model: ServedModel, writer: Writer, send: Send) -> None:
         begun = False
 
         def events(all_: Iterable[Json | str]) -> str:
@@ -202,7 +183,10 @@ class TextEndpoint(Endpoint[Any]):
         except Exception as error:
             if not begun:
                 raise
-            refusal = _as_refusal(error, self.served.service.metrics)
+            if (refusal := as_refusal(error)) is None:
+                _log.error("a text has failed", exc_info=error)
+                refusal = fault()
+            self.served.service.metrics.refused(refusal.status)
             await put(writer.written(writer.failure(refusal)), more=False)
             return
         await put(events([*writer.closing(results), *writer.last]), more=False)
@@ -218,19 +202,6 @@ def _pieces(answer: Json) -> list[bytes]:
             pieces.append("".join(text).encode())
             text, size = [], 0
     return [*pieces, "".join(text).encode()]
-
-
-def _as_refusal(error: Exception, metrics: Metrics) -> RequestError:
-    """Logs and counts an error that ends a stream, and returns it as the client may see it."""
-    if isinstance(error, RequestError):
-        refusal = error
-    elif isinstance(error, InputError):
-        refusal = refused_input(error)
-    else:
-        _log.error("a text has failed", exc_info=error)
-        refusal = fault()
-    metrics.refused(refusal.status)
-    return refusal
 
 
 async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
-from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.answers import Origin, Writer, speculation
 from edgespec.server.bodies import LONG, Int, Json, Noted, Nothing, Off, One
 from edgespec.server.requests import TextRequest
@@ -65,10 +65,6 @@ class InfillRequest(TextRequest):
         return max(asked, 1)  # even a text without tokens reads the prompt
 
     @property
-    def likeliest(self) -> int | None:  # noqa: D102
-        return None
-
-    @property
     def further(self) -> Json:  # noqa: D102
         given: Json = {"json_schema": self.json_schema} if self.json_schema else {}
         if self.t_max_predict_ms is not None and self.t_max_predict_ms > 0:
@@ -90,7 +86,7 @@ class InfillRequest(TextRequest):
         """Tokens that end the text."""
         return self._ends
 
-    def prompt_for(self, llm: LLM) -> InfillPrompt:  # noqa: D102
+    def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
         made = llm.infill_prompt(
             self.input_prefix + (self.prompt or ""),
             self.input_suffix,
@@ -99,7 +95,7 @@ class InfillRequest(TextRequest):
         )
         self._left_out = made.left_out
         self._ends = frozenset((*made.stop_ids, *llm.bundle.target.eos_ids))
-        return made
+        return llm.stream(made.tokens, stop_token_ids=made.stop_ids, **options)
 
     def usual(self, llm: LLM) -> Json:  # noqa: D102
         return {}
@@ -165,7 +161,7 @@ def _timings(result: GenerationResult, made: int) -> Json:
         "prompt_n": read,
         "prompt_ms": result.ttft_ms,
         "prompt_per_token_ms": result.ttft_ms / read,
-        "prompt_per_second": _per_second(read, result.ttft_ms),
+        "prompt_per_second": 1000 * read / result.ttft_ms if result.ttft_ms else 0.0,
         "predicted_n": made,
         "predicted_ms": result.tpot_ms * max(made - 1, 0),
         "predicted_per_token_ms": result.tpot_ms,
@@ -174,10 +170,6 @@ def _timings(result: GenerationResult, made: int) -> Json:
     if result.drafted:
         timings |= {"draft_n": result.drafted, "draft_n_accepted": result.accepted}
     return timings
-
-
-def _per_second(number: int, milliseconds: float) -> float:
-    return 1000 * number / milliseconds if milliseconds else 0.0
 
 
 def _selected(answer: Json, fields: list[str]) -> Json:

@@ -134,15 +134,20 @@ class ImageContent(Noted):
     image_url: ImageUrl
 
 
-def kinds(*names: str) -> Discriminator:
-    """Returns what finds the member of a union by its `type`, each tagged by `tag`."""
+def kinds(*names: str, what: str = "a part", usual: str | None = None) -> Discriminator:
+    """Returns what finds the member of a union by its `type`, each tagged by `tag`.
+
+    Errors say `what` it should be; one without a type is as `usual`.
+    """
 
     def kind(value: Any) -> str | None:
-        given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-        return tag(given) if given in names else None
+        asked = (
+            value.get("type", usual) if isinstance(value, dict) else getattr(value, "type", None)
+        )
+        return tag(asked) if asked in names else None
 
-    wanted = f"Input should be a part of type {', '.join(names)}"
-    return Discriminator(kind, custom_error_type="part", custom_error_message=wanted)
+    wanted = f"Input should be {what} of type {', '.join(names)}"
+    return Discriminator(kind, custom_error_type="kind", custom_error_message=wanted)
 
 
 def tag(name: str) -> str:
@@ -157,11 +162,9 @@ Part = Annotated[
 """A part of a message by its `type`."""
 
 
-def _text_or_none(value: Any) -> Any:
-    return value if isinstance(value, str) else None
-
-
-_Note = BeforeValidator(_text_or_none, json_schema_input_type=Any)  # other values are ignored
+_Note = BeforeValidator(  # other values are ignored
+    lambda value: value if isinstance(value, str) else None, json_schema_input_type=Any
+)
 
 
 class Message(Noted):
@@ -263,13 +266,6 @@ class ResponseFormat(Fields):
         return {"json_schema": {"type": "object"}} if self.type == "json_object" else {}
 
 
-class PredictedPart(Fields):
-    """A part of a predicted text."""
-
-    type: Literal["text"]
-    text: str
-
-
 class PredictedOutput(Fields):
     """The text that the client expects, such as a file before an edit; it may be empty.
 
@@ -277,7 +273,7 @@ class PredictedOutput(Fields):
     """
 
     type: Literal["content"]
-    content: str | Annotated[list[PredictedPart], LONG]
+    content: str | Annotated[list[TextContent], LONG]
 
 
 def joined(content: str | list[Any]) -> str:

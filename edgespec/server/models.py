@@ -42,8 +42,6 @@ class ServedModel:
         llm: the model, if it is loaded already.
 
     Attributes:
-        name: see above.
-        bundle: see above.
         tokenizer: its tokenizer.
         llm: the model; None while it is not loaded.
         claims: number of requests that use it.
@@ -71,8 +69,8 @@ class ServedModel:
         """What it is loaded as, or would be if it were alone."""
         return self._alone if self.llm is None else self.llm.plan
 
-    def load(self, stay: Sequence[Taken] = ()) -> None:
-        """Loads it beside others.
+    def load(self, stay: Sequence[Taken] = ()) -> LLM:
+        """Loads it beside others, and returns it.
 
         Raises:
             EdgespecError: as `LLM`.
@@ -82,6 +80,7 @@ class ServedModel:
             options = with_sessions(self.bundle, options, most, stay)
         plan = planned(self.bundle, options, stay)
         self.llm = around(Loaded(self.bundle, options, self.tokenizer, plan))
+        return self.llm
 
     def fits(self, stay: Sequence[Taken], go: Sequence[Taken]) -> bool:
         """Whether it is what it is alone, beside some models and once others have gone.
@@ -124,9 +123,6 @@ class Models:
         served: the models. The first one answers who names none.
         most: the most that are loaded at once; None: as many as memory has room for.
         any_name: whether the first one also answers who asks for a name that is not known.
-
-    Attributes:
-        served: see above.
     """
 
     def __init__(
@@ -146,9 +142,7 @@ class Models:
         Raises:
             EdgespecError: as `LLM`.
         """
-        self.served[0].load()
-        assert self.served[0].llm is not None
-        return self.served[0].llm
+        return self.served[0].load()
 
     def find(self, name: str | None) -> ServedModel:
         """Returns the model of a name, with or without the tag that Ollama's clients add.

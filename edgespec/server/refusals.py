@@ -37,8 +37,10 @@ class RequestError(Exception):
         return {"error": error}
 
 
-def refused_input(error: InputError) -> RequestError:
-    """Returns the error for a prompt or option that a text cannot have."""
+def as_refusal(error: Exception) -> RequestError | None:
+    """Returns an error as clients may see it; None for one that only the log may have."""
+    if not isinstance(error, InputError):
+        return error if isinstance(error, RequestError) else None
     # Some clients shorten a conversation if they find this code, or words of the message.
     long = isinstance(error, ContextLengthError)
     return RequestError(400, str(error), "context_length_exceeded" if long else "invalid_value")

@@ -13,7 +13,6 @@ from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
 from edgespec.api.options import in_conversation
 from edgespec.runtime.sampling.options import LEAST_TEMPERATURE
-from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.bodies import (
     LONG,
     MESSAGES,
@@ -56,11 +55,8 @@ _GIVEN = (
 )  # fmt: skip
 
 
-def _from_0(value: int) -> int:
-    """Returns what -1 stands for where it switches something off, as in vLLM."""
-    return max(value, 0)
-
-
+# Where -1 switches something off, as in vLLM.
+_From0 = AfterValidator(lambda value: max(value, 0))
 _Neutral = Annotated[float, Field(ge=1, le=1)]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 # As llama.cpp has it; false is never.
@@ -91,7 +87,7 @@ class Asked(Fields, ABC):
     seed: Annotated[Int, Field(ge=-1, lt=SEEDS), Unset] | None = None
     temperature: Annotated[float, option("temperature")] | None = None
     top_p: Annotated[float, option("top_p")] | None = None
-    top_k: Annotated[Int, Field(ge=-1), AfterValidator(_from_0)] | None = None
+    top_k: Annotated[Int, Field(ge=-1), _From0] | None = None
     min_p: Annotated[float, option("min_p")] | None = None
     repetition_penalty: Annotated[float, option("repetition_penalty")] | None = None
     speculative: Speculative | None = None
@@ -167,47 +163,33 @@ class TextRequest(Asked):
         return self.prompts * (self.n or 1)
 
     def texts(self, llm: LLM) -> list[GenerationStream]:  # noqa: D102 - of the base class
-        first, seed = self.begin(llm), self.seed
-        # Choices of the same seed would be the same text.
-        further = (
-            None if seed is None else (seed + choice) % SEEDS for choice in range(1, self.n or 1)
-        )
-        return [first, *map(first.again, further)]
-
-    def begin(self, llm: LLM) -> GenerationStream:
-        """Creates the stream of the text, without starting it.
-
-        Raises:
-            InputError: if the prompt is invalid, an option is out of range, or the draft source was
-                not loaded.
-            RequestError: if `response_format`, the log-probability options or `prompt` and `suffix`
-                contradict themselves.
-        """
         drafts = self.speculative or Speculative()
         given = {name: value for name in _GIVEN if (value := getattr(self, name)) is not None}
         if (temperature := self._temperature) is not None:
             given["temperature"] = temperature
         structure = {} if self.response_format is None else self.response_format.structure
-        predicted = self.prediction
-        return self.ask(
+        first = self.ask(
             llm,
-            stop=() if self.stop is None else self.stop,
+            stop=self.stop or (),
             max_new_tokens=self.tokens,
             logprobs=self.likeliest,
             draft_source=drafts.draft,
             num_assistant_tokens=drafts.num_draft_tokens,
-            prediction=None if predicted is None else joined(predicted.content),
+            prediction=None if self.prediction is None else joined(self.prediction.content),
             **in_conversation(self.usual(llm), given | self._bias_and_window),
             **structure,
             **self.further,
         )
+        # Choices of the same seed would be the same text.
+        seeds = (
+            None if self.seed is None else (self.seed + choice) % SEEDS
+            for choice in range(1, self.n or 1)
+        )  # fmt: skip
+        return [first, *map(first.again, seeds)]
 
+    @abstractmethod
     def ask(self, llm: LLM, **options: Any) -> GenerationStream:
         """Creates the stream of the text with these options of a text."""
-        prompt = self.prompt_for(llm)
-        if isinstance(prompt, InfillPrompt):
-            return llm.stream(prompt.tokens, stop_token_ids=prompt.stop_ids, **options)
-        return llm.stream(prompt, **options)
 
     @property
     def _bias_and_window(self) -> Json:
@@ -239,18 +221,14 @@ class TextRequest(Asked):
         """The maximum number of new tokens; None for as many as fit the context."""
 
     @property
-    @abstractmethod
     def likeliest(self) -> int | None:
         """The number of likeliest tokens to report per token; None for no log-probabilities."""
+        return None
 
     @property
     def further(self) -> Json:
         """Options of the text that only this route has."""
         return {}
-
-    @abstractmethod
-    def prompt_for(self, llm: LLM) -> str | list[int] | InfillPrompt:
-        """Returns the prompt for the model."""
 
 
 def _are_several(prompt: Any) -> bool:
@@ -303,16 +281,17 @@ class CompletionRequest(TextRequest):
         alone = [self.model_copy(update={"prompt": prompt}) for prompt in self.prompt]
         return [stream for each in alone for stream in each.texts(llm)]
 
-    def prompt_for(self, llm: LLM) -> str | list[int] | InfillPrompt:  # noqa: D102
+    def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
         prompt = cast("str | list[int]", self.prompt)  # one, as `texts` asks for it
         if not self.suffix:
-            return prompt
+            return llm.stream(prompt, **options)
         if not isinstance(prompt, str):
             raise RequestError(
                 400, "suffix goes with a prompt of text, not of tokens: give prompt as a string",
                 param="suffix",
             )  # fmt: skip
-        return llm.infill_prompt(prompt, self.suffix, (), self.tokens)
+        made = llm.infill_prompt(prompt, self.suffix, (), self.tokens)
+        return llm.stream(made.tokens, stop_token_ids=made.stop_ids, **options)
 
 
 class ChatRequest(TextRequest):
@@ -364,9 +343,6 @@ class ChatRequest(TextRequest):
                 param="top_logprobs",
             )  # fmt: skip
         return None
-
-    def prompt_for(self, llm: LLM) -> list[int]:  # noqa: D102
-        return llm.chat_tokens([message.plain for message in self.messages])
 
     def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
         goes_on = self.messages[-1].role == "assistant" and self.continue_final_message is not False

@@ -89,13 +89,7 @@ class Output:
 
 
 class _Item:
-    """An item of the output: a text that is said or thought, or a call.
-
-    Args:
-        place: its place among the items.
-        kind: message, reasoning or function_call.
-        call: the first delta of a call.
-    """
+    """An item of the output: a text that is said or thought, or a call with its first delta."""
 
     def __init__(self, place: int, kind: str, call: Json | None) -> None:
         self.kind = kind
@@ -240,12 +234,7 @@ class ResponsesWriter(Writer):
         return [{**event, "sequence_number": next(self._numbers)} for event in events]
 
     def _finished(self, reason: str, chat: Json) -> Json:
-        """Returns the response after the last token.
-
-        Args:
-            reason: why the chat's answer ended.
-            chat: `usage` and `edgespec` of the chat's answer.
-        """
+        """Returns the response after the last token of a chat, which ended for a reason."""
         facts = {
             "output": self._output.items,
             "usage": _usage(chat["usage"]),

@@ -6,7 +6,6 @@ https://platform.openai.com/docs/api-reference/responses/create describes it.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -14,7 +13,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
     Tag,
     ValidationError,
@@ -24,6 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
+from edgespec.runtime.text.streaming import ToolCall
 from edgespec.server.bodies import (
     LONG,
     MESSAGES,
@@ -99,46 +98,22 @@ def _shows(content: str | list[InputText | InputImage]) -> bool:
 Content = str | Annotated[list[InputText], LONG]
 
 
-class Item(Noted, ABC):
-    """An item of a conversation."""
-
-    @abstractmethod
-    def extend(self, messages: list[Json]) -> None:
-        """Adds the item to the messages of a chat."""
-
-
-class MessageItem(Item):
+class MessageItem(Noted):
     """What somebody said."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[Part], LONG]
 
-    def extend(self, messages: list[Json]) -> None:
-        """Adds a message, or the text of an answer that has none yet."""
-        content = _in_chat(self.content)
-        if self.role != "assistant":
-            messages.append({"role": self.role, "content": content})
-            return
-        answer = _answer(messages)
-        if answer["content"] is not None or "tool_calls" in answer:
-            answer = _new_answer(messages)
-        answer["content"] = content
 
-
-class ReasoningItem(Item):
+class ReasoningItem(Noted):
     """What the model thought before it answered, as it came from the server."""
 
     type: Literal["reasoning"]
     content: Annotated[list[ReasoningText], LONG] | None = None
 
-    def extend(self, messages: list[Json]) -> None:
-        """Adds a new answer with the thoughts."""
-        if text := joined(self.content or ""):
-            _new_answer(messages)["reasoning_content"] = text
 
-
-class FunctionCallItem(Item):
+class FunctionCallItem(Noted):
     """A function that the model called."""
 
     type: Literal["function_call"]
@@ -146,44 +121,31 @@ class FunctionCallItem(Item):
     name: str
     arguments: str
 
-    def extend(self, messages: list[Json]) -> None:
-        """Adds the call to the answer that it is a part of."""
-        called = {"name": self.name, "arguments": self.arguments}
-        call = {"id": self.call_id, "type": "function", "function": called}
-        _answer(messages).setdefault("tool_calls", []).append(call)
 
-
-class FunctionOutputItem(Item):
+class FunctionOutputItem(Noted):
     """What a function returned."""
 
     type: Literal["function_call_output"]
     call_id: str
     output: Content
 
-    def extend(self, messages: list[Json]) -> None:
-        """Adds a message of a tool."""
-        text = joined(self.output)
-        messages.append({"role": "tool", "tool_call_id": self.call_id, "content": text})
 
+Item = MessageItem | ReasoningItem | FunctionCallItem | FunctionOutputItem
 
 _SYSTEM = ("system", "developer")
-_KINDS = ("message", "reasoning", "function_call", "function_call_output")
-
-
-def _kind(item: Any) -> str | None:
-    kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
-    return tag(kind) if kind in _KINDS else None
-
 
 AnyItem = Annotated[
     Annotated[MessageItem, Tag(tag("message"))]
     | Annotated[ReasoningItem, Tag(tag("reasoning"))]
     | Annotated[FunctionCallItem, Tag(tag("function_call"))]
     | Annotated[FunctionOutputItem, Tag(tag("function_call_output"))],
-    Discriminator(
-        _kind,
-        custom_error_type="item",
-        custom_error_message=f"Input should be an item of type {', '.join(_KINDS)}",
+    kinds(
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        what="an item",
+        usual="message",
     ),
 ]
 """An item by its `type`; one without a type is a message."""
@@ -208,20 +170,31 @@ def chat_messages(instructions: str | None, given: str | Sequence[Item]) -> list
     said = first if instructions is None else [instructions, *first]
     messages = [{"role": "system", "content": "\n\n".join(said)}] if said else []
     for item in items[len(first) :]:
-        item.extend(messages)
+        _extend(messages, item)
     return messages
 
 
-def _answer(messages: list[Json]) -> Json:
-    """Returns the answer that is being given, or begins one."""
-    if messages and messages[-1]["role"] == "assistant":
-        return messages[-1]
-    return _new_answer(messages)
-
-
-def _new_answer(messages: list[Json]) -> Json:
-    messages.append({"role": "assistant", "content": None})
-    return messages[-1]
+def _extend(messages: list[Json], item: Item) -> None:
+    """Adds an item to the messages of a chat; the parts of an answer are several items."""
+    last: Json = messages[-1] if messages else {}
+    answer: Json = {"role": "assistant", "content": None}
+    begun = last.get("role") == "assistant"
+    if isinstance(item, FunctionOutputItem):
+        text = joined(item.output)
+        messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
+    elif isinstance(item, MessageItem) and item.role != "assistant":
+        messages.append({"role": item.role, "content": _in_chat(item.content)})
+    elif isinstance(item, MessageItem):
+        if not begun or last["content"] is not None or "tool_calls" in last:
+            messages.append(answer)
+        messages[-1]["content"] = _in_chat(item.content)
+    elif isinstance(item, FunctionCallItem):
+        if not begun:
+            messages.append(answer)
+        call = ToolCall(item.call_id, item.name, item.arguments)
+        messages[-1].setdefault("tool_calls", []).append(call.message)
+    elif text := joined(item.content or ""):
+        messages.append({**answer, "reasoning_content": text})
 
 
 def _finite(value: Any) -> Any:

@@ -105,7 +105,6 @@ class TextService:
         limit: maximum number of waiting requests.
 
     Attributes:
-        models: see above.
         metrics: metrics of the server.
     """
 
@@ -172,7 +171,15 @@ class TextService:
             Exception: what the work raises.
             RequestError: if the server shuts down, also meanwhile.
         """
-        return await self._made(self._begun_aside(work))
+        if self._closed:
+            raise shutting_down()
+        gone, context = threading.Event(), copy_context()
+        context.run(NOBODY_WAITS.set, gone.is_set)
+        job = (self._large if _IS_LARGE.get() else self._asides).submit(context.run, work)
+        self._note(job)
+        waiting = asyncio.wrap_future(job)
+        waiting.add_done_callback(lambda _: gone.set())
+        return await self._made(waiting)
 
     async def in_place(self, work: Callable[[], Made]) -> Made:
         """Does work as `aside`, for a request that counts as one of those that may wait.
@@ -183,17 +190,6 @@ class TextService:
         """
         with self._place():
             return await self.aside(work)
-
-    def _begun_aside(self, work: Callable[[], Made]) -> asyncio.Future[Made]:
-        if self._closed:
-            raise shutting_down()
-        gone, context = threading.Event(), copy_context()
-        context.run(NOBODY_WAITS.set, gone.is_set)
-        job = (self._large if _IS_LARGE.get() else self._asides).submit(context.run, work)
-        self._note(job)
-        waiting = asyncio.wrap_future(job)
-        waiting.add_done_callback(lambda _: gone.set())
-        return waiting
 
     async def _made(self, waiting: asyncio.Future[Made]) -> Made:
         self._awaited.add(waiting)

@@ -88,12 +88,7 @@ def _upwards(folder: Path, root: PurePosixPath, path: PurePosixPath) -> Iterator
 
 
 def _free(group: Path, limit: str, used: str) -> int:
-    """Returns the free bytes of a group; cached files that it can drop count as free.
-
-    Raises:
-        OSError: if there is no such group.
-        ValueError: if the group has no limit.
-    """
+    """Returns the free bytes of a group; cached files that it can drop count as free."""
     statistics = (group / "memory.stat").read_text().split()
     values = dict(zip(statistics[::2], statistics[1::2], strict=True))
     cached = int(values.get("total_inactive_file", values.get("inactive_file", 0)))
@@ -101,11 +96,7 @@ def _free(group: Path, limit: str, used: str) -> int:
 
 
 def _quota(quota: str, period: str) -> float:
-    """Returns a number of processors from a quota and its period, both in microseconds.
-
-    Raises:
-        ValueError: if there is no limit.
-    """
+    """Returns a number of processors; ValueError if there is no limit."""
     if int(quota) < 0:  # version 1's way to say no limit; version 2 says "max"
         raise ValueError(quota)
     return int(quota) / int(period)

@@ -24,6 +24,16 @@ _PACKAGES = (
 )  # fmt: skip
 
 
+def circumstances() -> dict[str, object]:
+    """Returns the facts of all measurements: memory used, machine, versions, commit."""
+    return {
+        "peak_rss_mb": peak_rss_mb(),
+        "hardware": hardware(),
+        "versions": versions(),
+        "git_revision": git_revision(),
+    }
+
+
 def hardware() -> dict[str, object]:
     """Returns the CPU model, its extensions, the number of CPUs, memory in GiB, and the load."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -32,8 +32,7 @@ def replaced(path: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=target.parent) as folder:
             partial = Path(folder) / "partial"
             yield partial
-            with partial.open("rb+") as file:  # Windows flushes only files open for writing
-                os.fsync(file.fileno())
+            sync_file(partial)
             if target.exists():  # keep the file's permissions
                 shutil.copymode(target, partial)
             partial.replace(target)
@@ -42,6 +41,12 @@ def replaced(path: Path) -> Iterator[Path]:
         raise InputError(
             f"{path} cannot be written ({reason}): name a file in an existing, writable folder"
         ) from error
+
+
+def sync_file(path: Path) -> None:
+    """Makes the content of a file survive a power cut, before it gets the name that others read."""
+    with path.open("rb+") as file:  # Windows flushes only files open for writing
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
@@ -88,6 +93,14 @@ def decoded(data: bytes, source: str, what: str = "it") -> str:
             f"{source}: byte {error.start} is not UTF-8: give {what} as UTF-8"
         ) from error
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def exists(path: str | Path) -> bool:
+    """Whether there is a file or folder of this name, which may be none that a path can have."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # too long, or with a NUL character
+        return False
 
 
 def typed_path(name: str) -> Path:

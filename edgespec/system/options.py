@@ -196,15 +196,6 @@ def unknown(name: str, known: list[str]) -> str:
     return f"unknown option {name!r}{did_you_mean(name, known)}: use one of {', '.join(known)}"
 
 
-def require_count(name: str, value: object, least: int, optional: bool = False) -> None:
-    """Checks that a value is a whole number of at least `least`, or None if it is `optional`.
-
-    Raises:
-        InputError: with the name, the value and the allowed range.
-    """
-    Option("", least=least).check(name, value, (int, NoneType) if optional else (int,))
-
-
 def _or(number: float | None, otherwise: float) -> float:
     return otherwise if number is None else number
 

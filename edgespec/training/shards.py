@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import InputError
+from edgespec.system.files import sync_file
 from edgespec.training.reader import Reading
 
 _TOKENS, _FEATURES, _IDS, _LOGITS = "tokens", "features", "top_ids", "top_logits"
@@ -87,6 +88,7 @@ class Shards:
         ends = np.cumsum([len(text) for text in texts])
         with _room_for(self._folder):
             np.savez(partial, ends=ends, tokens=np.concatenate(texts).astype(np.int32))
+            sync_file(partial)
             partial.replace(file)
 
     def put(self, number: int, windows: Sequence[Window]) -> None:
@@ -107,6 +109,7 @@ class Shards:
                 partial.mkdir()
                 for name, array in arrays.items():
                     np.save(partial / f"{name}.npy", array)
+                    sync_file(partial / f"{name}.npy")
                 partial.rename(self._folder / str(number))
             except OSError:
                 shutil.rmtree(partial, ignore_errors=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from edgespec.api.llm import LLM
 from edgespec.errors import InputError
+from edgespec.measuring.prompts import read_prompts
 from edgespec.system.files import read_utf8
 
 _PROMPT_SHARE = 4  # a prompt cut from a text is one part in so many of a window
@@ -116,7 +116,7 @@ def texts_of(llm: LLM, files: Sequence[Path], length: int, generate: bool) -> Wi
         if file.suffix == _PROMPTS:
             if not generate:
                 raise InputError(f"{file} holds prompts: leave out --no-generate, or give texts")
-            prompts += (_chat(llm, each) for each in _prompts(file, text))
+            prompts += (_chat(llm, each) for each in read_prompts([file]))
         else:
             tokens += llm.tokenizer.encode(text, add_special=False)
     if not generate:
@@ -125,24 +125,6 @@ def texts_of(llm: LLM, files: Sequence[Path], length: int, generate: bool) -> Wi
         cut = GivenTexts(tokens, beginning, length)
         prompts += (cut.window(n)[: length // _PROMPT_SHARE] for n in range(cut.count))
     return Continuations(llm, prompts, length)
-
-
-def _prompts(file: Path, text: str) -> Iterator[str]:
-    """Yields the prompt of each line: its field `prompt`, or the first of its `turns`."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-            prompt = fields["prompt"] if "prompt" in fields else fields["turns"][0]
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise InputError(
-                f"{file}: line {number} has no prompt: give JSON objects with a field prompt or "
-                "turns"
-            ) from error
-        if not isinstance(prompt, str) or not prompt:
-            raise InputError(f"{file}: line {number}: its prompt is {prompt!r:.40}: give a text")
-        yield prompt
 
 
 def _chat(llm: LLM, prompt: str) -> list[int]:

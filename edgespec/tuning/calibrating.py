@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import InputError
@@ -55,14 +54,14 @@ class TextCalibration:
             _log.warning("not calibrated: %s", missing_kernels())
             return None
         try:
-            parts = parts_of(checkpoint, self._text, self._source)
+            texts, _ = parts_of(checkpoint, self._text, self._source)
         except InputError as error:
             if self._path is not None:
                 raise
             # A model for another language is exported without calibration.
             _log.warning("not calibrated: %s; give a suitable text with --calibrate FILE", error)
             return None
-        return calibrate(checkpoint, parts.read, rounded, opened, self._report)
+        return calibrate(checkpoint, texts, rounded, opened, self._report)
 
 
 def opener() -> Open | None:
@@ -75,26 +74,18 @@ def opener() -> Open | None:
     return lambda graph: NativeGraph(graph, operators, threads=1)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Token ids of the pieces of a text, all of the same length.
-
-    Attributes:
-        read: the pieces for calibration.
-        held_out: pieces that nothing is fitted to; none of a short text.
-    """
-
-    read: Texts
-    held_out: Sequence[Sequence[int]]
-
-
-def parts_of(checkpoint: Checkpoint, text: str, source: str) -> Parts:
-    """Cuts a text for a model, always into the same parts.
+def parts_of(
+    checkpoint: Checkpoint, text: str, source: str
+) -> tuple[Texts, Sequence[Sequence[int]]]:
+    """Cuts a text for a model, always into the same pieces of the same length.
 
     Args:
         checkpoint: the model.
         text: the text.
         source: name of the text in messages.
+
+    Returns:
+        The pieces for calibration, and those that nothing is fitted to; none of a short text.
 
     Raises:
         InputError: if the text is too short, or the model's tokenizer does not know it.
@@ -103,4 +94,4 @@ def parts_of(checkpoint: Checkpoint, text: str, source: str) -> Parts:
     pieces = pieces_of(text, tokenizer, _PIECES, source)
     judged, held_out = pieces[_JUDGED::_TURN], pieces[_HELD_OUT::_TURN]
     fitted = [piece for i, piece in enumerate(pieces) if i % _TURN not in (_JUDGED, _HELD_OUT)]
-    return Parts(Texts(fitted, judged or fitted), held_out)
+    return Texts(fitted, judged or fitted), held_out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -16,16 +16,15 @@ from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.export import last_rows
 from edgespec.export.formats.products import one_blas_thread, product
-from edgespec.measuring.perplexity import Scores
+from edgespec.measuring.perplexity import Scores, predictions
 from edgespec.models import Checkpoint, load_checkpoint
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.kernels import missing_kernels
 from edgespec.runtime.plan import HOST, Placement
-from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.runtime.sequences.model import Model
 from edgespec.tuning.calibrating import Report, opener, parts_of
 from edgespec.tuning.texts import WARM_UP, calibration_text
 
-_ROWS = 32  # rows of a pass whose logits are all read
 _TILE_ROWS = 8192  # rows of the output projection that are multiplied at once
 # Descriptions of a bundle's quality, each with the largest KL in nats that it stands for.
 _WORDS = (
@@ -111,7 +110,7 @@ class HeldOutText:
         self._texts: Sequence[Sequence[int]] = ()
         text, name = calibration_text(path)
         try:
-            self._texts = parts_of(self._checkpoint, text, name).held_out
+            _, self._texts = parts_of(self._checkpoint, text, name)
             if not self._texts:
                 raise InputError(f"{name} is too short to hold some of it out: give 2000 tokens")
         except InputError as error:
@@ -153,7 +152,7 @@ def _compared(
     for text, rows in zip(texts, np.split(read, len(texts)), strict=True):
         wanted = logits_of(checkpoint, rows[WARM_UP:-1])
         for token, own, original in zip(
-            text[WARM_UP + 1 :], _read(model, text[:-1]), wanted, strict=True
+            text[WARM_UP + 1 :], predictions(model, text[:-1], WARM_UP), wanted, strict=True
         ):
             scores.add(token, own, original)
             tokens += 1
@@ -167,23 +166,10 @@ def _rows_compared(model: Model, texts: Sequence[Sequence[int]], read: Floats) -
     """Compares a bundle's rows with the original's behind its last norm."""
     cosines = list[float]()
     for text, rows in zip(texts, np.split(read, len(texts)), strict=True):
-        for own, original in zip(_read(model, text), rows[WARM_UP:], strict=True):
+        for own, original in zip(predictions(model, text, WARM_UP), rows[WARM_UP:], strict=True):
             lengths = float(np.linalg.norm(own) * np.linalg.norm(original))
             cosines.append(float(own @ original) / max(lengths, float(_TINY)))
     return RowQuality(len(cosines), fmean(cosines), model.device)
-
-
-def _read(model: Model, tokens: Sequence[int]) -> Iterator[Floats]:
-    """Yields what a model makes of the tokens after the warm-up, each row valid until the next."""
-    sequence = model.sequence(list(tokens))
-    try:
-        while part := sequence.unread[: WARM_UP if not sequence.length else _ROWS]:
-            wanted = list(range(len(part))) if sequence.length else []
-            rows = Rows(sequence, part, [AFTER, *range(len(part) - 1)], wanted)
-            yield from model.forward([rows])[0]
-            rows.accept(range(len(part)))
-    finally:
-        sequence.free()
 
 
 def logits_of(checkpoint: Checkpoint, read: Floats) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from edgespec.bundle import FEATURES, LOGITS, OWN_FEATURES, TARGET_FEATURES, Native
-from edgespec.export.graph_builder import NATIVE
+from edgespec.export.graph_builder import CLUSTERS, NATIVE
 from edgespec.export.heads.borrowing import borrow_embedding, borrow_norm
 from edgespec.export.native.graph import NativeGraph, write_ids
 from edgespec.export.native.layers import FLOAT
@@ -65,6 +65,7 @@ def _by_clusters(native: NativeGraph, x: str, head: Assistant, clusters: Cluster
         formats=matrix.format,
         columns=[size],
     )
+    scores = g.rename(scores, CLUSTERS)
     flat = g.ints(-1, clusters.chosen * size)
     scores = g.op("Reshape", scores, flat)
     ordering = g.constant(clusters.ordering.reshape(count, size), np.int64)

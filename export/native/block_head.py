@@ -5,6 +5,7 @@ keys and values of their positions. The others are rows of blocks, of the newest
 behind it, and see all rows of their block. `sight` [S] int32 says which is which: -1, and of a
 block's row the number of rows that follow it there. A drafter that says how far it can be trusted
 gives this as `features` [S, 1], and DFlash2 the factors of what the token before adds, [S, rank].
+These are of blocks' rows; the others' mean nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import onnx
 from edgespec.bundle import FEATURES, LOGITS, SIGHT, Block, Native
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.formats.tiles import Floats
+from edgespec.export.graph_builder import OF_BLOCKS, PLACES
 from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
 from edgespec.export.native.graph import NativeGraph, write_ids
 from edgespec.export.native.head import fused
@@ -40,12 +42,11 @@ def write_native_block(
     sight = g.input(SIGHT, INT32, ["S"])
     of_target = g.op("Less", sight, g.constant(0, np.int32))
     context = fused(native, head)
-    block = _numbers(native, g.op("Not", of_target))
-    # Where a row of the call is among the fused rows and, behind these, those of blocks.
+    block = g.rename(_numbers(native, g.op("Not", of_target)), OF_BLOCKS)
     lying = g.op("Concat", _numbers(native, of_target), block, axis=0)
     one, count = g.constant(1, np.int64), g.op("Size", sight)
     rising = g.op("Range", g.constant(0, np.int64), count, one)
-    place = g.op("ScatterElements", lying, lying, rising, axis=0)
+    place = g.rename(g.op("ScatterElements", lying, lying, rising, axis=0), PLACES)
     stream = g.op("Gather", borrow_embedding(source, g), block, axis=0)
     depth = g.op("Sub", g.constant(head.size - 1, np.int32), g.op("Gather", sight, block, axis=0))
 
@@ -63,8 +64,8 @@ def write_native_block(
         feed = partial(native.lowered, number=number, sublayer=layer.mlp)
         stream = _around(native, feed, x, stream, layer.around_mlp, depth)
     output = native.norm(stream, head.norm)
-    wanted = g.op("Gather", place, "logit_rows", axis=0)
-    chosen = g.op("Gather", g.op("Concat", context, output, axis=0), wanted, axis=0)
+    output = g.op("Gather", g.op("Concat", context, output, axis=0), place, axis=0)
+    chosen = g.op("Gather", output, "logit_rows", axis=0)
     if head.lm_head is None:
         logits, outputs = borrow_projection(source, g, chosen), head.vocab_size
     else:
@@ -76,10 +77,8 @@ def write_native_block(
         told = g.op("Gemm", output, weight, g.constant(found[1], np.float32))
     elif head.markov is not None and head.markov.factors is not None:
         told, width = native.linear(output, head.markov.factors), head.markov.rank
-    if told:  # of rows of blocks; zeros of the others, which lie before them
-        before = g.op("Shape", context, start=0, end=1)
-        told = g.op("Pad", told, g.op("Concat", before, g.ints(0, 0, 0), axis=0))
-        g.output(FEATURES, g.op("Gather", told, place, axis=0), FLOAT, ["S", width])
+    if told:  # of rows of blocks: nobody asks for the others'
+        g.output(FEATURES, told, FLOAT, ["S", width])
     return native.save(folder, write_ids(folder, name, checkpoint.ids))
 
 

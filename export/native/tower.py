@@ -18,12 +18,13 @@ from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.patches import emit_embedder, emit_patches
 from edgespec.export.native.weights import TileWeights
-from edgespec.export.storage import FLOATS, Storage
+from edgespec.export.storage import FLOATS, Storage, kept_formats
 from edgespec.models.vision import AnyTower, Tower, TowerLayer
 from edgespec.models.vision_gemma4 import InProportion, PatchTower
 from edgespec.models.vision_gemma4_unified import PatchEmbedder
 
 _NAME = "vision"
+_MOST_KEPT = 8
 _FEWEST_BITS = "int8"  # fewer would show in what a model sees, and save little
 
 
@@ -40,7 +41,8 @@ def write_tower(folder: Path, tower: AnyTower, precision: str) -> bundle.Vision:
         ExportError: if a number is beyond half precision and is to be stored in it.
     """
     asked = precision if precision in FLOATS else _FEWEST_BITS
-    storage = Storage(bundle.Precision(asked, asked, "fp32", BLOCK), frozenset())
+    kept = _kept(tower) if isinstance(tower, Tower) and precision not in FLOATS else {}
+    storage = Storage(bundle.Precision(asked, asked, "fp32", BLOCK), frozenset(), kept)
     with closing(DataFile(folder / f"{_NAME}.tiles")) as data:
         native = NativeGraph(TileWeights(data, tower.source, storage, lambda _: None), _NAME)
         if isinstance(tower, PatchTower):
@@ -50,12 +52,28 @@ def write_tower(folder: Path, tower: AnyTower, precision: str) -> bundle.Vision:
         else:
             _emit(native, tower)
         written = native.save(folder)
-    kept = isinstance(tower, InProportion)
+    whole = isinstance(tower, InProportion)
     return bundle.Vision(
         graph=written.graph, data=written.data, token=tower.token, rows=tower.rows,
-        around=tower.around, patch=tower.patch if kept else 0, causal=kept and not tower.together,
+        around=tower.around, patch=tower.patch if whole else 0, causal=whole and not tower.together,
         **vars(tower.pixels),
     )  # fmt: skip
+
+
+def _kept(tower: Tower) -> dict[str, str]:
+    """Returns the formats of matrices that keep the numbers of a GGUF file.
+
+    What is multiplied as one matrix keeps them if all of it has one format.
+    """
+    found = dict[str, str]()
+    others = (each for layer in tower.layers for each in (layer.o, layer.up, layer.down))
+    alone = [(each,) for each in (*others, tower.projection)]
+    for stack in [(layer.q, layer.k, layer.v) for layer in tower.layers] + alone:
+        names = [each.weight for each in stack]
+        formats = kept_formats(tower.source, names, _MOST_KEPT, as_stored=True)
+        if len(formats) == len(names) and len(set(formats.values())) == 1:
+            found |= formats
+    return found
 
 
 def _emit(native: NativeGraph, tower: Tower) -> None:

@@ -8,12 +8,14 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from edgespec.bundle import PICTURED, SIGHT
+from edgespec.export.graph_builder import Shape
 from edgespec.export.portable.lowering import FLOAT, Lowering, attributes, dims_of
 
 _HALF = TensorProto.FLOAT16
 _INPUTS = (
     "qkv", "cos", "sin", "pool", "scales", "write", "parent", "sequence", "context", "starts",
-    "q_norm", "k_norm", "sinks",
+    "q_norm", "k_norm", "sinks", "evening", "sight",
 )  # fmt: skip
 _DEFAULTS = {"scale": 1.0, "soft_cap": 0.0, "window": 0, "gated": 0, "norm_after_rope": 0}
 _Made = TypeVar("_Made")
@@ -22,11 +24,11 @@ _Made = TypeVar("_Made")
 class _Known(NamedTuple):
     """Keys and values of the pool and of the new rows, each [1, kv_heads, rows, dim] float32."""
 
+    dim: int
     old_keys: str
     old_values: str
-    new_keys: str
-    new_values: str
-    dim: int
+    new_keys: str = ""
+    new_values: str = ""
 
 
 def lower_attention(low: Lowering, node: NodeProto) -> str:
@@ -55,7 +57,8 @@ class _Attention:
         """Emits all nodes."""
         g = self._graph
         q, gate = self._turned()
-        known = self._low.shared["pool", self._names["pool"]]
+        # Of an assistant's graph it is the target's alone.
+        known = self._once(("pool", self._names["pool"]), self._known)
         mixed = self._mixed(self._queries(q, known.dim), known)
         mixed = g.op("Reshape", mixed, g.ints(self._heads, -1, known.dim))
         mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
@@ -145,27 +148,31 @@ class _Attention:
     def _keep(self, keys: str, values: str) -> None:
         """Emits new keys and values [S, kv_heads, head_dim] for the pool and for later nodes."""
         g, name = self._graph, self._names["pool"]
-        pool = self._low.inputs[name]
-        shape = dims_of(pool)
-        half = pool.type.tensor_type.elem_type != FLOAT and self._low.half is not False
-        kind, dim = _HALF if half else FLOAT, int(shape[-1])
+        kind, (*_, dim) = self._kind_and_shape()
         both = [g.op("Unsqueeze", each, g.ints(0)) for each in (keys, values)]
         new = g.op("Transpose", g.op("Concat", *both, axis=0), perm=[0, 2, 1, 3])
-        new = self._padded(new, 4, dim)
-        if half:
+        new = self._padded(new, 4, int(dim))
+        if kind != FLOAT:
             new = g.op("Cast", new, to=kind)
         layer = name.removeprefix("pool.")
         g.output(f"new.{layer}", new, kind, [2, self._kv, "S", dim])
-        old = self._keys_and_values(g.input(name, kind, shape), half)
-        known = _Known(*old, *self._keys_and_values(new, half), dim)
-        self._low.shared["pool", name] = known
+        self._low.shared["pool", name] = self._known(new)
 
-    def _keys_and_values(self, both: str, half: bool) -> tuple[str, str]:
-        """Parts keys and values [2, kv_heads, rows, dim], in float32."""
-        g = self._graph
-        parts = g.multi_op("Split", both, outputs=2, axis=0, num_outputs=2)
-        keys, values = (g.op("Cast", part, to=FLOAT) for part in parts) if half else parts
-        return keys, values
+    def _kind_and_shape(self) -> tuple[int, Shape]:
+        """The type of a pool's numbers, and its dimensions."""
+        pool = self._low.inputs[self._names["pool"]]
+        half = pool.type.tensor_type.elem_type != FLOAT and self._low.half is not False
+        return _HALF if half else FLOAT, dims_of(pool)
+
+    def _known(self, *new: str) -> _Known:
+        """Parts keys and values [2, kv_heads, rows, dim], of the pool and of new rows if any."""
+        g, parts = self._graph, list[str]()
+        kind, shape = self._kind_and_shape()
+        for both in (g.input(self._names["pool"], kind, shape), *new):
+            parts += g.multi_op("Split", both, outputs=2, axis=0, num_outputs=2)
+        if kind != FLOAT:
+            parts = [g.op("Cast", part, to=FLOAT) for part in parts]
+        return _Known(int(shape[-1]), *parts)
 
     def _queries(self, q: str, dim: int) -> str:
         """Queries as rows of the keys' heads, [1, kv_heads, group * S, dim], scaled."""
@@ -185,15 +192,18 @@ class _Attention:
     def _mixed(self, q: str, known: _Known) -> str:
         """Emits scores, shares, and values by their shares, [1, kv_heads, group * S, dim]."""
         g, cap = self._graph, self._own["soft_cap"]
+        all_keys = (known.old_keys, known.new_keys) if known.new_keys else (known.old_keys,)
         scores = [
-            g.op("MatMul", q, g.op("Transpose", keys, perm=[0, 1, 3, 2]))
-            for keys in (known.old_keys, known.new_keys)
+            g.op("MatMul", q, g.op("Transpose", keys, perm=[0, 1, 3, 2])) for keys in all_keys
         ]
-        both = g.op("Concat", *scores, axis=-1)
+        both = g.op("Concat", *scores, axis=-1) if known.new_keys else scores[0]
         if cap:
             both = g.op("Mul", g.op("Tanh", both), g.constant(cap, np.float32))
-        bias = self._once(("bias", self._own["window"], self._group), self._group_bias)
+        key = "bias", self._own["window"], self._sight, self._group
+        bias = self._once(key, lambda: self._group_bias(bool(known.new_keys)))
         both, sinks = g.op("Add", both, bias), self._sinks()
+        if not known.new_keys:  # assistants have no sinks
+            return g.op("MatMul", g.op("Softmax", both, axis=-1), known.old_values)
         if sinks:
             both = g.op("Concat", sinks, both, axis=-1)
         lengths = self._once(("lengths", bool(sinks)), self._lengths)
@@ -203,13 +213,20 @@ class _Attention:
             "Add", g.op("MatMul", old, known.old_values), g.op("MatMul", new, known.new_values)
         )
 
-    def _bias(self) -> str:
-        window = self._own["window"]
-        return self._graph.input(f"bias.{window}" if window else "bias", FLOAT, ["S", "C+S"])
+    @property
+    def _sight(self) -> bool:
+        """Whether rows see others than their ancestors; nobody shows pictures to this graph."""
+        return bool(self._names.get("sight")) and PICTURED not in self._low.inputs
 
-    def _group_bias(self) -> str:
-        """The bias of all heads of a group, [group * S, C + S]."""
-        bias = self._once(("bias", self._own["window"]), self._bias)
+    def _group_bias(self, new: bool) -> str:
+        """The bias of all heads of a group, [group * S, C + S], or [group * S, C] without new rows.
+
+        Its name says what it is, see `GraphFile`.
+        """
+        window = self._own["window"]
+        parts = ["bias", *([SIGHT] if self._sight else []), *([str(window)] if window else [])]
+        name, dims = ".".join(parts), ["S", "C+S" if new else "C"]
+        bias = self._once(name, lambda: self._graph.input(name, FLOAT, dims))
         if self._group == 1:
             return bias
         return self._graph.op("Concat", *[bias] * self._group, axis=0)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from onnx import NodeProto
 
+from edgespec.export.graph_builder import CLUSTERS
 from edgespec.export.portable.lowering import Lowering, attributes
 
 
@@ -36,6 +37,11 @@ def lower_experts(low: Lowering, node: NodeProto) -> str:
     g, own = low.graph, attributes(node)
     count, width = own["experts"], sum(own["columns"])
     x, chosen, bias, shares = (low.value(name) for name in node.input[:4])
+    if node.output[0] == CLUSTERS:  # thousands of a few tokens each: all are scored
+        matrix = low.matrix(node.input[4], own["formats"], count * width)
+        y = low.weights.linear(x, [matrix], low.width(node.input[0], matrix))
+        y = g.op("Reshape", y, g.ints(-1, count, width))
+        return g.op("GatherND", y, g.op("Unsqueeze", chosen, g.ints(2)), batch_dims=1)
     pairs = _pairs(low, chosen, count)
     of_row = pairs.order
     if not shares:  # x has a row for all choices of a row

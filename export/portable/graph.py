@@ -6,30 +6,29 @@ and returns the rows' new keys and values, see docs/graph.md.
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
-from edgespec.bundle import PICTURED
+from edgespec.bundle import OWN_FEATURES, READS_TARGET, SIGHT, TARGET_FEATURES
 from edgespec.errors import InputError
-from edgespec.export.graph_builder import NATIVE, DataFile, GraphBuilder
+from edgespec.export.graph_builder import NATIVE, OF_BLOCKS, PLACES, DataFile, GraphBuilder
 from edgespec.export.portable.attention import lower_attention
 from edgespec.export.portable.experts import lower_experts
 from edgespec.export.portable.lowering import Lowering, attributes, dims_of
+from edgespec.system.files import sync_file
 
 GRAPH, DATA = "portable.onnx", "portable.data"
 """Files of a portable graph and of its weights."""
-VERSION = 2
+VERSION = 3
 """Raised by whoever changes what `lower` writes, so that graphs in caches are made again."""
 
-_SIGHT = 14  # number of an input of `TreeAttention`
 # Inputs of the native graph that tell attention what a row sees and where its keys go.
-_REPLACED = ("write", "parent", "sequence", "context", "starts")
+_REPLACED = ("write", "parent", "sequence", "context", "starts", SIGHT)
 
 
 def lower(
@@ -71,8 +70,7 @@ def lower(
             data.close()
         builder.save(partial / GRAPH)
         for each in partial.iterdir():  # a power cut must not leave half a file in a cache
-            with each.open("rb+") as file:
-                os.fsync(file.fileno())
+            sync_file(each)
         try:
             partial.rename(destination)
         except OSError:
@@ -81,14 +79,7 @@ def lower(
 
 
 def _check(graph: onnx.GraphProto) -> None:
-    pictured = any(each.name == PICTURED for each in graph.input)  # the runtime shows it none
     for node in graph.node:
-        if (
-            not pictured
-            and any(node.input[_SIGHT : _SIGHT + 1])
-            and node.op_type == "TreeAttention"
-        ):
-            raise InputError("it drafts blocks, which the CPU alone can run: use device cpu for it")
         if node.domain != NATIVE or node.op_type in _OPERATORS:
             continue
         layers = [each.partition(".")[2] for each in node.input if each.startswith("rows.")]
@@ -97,15 +88,24 @@ def _check(graph: onnx.GraphProto) -> None:
 
 
 def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
+    makers = {name: node for node in graph.node for name in node.output}
+    needed = _needed([each.name for each in graph.output], makers)
     for each in graph.input:
-        if each.name not in _REPLACED and not each.name.startswith(("pool.", "scales.")):
-            kind = each.type.tensor_type
-            low.graph.input(each.name, kind.elem_type, dims := dims_of(each))
+        if each.name in needed and not each.name.startswith(("pool.", "scales.")):
+            kind, dims = each.type.tensor_type, dims_of(each)
+            rows = "S" if each.name in (TARGET_FEATURES, OWN_FEATURES) else dims[0]
+            low.graph.input(each.name, kind.elem_type, [rows, *dims[1:]])
             if isinstance(dims[-1], int):
                 low.widths[each.name] = dims[-1]
     outputs = {each.name: each for each in graph.output}
     for node in graph.node:
-        if node.domain == NATIVE:
+        if needed.isdisjoint(node.output):
+            continue
+        if parts := _joined(node, makers):
+            low.keep(node, _by_row(low, *(low.value(part) for part in parts)))
+            if parts[-1] in low.widths:
+                low.widths[node.output[0]] = low.widths[parts[-1]]
+        elif node.domain == NATIVE:
             low.keep(node, _OPERATORS[node.op_type](low, node))
         else:
             low.copy(node)
@@ -113,6 +113,45 @@ def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
             info = outputs[node.output[0]]
             kind = info.type.tensor_type.elem_type
             low.graph.output(info.name, low.value(node.output[0]), kind, dims_of(info))
+
+
+def _joined(node: NodeProto, makers: Mapping[str, NodeProto]) -> Sequence[str]:
+    """Returns the values that a node of a head joins; none if it does something else.
+
+    Here each of them has all rows of the call: of two, the first is of those that read features of
+    the target. So sizes of calls depend on the number of rows alone.
+    """
+    if node.op_type == "Concat" and OWN_FEATURES in node.input:
+        return node.input
+    indices = node.input[1] if node.op_type == "Gather" else ""
+    if indices == PLACES:
+        return makers[node.input[0]].input
+    return node.input[:1] if indices == OF_BLOCKS else ()
+
+
+def _by_row(low: Lowering, first: str, second: str = "") -> str:
+    if not second:
+        return first
+    g = low.graph
+    if READS_TARGET not in g.inputs:
+        g.input(READS_TARGET, TensorProto.BOOL, ["S"])
+    return g.op("Where", g.op("Unsqueeze", READS_TARGET, g.ints(1)), first, second)
+
+
+def _needed(outputs: Iterable[str], makers: Mapping[str, NodeProto]) -> set[str]:
+    """Returns the names of all that the portable graph needs of the native one."""
+    needed, waiting = set[str](), [*outputs]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            node = makers.get(name, NodeProto())
+            waiting += _joined(node, makers) or [
+                each
+                for each in node.input
+                if node.op_type != "TreeAttention" or each not in _REPLACED
+            ]
+    return needed
 
 
 def _linear(low: Lowering, node: NodeProto) -> str:

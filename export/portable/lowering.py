@@ -61,8 +61,8 @@ class Lowering:
         self._constants = {
             each.name: each for each in native.initializer if each.name not in self._tiles
         }
-        (location,) = {each.location for each in self._tiles.values()}
-        self.weights = PortableWeights(graph, folder / location, data, accuracy, half)
+        self._folder = folder
+        self.weights = PortableWeights(graph, data, accuracy, half)
 
     def value(self, name: str) -> str:
         """Returns the name of a value of the native graph here; empty for one that is left out."""
@@ -101,7 +101,8 @@ class Lowering:
     def matrix(self, name: str, kind: str, rows: int) -> TileMatrix:
         """Returns the matrix of an initializer of tiles."""
         place = self._tiles[name]
-        return TileMatrix(name, kind, rows, place.offset or 0, place.length or 0)
+        file = self._folder / place.location  # a head's matrices may be the target's
+        return TileMatrix(name, kind, rows, file, place.offset or 0, place.length or 0)
 
     def width(self, name: str, matrix: TileMatrix) -> int:
         """Returns the columns of a product's input: where they are not known, those of tiles."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class TileMatrix:
         name: its name in the graph.
         format: name of the tiles' format.
         rows: its rows, the columns of a product.
+        file: the file of tiles.
         offset: where its tiles begin in the file.
         nbytes: their size.
     """
@@ -49,6 +51,7 @@ class TileMatrix:
     name: str
     format: str
     rows: int
+    file: Path
     offset: int
     nbytes: int
 
@@ -97,17 +100,16 @@ class PortableWeights:
 
     Args:
         graph: receives the nodes.
-        tiles: the file of tiles.
         data: file of the graph's own data.
         accuracy: `accuracy_level` of MatMulNBits: 4 rounds activations to 8 bits on CPUs.
         half: see `lower`.
     """
 
     def __init__(
-        self, graph: GraphBuilder, tiles: Path, data: DataFile, accuracy: int, half: bool | None
+        self, graph: GraphBuilder, data: DataFile, accuracy: int, half: bool | None
     ) -> None:
         self._graph, self._data, self._accuracy, self._half = graph, data, accuracy, half
-        self._tiles = np.memmap(tiles, np.uint8, "r")
+        self._tiles = cache(partial(np.memmap, dtype=np.uint8, mode="r"))
         self._blocks: dict[str, _Stored] = {}
         self._floats: dict[str, tuple[str, bool]] = {}
         self._sums: dict[tuple[str, int], str] = {}
@@ -245,7 +247,7 @@ class PortableWeights:
         """Yields formats and tiles, some at a time, and the number of rows in them."""
         for each in matrices:
             kind = TILE_FORMATS[each.format]
-            stored = self._tiles[each.offset : each.offset + each.nbytes]
+            stored = self._tiles(each.file)[each.offset : each.offset + each.nbytes]
             tiles = stored.reshape(kind.shape(each.rows, each.width))
             step = max(1, _PART_VALUES // (LANES * each.width))
             for start in range(0, len(tiles), step):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgespec.errors import ExportError
-from edgespec.models.named import HUB_FILE, HUB_ID, SUFFIX, parts
+from edgespec.models.named import HUB_FILE, HUB_ID, SUFFIX, TOWER, parts, tower_name
 from edgespec.models.pooled import MODULES
 
 _WANTED = ["*.safetensors", "*.json", "*.jinja"]
@@ -26,7 +26,7 @@ _NEAREST = (
     "IQ4_XS", "Q4_0", "Q5_1", "Q5_0", "Q6_K", "Q6_K_L", "Q8_0", "Q3_K_L", "Q3_K_M", "Q3_K_S",
     "BF16", "F16", "F32", "Q2_K",
 )  # fmt: skip
-_NO_MODELS = ("mmproj", "imatrix")  # image towers, and statistics
+_NO_MODELS = (TOWER, "imatrix")  # image towers, and statistics
 
 
 def resolve_checkpoint(source: str) -> Path:
@@ -34,8 +34,9 @@ def resolve_checkpoint(source: str) -> Path:
 
     Args:
         source: a local folder or GGUF file, a Hub id (owner/name), or a GGUF file of a repository
-            (owner/name:file.gguf), of which all parts are downloaded if it was split. Of a
-            repository of GGUF files alone, Q4_K_M is taken, or what is nearest to it.
+            (owner/name:file.gguf), of which all parts are downloaded if it was split, and what
+            reads pictures. Of a repository of GGUF files alone, Q4_K_M is taken, or what is nearest
+            to it.
 
     Raises:
         ExportError: if `source` is none of these, or cannot be downloaded.
@@ -45,15 +46,18 @@ def resolve_checkpoint(source: str) -> Path:
         return local
     file = HUB_FILE.fullmatch(source)
     if file is not None:
-        return _download_file(file[1], file[2])
+        return _download_file(file[1], file[2], _files_of(file[1]))
     if not HUB_ID.fullmatch(source):
         raise ExportError(
             f"{source}: no such folder or GGUF file, and not on the Hub (owner/name, or "
             "owner/name:file.gguf)"
         )
     folder = download(source, _WANTED, _UNWANTED)
-    if not any(folder.glob("*.safetensors")) and (chosen := _gguf_of(source, folder)) is not None:
-        return _download_file(source, chosen)
+    if not any(folder.glob("*.safetensors")):
+        here = [each.relative_to(folder).as_posix() for each in folder.rglob("*")]
+        listed = _files_of(source) or here
+        if (chosen := _gguf_of(source, listed)) is not None:
+            return _download_file(source, chosen, listed)
     return download(source, _POOLING) if (folder / MODULES).is_file() else folder
 
 
@@ -76,22 +80,29 @@ def download(repository: str, wanted: Sequence[str], unwanted: Sequence[str] = (
         )
 
 
-def _gguf_of(repository: str, folder: Path) -> str | None:
+def _files_of(repository: str) -> list[str]:
+    """Returns the names of a repository's files; without a network none."""
+    from huggingface_hub import list_repo_files
+
+    try:
+        files: list[str] = list_repo_files(repository)
+    except MemoryError:
+        raise
+    except Exception:  # its type depends on the HTTP library
+        return []
+    return files
+
+
+def _gguf_of(repository: str, files: Sequence[str]) -> str | None:
     """Returns the file to take of a repository without a checkpoint; None if it has no GGUF files.
 
     Args:
         repository: its id.
-        folder: what is on this machine of it, for when there is no network.
+        files: names of its files.
 
     Raises:
         ExportError: if its GGUF files have names that tell no known precision.
     """
-    from huggingface_hub import list_repo_files
-
-    try:
-        files = list_repo_files(repository)
-    except Exception:  # its type depends on the HTTP library
-        files = [each.relative_to(folder).as_posix() for each in folder.rglob("*")]
     found = [each for each in files if each.lower().endswith(SUFFIX)]
     ranks = dict[str, tuple[int, int, str]]()
     for name in found:
@@ -107,12 +118,15 @@ def _gguf_of(repository: str, folder: Path) -> str | None:
     return min(ranks, key=ranks.__getitem__, default=None)
 
 
-def _download_file(repository: str, name: str) -> Path:
-    """Downloads a GGUF file and those that belong to it; returns the first."""
+def _download_file(repository: str, name: str, listed: Sequence[str]) -> Path:
+    """Downloads a GGUF file and those of the repository that belong to it; returns the first."""
     from huggingface_hub import hf_hub_download
 
     folder, _, file = name.rpartition("/")
-    names = [f"{folder}/{part}" if folder else part for part in parts(file)]
+    before = f"{folder}/" if folder else ""
+    beside = (each.removeprefix(before) for each in listed if each.startswith(before))
+    tower = tower_name(file, (each for each in beside if "/" not in each))
+    names = [before + each for each in (*parts(file), *([tower] if tower else []))]
     with _failures(f"{repository}:{name}"):
         files = [Path(hf_hub_download(repository, each)) for each in names]
         return files[0]

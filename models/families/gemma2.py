@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import Llama
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.elements import Norm
-    from edgespec.models.layers import Attention, Decoder, Mlp
+    from edgespec.models.layers import Attention, Decoder
 
 
 class Gemma2(Llama):
     """Llama with GELU, four norms per layer, windows in every other layer, and soft limits."""
 
-    defaults: ClassVar[Mapping[str, object]] = {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-6,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 2,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
-        "tie_word_embeddings": True,
-        "eos_token_id": 1,
-    }
+    defaults = Llama.but(
+        hidden_activation="gelu_pytorch_tanh",
+        max_position_embeddings=8192,
+        num_key_value_heads=4,
+        head_dim=256,
+        query_pre_attn_scalar=256,
+        sliding_window=4096,
+        sliding_window_pattern=2,
+        attn_logit_softcapping=50.0,
+        final_logit_softcapping=30.0,
+        tie_word_embeddings=True,
+        eos_token_id=1,
+    )
     activation_field = "hidden_activation"
+    norms_before = ("input_layernorm", "pre_feedforward_layernorm")
+    norms_behind = ("post_attention_layernorm", "post_feedforward_layernorm")
 
     def decoder(self) -> Decoder:
         """Returns the model's description; its embedding is scaled."""
@@ -45,22 +44,11 @@ class Gemma2(Llama):
         )
 
     def attention(self, index: int) -> Attention:
-        """Returns the attention of a layer, with a norm of its output."""
-        name = f"model.layers.{index}.post_attention_layernorm"
+        """Returns the attention of a layer."""
         return replace(
             super().attention(index),
             scale=self.config.fields.number("query_pre_attn_scalar") ** -0.5,
-            post_norm=self.norm(name, self.config.hidden_size),
             softcap=self.limit("attn_logit_softcapping"),
-        )
-
-    def mlp(self, index: int) -> Mlp:
-        """Returns the MLP of a layer, with a norm before and a norm after it."""
-        name, hidden = f"model.layers.{index}", self.config.hidden_size
-        return replace(
-            super().mlp(index),
-            norm=self.norm(f"{name}.pre_feedforward_layernorm", hidden),
-            post_norm=self.norm(f"{name}.post_feedforward_layernorm", hidden),
         )
 
     def norm(self, name: str, size: int) -> Norm:

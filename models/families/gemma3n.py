@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.elements import Linear
 from edgespec.models.families.gemma4 import Gemma4
@@ -12,8 +12,6 @@ from edgespec.models.families.layer_inputs import with_layer_inputs
 from edgespec.models.layers import AltUp, AltUpLayer, Attention, Injection, Mlp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.fields import Fields
     from edgespec.models.layers import Decoder, Sublayer
 
@@ -25,26 +23,25 @@ _MOST_STREAMS = 8
 class Gemma3n(Gemma4):
     """Gemma 4's attention, and streams beside the one that layers read (AltUp, Laurel)."""
 
-    models: ClassVar[str] = "Gemma 3n E2B and E4B, text only"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Gemma4.defaults,
-        "vocab_size": 262_400,
-        "hidden_size": 2048,
-        _WIDTH: 16_384,
-        "num_hidden_layers": 35,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32_768,
-        "final_logit_softcapping": 30.0,
-        "num_kv_shared_layers": 15,
-        "rope_parameters": {
+    models = "Gemma 3n E2B and E4B, text only"
+    defaults = Gemma4.but(
+        vocab_size=262_400,
+        hidden_size=2048,
+        intermediate_size=16_384,
+        num_hidden_layers=35,
+        num_key_value_heads=2,
+        max_position_embeddings=32_768,
+        final_logit_softcapping=30.0,
+        num_kv_shared_layers=15,
+        rope_parameters={
             _SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
             _FULL: {"rope_type": "default", "rope_theta": 1_000_000.0},
         },
-        "altup_active_idx": 0,
-        "altup_correct_scale": True,
-        "altup_num_inputs": 4,
-        "laurel_rank": 64,
-    }
+        altup_active_idx=0,
+        altup_correct_scale=True,
+        altup_num_inputs=4,
+        laurel_rank=64,
+    )
 
     @classmethod
     def usual(cls, fields: Fields) -> Fields:

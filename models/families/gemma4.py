@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.elements import Norm
@@ -15,8 +15,6 @@ from edgespec.models.layers import MlpAndMoe
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.fields import Fields
     from edgespec.models.layers import Attention, Decoder, Mlp
     from edgespec.models.rope import Rope
@@ -31,23 +29,22 @@ class Gemma4(Gemma2):
     The last layers may read keys and values of earlier ones, and each layer an input of its own.
     """
 
-    models: ClassVar[str] = "Gemma 4 E2B, E4B, 26B-A4B and 31B, text only"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Gemma2.defaults,
+    models = "Gemma 4 E2B, E4B, 26B-A4B and 31B, text only"
+    defaults = Gemma2.but(
         # Published configs leave out what is as here.
-        "vocab_size": 262_144,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 8,
-        "max_position_embeddings": 131_072,
-        "sliding_window": 512,
-        "attn_logit_softcapping": None,
-        "final_logit_softcapping": None,
-        "vocab_size_per_layer_input": 262_144,
-        SIZE: 256,
-        "global_head_dim": 512,
-        "rope_parameters": {
+        vocab_size=262_144,
+        hidden_size=2304,
+        intermediate_size=9216,
+        num_hidden_layers=30,
+        num_attention_heads=8,
+        max_position_embeddings=131_072,
+        sliding_window=512,
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+        vocab_size_per_layer_input=262_144,
+        hidden_size_per_layer_input=256,
+        global_head_dim=512,
+        rope_parameters={
             _SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
             _FULL: {
                 "rope_type": "proportional",
@@ -55,7 +52,7 @@ class Gemma4(Gemma2):
                 "partial_rotary_factor": 0.25,
             },
         },
-    }
+    )
 
     @classmethod
     def usual(cls, fields: Fields) -> Fields:
@@ -204,10 +201,9 @@ class Gemma4(Gemma2):
 class Gemma4Unified(Gemma4):
     """Gemma 4 without experts and layers' own inputs, with other defaults."""
 
-    models: ClassVar[str] = "Gemma 4 12B, text only"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Gemma4.defaults,
-        "max_position_embeddings": 262_144,
-        "sliding_window": 1024,
-        SIZE: None,
-    }
+    models = "Gemma 4 12B, text only"
+    defaults = Gemma4.but(
+        max_position_embeddings=262_144,
+        sliding_window=1024,
+        hidden_size_per_layer_input=None,
+    )

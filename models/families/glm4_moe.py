@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
+from edgespec.models.families.llama import QKV
 from edgespec.models.families.mixture import (
     beside_one_of_all,
     by_sigmoids,
@@ -14,10 +15,9 @@ from edgespec.models.families.mixture import (
 from edgespec.models.families.partly_rotated import PartlyRotated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.config import ModelConfig
-    from edgespec.models.layers import Attention, Mlp, MlpAndMoe
+    from edgespec.models.elements import Norm
+    from edgespec.models.layers import Mlp, MlpAndMoe
     from edgespec.models.tensors import TensorSource
 
 _DENSE = "first_k_dense_replace"
@@ -26,35 +26,30 @@ _DENSE = "first_k_dense_replace"
 class Glm4Moe(PartlyRotated):
     """Llama with heads of which half is rotated, and experts that are chosen by sigmoids."""
 
-    models: ClassVar[str] = "GLM-4.5, GLM-4.5-Air and GLM-4.6"
-    defaults: ClassVar[Mapping[str, object]] = {
-        "hidden_act": "silu",
-        "num_attention_heads": 96,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131_072,
-        "rms_norm_eps": 1e-5,
-        "partial_rotary_factor": 0.5,
-        "moe_intermediate_size": 1408,
-        "num_experts_per_tok": 8,
-        "n_shared_experts": 1,
-        "n_routed_experts": 128,
-        "routed_scaling_factor": 1.0,
-        "n_group": 1,
-        "topk_group": 1,
-        _DENSE: 1,
-        "norm_topk_prob": True,
-        "eos_token_id": None,
-    }
+    models = "GLM-4.5, GLM-4.5-Air and GLM-4.6"
+    defaults = PartlyRotated.but(
+        num_attention_heads=96,
+        num_key_value_heads=8,
+        max_position_embeddings=131_072,
+        rms_norm_eps=1e-5,
+        partial_rotary_factor=0.5,
+        moe_intermediate_size=1408,
+        num_experts_per_tok=8,
+        n_shared_experts=1,
+        n_routed_experts=128,
+        routed_scaling_factor=1.0,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=1,
+        norm_topk_prob=True,
+        eos_token_id=None,
+    )
+    norms_of_heads = ("q_norm", "k_norm")
+    biased = QKV
 
-    def attention(self, index: int) -> Attention:
-        """Returns the attention of a layer, with norms of its heads if the config has them."""
-        name, head_dim = f"{self.layers}.{index}.self_attn", self.config.head_dim
-        normed = self.config.fields.flag("use_qk_norm")
-        return replace(
-            super().attention(index),
-            q_norm=self.norm(f"{name}.q_norm", head_dim) if normed else None,
-            k_norm=self.norm(f"{name}.k_norm", head_dim) if normed else None,
-        )
+    def head_norms(self, name: str) -> tuple[Norm | None, Norm | None]:
+        """Returns the norms of queries and keys, if the config has them."""
+        return super().head_norms(name) if self.config.fields.flag("use_qk_norm") else (None, None)
 
     def feed_forward(self, index: int) -> Mlp | MlpAndMoe:
         """Returns the MLP of a layer, or its mixture of experts."""
@@ -65,10 +60,6 @@ class Glm4Moe(PartlyRotated):
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights with each expert's matrices as tensors of their own."""
         return unstacked_by_layer(super().arranged(tensors), self)
-
-    def has_bias(self, name: str) -> bool:
-        """Returns whether a projection has a bias; only those of q, k and v may."""
-        return self.config.attention_bias and name.endswith((".q_proj", ".k_proj", ".v_proj"))
 
     @classmethod
     def of_head(cls, config: ModelConfig) -> ModelConfig:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.families.latent import Latent
 from edgespec.models.families.mixture import by_sigmoids
 from edgespec.models.layers import MlpAndMoe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.config import ModelConfig
     from edgespec.models.fields import Fields
     from edgespec.models.layers import Mlp
@@ -20,23 +18,22 @@ if TYPE_CHECKING:
 class Glm4MoeLite(Latent):
     """A model with latents whose experts are chosen by sigmoids and a bias of each."""
 
-    models: ClassVar[str] = "GLM-4.7-Flash"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Latent.defaults,
-        "num_attention_heads": 20,
-        "kv_lora_rank": 512,
-        "q_lora_rank": 768,
-        "qk_rope_head_dim": 64,
-        "qk_nope_head_dim": 192,
-        "v_head_dim": 256,
-        "moe_intermediate_size": 1536,
-        "n_routed_experts": 64,
-        "num_experts_per_tok": 4,
-        "routed_scaling_factor": 1.8,
-        "max_position_embeddings": 202_752,
-        "rms_norm_eps": 1e-5,
-        "eos_token_id": 1,
-    }
+    models = "GLM-4.7-Flash"
+    defaults = Latent.but(
+        num_attention_heads=20,
+        kv_lora_rank=512,
+        q_lora_rank=768,
+        qk_rope_head_dim=64,
+        qk_nope_head_dim=192,
+        v_head_dim=256,
+        moe_intermediate_size=1536,
+        n_routed_experts=64,
+        num_experts_per_tok=4,
+        routed_scaling_factor=1.8,
+        max_position_embeddings=202_752,
+        rms_norm_eps=1e-5,
+        eos_token_id=1,
+    )
 
     @classmethod
     def usual(cls, fields: Fields) -> Fields:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, cast
 
 from edgespec.models.elements import ClampedSwiglu, Linear
 from edgespec.models.expert_tensors import ExpertTensors, Part, Stack
@@ -12,7 +12,7 @@ from edgespec.models.families.mixture import experts_of
 from edgespec.models.layers import Mlp, Moe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from edgespec.models.expert_tensors import ByteSource, Layout
     from edgespec.models.layers import Attention
@@ -31,21 +31,20 @@ class GptOss(Llama):
     [experts, in, out], or in MXFP4 as [experts, out, in].
     """
 
-    defaults: ClassVar[Mapping[str, object]] = {
-        "head_dim": 64,
-        "num_key_value_heads": 8,
-        "hidden_act": "silu",
-        "max_position_embeddings": 131072,
-        "rms_norm_eps": 1e-5,
-        "attention_bias": True,
-        "sliding_window": 128,
-        "sliding_window_pattern": 2,
-        "num_experts_per_tok": 4,
-        "swiglu_alpha": 1.702,
-        "swiglu_limit": 7.0,
-        "rope_parameters": _ROPE,
-        "eos_token_id": None,
-    }
+    defaults = Llama.but(
+        head_dim=64,
+        num_key_value_heads=8,
+        max_position_embeddings=131072,
+        rms_norm_eps=1e-5,
+        attention_bias=True,
+        sliding_window=128,
+        sliding_window_pattern=2,
+        num_experts_per_tok=4,
+        swiglu_alpha=1.702,
+        swiglu_limit=7.0,
+        rope_parameters=_ROPE,
+        eos_token_id=None,
+    )
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer, with sinks."""

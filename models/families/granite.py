@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import Llama
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.layers import Attention, Decoder, Mlp
 
 
 class Granite(Llama):
     """Llama with factors of embeddings, attention scores, sublayers and logits."""
 
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Llama.defaults,
-        "embedding_multiplier": 1.0,
-        "attention_multiplier": 1.0,
-        "residual_multiplier": 1.0,
-        "logits_scaling": 1.0,
-    }
+    defaults = Llama.but(
+        embedding_multiplier=1.0,
+        attention_multiplier=1.0,
+        residual_multiplier=1.0,
+        logits_scaling=1.0,
+    )
 
     def decoder(self) -> Decoder:
         """Returns the model's description; its last norm divides the logits."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.elements import Linear
 from edgespec.models.families.granite import Granite
 from edgespec.models.families.mixture import mixture, unstacked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.layers import Mlp, MlpAndMoe, Moe
     from edgespec.models.tensors import TensorSource
 
@@ -22,11 +20,10 @@ class GraniteMoe(Granite):
     Files hold all experts of a layer in one tensor, [experts, out, in], gate above up.
     """
 
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Granite.defaults,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-    }
+    defaults = Granite.but(
+        num_local_experts=8,
+        num_experts_per_tok=2,
+    )
 
     def feed_forward(self, index: int) -> Mlp | Moe | MlpAndMoe:
         """Returns the mixture of experts of a layer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.config import activation_of
 from edgespec.models.families.granitemoe import GraniteMoe
@@ -13,8 +13,6 @@ from edgespec.models.layers import MlpAndMoe
 from edgespec.models.parts import Part, Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.config import ModelConfig
     from edgespec.models.fields import Fields
     from edgespec.models.layers import Attention, Mlp, Sublayer
@@ -24,17 +22,16 @@ if TYPE_CHECKING:
 class GraniteMoeHybrid(GraniteMoe):
     """Granite 3 with an MLP beside its experts, state spaces, and RoPE only if it is asked for."""
 
-    models: ClassVar[str] = "Granite 4, with state spaces and experts or without"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **GraniteMoe.defaults,
-        "shared_intermediate_size": 1024,
-        "mamba_n_heads": 128,
-        "mamba_n_groups": 1,
-        "mamba_d_state": 256,
-        "mamba_d_conv": 4,
-        "mamba_expand": 2,
-        "mamba_conv_bias": True,
-    }
+    models = "Granite 4, with state spaces and experts or without"
+    defaults = GraniteMoe.but(
+        shared_intermediate_size=1024,
+        mamba_n_heads=128,
+        mamba_n_groups=1,
+        mamba_d_state=256,
+        mamba_d_conv=4,
+        mamba_expand=2,
+        mamba_conv_bias=True,
+    )
 
     def __init__(self, config: ModelConfig) -> None:
         fields = config.fields

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.llama import Llama
 from edgespec.models.rope import DEFAULT_THETA, rope_from_config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.layers import Attention, Decoder
     from edgespec.models.rope import Rope
 
@@ -19,12 +17,12 @@ if TYPE_CHECKING:
 class Hunyuan(Llama):
     """Llama with heads that are normalized after RoPE, whose base may be stretched."""
 
-    models: ClassVar[str] = "Hunyuan 0.5B, 1.8B, 4B and 7B"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Llama.defaults,
-        "rms_norm_eps": 1e-5,
-        "use_qk_norm": True,
-    }
+    models = "Hunyuan 0.5B, 1.8B, 4B and 7B"
+    defaults = Llama.but(
+        rms_norm_eps=1e-5,
+        use_qk_norm=True,
+    )
+    norms_of_heads = ("query_layernorm", "key_layernorm")
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
@@ -53,14 +51,8 @@ class Hunyuan(Llama):
         return {DEFAULT_ROPE: rope_from_config(stretched, head_dim)}
 
     def attention(self, index: int) -> Attention:
-        """Returns the attention of a layer, with norms of its heads."""
-        name, head_dim = f"model.layers.{index}.self_attn", self.config.head_dim
-        return replace(
-            super().attention(index),
-            q_norm=self.norm(f"{name}.query_layernorm", head_dim),
-            k_norm=self.norm(f"{name}.key_layernorm", head_dim),
-            norm_after_rope=True,
-        )
+        """Returns the attention of a layer."""
+        return replace(super().attention(index), norm_after_rope=True)
 
     def has_bias(self, name: str) -> bool:
         """Returns whether a projection has a bias; those of the MLP have none."""

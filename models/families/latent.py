@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from edgespec.models.parts import Part, Parts
 from edgespec.models.rope import rope_from_config, rotation_order, scores_factor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.fields import Fields
     from edgespec.models.layers import Mlp, MlpAndMoe
     from edgespec.models.rope import Rope
@@ -30,14 +28,13 @@ _NORM_EPS = 1e-6  # of latents, whatever other norms have
 class Latent(Llama):
     """Llama with attention to latents, and mixtures of experts beside one that all rows read."""
 
-    defaults: ClassVar[Mapping[str, object]] = {
-        "hidden_act": "silu",
-        "n_shared_experts": 1,
-        "n_group": 1,
-        "topk_group": 1,
-        "norm_topk_prob": True,
-        "rope_interleave": True,
-    }
+    defaults = Llama.but(
+        n_shared_experts=1,
+        n_group=1,
+        topk_group=1,
+        norm_topk_prob=True,
+        rope_interleave=True,
+    )
 
     @classmethod
     def usual(cls, fields: Fields) -> Fields:

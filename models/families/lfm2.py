@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.elements import Convolution
 from edgespec.models.families.llama import Llama
 from edgespec.models.layers import Mlp, ShortConvolution
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.fields import Fields
     from edgespec.models.layers import Attention, Decoder, Sublayer
 
@@ -21,20 +19,20 @@ _CONVOLUTION = "conv"
 class Lfm2(Llama):
     """Llama with normalized heads, other names, and convolutions instead of most attentions."""
 
-    models: ClassVar[str] = "LFM2 350M, 700M, 1.2B and 2.6B, LFM2.5"
-    defaults: ClassVar[Mapping[str, object]] = {
-        "hidden_act": "silu",
-        "max_position_embeddings": 128_000,
-        "norm_eps": 1e-5,
-        "num_key_value_heads": 8,
-        "rope_theta": 1_000_000.0,
-        "conv_L_cache": 3,
-        "block_multiple_of": 256,
-        "block_ffn_dim_multiplier": 1.0,
-        "block_auto_adjust_ff_dim": True,
-        "tie_word_embeddings": True,
-        "eos_token_id": 2,
-    }
+    models = "LFM2 350M, 700M, 1.2B and 2.6B, LFM2.5"
+    defaults = Llama.but(
+        max_position_embeddings=128_000,
+        norm_eps=1e-5,
+        num_key_value_heads=8,
+        rope_theta=1_000_000.0,
+        conv_L_cache=3,
+        block_multiple_of=256,
+        block_ffn_dim_multiplier=1.0,
+        block_auto_adjust_ff_dim=True,
+        tie_word_embeddings=True,
+    )
+    norms_before = ("operator_norm", "ffn_norm")
+    norms_of_heads = ("q_layernorm", "k_layernorm")
 
     @classmethod
     def usual(cls, fields: Fields) -> Fields:
@@ -78,16 +76,10 @@ class Lfm2(Llama):
         )
 
     def attention(self, index: int) -> Attention:
-        """Returns the attention of a layer, with norms of its heads."""
-        name, config = f"model.layers.{index}", self.config
-        inner = config.heads * config.head_dim
-        return replace(
-            super().attention(index),
-            norm=self.norm(f"{name}.operator_norm", config.hidden_size),
-            q_norm=self.norm(f"{name}.self_attn.q_layernorm", config.head_dim),
-            k_norm=self.norm(f"{name}.self_attn.k_layernorm", config.head_dim),
-            o=self.linear(f"{name}.self_attn.out_proj", inner, config.hidden_size),
-        )
+        """Returns the attention of a layer."""
+        attention, name = super().attention(index), f"model.layers.{index}.self_attn.out_proj"
+        inner, hidden = attention.o.in_features, attention.o.out_features
+        return replace(attention, o=self.linear(name, inner, hidden))
 
     def mlp(self, index: int) -> Mlp:
         """Returns the MLP of a layer."""

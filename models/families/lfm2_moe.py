@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.mixture import dense_layers, mixture
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.layers import Mlp, Moe
 
 
 class Lfm2Moe(Lfm2):
     """LFM2 with mixtures of experts behind its first layers, which are chosen by sigmoids."""
 
-    models: ClassVar[str] = "LFM2-8B-A1B and others with mixtures of experts"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Lfm2.defaults,
-        "block_auto_adjust_ff_dim": False,
-        "moe_intermediate_size": 1792,
-        "num_dense_layers": 2,
-        "num_experts": 32,
-        "num_experts_per_tok": 4,
-        "use_expert_bias": True,
-        "routed_scaling_factor": 1.0,
-        "norm_topk_prob": True,
-    }
+    models = "LFM2-8B-A1B and others with mixtures of experts"
+    defaults = Lfm2.but(
+        block_auto_adjust_ff_dim=False,
+        moe_intermediate_size=1792,
+        num_dense_layers=2,
+        num_experts=32,
+        num_experts_per_tok=4,
+        use_expert_bias=True,
+        routed_scaling_factor=1.0,
+        norm_topk_prob=True,
+    )
 
     def feed_forward(self, index: int) -> Mlp | Moe:
         """Returns the MLP of a layer, or its mixture of experts."""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from edgespec.models.rope import Rope
     from edgespec.models.tensors import TensorSource
 
+QKV = (".q_proj", ".k_proj", ".v_proj")
+"""What names of the projections to queries, keys and values end with."""
+
 
 class Llama:
     """Describes a Llama checkpoint; subclasses override what differs.
@@ -30,6 +33,11 @@ class Llama:
         published: Published weights with which it was run, by a class of its own; else none.
         defaults: Default values of transformers for fields that config.json leaves out.
         activation_field: Name of the field of config.json with the MLP's activation.
+        norms_before: Names of the norms of what attention and MLP read; empty: there is none.
+        norms_behind: The same of what they give.
+        norms_of_heads: The same of queries and keys.
+        biased: What names of projections end with that have a bias if the config says so.
+        heads_together: Whether these are of all heads as one vector, and not of each.
 
     Args:
         config: The config.
@@ -48,9 +56,19 @@ class Llama:
     }
 
     activation_field: ClassVar[str] = "hidden_act"
+    norms_before: ClassVar[tuple[str, str]] = ("input_layernorm", "post_attention_layernorm")
+    norms_behind: ClassVar[tuple[str, str]] = ("", "")
+    norms_of_heads: ClassVar[tuple[str, str]] = ("", "")
+    heads_together: ClassVar[bool] = False
+    biased: ClassVar[tuple[str, ...]] = ("",)
 
     def __init__(self, config: ModelConfig, layers: str = "model.layers") -> None:
         self.config, self.layers = config, layers
+
+    @classmethod
+    def but(cls, **changed: object) -> Mapping[str, object]:
+        """Returns its defaults with others, or further ones, for those of a subclass."""
+        return {**cls.defaults, **changed}
 
     @classmethod
     def usual(cls, fields: Fields) -> Fields:
@@ -110,8 +128,9 @@ class Llama:
         config, name = self.config, f"{self.layers}.{index}"
         hidden, window, context = config.hidden_size, config.windows[index], config.context_length
         inner, kv_inner = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        q_norm, k_norm = self.head_norms(f"{name}.self_attn")
         return Attention(
-            norm=self.norm(f"{name}.input_layernorm", hidden),
+            norm=self._named(name, self.norms_before[0], hidden),
             q=self.linear(f"{name}.self_attn.q_proj", hidden, inner),
             k=self.linear(f"{name}.self_attn.k_proj", hidden, kv_inner),
             v=self.linear(f"{name}.self_attn.v_proj", hidden, kv_inner),
@@ -120,6 +139,9 @@ class Llama:
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             scale=config.head_dim**-0.5,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            post_norm=self._named(name, self.norms_behind[0], hidden),
             mask=CAUSAL if window is None or window >= context else f"window:{window}",
         )
 
@@ -132,12 +154,23 @@ class Llama:
         config, name = self.config, f"{self.layers}.{index}"
         hidden, inner = config.hidden_size, config.intermediate_size
         return Mlp(
-            norm=self.norm(f"{name}.post_attention_layernorm", hidden),
+            norm=self._named(name, self.norms_before[1], hidden),
             gate=self.linear(f"{name}.mlp.gate_proj", hidden, inner),
             up=self.linear(f"{name}.mlp.up_proj", hidden, inner),
             down=self.linear(f"{name}.mlp.down_proj", inner, hidden),
             activation=activation_of(config.fields, self.activation_field),
+            post_norm=self._named(name, self.norms_behind[1], hidden),
         )
+
+    def head_norms(self, name: str) -> tuple[Norm | None, Norm | None]:
+        """Returns the norms of queries and keys of the attention of that name."""
+        config, (q_norm, k_norm) = self.config, self.norms_of_heads
+        counts = (config.heads, config.kv_heads) if self.heads_together else (1, 1)
+        sizes = [config.head_dim * count for count in counts]
+        return self._named(name, q_norm, sizes[0]), self._named(name, k_norm, sizes[1])
+
+    def _named(self, place: str, name: str, size: int) -> Norm | None:
+        return self.norm(f"{place}.{name}", size) if name else None
 
     def norm(self, name: str, size: int) -> Norm:
         """Returns the normalization of that name."""
@@ -150,16 +183,16 @@ class Llama:
 
     def has_bias(self, name: str) -> bool:
         """Returns whether the projection of that name has a bias."""
-        return self.config.mlp_bias if ".mlp." in name else self.config.attention_bias
+        asked = self.config.mlp_bias if ".mlp." in name else self.config.attention_bias
+        return asked and name.endswith(self.biased)
 
 
 class Mistral(Llama):
     """Llama with other defaults, and a window if the config has one."""
 
-    models: ClassVar[str] = "Mistral and Ministral 8B, with or without sliding windows"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Llama.defaults,
-        "max_position_embeddings": 131072,
-        "num_key_value_heads": 8,
-        "sliding_window": 4096,
-    }
+    models = "Mistral and Ministral 8B, with or without sliding windows"
+    defaults = Llama.but(
+        max_position_embeddings=131072,
+        num_key_value_heads=8,
+        sliding_window=4096,
+    )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import Mistral
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.fields import Fields
     from edgespec.models.layers import Decoder
 
@@ -20,14 +18,13 @@ _log = logging.getLogger(__name__)
 class Ministral3(Mistral):
     """Mistral whose attention is sharper beyond the original context, where texts end here."""
 
-    models: ClassVar[str] = "Ministral 3, with texts up to its original context (16384)"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Mistral.defaults,
-        "head_dim": 128,
-        "max_position_embeddings": 262_144,
-        "rms_norm_eps": 1e-5,
-        "sliding_window": None,
-        "rope_parameters": {
+    models = "Ministral 3, with texts up to its original context (16384)"
+    defaults = Mistral.but(
+        head_dim=128,
+        max_position_embeddings=262_144,
+        rms_norm_eps=1e-5,
+        sliding_window=None,
+        rope_parameters={
             "rope_type": "yarn",
             "rope_theta": 1_000_000.0,
             "factor": 16.0,
@@ -36,7 +33,7 @@ class Ministral3(Mistral):
             "mscale_all_dim": 1.0,
             "llama_4_scaling_beta": 0.1,
         },
-    }
+    )
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.families.latent import Latent
 from edgespec.models.families.ministral3 import within_original
 from edgespec.models.families.mixture import dense_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.layers import Decoder
 
 
 class Mistral4(Latent):
     """A model with latents whose attention is sharper beyond the original context."""
 
-    models: ClassVar[str] = "Mistral Small 4, with texts up to its original context (8192)"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Latent.defaults,
-        "kv_lora_rank": 256,
-        "q_lora_rank": 1024,
-        "qk_rope_head_dim": 64,
-        "qk_nope_head_dim": 64,
-        "v_head_dim": 128,
-        "moe_intermediate_size": 2048,
-        "n_routed_experts": 128,
-        "num_experts_per_tok": 4,
-        "routed_scaling_factor": 1.0,
-        "first_k_dense_replace": 0,
-        "max_position_embeddings": 1_048_576,
-        "rms_norm_eps": 1e-6,
-        "rope_parameters": {
+    models = "Mistral Small 4, with texts up to its original context (8192)"
+    defaults = Latent.but(
+        kv_lora_rank=256,
+        q_lora_rank=1024,
+        qk_rope_head_dim=64,
+        qk_nope_head_dim=64,
+        v_head_dim=128,
+        moe_intermediate_size=2048,
+        n_routed_experts=128,
+        num_experts_per_tok=4,
+        routed_scaling_factor=1.0,
+        first_k_dense_replace=0,
+        max_position_embeddings=1_048_576,
+        rms_norm_eps=1e-6,
+        rope_parameters={
             "rope_type": "yarn",
             "rope_theta": 10_000.0,
             "factor": 128.0,
@@ -41,8 +38,8 @@ class Mistral4(Latent):
             "mscale_all_dim": 1.0,
             "llama_4_scaling_beta": 0.1,
         },
-        "eos_token_id": 2,
-    }
+        eos_token_id=2,
+    )
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.elements import Linear
 from edgespec.models.families.llama import Llama
@@ -12,8 +12,6 @@ from edgespec.models.families.mixture import experts_of
 from edgespec.models.layers import MlpAndMoe, Moe, PlainMlp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.config import ModelConfig
     from edgespec.models.elements import Norm
     from edgespec.models.fields import Fields
@@ -33,32 +31,31 @@ class NemotronH(Llama):
     here they have no limits, as in NVIDIA's own code.
     """
 
-    defaults: ClassVar[Mapping[str, object]] = {
-        "vocab_size": 131_072,
-        "hidden_size": 4096,
-        "intermediate_size": 21_504,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 4096,
-        "mlp_hidden_act": "relu2",
-        "ssm_state_size": 128,
-        "mamba_num_heads": 128,
-        "mamba_head_dim": 64,
-        "mamba_hidden_act": "silu",
-        "n_groups": 8,
-        "conv_kernel": 4,
-        "use_conv_bias": True,
-        "n_routed_experts": 8,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 7688,
-        "moe_shared_expert_intermediate_size": 7688,
-        "n_group": 1,
-        "topk_group": 1,
-        "norm_topk_prob": True,
-        "routed_scaling_factor": 1.0,
-        "layer_norm_epsilon": 1e-5,
-        "eos_token_id": 2,
-    }
+    defaults = Llama.but(
+        vocab_size=131_072,
+        hidden_size=4096,
+        intermediate_size=21_504,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=4096,
+        mlp_hidden_act="relu2",
+        ssm_state_size=128,
+        mamba_num_heads=128,
+        mamba_head_dim=64,
+        mamba_hidden_act="silu",
+        n_groups=8,
+        conv_kernel=4,
+        use_conv_bias=True,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=7688,
+        moe_shared_expert_intermediate_size=7688,
+        n_group=1,
+        topk_group=1,
+        norm_topk_prob=True,
+        routed_scaling_factor=1.0,
+        layer_norm_epsilon=1e-5,
+    )
 
     def __init__(self, config: ModelConfig, layers: str = "backbone.layers") -> None:
         super().__init__(config, layers)

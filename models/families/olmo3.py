@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.rope import LOCAL_ROPE, ropes_by_layer_type
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.layers import Attention
     from edgespec.models.rope import Rope
 
@@ -19,12 +17,11 @@ if TYPE_CHECKING:
 class Olmo3(Olmo2):
     """OLMo 2 with windows in most layers, to which RoPE's scaling does not apply."""
 
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Olmo2.defaults,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 4,
-        "rope_theta": 500_000.0,
-    }
+    defaults = Olmo2.but(
+        sliding_window=4096,
+        sliding_window_pattern=4,
+        rope_theta=500_000.0,
+    )
 
     def ropes(self) -> dict[str, Rope]:
         """Returns a rotation table for layers without a window, and one for those with."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.partly_rotated import PartlyRotated, split
 from edgespec.models.parts import Part, Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.config import ModelConfig
     from edgespec.models.fields import Fields
     from edgespec.models.tensors import TensorSource
@@ -23,14 +21,13 @@ _LONGROPE = ("su", "yarn")
 class Phi3(PartlyRotated):
     """Llama with fused projections, and in Phi-4-mini with heads that are partly rotated."""
 
-    models: ClassVar[str] = "Phi-3 and 3.5 mini and medium, Phi-4, Phi-4-mini"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Llama.defaults,
-        "max_position_embeddings": 4096,
-        "original_max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-5,
-        "eos_token_id": 32000,
-    }
+    models = "Phi-3 and 3.5 mini and medium, Phi-4, Phi-4-mini"
+    defaults = Llama.but(
+        max_position_embeddings=4096,
+        original_max_position_embeddings=4096,
+        rms_norm_eps=1e-5,
+        eos_token_id=32000,
+    )
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(replace(config, fields=_with_longrope(config)))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.elements import Convolution
 from edgespec.models.families.partly_rotated import PartlyRotated
 from edgespec.models.layers import GatedDelta
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.elements import Norm
     from edgespec.models.fields import Fields
     from edgespec.models.layers import Attention, Sublayer
@@ -20,22 +18,21 @@ if TYPE_CHECKING:
 class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
     """Llama with gated attention of normalized heads in some layers, GatedDelta in others."""
 
-    models: ClassVar[str] = "Qwen3.5 and 3.6, dense, text only"
-    defaults: ClassVar[Mapping[str, object]] = {
-        "hidden_act": "silu",
-        "max_position_embeddings": 32768,
-        "rms_norm_eps": 1e-6,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "partial_rotary_factor": 0.25,
-        "linear_conv_kernel_dim": 4,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 32,
-        "full_attention_interval": 4,
-        "eos_token_id": None,
-    }
+    models = "Qwen3.5 and 3.6, dense, text only"
+    defaults = PartlyRotated.but(
+        max_position_embeddings=32768,
+        num_key_value_heads=4,
+        head_dim=256,
+        partial_rotary_factor=0.25,
+        linear_conv_kernel_dim=4,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_num_key_heads=16,
+        linear_num_value_heads=32,
+        full_attention_interval=4,
+        eos_token_id=None,
+    )
+    norms_of_heads = ("q_norm", "k_norm")
 
     @classmethod
     def usual(cls, fields: Fields) -> Fields:
@@ -85,16 +82,10 @@ class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
         )
 
     def attention(self, index: int) -> Attention:
-        """Returns the attention of a layer, with norms of its heads, and gates behind queries."""
-        name, config = f"{self.layers}.{index}.self_attn", self.config
-        queries = 2 * config.heads * config.head_dim
-        return replace(
-            super().attention(index),
-            q=self.linear(f"{name}.q_proj", config.hidden_size, queries),
-            q_norm=self.norm(f"{name}.q_norm", config.head_dim),
-            k_norm=self.norm(f"{name}.k_norm", config.head_dim),
-            gated=True,
-        )
+        """Returns the attention of a layer, with gates behind queries."""
+        attention = super().attention(index)
+        q = replace(attention.q, out_features=2 * attention.q.out_features)
+        return replace(attention, q=q, gated=True)
 
     def norm(self, name: str, size: int) -> Norm:
         """Returns the norm of that name; its stored weights are the difference to 1."""

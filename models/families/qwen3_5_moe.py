@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.elements import Linear
 from edgespec.models.families.mixture import beside_shared, mixture, unstacked_by_layer
 from edgespec.models.families.qwen3_5 import Qwen3_5
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.fields import Fields
     from edgespec.models.layers import MlpAndMoe
     from edgespec.models.tensors import TensorSource
@@ -20,16 +18,15 @@ if TYPE_CHECKING:
 class Qwen3_5Moe(Qwen3_5):  # noqa: N801 - the model's name
     """Qwen3.5 with a mixture of experts in every layer, beside one that all rows read."""
 
-    models: ClassVar[str] = "Qwen3.5 and 3.6 with mixtures of experts, text only"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Qwen3_5.defaults,
-        "num_key_value_heads": 2,
-        "num_experts": 256,
-        "num_experts_per_tok": 8,
-        "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512,
-        "norm_topk_prob": True,
-    }
+    models = "Qwen3.5 and 3.6 with mixtures of experts, text only"
+    defaults = Qwen3_5.but(
+        num_key_value_heads=2,
+        num_experts=256,
+        num_experts_per_tok=8,
+        moe_intermediate_size=512,
+        shared_expert_intermediate_size=512,
+        norm_topk_prob=True,
+    )
 
     @classmethod
     def usual(cls, fields: Fields) -> Fields:

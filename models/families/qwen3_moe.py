@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.families.mixture import mixture
 from edgespec.models.families.qwen3 import Qwen3
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.layers import Mlp, Moe
 
 
 class Qwen3Moe(Qwen3):
     """Qwen3 with a mixture of experts in all layers, or in some of them."""
 
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Qwen3.defaults,
-        "head_dim": None,
-        "num_key_value_heads": 4,
-        "max_window_layers": None,
-        "moe_intermediate_size": 768,
-        "num_experts_per_tok": 8,
-        "decoder_sparse_step": 1,
-    }
+    defaults = Qwen3.but(
+        head_dim=None,
+        num_key_value_heads=4,
+        max_window_layers=None,
+        moe_intermediate_size=768,
+        num_experts_per_tok=8,
+        decoder_sparse_step=1,
+    )
 
     def feed_forward(self, index: int) -> Mlp | Moe:
         """Returns the MLP of a layer, or its mixture of experts."""

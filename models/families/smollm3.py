@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import Llama
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.layers import Attention, Decoder
 
 
 class SmolLm3(Llama):
     """Llama without RoPE in some layers."""
 
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Llama.defaults,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 32768,
-        "use_sliding_window": False,
-        "no_rope_layer_interval": 4,
-        "rope_theta": 2_000_000.0,
-        "tie_word_embeddings": True,
-        "eos_token_id": 128_001,
-    }
+    defaults = Llama.but(
+        num_key_value_heads=4,
+        max_position_embeddings=32768,
+        use_sliding_window=False,
+        no_rope_layer_interval=4,
+        rope_theta=2_000_000.0,
+        tie_word_embeddings=True,
+        eos_token_id=128_001,
+    )
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""

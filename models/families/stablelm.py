@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from edgespec.models.elements import LayerNorm
-from edgespec.models.families.llama import Llama
+from edgespec.models.families.llama import QKV, Llama
 from edgespec.models.families.partly_rotated import PartlyRotated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgespec.models.elements import Norm
     from edgespec.models.layers import Decoder
 
@@ -18,15 +16,14 @@ if TYPE_CHECKING:
 class StableLm(PartlyRotated):
     """Llama with layer normalization and heads of which a part is rotated."""
 
-    models: ClassVar[str] = "StableLM 3B, StableLM 2 1.6B, StableLM Zephyr (not the 12B)"
-    defaults: ClassVar[Mapping[str, object]] = {
-        **Llama.defaults,
-        "num_key_value_heads": 32,
-        "max_position_embeddings": 4096,
-        "layer_norm_eps": 1e-5,
-        "partial_rotary_factor": 0.25,
-        "eos_token_id": 0,
-    }
+    models = "StableLM 3B, StableLM 2 1.6B, StableLM Zephyr (not the 12B)"
+    defaults = Llama.but(
+        num_key_value_heads=32,
+        max_position_embeddings=4096,
+        layer_norm_eps=1e-5,
+        partial_rotary_factor=0.25,
+        eos_token_id=0,
+    )
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
@@ -42,6 +39,4 @@ class StableLm(PartlyRotated):
 
     def has_bias(self, name: str) -> bool:
         """Returns whether a projection has a bias; only those of q, k and v may."""
-        return self.config.fields.flag("use_qkv_bias") and name.endswith(
-            (".q_proj", ".k_proj", ".v_proj")
-        )
+        return self.config.fields.flag("use_qkv_bias") and name.endswith(QKV)

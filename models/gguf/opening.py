@@ -19,6 +19,7 @@ from edgespec.models.gguf.gemma4 import Gemma4Reader
 from edgespec.models.gguf.header import Header, read_header
 from edgespec.models.gguf.hybrids import Lfm2Reader, Qwen35Reader
 from edgespec.models.gguf.mamba import GraniteHybridReader, NemotronReader
+from edgespec.models.gguf.mmproj import TOWER_KIND, read_mmproj
 from edgespec.models.gguf.routed import LatentReader, RoutedReader
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.gguf.tokenizer import tokenizer_files
@@ -66,7 +67,10 @@ def open_gguf(path: Path) -> Opened:
     kind = metadata.get("general.architecture")
     naming = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if naming is None:
-        raise metadata.unsupported("general.architecture", f"use one of {', '.join(ARCHITECTURES)}")
+        remedy = f"use one of {', '.join(ARCHITECTURES)}"
+        if kind == TOWER_KIND:
+            remedy = "give the file of the model for which this one reads pictures"
+        raise metadata.unsupported("general.architecture", remedy)
     reader = _READERS.get(str(kind), ConfigReader)(metadata, str(kind), naming, header.entries)
     vocabulary = Vocabulary.read(metadata)
     files = tokenizer_files(vocabulary)
@@ -79,12 +83,14 @@ def open_gguf(path: Path) -> Opened:
         files["generation_config.json"] = json.dumps(sampling)
     config = Fields(reader.config(vocabulary.ends()), str(path))
     tensors = GgufTensors(str(path), header.entries, naming, reader.layers, reader.columns())
+    pooled = _pooled(metadata, str(kind))
     return Opened(
         config,
         Parts(tensors, reader.rows(tensors)),
         files,
         _kind(header),
-        _pooled(metadata, str(kind)),
+        pooled,
+        read_mmproj(path, config, vocabulary) if pooled is None else None,
     )
 
 

@@ -16,25 +16,24 @@ from edgespec.models.config import ModelConfig
 from edgespec.models.elements import Linear
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
-from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.heads.eagle3 import read_ids
-from edgespec.models.heads.gguf_heads import is_gguf_block, open_gguf_block
 from edgespec.models.heads.head import (
     BlockHead,
     BlockLayer,
     Convolutions,
     Fusion,
     HeadCheckpoint,
+    HeadFiles,
     Markov,
     TargetSizes,
+    check_agrees,
+    check_parts,
 )
 from edgespec.models.rope import rope_from_config
-from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 DFLASH, DFLASH2, DSPARK = "dflash", "dflash2", "dspark"
 
@@ -60,30 +59,24 @@ _ABSENT: Mapping[str, tuple[object, ...]] = {
     "has_embed_tokens": (None, False),
     "use_gemma_norm": (None, False),
 }
-_OF_DFLASH2 = ("conv_kernel_size", "selector_rank")
+_OF_DFLASH2 = dict.fromkeys(("conv_kernel_size", "selector_rank"), (None, 0))
 _OF_TARGET = {"embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight", "t2d"}
 _IDS, _PROJECTION = "d2t", "lm_head.weight"
 
 
-def is_block_head(path: Path) -> bool:
-    """Whether a path is a folder, or a GGUF file, that says that it holds a block drafter."""
-    config = path / "config.json"
-    return is_gguf_block(path) or (config.is_file() and _form(Fields.read(config)) != "")
+def is_block_head(fields: Fields) -> bool:
+    """Whether a config is that of a block drafter, perhaps of one that is not known."""
+    return _form(fields) != ""
 
 
-def load_block_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
-    """Opens the folder or the GGUF file of a block drafter, and checks it against its target.
+def load_block_head(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
+    """Opens a block drafter, and checks it against its target.
 
     Raises:
         UnsupportedModelError: The config asks for something that is not implemented.
         CheckpointError: Something is missing, damaged, inconsistent, or of another target.
     """
-    tensors: SafetensorsFolder | GgufTensors
-    if path.is_file():
-        fields, tensors = open_gguf_block(path)
-    else:
-        fields = Fields.read(path / "config.json")
-        tensors = SafetensorsFolder(path, lambda name: name.removeprefix("model."))
+    fields, tensors = files.fields, files.tensors(lambda name: name.removeprefix("model."))
     form = _form(fields)
     if form not in (DFLASH, DFLASH2, DSPARK):
         if fields.get(_TYPE) is not None:
@@ -94,29 +87,24 @@ def load_block_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
     flat = fields.get(_SPECULATORS) is None
     own = fields
     for name in _GROUPS:
-        own = Fields({**own.values, **fields.group(name).values}, own.source)
+        own = own.changed(**fields.group(name).values)
     layer = own if flat else own.group(_SPECULATORS)
     config = ModelConfig.from_fields(layer.with_defaults(Qwen3.defaults), Fields({}, layer.source))
     head = _Reader(own, config, form, flat, target).head()
     shapes, ignored = head.tensors(), _OF_TARGET | {_IDS}
     if head.lm_head is None:
         ignored |= {_PROJECTION}
-    unknown = sorted(tensors.names - shapes.keys() - ignored)
-    if unknown:
-        raise UnsupportedModelError(
-            f"{tensors.place(unknown[0])}: {unknown[0]} belongs to no part of a {form} head that "
-            "is implemented: use a head without it"
-        )
+    check_parts(tensors, tensors.names - shapes.keys() - ignored, f"a {form} head")
     check_shapes(tensors, shapes)
     ids = np.arange(target.tokens, dtype=np.int64)
     if head.lm_head is not None:
-        if isinstance(tensors, GgufTensors):
+        if files.gguf is not None:
             raise UnsupportedModelError(
-                f"{path} proposes some tokens alone, which is not read from GGUF files: give the "
-                "original drafter"
+                f"{files.path} proposes some tokens alone, which is not read from GGUF files: give "
+                "the original drafter"
             )
-        ids = read_ids(path, tensors, head.lm_head.out_features, target)
-    return HeadCheckpoint(path, head, tensors, ids)
+        ids = read_ids(files.path, tensors, head.lm_head.out_features, target)
+    return HeadCheckpoint(files.path, head, tensors, ids)
 
 
 def _form(fields: Fields) -> str:
@@ -170,7 +158,7 @@ class _Reader:
             norm=model.norm("norm", hidden),
             lm_head=None if whole else Linear(_PROJECTION, hidden, outputs),
             size=fields.integer("block_size", most=_MOST_ROWS),
-            mask_token=self._mask_token(),
+            mask_token=fields.token("mask_token_id", self._target.vocab_size),
             from_anchor=(
                 self._form == DSPARK if anchored is None else fields.flag("sample_from_anchor")
             ),
@@ -184,20 +172,11 @@ class _Reader:
     def _check(self) -> None:
         config, fields, target = self._config, self._fields, self._target
         layer = config.fields
-        for name, size in (("hidden_size", target.hidden_size), ("vocab_size", target.vocab_size)):
-            if layer.get(name) != size:
-                raise layer.invalid(name, f"must be the target's, {size}: it is another's")
-        for name, own in (
-            ("num_target_layers", target.layers), ("target_hidden_size", target.hidden_size),
-        ):  # fmt: skip
-            if fields.get(name) not in (None, own):
-                raise fields.invalid(name, f"must be the target's, {own}: it is another's")
-        for name, values in _ABSENT.items():
-            if fields.get(name) not in values:
-                raise fields.unsupported(name, "use a draft head without it")
-        for name in _OF_DFLASH2:
-            if self._form != DFLASH2 and fields.get(name) not in (None, 0):
-                raise fields.unsupported(name, "use a draft head without it")
+        hidden = target.hidden_size
+        check_agrees(layer, {"hidden_size": hidden, "vocab_size": target.vocab_size})
+        check_agrees(fields, {"num_target_layers": target.layers, "target_hidden_size": hidden})
+        absent = _ABSENT if self._form == DFLASH2 else {**_ABSENT, **_OF_DFLASH2}
+        fields.only(absent, "use a draft head without it")
         if config.recurrent:
             raise layer.unsupported("layer_types", "use a draft head that attends in every layer")
 
@@ -246,12 +225,6 @@ class _Reader:
         ):
             raise self._fields.invalid(name, f"must be layers of the target from 0 to {last}")
         return tuple(each + shift for each in found)
-
-    def _mask_token(self) -> int:
-        found, most = self._fields.get("mask_token_id"), self._target.vocab_size - 1
-        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= most:
-            raise self._fields.invalid("mask_token_id", f"must be a token id from 0 to {most}")
-        return found
 
     def _markov(self, outputs: int) -> Markov | None:
         fields, confidence = self._fields, None

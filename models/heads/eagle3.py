@@ -6,26 +6,28 @@ The latter also holds P-EAGLE (2026), the same with masks, by which it drafts in
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.models.config import ModelConfig, activation_of
-from edgespec.models.elements import Linear, Norm
+from edgespec.errors import CheckpointError
+from edgespec.models.config import ModelConfig
+from edgespec.models.elements import Linear
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
-from edgespec.models.heads.gguf_heads import is_gguf_eagle3, open_gguf_eagle3
 from edgespec.models.heads.head import (
     Fusion,
     Head,
     HeadCheckpoint,
+    HeadFiles,
     HeadLayer,
     Masks,
     TargetSizes,
+    check_agrees,
+    check_parts,
 )
-from edgespec.models.layers import Attention, Mlp
 from edgespec.models.rope import Rope, rope_from_config
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes
@@ -47,6 +49,7 @@ EAGLE3, PEAGLE = "eagle3", "peagle"
 """Forms of a head, as `speculators` calls them; the second one drafts several tokens at once."""
 
 _TYPE, _MOST_DRAFTED, _USUALLY_DRAFTED = "speculators_model_type", 64, 8
+_LAYER, _FLAT_LAYER = "layers.0", "midlayer."
 _TAP_NORMS = ("aux_norm_low", "aux_norm_mid", "aux_norm_high")
 _CONCATENATED, _GATED = "concat", "gated"
 _TAPS = "eagle_aux_hidden_state_layer_ids"
@@ -57,40 +60,32 @@ _DEFAULTS = {**Llama.defaults, "num_hidden_layers": 1}
 _log = logging.getLogger(__name__)
 
 
-def load_eagle3(path: Path, target: TargetSizes) -> HeadCheckpoint:
-    """Opens the folder of a head, and checks it against its target.
+def load_eagle3(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
+    """Opens a head, and checks it against its target.
 
     Raises:
         UnsupportedModelError: The config asks for something that is not implemented.
         CheckpointError: Something is missing, damaged, inconsistent, or of another target.
     """
-    tensors: TensorSource
-    if is_gguf_eagle3(path):
-        fields, tensors = open_gguf_eagle3(path)
-    elif path.is_dir():
-        fields, tensors = Fields.read(path / "config.json"), SafetensorsFolder(path, _usual)
-    else:
-        raise CheckpointError(f"{path} is not a folder: give the folder of a draft head")
+    fields, tensors = files.fields, files.tensors(_usual)
     flat = fields.get(_SPECULATORS) is None
     _check_format(fields, flat)
     layer = fields if flat else fields.group(_SPECULATORS)
     config = ModelConfig.from_fields(layer.with_defaults(_DEFAULTS), Fields({}, layer.source))
     head = _Reader(fields, config, flat, target, tensors.names).head()
-    unknown = sorted(tensors.names - head.tensors().keys() - {_IDS, _KNOWN, _EMBEDDING})
-    if unknown:
-        raise UnsupportedModelError(
-            f"{tensors.place(unknown[0])}: {unknown[0]} belongs to no part of an EAGLE-3 head that "
-            "is implemented: use a head without it"
-        )
+    unknown = tensors.names - head.tensors().keys() - {_IDS, _KNOWN, _EMBEDDING}
+    check_parts(tensors, unknown, "an EAGLE-3 head")
     check_shapes(tensors, head.tensors())
-    ids = read_ids(path, tensors, head.lm_head.out_features, target)
-    return HeadCheckpoint(path, head, tensors, ids)
+    ids = read_ids(files.path, tensors, head.lm_head.out_features, target)
+    return HeadCheckpoint(files.path, head, tensors, ids)
 
 
 def _usual(name: str) -> str:
-    """Returns the name of a tensor that SGLang also reads by an older one."""
+    """Returns the name of a tensor in the layout of `speculators`, or for an older one."""
     stem, _, kind = name.rpartition(".")
-    return f"fc_norm.{_TAP_NORMS.index(stem)}.{kind}" if stem in _TAP_NORMS else name
+    if stem in _TAP_NORMS:
+        return f"fc_norm.{_TAP_NORMS.index(stem)}.{kind}"
+    return name.replace(_FLAT_LAYER, f"{_LAYER}.", 1) if name.startswith(_FLAT_LAYER) else name
 
 
 def _check_format(fields: Fields, flat: bool) -> None:
@@ -166,7 +161,6 @@ class _Reader:
         self._flat = flat
         self._target = target
         self._names = names
-        self._prefix = "midlayer" if flat else "layers.0"
         self._form = EAGLE3 if flat else str(fields.get(_TYPE))
         family = Qwen3 if config.model_type == "qwen3" else Llama
         self._model = family(config, "layers")
@@ -185,7 +179,7 @@ class _Reader:
             fusion=self._fusion(len(taps)),
             embedding=embedding,
             layer=self._decoder_layer(),
-            norm=self._norm("norm", hidden),
+            norm=self._model.norm("norm", hidden),
             lm_head=Linear("lm_head.weight", hidden, outputs),
             norm_output=self._fields.flag("norm_output"),
             hidden_size=hidden,
@@ -204,8 +198,7 @@ class _Reader:
         config, layer, size = self._config, self._config.fields, self._target.vocab_size
         if self._flat and config.num_layers != 1:
             raise layer.unsupported("num_hidden_layers", "a head has one layer in the flat layout")
-        if config.vocab_size != size:
-            raise layer.invalid("vocab_size", f"must be the target's, {size}: it is another's")
+        check_agrees(layer, {"vocab_size": size})
         if set(config.windows) != {None}:
             named = "layer_types" if layer.get("layer_types") is not None else "sliding_window"
             raise layer.unsupported(named, "use a head whose attention has no window")
@@ -244,25 +237,21 @@ class _Reader:
         return tuple(sorted(each + shift for each in found))
 
     def _fusion(self, taps: int) -> Fusion:
-        fields, size = self._fields, self._target.hidden_size
-        stated = fields.get("target_hidden_size")
-        if stated not in (None, size):
-            raise fields.invalid("target_hidden_size", f"must be the target's, {size}")
+        fields, size, norm = self._fields, self._target.hidden_size, self._model.norm
+        check_agrees(fields, {"target_hidden_size": size})
         group = fields.group("eagle_config") if self._flat else fields
         whole = fields.flag("norm_before_fc") or group.flag("norm_before_fc")
         each = fields.flag("fc_norm") or fields.flag("use_aux_norm")
         return Fusion(
             fc=Linear("fc.weight", taps * size, self._config.hidden_size),
-            norm=self._norm("input_norm", taps * size) if whole else None,
-            tap_norms=tuple(self._norm(f"fc_norm.{n}", size) for n in range(taps)) if each else (),
+            norm=norm("input_norm", taps * size) if whole else None,
+            tap_norms=tuple(norm(f"fc_norm.{n}", size) for n in range(taps)) if each else (),
         )
 
     def _masks(self, taps: int) -> Masks:
         """Returns how P-EAGLE drafts; the depths that it was trained for are its proposal's."""
-        fields, most = self._fields, self._target.vocab_size - 1
-        token = fields.get("mask_token_id")
-        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token <= most:
-            raise fields.invalid("mask_token_id", f"must be a token id from 0 to {most}")
+        fields = self._fields
+        token = fields.token("mask_token_id", self._target.vocab_size)
         methods = fields.group("speculators_config").get("proposal_methods")
         first = methods[0] if isinstance(methods, list) and methods else {}
         proposal = Fields(first if isinstance(first, dict) else {}, fields.source)
@@ -270,18 +259,20 @@ class _Reader:
         return Masks(token, rows, "mask_hidden", taps * self._target.hidden_size)
 
     def _decoder_layer(self) -> HeadLayer:
-        hidden, name = self._config.hidden_size, self._prefix
+        hidden, model = self._config.hidden_size, self._model
         kind = self._fields.get(FUSION) or _CONCATENATED
         if kind not in (_CONCATENATED, _GATED):
             raise self._fields.unsupported(FUSION, f"use {_CONCATENATED} or {_GATED}")
-        gated = kind == _GATED
+        gated, attention = kind == _GATED, model.attention(0)
+        width = hidden if gated else 2 * hidden
+        q, k, v = (replace(each, in_features=width) for each in attention.linears[:3])
         return HeadLayer(
-            token_norm=self._norm(f"{name}.input_layernorm", hidden),
-            hidden_norm=self._norm(f"{name}.hidden_norm", hidden),
-            gate=Linear(f"{name}.fusion_gate.weight", 2 * hidden, hidden) if gated else None,
+            token_norm=model.norm(f"{_LAYER}.input_layernorm", hidden),
+            hidden_norm=model.norm(f"{_LAYER}.hidden_norm", hidden),
+            gate=Linear(f"{_LAYER}.fusion_gate.weight", 2 * hidden, hidden) if gated else None,
             norm_before_residual=self._norm_before_residual(),
-            attention=self._attention(hidden if gated else 2 * hidden),
-            mlp=self._mlp(),
+            attention=replace(attention, norm=None, q=q, k=k, v=v),
+            mlp=model.mlp(0),
         )
 
     def _norm_before_residual(self) -> bool:
@@ -290,39 +281,6 @@ class _Reader:
         if not self._flat and self._fields.get(field) is None:
             raise self._fields.invalid(field, "must be true or false: some tools assume either")
         return self._fields.flag(field)
-
-    def _attention(self, width: int) -> Attention:
-        config, name = self._config, f"{self._prefix}.self_attn"
-        inner, kv_inner = config.heads * config.head_dim, config.kv_heads * config.head_dim
-
-        def linear(part: str, size: int, out: int) -> Linear:
-            bias = f"{name}.{part}_proj.bias" if config.attention_bias else None
-            return Linear(f"{name}.{part}_proj.weight", size, out, bias)
-
-        return Attention(
-            norm=None,
-            q=linear("q", width, inner),
-            k=linear("k", width, kv_inner),
-            v=linear("v", width, kv_inner),
-            o=linear("o", inner, config.hidden_size),
-            heads=config.heads,
-            kv_heads=config.kv_heads,
-            head_dim=config.head_dim,
-            scale=config.head_dim**-0.5,
-            q_norm=self._model.attention(0).q_norm,
-            k_norm=self._model.attention(0).k_norm,
-        )
-
-    def _mlp(self) -> Mlp:
-        config, name = self._config, f"{self._prefix}.mlp"
-        hidden, inner = config.hidden_size, config.intermediate_size
-        return Mlp(
-            norm=self._norm(f"{self._prefix}.post_attention_layernorm", hidden),
-            gate=Linear(f"{name}.gate_proj.weight", hidden, inner),
-            up=Linear(f"{name}.up_proj.weight", hidden, inner),
-            down=Linear(f"{name}.down_proj.weight", inner, hidden),
-            activation=activation_of(config.fields, "hidden_act"),
-        )
 
     def _rope(self) -> Rope | None:
         """Returns the rotation; None for the target's, if the config does not state one.
@@ -348,9 +306,6 @@ class _Reader:
                 "accepted, correct it", layer.source,
             )  # fmt: skip
         return rope
-
-    def _norm(self, name: str, size: int) -> Norm:
-        return Norm(f"{name}.weight", size, self._config.norm_eps)
 
 
 def default_taps(layers: int) -> tuple[int, ...]:

@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
 from edgespec.models.elements import Linear
 from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
 from edgespec.models.fields import Fields
-from edgespec.models.gguf.tensors import GgufTensors
-from edgespec.models.heads.gguf_heads import is_gguf_assistant, open_gguf_assistant
-from edgespec.models.heads.head import Assistant, Clusters, HeadCheckpoint, TargetSizes
+from edgespec.models.heads.head import (
+    Assistant,
+    Clusters,
+    HeadCheckpoint,
+    HeadFiles,
+    TargetSizes,
+    check_agrees,
+    check_parts,
+)
 from edgespec.models.layers import Attention
 from edgespec.models.parts import Part, Parts
 from edgespec.models.safetensors_folder import SafetensorsFolder
@@ -27,7 +33,6 @@ from edgespec.models.tensors import check_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -55,43 +60,30 @@ _ABSENT: Mapping[str, tuple[object, ...]] = {
 _UNUSED = ("k_proj", "v_proj", "k_norm", "v_norm")
 
 
-def is_assistant(path: Path) -> bool:
-    """Whether a path is a folder, or a GGUF file, that says that it holds an assistant."""
-    config = path / "config.json"
-    return is_gguf_assistant(path) or (
-        config.is_file() and "_assistant" in str(Fields.read(config).get("model_type"))
-    )
+def is_assistant(fields: Fields) -> bool:
+    """Whether a config is that of an assistant."""
+    return "_assistant" in str(fields.get("model_type"))
 
 
-def load_assistant(path: Path, target: TargetSizes) -> HeadCheckpoint:
-    """Opens the folder of an assistant, and checks it against its target.
+def load_assistant(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
+    """Opens an assistant, and checks it against its target.
 
     Raises:
         UnsupportedModelError: The config asks for something that is not implemented.
         CheckpointError: Something is missing, damaged, inconsistent, or of another target.
     """
-    stored: SafetensorsFolder | GgufTensors
-    if path.is_file():
-        fields, stored = open_gguf_assistant(path)
-    else:
-        fields, stored = Fields.read(path / "config.json"), SafetensorsFolder(path)
+    fields, stored = files.fields, files.tensors()
     family, text = _FAMILIES.get(str(fields.get("model_type"))), fields.group("text_config")
     if family is None:
         raise fields.unsupported("model_type", f"use one of {', '.join(_FAMILIES)}")
     for place in (fields, text):
-        for name, values in _ABSENT.items():
-            if place.get(name) not in values:
-                raise place.unsupported(name, "use an assistant without it")
+        place.only(_ABSENT, "use an assistant without it")
     # Described with keys and values of its own, which then become the target's.
     own = {**text.values, **dict.fromkeys(_ABSENT), "num_kv_shared_layers": 0}
-    text = family.usual(replace(text, values={**family.defaults, **own}))
+    text = family.usual(Fields({**family.defaults, **own}, text.source))
     config = ModelConfig.from_fields(text, Fields({}, text.source))
-    for place, name, size in (
-        (fields, "backbone_hidden_size", target.hidden_size),
-        (text, "vocab_size", target.vocab_size),
-    ):
-        if place.get(name) != size:
-            raise place.invalid(name, f"must be the target's, {size}: it is another's")
+    check_agrees(fields, {"backbone_hidden_size": target.hidden_size})
+    check_agrees(text, {"vocab_size": target.vocab_size})
     decoder = _reading(config, family(config).decoder(), target)
     rotation = next(iter(decoder.ropes.values())).inv_freq
     if len(rotation) != len(target.inv_freq) or not np.allclose(rotation, target.inv_freq):
@@ -116,9 +108,11 @@ def load_assistant(path: Path, target: TargetSizes) -> HeadCheckpoint:
         after=Linear("post_projection.weight", config.hidden_size, target.hidden_size),
         clusters=clusters,
     )
-    _check_known(tensors, head)
+    kept = {_ORDERING, _EMBEDDING, _PROJECTION, *head.tensors()}
+    unknown = (each for each in tensors.names - kept if not _is_unused(each))
+    check_parts(tensors, unknown, "an assistant")
     check_shapes(tensors, head.tensors())
-    return HeadCheckpoint(path, head, tensors, np.arange(target.tokens, dtype=np.int64))
+    return HeadCheckpoint(files.path, head, tensors, np.arange(target.tokens, dtype=np.int64))
 
 
 def _reading(config: ModelConfig, decoder: Decoder, target: TargetSizes) -> Decoder:
@@ -159,15 +153,9 @@ def _clusters(fields: Fields, config: ModelConfig, tensors: SafetensorsFolder) -
     return Clusters(centroids, chosen, ordering)
 
 
-def _check_known(tensors: Parts, head: Assistant) -> None:
-    """Refuses tensors of what is not implemented; keys and values of its own are never used."""
-    kept = {_ORDERING, _EMBEDDING, _PROJECTION, *head.tensors()}
-    for name in sorted(tensors.names - kept):
-        if name.rpartition("self_attn.")[2].partition(".")[0] not in _UNUSED:
-            raise UnsupportedModelError(
-                f"{tensors.place(name)}: {name} belongs to no part of an assistant that is "
-                "implemented: use one without it"
-            )
+def _is_unused(name: str) -> bool:
+    """Whether a tensor makes keys or values of its own, which an assistant never uses."""
+    return name.rpartition("self_attn.")[2].partition(".")[0] in _UNUSED
 
 
 @dataclass(frozen=True, eq=False)

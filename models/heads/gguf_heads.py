@@ -15,15 +15,14 @@ from edgespec.models.gguf.gemma4 import Gemma4Reader
 from edgespec.models.gguf.names import Naming
 from edgespec.models.gguf.opening import whole_header
 from edgespec.models.gguf.tensors import GgufTensors
-from edgespec.models.named import SUFFIX
 from edgespec.models.parts import Parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from edgespec.models.tensors import TensorSource
 
-_BLOCK, _EAGLE3, _ASSISTANT = "dflash", "eagle3", "gemma4-assistant"
 _GEMMA4 = ARCHITECTURES["gemma4"]
 _ASSISTANT_NAMING = replace(
     _GEMMA4,
@@ -46,7 +45,7 @@ _EAGLE3_NAMING = Naming(
     },
     interleaved=True,
 )
-_NAMING = Naming(
+_BLOCK_NAMING = Naming(
     "qwen3",
     layers="layers",
     layer={
@@ -96,23 +95,12 @@ class _Reader(ConfigReader):
         return len(tokens) if isinstance(tokens, list) else 0
 
 
-def is_gguf_block(path: Path) -> bool:
-    """Whether a path is a GGUF file that holds a drafter of blocks."""
-    return _architecture(path) == _BLOCK
+def open_gguf_head(path: Path) -> tuple[Fields, TensorSource] | None:
+    """Opens a GGUF file that holds a head alone; None: it holds a model.
 
-
-def is_gguf_eagle3(path: Path) -> bool:
-    """Whether a path is a GGUF file that holds an EAGLE-3 head."""
-    return _architecture(path) == _EAGLE3
-
-
-def is_gguf_assistant(path: Path) -> bool:
-    """Whether a path is a GGUF file that holds a Gemma 4 assistant."""
-    return _architecture(path) == _ASSISTANT
-
-
-def open_gguf_assistant(path: Path) -> tuple[Fields, GgufTensors]:
-    """Opens an assistant, of which converters leave clusters out; returns config and tensors.
+    Returns:
+        Its config, of DFlash in the flat layout and of EAGLE-3 in that of `speculators`, and its
+        tensors, in which `d2t` has ids and not offsets.
 
     Raises:
         UnsupportedModelError: The file needs something that is not implemented.
@@ -120,35 +108,27 @@ def open_gguf_assistant(path: Path) -> tuple[Fields, GgufTensors]:
     """
     header = whole_header(path)
     metadata, entries = Fields(header.metadata, str(path)), header.entries
-    reader = Gemma4Reader(metadata, _ASSISTANT, _ASSISTANT_NAMING, entries)
-    config = {
+    kind = metadata.get("general.architecture")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        return None
+    reader_of, naming, config_of = _KINDS[kind]
+    reader = reader_of(metadata, kind, naming, entries)
+    config = Fields(config_of(reader), str(path))
+    tensors = GgufTensors(str(path), entries, naming, reader.layers, {})
+    return config, Parts(tensors, reader.rows(tensors))
+
+
+def _assistant(reader: ConfigReader) -> dict[str, object]:
+    """Returns the config of an assistant, of which converters leave clusters out."""
+    return {
         "model_type": "gemma4_assistant",
         "backbone_hidden_size": reader.get("embedding_length_out"),
         "text_config": reader.config(()),
     }
-    tensors = GgufTensors(str(path), entries, _ASSISTANT_NAMING, reader.layers, {})
-    return Fields(config, str(path)), tensors
 
 
-def _architecture(path: Path) -> object:
-    if path.suffix != SUFFIX or not path.is_file():
-        return None
-    return whole_header(path).metadata.get("general.architecture")
-
-
-def open_gguf_eagle3(path: Path) -> tuple[Fields, TensorSource]:
-    """Opens a head; returns its config, as the layout of `speculators` has it, and its tensors.
-
-    In them `d2t` has ids, and not offsets.
-
-    Raises:
-        UnsupportedModelError: The file needs something that is not implemented.
-        CheckpointError: Something is missing, damaged or inconsistent.
-    """
-    header = whole_header(path)
-    metadata, entries = Fields(header.metadata, str(path)), header.entries
-    reader = _Reader(metadata, _EAGLE3, _EAGLE3_NAMING, entries)
-    config: dict[str, object] = {
+def _eagle3(reader: ConfigReader) -> dict[str, object]:
+    return {
         "speculators_model_type": "eagle3",
         "transformer_layer_config": reader.config(()),
         "eagle_aux_hidden_state_layer_ids": reader.get("target_layers"),
@@ -157,35 +137,35 @@ def open_gguf_eagle3(path: Path) -> tuple[Fields, TensorSource]:
         "norm_before_fc": bool(reader.get("norm_before_fc")),
         "draft_vocab_size": (reader.shape("output.weight") or (None,))[0],
     }
-    tensors = GgufTensors(str(path), entries, _EAGLE3_NAMING, reader.layers, {})
-    return Fields(config, str(path)), Parts(tensors, reader.rows(tensors))
 
 
-def open_gguf_block(path: Path) -> tuple[Fields, GgufTensors]:
-    """Opens a drafter; returns its config, as the flat layout has it, and its tensors.
-
-    Raises:
-        UnsupportedModelError: The file needs something that is not implemented.
-        CheckpointError: Something is missing, damaged or inconsistent.
-    """
-    header = whole_header(path)
-    metadata, entries = Fields(header.metadata, str(path)), header.entries
-    reader = _Reader(metadata, _BLOCK, _NAMING, entries)
+def _block(reader: ConfigReader) -> dict[str, object]:
     config = reader.config(())
     for name, stored in _ASKED.items():
         if (value := reader.get(stored)) is not None:
             config[name] = value
     layers = reader.get("target_layers")
     if not isinstance(layers, list) or not all(isinstance(each, int) for each in layers):
-        raise metadata.invalid(f"{_BLOCK}.target_layers", "must be layers of the target")
+        raise reader.metadata.invalid(
+            f"{reader.kind}.target_layers", "must be layers of the target"
+        )
     form = "DFlash2" if "selector_rank" in config else "DFlash"
-    config["architectures"] = [
-        "DSparkDraftModel" if "markov_w1.weight" in entries else f"{form}DraftModel"
-    ]
-    config["mask_token_id"] = metadata.get("tokenizer.ggml.mask_token_id")
+    markov, trust = reader.shape("markov_w1.weight"), reader.shape("conf_proj.weight")
+    config["architectures"] = [f"{'DSpark' if markov else form}DraftModel"]
+    config["mask_token_id"] = reader.metadata.get("tokenizer.ggml.mask_token_id")
     config["target_layer_ids"] = [each - 1 for each in layers]  # whose output enters these
-    if (markov := entries.get("markov_w1.weight")) is not None:
-        config["markov_rank"] = markov.shape[-1]
-        joined = entries["conf_proj.weight"].shape[-1] if "conf_proj.weight" in entries else 0
+    if markov:
+        config["markov_rank"] = markov[-1]
+        joined = trust[-1] if trust else 0
         config["confidence_head_with_markov"] = joined != reader.integer("embedding_length")
-    return Fields(config, str(path)), GgufTensors(str(path), entries, _NAMING, reader.layers, {})
+    return config
+
+
+_KINDS: Mapping[
+    str, tuple[type[ConfigReader], Naming, Callable[[ConfigReader], dict[str, object]]]
+] = {
+    "dflash": (_Reader, _BLOCK_NAMING, _block),
+    "eagle3": (_Reader, _EAGLE3_NAMING, _eagle3),
+    "gemma4-assistant": (Gemma4Reader, _ASSISTANT_NAMING, _assistant),
+}
+"""Architectures of heads: who reads the config, names, and what becomes of it."""

@@ -15,16 +15,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
+from edgespec.errors import UnsupportedModelError
 from edgespec.models.elements import Compound, Linear, Norm, Shapes
 from edgespec.models.layers import Attention, Decoder, Mlp, MlpAndMoe, Moe
+from edgespec.models.safetensors_folder import SafetensorsFolder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
     from edgespec.bundle import PoolShape
+    from edgespec.models.fields import Fields
     from edgespec.models.rope import Rope
     from edgespec.models.tensors import TensorSource
 
@@ -395,6 +399,25 @@ class TargetSizes:
 
 
 @dataclass(frozen=True)
+class HeadFiles:
+    """Where a head of its own lies.
+
+    Attributes:
+        path: The folder, or the GGUF file.
+        fields: The config.
+        gguf: The tensors of a GGUF file; None: they are those of the folder.
+    """
+
+    path: Path
+    fields: Fields
+    gguf: TensorSource | None = None
+
+    def tensors(self, named: Callable[[str], str] = str) -> TensorSource:
+        """Returns the tensors, those of a folder under other names."""
+        return SafetensorsFolder(self.path, named) if self.gguf is None else self.gguf
+
+
+@dataclass(frozen=True)
 class HeadCheckpoint:
     """A head's description and its weights, which stay on disk until they are read.
 
@@ -409,3 +432,35 @@ class HeadCheckpoint:
     head: Head | BlockHead | Assistant
     tensors: TensorSource
     ids: NDArray[np.int64]
+
+
+def check_parts(
+    tensors: TensorSource, names: Iterable[str], head: str, remedy: str = "use one without it"
+) -> None:
+    """Refuses tensors that are no part of a head.
+
+    Args:
+        tensors: All tensors, for messages.
+        names: Those that are none.
+        head: What kind of head it is, for messages.
+        remedy: What to do about it.
+
+    Raises:
+        UnsupportedModelError: There are some.
+    """
+    for name in sorted(names):
+        raise UnsupportedModelError(
+            f"{tensors.place(name)}: {name} belongs to no part of {head} that is implemented: "
+            f"{remedy}"
+        )
+
+
+def check_agrees(fields: Fields, sizes: Mapping[str, int]) -> None:
+    """Checks that fields, where they are given, have the target's values.
+
+    Raises:
+        CheckpointError: One has another.
+    """
+    for name, size in sizes.items():
+        if fields.get(name) not in (None, size):
+            raise fields.invalid(name, f"must be the target's, {size}: it is another's")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.errors import CheckpointError
 from edgespec.models import nextn
 from edgespec.models.checkpoint import ARCHITECTURES, load_checkpoint
 from edgespec.models.elements import Linear
@@ -23,13 +23,20 @@ from edgespec.models.fields import Fields
 from edgespec.models.heads.dflash import is_block_head, load_block_head
 from edgespec.models.heads.eagle3 import load_eagle3
 from edgespec.models.heads.gemma4_assistant import is_assistant, load_assistant
-from edgespec.models.heads.gguf_heads import is_gguf_eagle3
-from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
+from edgespec.models.heads.gguf_heads import open_gguf_head
+from edgespec.models.heads.head import (
+    Fusion,
+    Head,
+    HeadCheckpoint,
+    HeadFiles,
+    HeadLayer,
+    TargetSizes,
+    check_parts,
+)
 from edgespec.models.named import SUFFIX
 from edgespec.models.tensors import check_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from edgespec.models.checkpoint import Checkpoint
@@ -42,15 +49,7 @@ MTP = "mtp"
 _MODEL_TYPES = (
     "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", *nextn.MODEL_TYPES,
 )  # fmt: skip
-_PREFIX = f"{MTP}."
-
-
-def is_checkpoint(path: Path) -> bool:
-    """Whether a path is the checkpoint of a family whose checkpoints may hold a head, or GGUF."""
-    if path.suffix == SUFFIX:
-        return path.is_file()
-    config = path / "config.json"
-    return config.is_file() and Fields.read(config).get("model_type") in _MODEL_TYPES
+_PREFIX, _WITHOUT = f"{MTP}.", "export without the head (--draft-head none)"
 
 
 def holds_head(path: Path) -> bool:
@@ -60,7 +59,8 @@ def holds_head(path: Path) -> bool:
         UnsupportedModelError: The checkpoint needs something that is not implemented.
         CheckpointError: It is damaged or inconsistent.
     """
-    if not is_checkpoint(path):
+    config = path / "config.json"
+    if not _is_gguf(path) and not (config.is_file() and _may_hold(Fields.read(config))):
         return False
     checkpoint = load_checkpoint(path)
     return checkpoint.config.model_type in _MODEL_TYPES and bool(_names(checkpoint.tensors))
@@ -84,12 +84,8 @@ def load_mtp(path: Path, target: TargetSizes) -> HeadCheckpoint:
     family = ARCHITECTURES[checkpoint.config.model_type]
     model = family(family.of_head(checkpoint.config), f"{_PREFIX}layers")
     head, tensors = _head(model, checkpoint), model.arranged(checkpoint.tensors)
-    unknown = sorted(_names(tensors) - head.tensors().keys())
-    if unknown:
-        raise UnsupportedModelError(
-            f"{tensors.place(unknown[0])}: {unknown[0]} belongs to no part of a draft head that is "
-            "implemented: export without the head (--draft-head none)"
-        )
+    unknown = _names(tensors) - head.tensors().keys()
+    check_parts(tensors, unknown, "a draft head", _WITHOUT)
     check_shapes(tensors, head.tensors())
     return HeadCheckpoint(path, head, tensors, np.arange(target.tokens, dtype=np.int64))
 
@@ -99,14 +95,10 @@ def _names(tensors: TensorSource) -> frozenset[str]:
 
 
 def _check_config(fields: Fields) -> None:
-    allowed: Mapping[str, tuple[object, str]] = {
-        "mtp_num_hidden_layers": (1, "a head has one layer"),
-        "num_nextn_predict_layers": (1, "a head has one layer"),
-        "mtp_use_dedicated_embeddings": (False, "a head has the target's embedding"),
-    }
-    for name, (value, rule) in allowed.items():
-        if fields.get(name) not in (None, value):
-            raise fields.unsupported(name, f"{rule}: export without the head (--draft-head none)")
+    layers = dict.fromkeys(("mtp_num_hidden_layers", "num_nextn_predict_layers"), (None, 1))
+    fields.only(layers, f"a head has one layer: {_WITHOUT}")
+    own = {"mtp_use_dedicated_embeddings": (None, False)}
+    fields.only(own, f"a head has the target's embedding: {_WITHOUT}")
 
 
 def _check_target(checkpoint: Checkpoint, target: TargetSizes) -> None:
@@ -154,10 +146,28 @@ def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
         UnsupportedModelError: The head needs something that is not implemented.
         CheckpointError: It is missing, damaged, inconsistent, or of another target.
     """
-    if is_block_head(path):
-        return load_block_head(path, target)
-    if is_assistant(path):
-        return load_assistant(path, target)
-    if is_checkpoint(path) and not is_gguf_eagle3(path):
+    if _is_gguf(path):
+        found = open_gguf_head(path)
+        if found is None:
+            return load_mtp(path, target)
+        files = HeadFiles(path, *found)
+    elif path.is_dir():
+        files = HeadFiles(path, Fields.read(path / "config.json"))
+    else:
+        raise CheckpointError(f"{path} is not a folder: give the folder of a draft head")
+    if is_block_head(files.fields):
+        return load_block_head(files, target)
+    if is_assistant(files.fields):
+        return load_assistant(files, target)
+    if _may_hold(files.fields):
         return load_mtp(path, target)
-    return load_eagle3(path, target)
+    return load_eagle3(files, target)
+
+
+def _is_gguf(path: Path) -> bool:
+    return path.suffix == SUFFIX and path.is_file()
+
+
+def _may_hold(fields: Fields) -> bool:
+    """Whether checkpoints of a model's family may hold a head."""
+    return fields.get("model_type") in _MODEL_TYPES

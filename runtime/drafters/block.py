@@ -24,7 +24,7 @@ _LIKELIEST = 32  # tokens of a position among which the token before decides
 
 
 class BlockGraph:
-    """A block drafter's graph, whose rows are a block's unless it is told which are not.
+    """A block drafter's graph, whose rows are blocks of their own unless it is told what they are.
 
     Args:
         graph: makes passes.
@@ -40,8 +40,8 @@ class BlockGraph:
 
     def __call__(self, feeds: Mapping[str, Array]) -> Mapping[str, Floats]:
         """Makes a pass; see `NativeGraph`."""
-        following = np.arange(len(feeds["input_ids"]), dtype=np.int32)[::-1]
-        return self.graph({TARGET_FEATURES: self._none, SIGHT: following, **feeds})
+        alone = np.zeros(len(feeds["input_ids"]), np.int32)
+        return self.graph({TARGET_FEATURES: self._none, SIGHT: alone, **feeds})
 
 
 class Pairs:

@@ -255,22 +255,16 @@ NOINLINE void float_tile(const Product& p, int64_t row, int64_t tile, int bytes,
   finish<Rows>(p, total, row, tile);
 }
 
-// Calls `tile` for rows, as many at a time as registers hold.
+// Calls `of` for rows, as many at a time as registers hold, and once for those that are left.
 template <int Most, class Tile>
 inline void by_rows(const Product& p, int64_t first, int64_t last, const Tile& of) {
+  const int64_t whole = p.rows / Most * Most;
   for (int64_t tile = first; tile < last; ++tile) {
-    int64_t row = 0;
-    unrolled<4>([&](auto step) INLINED {  // 8, 4, 2 and 1 rows, and 3 where 4 are possible
-      constexpr int Rows = 8 >> step;
-      if constexpr (Rows <= Most)
-        for (; row + Rows <= p.rows; row += Rows) {
-          if (Rows == 2 && Most > 2 && p.rows - row == 3) {
-            of(std::integral_constant<int, 3>(), row, tile);
-            row = p.rows;
-            break;
-          }
-          of(std::integral_constant<int, Rows>(), row, tile);
-        }
+    for (int64_t row = 0; row < whole; row += Most)
+      of(std::integral_constant<int, Most>(), row, tile);
+    unrolled<Most - 1>([&](auto step) INLINED {
+      constexpr int Rows = step + 1;
+      if (p.rows - whole == Rows) of(std::integral_constant<int, Rows>(), whole, tile);
     });
   }
 }

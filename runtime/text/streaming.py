@@ -101,6 +101,12 @@ class ToolCall:
         arguments: dict[str, Any] = json.loads(self.text)
         return arguments
 
+    @property
+    def message(self) -> dict[str, Any]:
+        """The call as messages of OpenAI's API hold it."""
+        function = {"name": self.name, "arguments": self.text}
+        return {"id": self.id, "type": "function", "function": function}
+
 
 class AsWritten(str):
     """Arguments of a call that are no JSON object, which templates show as they are."""

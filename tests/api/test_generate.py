@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import get_overloads
 
 import numpy as np
@@ -15,8 +13,6 @@ from pairs import LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT, logits_of, with_eos
 from edgespec import LLM
 from edgespec.api import models
 from edgespec.api.llm import inside
-from edgespec.api.loading import LoadOptions
-from edgespec.api.options import GenerationOptions
 from edgespec.errors import ContextLengthError, InputError, MemoryLimitError
 
 pytestmark = with_library
@@ -119,21 +115,6 @@ def test_what_is_no_prompt_is_refused(natives, prompt, message):
             use(prompt)
 
 
-def test_numbers_of_numpys_are_numbers(natives):
-    """As a sweep over `np.linspace` or a table's columns gives them."""
-    options = {"max_new_tokens": np.int64(6), "temperature": np.float32(0.75), "seed": np.uint64(3)}
-    llm = natives("llama")
-    result = llm.generate(SHORT_PROMPT, **options)
-    json.dumps(asdict(result))
-    plain = {name: number.item() for name, number in options.items()}
-    assert GenerationOptions(**options) == GenerationOptions(**plain)
-    assert result.tokens == llm.generate(SHORT_PROMPT, **plain).tokens
-    assert type(LoadOptions(context=np.int32(64)).context) is int
-    for name, value in (("top_k", np.bool_(True)), ("max_new_tokens", np.float64(3))):
-        with pytest.raises(InputError, match=f"{name} is {value.item()}: give a whole number"):
-            GenerationOptions(**{name: value})
-
-
 def test_wrong_options_are_errors(natives, pairs):
     llm, path = natives("llama"), pairs.pair("llama").path
     known = r"did you mean max_new_tokens\?\): use one of .*max_new_tokens,"
@@ -143,11 +124,6 @@ def test_wrong_options_are_errors(natives, pairs):
         llm.stream("x", max_new_token=3)
     with pytest.raises(TypeError, match=r"unknown option 'gpu'.*: use one of device,"):
         LLM(path, gpu=True)
-    for name, value in (("device", None), ("draft_device", 0)):
-        with pytest.raises(InputError, match=f"{name} is {value!r}: give "):
-            LLM(path, **{name: value})
-    with pytest.raises(InputError, match="draft is 'gpt': use one of auto, none, model"):
-        LLM(path, draft="gpt")
     with pytest.raises(InputError, match="draft_memory is given, but draft 'lookup'"):
         LLM(path, draft="lookup", draft_memory="memory")
     with pytest.raises(MemoryLimitError, match=r"a context of 500 tokens needs .* and 0 MiB are"):
@@ -239,11 +215,9 @@ def test_one_token_has_no_speed(natives):
 def test_facts_add_up(natives):
     result = natives("llama").generate(SHORT_PROMPT, max_new_tokens=60)
     assert result.tokens_per_second == pytest.approx(1000 / result.tpot_ms, rel=0.02)
-    assert 0 < result.engine_ms <= result.tpot_ms * 59 * 1.01
     assert result.peak_rss_mb > 1
     assert result.mean_accepted_length == pytest.approx(59 / result.rounds, abs=1e-3)
     assert (result.engine, result.draft_engine, result.exact) == ("cpu:native",) * 2 + (True,)
-    assert result.predicted_tokens_per_second > 0
 
 
 # Devices, closing, and what comes first

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from chats import TOOLS
 
-from edgespec.api.messages import for_template
-from edgespec.api.written_calls import with_calls_as_text
+from edgespec.api.messages import for_template, with_calls_as_text
 from edgespec.runtime.text.chat import ChatTemplate
 
 LFM = """{%- if tools -%}<|im_start|>system

@@ -24,8 +24,8 @@ from edgespec.api.generation import GenerationStream
 from edgespec.api.options import in_conversation
 from edgespec.batch.answering import seed_of
 from edgespec.batch.files import only_writer
-from edgespec.cli import progress
 from edgespec.errors import DeviceError
+from edgespec.library import progress
 from edgespec.models.embedded import BUNDLE
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

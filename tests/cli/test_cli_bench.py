@@ -86,7 +86,7 @@ def test_faults_are_an_exit_code_and_a_warning(cli, monkeypatch):
         (["--draft", "auto,magic"], ["'magic' is not one of auto, none, model"]),
         (["--repeat", "0"], ["repeat is 0"]),
         (["--limit", "0"], ["limit is 0"]),
-        (["-n", "1"], ["max_new_tokens is 1: give a whole number of at least 2"]),
+        (["-n", "1"], ["--max-new-tokens is 1: give a whole number of at least 2"]),
         (["--temperature", "-1"], ["temperature is -1"]),
         (["--threads", "0"], ["threads is 0"]),
         (["--threads", "5000"], ["threads is 5000: give 1024 or less"]),

@@ -52,13 +52,6 @@ def test_the_text_is_that_of_the_checkpoint(cli, folder):
         assert text_of(cli, folder / "of-target-F32.gguf", f"--draft={draft}") == expected
 
 
-def test_a_conversation_with_a_file(cli, folder):
-    options = [*FAST, "-n", "8", "--draft=lookup"]
-    result = cli("chat", folder / "of-target-Q8_0.gguf", *options, stdin=b"hello\n")
-    assert result.code == 0
-    assert result.out.strip()
-
-
 def test_blocks_of_8_bits_stay_as_they_are(folder):
     manifest = bundles.load(folder / "of-target-Q8_0.gguf").manifest
     role = manifest.roles[bundles.TARGET]
@@ -89,18 +82,22 @@ def downloads(tmp_path, folder, monkeypatch):
         (snapshot / name).symlink_to(folder / "target-F32.gguf")
         return str(snapshot / name)
 
+    listed = ["a/mmproj-F16.gguf", "mmproj-F16.gguf", "mmproj-F32.gguf", "model.Q8_0.gguf"]
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: listed)
     return names
 
 
 def test_a_file_on_the_hub(downloads):
     found = resolve_checkpoint("owner/name:model.Q8_0.gguf")
     assert found.name == "model.Q8_0.gguf"
-    assert downloads == [("owner/name", "model.Q8_0.gguf")]
+    assert downloads == [("owner/name", f"{each}.gguf") for each in ("model.Q8_0", "mmproj-F16")]
     assert source_name(found) == "owner/name@0123abcd:model.Q8_0.gguf"
 
 
 def test_all_parts_of_a_file_on_the_hub(downloads):
     found = resolve_checkpoint("owner/name:big-00002-of-00003.gguf")
     assert found.name == "big-00001-of-00003.gguf"
-    assert [name for _, name in downloads] == [f"big-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+    assert [name for _, name in downloads] == [
+        *(f"big-0000{n}-of-00003.gguf" for n in (1, 2, 3)), "mmproj-F16.gguf",
+    ]  # fmt: skip

@@ -125,9 +125,9 @@ def hub(files, monkeypatch, tmp_path, own_cache):
 def test_a_repository_of_files_is_used_once_fetched(cli, hub, monkeypatch):
     first = cli("run", NAME, PROMPT, *QUICK)
     assert first.code == 0, first.err
-    assert hub == [NAME, f"{NAME}:name-q4_k_m.gguf"]
+    assert hub == [NAME, f"{NAME}:name-q4_k_m.gguf", f"{NAME}:mmproj-Q4_K_M.gguf"]
     second = cli("run", NAME, PROMPT, *QUICK)
-    assert (second.out, len(hub)) == (first.out, 2)
+    assert (second.out, len(hub)) == (first.out, 3)
     assert json.loads(cli("models", "--json").out)[0]["name"] == "name-gguf"
     assert cli("run", f"{NAME}:name.Q8_0.gguf", PROMPT, *QUICK).out == first.out
 

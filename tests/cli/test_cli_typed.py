@@ -162,22 +162,6 @@ def folder(tmp_path):
     return made
 
 
-@EITHER
-def test_a_mentioned_file_is_part_of_the_message(chat, folder, tmp_path, before):
-    terminal = chat(before, folder=folder)
-    say(terminal, "@notes.txt")
-    say(terminal, 'see @notes.txt, @"two words.txt"')
-    shown = len(terminal.shown)
-    terminal.type("@noes.txt\r")
-    terminal.until("there is no file noes.txt: correct the name")
-    assert "stopped" not in terminal.shown[shown:]
-    first, second = heard(terminal, tmp_path)
-    assert first == "text of notes.txt\n"
-    assert second.startswith(
-        "see notes.txt, two words.txt\n\nnotes.txt:\n```txt\ntext of notes.txt"
-    )
-
-
 def test_tab_completes_names_and_commands(brackets, chat, folder, tmp_path):
     terminal = chat(folder=folder)
     for typed in ("@no\t", "@su\t\t", "@two\t", "@.h\t", "@./sub/\t"):
@@ -216,11 +200,3 @@ def test_what_was_typed_comes_back_in_later_chats(brackets, chat, tmp_path, own_
     second = chat()
     say(second, 2 * UP)
     assert heard(second, tmp_path) == ["pasted\nlines"]
-
-
-def test_a_history_that_cannot_be_written_is_told(chat, own_cache, tmp_path):
-    (own_cache / "chat" / "typed.jsonl").mkdir(parents=True)
-    terminal = chat()
-    say(terminal, "typed")
-    assert "cannot write to" in terminal.shown
-    assert heard(terminal, tmp_path) == ["typed"]

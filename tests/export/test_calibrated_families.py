@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from checkpoints import ARCHITECTURES
+from checkpoints import ARCHITECTURES, make_checkpoint
 from nodes import MISSING
-from parity import calibration_logits, made
+from parity import calibration_logits
 
 from edgespec.export import RoundedMatrices, Texts, calibrate
 from edgespec.models import load_checkpoint
@@ -46,7 +46,7 @@ BESIDE_EXPERTS = {
     ],
 )
 def test_families(tmp_path, architecture, config):
-    original = made(tmp_path, architecture, **config)
+    original = make_checkpoint(tmp_path, architecture, **config)
     checkpoint = load_checkpoint(tmp_path)
     texts = np.random.default_rng(0).integers(331, size=(3, 40))
     logits = calibration_logits(checkpoint, texts)

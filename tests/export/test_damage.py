@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from checkpoints import make_checkpoint
 from nodes import MISSING
-from parity import made
 
 from edgespec.export import RoundedMatrices, Texts, calibrate
 from edgespec.export.formats.tiles import multiplied_out
@@ -28,7 +28,7 @@ NAMES = (
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("damage")
-    model = made(
+    model = make_checkpoint(
         folder, "gemma4_text", enable_moe_block=True, num_experts=8, top_k_experts=3,
         moe_intermediate_size=96,
     )  # fmt: skip

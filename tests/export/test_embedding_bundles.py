@@ -8,7 +8,7 @@ from shutil import copytree
 import huggingface_hub
 import onnx
 import pytest
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import make_checkpoint
 from commandline import fails
 from embeddings import PROMPTS, make_embedding
 from manifests import manifest_of
@@ -38,7 +38,6 @@ def writer(tmp_path_factory):
     """The checkpoint of the same model, as one that writes text."""
     folder = tmp_path_factory.mktemp("writer")
     make_checkpoint(folder, "qwen3")
-    write_tokenizer(folder, 331)
     return folder
 
 

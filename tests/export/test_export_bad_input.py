@@ -259,7 +259,6 @@ def test_a_file_that_the_system_does_not_give(source, output, monkeypatch, name)
 
 def test_padded_vocabularies_pass(saved, tmp_path, output):
     make_checkpoint(tmp_path / "padded", "llama", vocab_size=384, seed=1)
-    write_tokenizer(tmp_path / "padded", 331)
     export_bundle(saved, output, tmp_path / "padded")
     bundle = bundles.load(output)
     assert (bundle.target.vocab_size, bundle.draft.vocab_size) == (331, 384)

@@ -18,7 +18,7 @@ from links import linked
 
 from edgespec import bundle as bundles
 from edgespec.errors import BundleError, ExportError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions, export_bundle, replacing
 from edgespec.export.graph_builder import DataFile
 
 REPLACE = ExportOptions(overwrite=True)
@@ -246,7 +246,7 @@ def test_the_old_bundle_comes_back_if_the_new_one_cannot_take_its_place(saved, o
 
 KILLED = """
 import os, pathlib, signal, sys
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions, export_bundle, replacing
 from edgespec.export import graph_builder as graph
 
 def kill(*_):
@@ -300,3 +300,23 @@ def test_an_export_killed_while_replacing_loses_no_bundle(saved, output):
         export_bundle(saved, output)
     assert bundles.load(output).target.precision.weights == "int8"
     assert list(output.parent.iterdir()) == [output]
+
+
+def test_small_files_are_on_the_disk_before_they_have_their_name(output, monkeypatch):
+    """Of what a power cut leaves, an empty file would look like one that was never whole."""
+    synced, sync = set(), os.fsync
+
+    def counted(handle):
+        assert not output.exists()
+        synced.add(os.fstat(handle).st_ino)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    with replacing(output, overwrite=False) as folder:
+        (folder / "small").write_text("small")
+        (folder / "linked").write_text("of a write-protected bundle")
+        (folder / "linked").chmod(0o400)
+        with (folder / "weights").open("wb") as file:
+            file.truncate(1 << 26)
+    found = {each.name for each in output.iterdir() if each.stat().st_ino in synced}
+    assert found - {"linked"} == {"small"}

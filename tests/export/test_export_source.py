@@ -7,7 +7,7 @@ import shutil
 import httpx
 import huggingface_hub
 import pytest
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import make_checkpoint
 from huggingface_hub.utils import filter_repo_objects
 
 from edgespec import bundle as bundles
@@ -35,7 +35,6 @@ def downloads(tmp_path, monkeypatch):
     names = []
     folder = tmp_path / "models--mistralai--Mistral-7B-v0.3" / "snapshots" / REVISION
     make_checkpoint(folder, "mistral")
-    write_tokenizer(folder, 331)
 
     def download(repo, **patterns):
         assert repo == NAME

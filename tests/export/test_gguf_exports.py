@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from checkpoints import RECURRENT, RECURRENT_MIXTURES, make_checkpoint, write_tokenizer
+from checkpoints import RECURRENT, RECURRENT_MIXTURES, make_checkpoint
 from ggufs import write_gguf
 from nodes import MISSING
 from parity import PROMPT, SAME, SAME_STATES, Text, distance, load
@@ -25,7 +25,6 @@ SIZES = {"lfm2_moe": {"routed_scaling_factor": 1.0, "tie_word_embeddings": True}
 def test_logits_are_those_of_the_folder(tmp_path, architecture):
     folder, file = tmp_path / "folder", tmp_path / "file.gguf"
     make_checkpoint(folder, architecture, **SIZES.get(architecture, {}))
-    write_tokenizer(folder, 331)
     write_gguf(folder, file)
     texts = []
     for name, source in (("a", folder), ("b", file)):

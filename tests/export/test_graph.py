@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import pytest
-from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from checkpoints import edit_json, make_checkpoint
 from onnx import TensorProto, helper
 from onnx.external_data_helper import ExternalDataInfo
 from parity import stored
@@ -61,8 +61,6 @@ def save_pair(folder, architecture, **shapes):
     make_checkpoint(
         folder / "draft", architecture, num_hidden_layers=1, vocab_size=352, seed=1, **shapes
     )
-    for name in ("target", "draft"):
-        write_tokenizer(folder / name, 331)
 
 
 @pytest.fixture(scope="module", params=EXPORTS)
@@ -166,7 +164,6 @@ def test_a_tied_matrix_is_stored_once(tmp_path, precision):
     for tied in (False, True):
         folder = tmp_path / str(tied)
         make_checkpoint(folder, "llama", tie_word_embeddings=tied)
-        write_tokenizer(folder, 331)
         export_bundle(folder, folder / "bundle", options=ExportOptions(precision))
         bundle = bundles.load(folder / "bundle")
         sizes[tied] = sum(bundle.target.native.formats.values())
@@ -208,7 +205,6 @@ def wide(tmp_path_factory):
     """A checkpoint with a tied embedding of 40 tiles."""
     path = tmp_path_factory.mktemp("wide")
     make_checkpoint(path, "llama", tie_word_embeddings=True)
-    write_tokenizer(path, 331)
     rows = TILES * TILE // (64 * 4)
     tensors = load_file(path / "model.safetensors")
     tensors["model.embed_tokens.weight"] = np.random.default_rng(0).standard_normal(

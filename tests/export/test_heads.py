@@ -9,16 +9,16 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from checkpoints import edit_json, make_checkpoint
 from gguf_heads import write_gguf_eagle3
-from head_rows import SAME, attached, check_rows, features_of_target, with_features
+from head_parts import features_of
+from head_rows import FORMS, SAME, attached, check_rows, features_of_target, with_features
 from heads import (
     HEADS,
     IDS,
     PEAGLE,
     PEAGLES,
     HeadReference,
-    features_of,
     taps_of,
     write_head,
     write_target,
@@ -62,7 +62,9 @@ def test_a_head_computes_what_its_definition_says(target, tmp_path, name):
     reference = HeadReference(weights, config, model.get_input_embeddings().weight.data)
     with torch.no_grad():
         fused = reference.fuse(torch.tensor(features[:-1]))
-    check_rows(with_features(opened, DRAFT), reference, TEXT, features[:-1], fused)
+    for native in FORMS.values():
+        head = with_features(opened, DRAFT, native)
+        check_rows(head, reference, TEXT, features[:-1], fused)
 
 
 def test_taps_off_by_one_are_seen(target, tmp_path):
@@ -101,7 +103,6 @@ def test_offsets_become_ids(target, tmp_path):
 
 def test_a_head_without_a_theta_gets_the_targets(tmp_path, caplog):
     other = make_checkpoint(tmp_path / "checkpoint", "llama", num_hidden_layers=8, rope_theta=5e5)
-    write_tokenizer(tmp_path / "checkpoint", 331)
     options = ExportOptions(precision="fp32")
     export_bundle(tmp_path / "checkpoint", tmp_path / "exported", None, options)
     write_head(tmp_path / "silent", other.config, rope_theta=None)
@@ -116,7 +117,6 @@ def test_a_head_without_a_theta_gets_the_targets(tmp_path, caplog):
 
 def test_a_head_does_not_get_a_rotation_of_a_part_of_each_head(tmp_path, caplog):
     other = make_checkpoint(tmp_path / "checkpoint", "glm4", num_hidden_layers=8)
-    write_tokenizer(tmp_path / "checkpoint", 331)
     options = ExportOptions(precision="fp32")
     export_bundle(tmp_path / "checkpoint", tmp_path / "exported", None, options)
     write_head(tmp_path / "silent", other.config, rope_theta=None)
@@ -369,7 +369,7 @@ def test_masks_compute_what_the_definition_of_peagle_says(target, tmp_path, name
     assert np.array_equal(told, weights["mask_hidden"].numpy().ravel())
     head = with_features(opened, DRAFT)
 
-    def masked(n):
+    def masked(n, head=head):
         rows = Text(head).rows([*TEXT[1 : n + 1], *[330] * 5])
         rows.wanted = list(range(n - 1, n + 5))
         rows.reads = {TARGET_FEATURES: np.concatenate([features[:n], np.tile(told, (5, 1))])}
@@ -384,6 +384,9 @@ def test_masks_compute_what_the_definition_of_peagle_says(target, tmp_path, name
         tokens, sees = torch.tensor([*TEXT[1:51], *[330] * 5]), torch.ones(55, 55).tril().bool()
         logits, _ = reference.step(tokens, reference.fuse(read), torch.arange(55), sees)
     assert distance(found, logits[49:].numpy()) < SAME
+    portable = with_features(opened, DRAFT, native=False)
+    asked = [masked(n, portable) for n in (30, 50)]
+    assert distance(portable.forward(asked)[1], logits[49:].numpy()) < SAME
 
 
 @pytest.mark.parametrize(

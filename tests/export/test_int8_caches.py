@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import make_checkpoint
 from commandline import fails
 from nodes import MISSING, same_bits
 from parity import PROMPT, Text, distance, load, reference
@@ -50,7 +50,6 @@ def made(tmp_path_factory):
         if name not in known:
             folder = tmp_path_factory.mktemp(name)
             model = make_checkpoint(folder / "checkpoint", name)
-            write_tokenizer(folder / "checkpoint", 331)
             export_bundle(folder / "checkpoint", folder / "bundle", options=OPTIONS)
             known[name] = model, bundles.load(folder / "bundle")
         return known[name]
@@ -78,7 +77,6 @@ def test_large_biases_of_keys_leave_the_other_numbers_their_digits(tmp_path, mon
         bias[[3, 35]] = torch.tensor([120.0, -90.0])
     save_file(tensors, file, {"format": "pt"})
     model = Qwen2ForCausalLM.from_pretrained(tmp_path / "checkpoint", dtype=torch.float32).eval()
-    write_tokenizer(tmp_path / "checkpoint", 331)
     export_bundle(tmp_path / "checkpoint", tmp_path / "even", options=OPTIONS)
     with monkeypatch.context() as patch:
         patch.setattr(LayerGraph, "_evening", lambda *_: "")
@@ -116,14 +114,12 @@ def test_rows_of_zeros_are_no_division_by_zero(tmp_path):
         if "v_proj" in name or "k_proj" in name:
             tensors[name] *= 0
     save_file(tensors, file, {"format": "pt"})
-    write_tokenizer(tmp_path / "checkpoint", 331)
     export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options=OPTIONS)
     assert np.isfinite(Text(load(tmp_path / "bundle")).read(PROMPT)).all()
 
 
 def test_the_command_exports_and_shows_them(cli, tmp_path):
     make_checkpoint(tmp_path / "checkpoint", "llama")
-    write_tokenizer(tmp_path / "checkpoint", 331)
     cli("export", tmp_path / "checkpoint", "-o", tmp_path / "bundle", "--kv-precision", "int8",
         "--precision", "fp32")  # fmt: skip
     assert bundles.load(tmp_path / "bundle").target.precision.kv == "int8"

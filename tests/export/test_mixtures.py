@@ -7,10 +7,10 @@ from shutil import copytree
 import numpy as np
 import pytest
 import torch
-from checkpoints import edit_json
+from checkpoints import edit_json, make_checkpoint
 from gguf import GGMLQuantizationType, quants
 from nodes import needs_library
-from parity import PROMPT, SAME, distance, logits_of_bundle, made, reference
+from parity import PROMPT, SAME, distance, logits_of_bundle, reference
 from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
@@ -51,7 +51,7 @@ STACKED = ("glm4_moe", "glm4_moe_lite", "mistral4", "qwen3_5_moe_text")
 def published(tmp_path_factory):
     """A gpt-oss checkpoint in MXFP4, and transformers' model of the same values."""
     folder = tmp_path_factory.mktemp("mxfp4")
-    model = made(folder, "gpt_oss")
+    model = make_checkpoint(folder, "gpt_oss")
     as_mxfp4(folder, model)
     return folder, model
 
@@ -78,7 +78,7 @@ def test_bundles_keep_the_numbers_of_mxfp4(published, tmp_path):
 )
 def test_experts_may_lie_in_stacks(tmp_path, architecture):
     """As published files hold them, and not as transformers saves them."""
-    made(tmp_path, architecture)
+    make_checkpoint(tmp_path, architecture)
     original, file = load_checkpoint(tmp_path), tmp_path / "model.safetensors"
     expected = {name: original.tensors.read(name) for name in original.decoder.tensors()}
     tensors, layers = load_file(file), range(len(original.decoder.layers))
@@ -100,7 +100,7 @@ def test_experts_may_lie_in_stacks(tmp_path, architecture):
 @needs_library
 @pytest.mark.parametrize("architecture", ["glm4_moe_lite", "qwen3_5_moe_text"])
 def test_matrices_of_all_experts_or_heads_get_8_bits_together(tmp_path, cli, architecture):
-    model = made(tmp_path / "checkpoint", architecture)
+    model = make_checkpoint(tmp_path / "checkpoint", architecture)
     done = cli("export", tmp_path / "checkpoint", "-o", tmp_path / "bundle")
     assert done.code == 0, done.err
     formats = bundles.load(tmp_path / "bundle").target.native.formats
@@ -132,7 +132,7 @@ def test_rows_of_an_expert_are_the_same_however_many_are_read(published):
 
 
 def test_other_stacks_are_refused_by_name(published, tmp_path):
-    model = made(tmp_path, "gpt_oss")
+    model = make_checkpoint(tmp_path, "gpt_oss")
     as_mxfp4(tmp_path, model)
     weights = tmp_path / "model.safetensors"
     tensors = load_file(weights)
@@ -174,7 +174,7 @@ def test_what_a_config_may_not_ask_for(
 def test_quantized_experts_are_as_near_as_a_dense_mlp(tmp_path, mixture, dense, precision):
     def apart(architecture):
         folder = tmp_path / architecture
-        model = made(folder, architecture)
+        model = make_checkpoint(folder, architecture)
         export_bundle(folder, folder / "bundle", options=ExportOptions(precision))
         found = logits_of_bundle(folder / "bundle", PROMPT[:12])
         return [distance(row, reference(model, PROMPT[: i + 1])) for i, row in enumerate(found)]

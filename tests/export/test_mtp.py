@@ -6,10 +6,10 @@ import json
 
 import pytest
 import torch
-from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from checkpoints import edit_json, make_checkpoint
 from commandline import fails
 from ggufs import write_gguf
-from head_rows import SAME, attached, check_rows, features_of_target, with_features
+from head_rows import FORMS, SAME, attached, check_rows, features_of_target, with_features
 from mtp import MtpReference, NextnReference, add_tensors, normed_rows, write_mtp
 from nodes import needs_library
 from numpy.testing import assert_allclose
@@ -30,7 +30,6 @@ TEXT = PROMPT[:60]
 
 def checkpoint(folder, family=FAMILY, **changes):
     model = make_checkpoint(folder, family, **changes)
-    write_tokenizer(folder, 331)
     return model, write_mtp(folder, model.config)
 
 
@@ -53,8 +52,9 @@ def test_the_head_computes_what_its_definition_says(tmp_path, family, tied):
     fused, features = normed_rows(model, TEXT[:-1]), features_of_target(opened, TEXT)[:-1]
     raw = torch.tensor(features)
     assert distance(model.model.norm(raw).detach().numpy(), fused.numpy()) < SAME
-    head = with_features(opened, DRAFT)
-    check_rows(head, MtpReference(weights, model), TEXT, features, fused)
+    for native in FORMS.values():
+        head = with_features(opened, DRAFT, native)
+        check_rows(head, MtpReference(weights, model), TEXT, features, fused)
     # Embedding and output projection are the target's.
     own = sum(each.numel() for each in weights.values() if each.dim() > 1)
     assert sum(opened.draft.native.formats.values()) == own
@@ -65,18 +65,17 @@ def test_the_head_computes_what_its_definition_says(tmp_path, family, tied):
 def test_a_head_behind_the_last_layer_computes_what_transformers_does(tmp_path, family, tied):
     source = tmp_path / "checkpoint"
     model = make_checkpoint(source, family, tie_word_embeddings=tied)
-    write_tokenizer(source, 331)
     reference = NextnReference(source, model)
     export_bundle(source, tmp_path / "b", None, ExportOptions(precision="fp32"))
     opened = attached(tmp_path / "b", tmp_path / "bundle", source)
     fused, features = normed_rows(model, TEXT[:-1]), features_of_target(opened, TEXT)[:-1]
-    check_rows(with_features(opened, DRAFT), reference, TEXT, features, fused)
+    for native in FORMS.values():
+        check_rows(with_features(opened, DRAFT, native), reference, TEXT, features, fused)
 
 
 def test_a_head_behind_the_last_layer_is_read_from_gguf_files(tmp_path, caplog):
     source, file = tmp_path / "folder", tmp_path / "file.gguf"
     model = make_checkpoint(source, "glm4_moe")
-    write_tokenizer(source, 331)
     assert not holds_head(source)
     NextnReference(source, model)
     drafting = {"glm4moe.block_count": 3, "glm4moe.nextn_predict_layers": 1}
@@ -120,7 +119,6 @@ def test_the_command_finds_the_head_of_a_checkpoint(tmp_path, cli):
 def test_a_checkpoint_without_a_head_is_exported_as_before(tmp_path, cli):
     source = tmp_path / "checkpoint"
     model = make_checkpoint(source, FAMILY)
-    write_tokenizer(source, 331)
     edit_json(source / "config.json", mtp_num_hidden_layers=1)  # tools leave the tensors out only
     done = cli("export", source, "--precision", "fp32", "-o", tmp_path / "bundle")
     assert done.code == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checkpoints import MIXTURES, RECURRENT, SPECIAL
+from checkpoints import MIXTURES, RECURRENT, SPECIAL, make_checkpoint
 from nodes import MISSING, same_bits
 from parity import (
     PARENTS,
@@ -15,7 +15,6 @@ from parity import (
     Text,
     distance,
     load,
-    made,
     path_to,
     reference,
 )
@@ -204,7 +203,7 @@ def full(request, tmp_path_factory):
     """transformers' model, and its bundle in fp32."""
     folder = tmp_path_factory.mktemp("full")
     architecture = request.param.split("-")[0]
-    model = made(folder / "checkpoint", architecture, **FULL_PRECISION[request.param])
+    model = make_checkpoint(folder / "checkpoint", architecture, **FULL_PRECISION[request.param])
     sharded = (folder / "checkpoint" / "model.safetensors.index.json").exists()
     assert sharded == ("sharded" in request.param)
     export_bundle(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
@@ -273,7 +272,7 @@ def exported(tmp_path_factory):
         if architecture not in found:
             folder = tmp_path_factory.mktemp(architecture)
             sizes = {} if architecture in MIXTURES else SIZES
-            model = made(folder / "checkpoint", architecture, **sizes)
+            model = make_checkpoint(folder / "checkpoint", architecture, **sizes)
             export_bundle(
                 folder / "checkpoint", folder / "bundle", options=ExportOptions("int4-small")
             )

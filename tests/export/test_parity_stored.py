@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+from checkpoints import make_checkpoint
 from nodes import MISSING
-from parity import EMBEDDING, HEAD, PROMPT, SAME, Text, distance, load, made, reference, stored
+from parity import EMBEDDING, HEAD, PROMPT, SAME, Text, distance, load, reference, stored
 from transformers import DynamicCache
 
 from edgespec import bundle as bundles
@@ -91,7 +92,7 @@ class Case:
 def case(request, tmp_path_factory):
     asked = STORED[request.param]
     folder = tmp_path_factory.mktemp("stored")
-    original = made(folder / "checkpoint", "qwen2", **asked.shapes)
+    original = make_checkpoint(folder / "checkpoint", "qwen2", **asked.shapes)
     export_bundle(folder / "checkpoint", folder / "bundle", options=asked.options)
     bundle = bundles.load(folder / "bundle")
     matrices = stored(bundle)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from shutil import copytree
 
 import pytest
-from checkpoints import edit_json
+from checkpoints import edit_json, make_checkpoint
 from nodes import needs_library
-from parity import PROMPT, Text, distance, load, made
+from parity import PROMPT, Text, distance, load
 
 from edgespec import bundle as bundles
 from edgespec.api.models import load_part
@@ -22,7 +22,7 @@ from edgespec.models import load_checkpoint
 def checkpoint(tmp_path_factory):
     """Layers 2 and 3 read keys and values of layers 0 and 1."""
     folder = tmp_path_factory.mktemp("gemma4")
-    made(folder, "gemma4_text")
+    make_checkpoint(folder, "gemma4_text")
     return folder
 
 
@@ -88,7 +88,7 @@ def test_a_layout_knows_what_a_set_leaves_without_keys(bundle):
 
 def test_published_configs_say_the_same_as_those_that_are_saved(tmp_path):
     """transformers saves heads by layer, and published files have them once for full layers."""
-    made(tmp_path, "gemma4_text", attention_k_eq_v=True, num_global_key_value_heads=2)
+    make_checkpoint(tmp_path, "gemma4_text", attention_k_eq_v=True, num_global_key_value_heads=2)
     saved = load_checkpoint(tmp_path).decoder
     assert [(each.kv_heads, each.head_dim) for each in saved.attentions[:2]] == [(1, 24), (2, 32)]
     config = json.loads((tmp_path / "config.json").read_text())

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import make_checkpoint
 from ggufs import write_gguf
 
 from edgespec import LLM
@@ -35,7 +35,6 @@ def models(tmp_path_factory):
     for seed, name in enumerate(("target", "draft")):
         layers = {"num_hidden_layers": 1 + 6 * (name == "target")}
         make_checkpoint(folder / name, "llama", seed=seed, **SIZES, **layers)
-        write_tokenizer(folder / name, 331)
         chat = {"tokenizer.chat_template": TEMPLATE}
         write_gguf(folder / name, folder / f"{name}.gguf", "Q8_0", **chat)
     return folder

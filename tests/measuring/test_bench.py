@@ -10,7 +10,7 @@ from pairs import SHORT_PROMPT
 from edgespec.api.llm import inside
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.measuring import bench
-from edgespec.measuring.bench import Bench, Request, acceptance_by_depth, tally, verdict
+from edgespec.measuring.bench import Bench, Request, acceptance_by_depth, verdict
 
 TEXT = tuple(range(10, 23))
 
@@ -22,7 +22,7 @@ def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, ttft_ms=20.0):
     ]
     result = SimpleNamespace(
         tokens=list(tokens), new_tokens=len(tokens), ttft_ms=ttft_ms, tpot_ms=tpot_ms,
-        rounds=len(accepted), sources={"lookup": len(accepted)}, engine_ms=10.0,
+        rounds=len(accepted), sources={"lookup": len(accepted)},
     )  # fmt: skip
     return SimpleNamespace(finish=lambda: result, result=result, rounds=rounds)
 
@@ -66,10 +66,9 @@ def test_medians_and_ranges_are_of_repeats():
     assert (lookup.ttft_ms, lookup.ttft_ms_range) == (20.0, (8.0, 45.0))
     assert (lookup.tpot_ms, lookup.tpot_ms_range) == (1.0, (0.5, 8.0))
     assert lookup.acceptance_by_depth == (0.5, 0.3333, 0.1667)
-    # 36 rounds in 228 ms, of which 36 are drafts, 108 verifications and 60 inside engines.
+    # 36 rounds in 228 ms, of which 36 are drafts and 108 verifications.
     assert (lookup.rounds, lookup.mean_accepted_length) == (36, 2.0)
     assert (lookup.draft_ms, lookup.verify_ms) == (1.0, 3.0)
-    assert lookup.outside_engines_ms == pytest.approx(168 / 36, abs=1e-3)
     assert lookup.other_ms == pytest.approx(84 / 36, abs=1e-3)
     assert (lookup.new_tokens, lookup.texts, lookup.sources) == (78, 6, {"lookup": 36})
     assert (lookup.equal_to_plain, lookup.verdicts) == ("yes", {"yes": 6})
@@ -92,7 +91,6 @@ def test_a_text_that_differs_is_a_fault_where_rows_are_exact():
     )
     line = Bench(told, ["auto"], requests(2)).measure(1)[1]
     assert (line.equal_to_plain, line.verdicts) == ("no", {"yes": 1, "no": 1})
-    assert tally(["yes", "no", "yes", "near-tie"]) == "1 no, 1 near-tie, 2 yes"
 
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "seed": 5}])

@@ -9,7 +9,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import make_checkpoint
 from commandline import FAST
 
 from edgespec import LLM, bundle
@@ -100,7 +100,6 @@ def test_what_is_given_goes_before_all():
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asked")
     make_checkpoint(folder / "checkpoint", "llama")
-    write_tokenizer(folder / "checkpoint", 331)
     (folder / "checkpoint" / "generation_config.json").write_text(json.dumps(QWEN))
     export_bundle(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
     return folder / "bundle"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import gguf
 import numpy as np
 import pytest
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import make_checkpoint
 from gguf import GGMLQuantizationType, quants
 from ggufs import write_gguf
 
@@ -29,7 +29,6 @@ def files(tmp_path):
     def make(architecture, encoding="F32", fields=None, extra=None, **overrides):
         folder, file = tmp_path / "folder", tmp_path / "file.gguf"
         make_checkpoint(folder, architecture, **overrides)
-        write_tokenizer(folder, 331)
         write_gguf(folder, file, encoding, extra=extra, **(fields or {}))
         return folder, file
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import gguf
 import numpy as np
 import pytest
-from checkpoints import WITH_EXPERTS, make_checkpoint, write_tokenizer
+from checkpoints import WITH_EXPERTS, make_checkpoint
 from gguf import GGMLQuantizationType, quants
 from ggufs import KINDS, write_gguf
 
@@ -33,7 +33,6 @@ def made(tmp_path):
     def make(architecture, encoding="F32", fields=None, **overrides):
         folder, file = tmp_path / "folder", tmp_path / "file.gguf"
         make_checkpoint(folder, architecture, **overrides)
-        write_tokenizer(folder, 331)
         write_gguf(folder, file, encoding, **(fields or {}))
         return load_checkpoint(folder), load_checkpoint(file)
 
@@ -143,7 +142,6 @@ def test_angles_stretched_by_yarn(made):
 def test_every_encoding_is_read_row_by_row(tmp_path, encoding):
     folder, file = tmp_path / "folder", tmp_path / "file.gguf"
     make_checkpoint(folder, "llama", **WIDE)
-    write_tokenizer(folder, 331)
     stored = GGMLQuantizationType[encoding.name]
     write_gguf(folder, file, encoding.name)
     found = load_checkpoint(file)
@@ -205,7 +203,6 @@ def test_what_is_no_matrix_has_no_encoding(made):
 def test_a_split_model_is_read_from_any_of_its_files(tmp_path):
     folder, file = tmp_path / "folder", tmp_path / "m.gguf"
     make_checkpoint(folder, "qwen2")
-    write_tokenizer(folder, 331)
     write_gguf(folder, file, splits=9)
     files = sorted(tmp_path.glob("m-*.gguf"))
     assert len(files) > 2
@@ -222,7 +219,6 @@ def test_a_split_model_is_read_from_any_of_its_files(tmp_path):
 def test_an_encoding_that_is_not_read_is_named(tmp_path):
     folder, file = tmp_path / "folder", tmp_path / "file.gguf"
     make_checkpoint(folder, "llama", **WIDE)
-    write_tokenizer(folder, 331)
     write_gguf(folder, file, "TQ1_0")
     with pytest.raises(UnsupportedModelError, match=r"stored as TQ1_0, which .* use a file with F"):
         load_checkpoint(file)
@@ -251,7 +247,6 @@ def test_an_encoding_that_is_not_read_is_named(tmp_path):
 def test_what_a_file_lacks_is_named(tmp_path, fields, message):
     folder, file = tmp_path / "folder", tmp_path / "file.gguf"
     make_checkpoint(folder, "llama")
-    write_tokenizer(folder, 331)
     write_gguf(folder, file, **fields)
     with pytest.raises(CheckpointError, match=message) as caught:
         load_checkpoint(file)

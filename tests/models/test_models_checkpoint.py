@@ -114,7 +114,7 @@ def test_tensors_that_nothing_reads_are_logged_once(tmp_path, caplog):
 
 
 def test_tokenizer_files(tmp_path):
-    make_checkpoint(tmp_path, "llama")
+    make_checkpoint(tmp_path, "llama", tokens=0)
     assert load_checkpoint(tmp_path).tokenizer_files.keys() == {"generation_config.json"}
     tokenizer = write_tokenizer(tmp_path, 331)
     text = "def wrap(text):\n    return 'héllo'"
@@ -126,7 +126,6 @@ def test_tokenizer_files(tmp_path):
 
 def test_chat_template(tmp_path):
     make_checkpoint(tmp_path, "llama")
-    write_tokenizer(tmp_path, 331)
     settings = tmp_path / "tokenizer_config.json"
     assert load_checkpoint(tmp_path).chat_template is None
     edit_json(settings, chat_template="{{ messages }}")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from checkpoints import ARCHITECTURES as TRANSFORMERS
-from checkpoints import ODD_SHAPES, edit_json, make_checkpoint
+from checkpoints import ODD_SHAPES, config_class, edit_json, make_checkpoint
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import ARCHITECTURES, ModelConfig, load_checkpoint
@@ -57,7 +57,7 @@ EPSILONS = {
 @pytest.mark.parametrize("model_type", sorted(TRANSFORMERS))
 def test_absent_fields_take_transformers_defaults(model_type):
     needed = {"layers_block_type": ["mamba"]} if model_type == "nemotron_h" else {}
-    reference = TRANSFORMERS[model_type][0](**{**SIZES, **needed})
+    reference = config_class(model_type)(**{**SIZES, **needed})
     reference.allow_global_per_layer_attribute_access = True
     config = bare_config(model_type, **needed)
     head_dim = getattr(reference, "head_dim", None) or reference.hidden_size // 32

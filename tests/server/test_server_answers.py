@@ -49,8 +49,7 @@ def made(text, **facts):
         text=text, tokens=tokens, seed=1, draft="none", draft_memory=None,
         engine="one", exact=True, draft_engine=None, peak_rss_mb=1.0, new_tokens=len(tokens),
         ttft_ms=1.0, tpot_ms=1.0, tokens_per_second=1.0, rounds=0, drafted=0, accepted=0,
-        mean_accepted_length=0.0, begun=0, sources={}, predicted_tokens_per_second=None,
-        measured_tokens_per_second=None, engine_ms=1.0, **usual | facts,
+        mean_accepted_length=0.0, begun=0, sources={}, **usual | facts,
     )  # fmt: skip
 
 

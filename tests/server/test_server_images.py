@@ -78,7 +78,36 @@ def test_ollamas_client_shows_an_image(running, expected):
     client, options = ollama.Client(running.url), {"num_predict": 8, "temperature": 0}
     answer = client.chat(model=MODEL, messages=[message], options=options)
     assert answer.message.content == expected
+    answer = client.generate(model=MODEL, prompt=TEXT, images=[IMAGE], options=options)
+    assert (answer.response, answer.context) == (expected, None)
+    streamed = client.generate(
+        model=MODEL, prompt=TEXT, images=[IMAGE], options=options, stream=True, logprobs=True
+    )
+    assert "".join(each.response for each in streamed) == expected
+    system = [{"role": "system", "content": "be brief"}]
+    chat = client.chat(model=MODEL, messages=[*system, message], options=options)
+    text = client.generate(
+        model=MODEL, prompt=TEXT, system="be brief", images=[IMAGE], options=options
+    )
+    assert text.response == chat.message.content != expected
     assert "vision" in client.show(MODEL).capabilities
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"images": ["#"]}, "not in base64"),
+        ({"images": ["aGk="]}, "a picture cannot be read"),
+        ({"images": [IMAGE], "raw": True}, "images and raw are given"),
+        ({"images": [IMAGE], "suffix": "b"}, "suffix and images are given"),
+        ({"images": [IMAGE], "context": [1]}, "context and images are given"),
+    ],
+    ids=str,
+)
+def test_images_beside_a_prompt_are_refused_with_a_reason(running, fields, words):
+    response = running.post({"model": MODEL, "prompt": TEXT, **fields}, "/api/generate")
+    assert response.status_code == 400
+    assert words in response.json()["error"]
 
 
 def test_what_can_do_it_says_so(running):

@@ -55,11 +55,6 @@ def test_reasoning_comes_apart(running):
         assert "thinking" not in whole
 
 
-def test_it_says_that_it_knows_both(running):
-    shown = running.post({"model": MODEL}, "/api/show").json()
-    assert shown["capabilities"] == ["completion", "tools", "thinking"]
-
-
 def test_tools_are_in_the_prompt(running, llm):
     body = {"model": MODEL, "messages": [USER], "tools": TOOLS, "stream": False}
     given = running.post({**body, "options": {"num_predict": 1}}, "/api/chat").json()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import add_noise, make_checkpoint, write_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from edgespec.api.models import load_model
@@ -104,10 +104,7 @@ def make_original(path: Path, kind: str, noise: float = 0.0) -> PreTrainedModel:
             else ("qwen2", {"head_dim": 16})  # the least that ONNX Runtime's attention takes
         )
         model = make_checkpoint(path, architecture, seed=1, **{**_SIZES, **more})
-        with torch.no_grad():
-            for parameter in model.parameters():
-                spread = noise * parameter.std()
-                parameter.add_(torch.randn(parameter.shape, generator=generator) * spread)
+        add_noise(model, noise, generator)
     with torch.no_grad():
         model.lm_head.weight.mul_(_SHARPNESS)
     model.save_pretrained(path)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from head_parts import continuations, repeatable
+from checkpoints import randomize
+from head_parts import continuations, learn, repeatable
 from torch.nn.functional import cross_entropy
 from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM
 
@@ -55,17 +56,7 @@ def write_assistant(
         text_config=own, backbone_hidden_size=target.hidden_size, **changes
     )
     model = Gemma4AssistantForCausalLM(config).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            scale = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
-            parameter.copy_(noise * scale + ("norm" in name))
-        for name, buffer in model.named_buffers():
-            if name.endswith("layer_scalar"):
-                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.6)
-            elif name.endswith("token_ordering"):
-                buffer.copy_(torch.randperm(len(buffer), generator=generator))
+    randomize(model, seed)
     model.save_pretrained(folder)
     return model
 
@@ -108,12 +99,12 @@ def trained_assistant(folder: Path, model: Any, prompt: list[int]) -> None:
     assistant = write_assistant(folder, model.config, **CLUSTERS)
     with repeatable():
         texts = continuations(model, prompt, (False,))
-        optimizer = torch.optim.Adam(assistant.parameters(), lr=3e-3)
         read = [of_target(model, text) for text in texts]
         embedding, window = model.get_input_embeddings(), model.config.sliding_window
         clusters = assistant.masked_embedding
         cluster = clusters.token_ordering.argsort() // clusters.vocab_size_per_centroid
-        for _ in range(150):
+
+        def loss() -> torch.Tensor:
             loss = torch.zeros(())
             for text, (hidden, kept) in zip(texts, read, strict=True):
                 n = len(text) - _DEPTH - 1
@@ -138,7 +129,7 @@ def trained_assistant(folder: Path, model: Any, prompt: list[int]) -> None:
                     loss = loss + cross_entropy(logits, wanted)
                     loss = loss + cross_entropy(chosen, cluster[wanted])
                     above = assistant.post_projection(made)[0]
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            return loss
+
+        learn(assistant.parameters(), 150, loss)
     assistant.save_pretrained(folder)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from head_parts import attended, continuations, repeatable, rms, turned
-from heads import INNER, features_of, layer_of
-from safetensors.torch import save_file
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, silu
+from head_parts import (
+    LayerReference,
+    attended,
+    change,
+    continuations,
+    features_of,
+    layer_of,
+    layer_shapes,
+    learn,
+    random_weights,
+    repeatable,
+    save,
+)
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 Tensor = torch.Tensor
 OUTPUTS = 96  # tokens that a drafter with its own output projection proposes
@@ -93,24 +102,15 @@ def write_block(
             "mask_token_id": MASK,
             "aux_hidden_state_layer_ids": [2, 5, 6],
         }
-    for name, value in changes.items():
-        place = layer if not flat and name in layer else config
-        if value is None:
-            place.pop(name, None)
-        else:
-            place[name] = value
+    change(config, config if flat else layer, changes)
     outputs = config.get("draft_vocab_size", target.vocab_size)
     shapes = _shapes(config, form, target.vocab_size, outputs)
-    generator, weights = torch.Generator().manual_seed(seed), {}
-    for key, shape in shapes.items():
-        noise = torch.randn(shape, generator=generator)
-        weights[key] = noise * shape[1] ** -0.5 if len(shape) == 2 else 1 + 0.2 * noise
+    generator = torch.Generator().manual_seed(seed)
+    weights = random_weights(shapes, generator)
     if outputs < target.vocab_size:
         ids = torch.randperm(target.vocab_size, generator=generator)[:outputs].sort().values
         weights["d2t"] = ids - torch.arange(outputs)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    save(folder, weights)
+    save(folder, weights, config)
     return weights, config
 
 
@@ -119,28 +119,14 @@ def _shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a drafter's tensors."""
     layer = config.get("transformer_layer_config", config)
-    hidden, inner, dim = layer["hidden_size"], INNER, layer["head_dim"]
-    heads, kv = layer["num_attention_heads"] * dim, layer["num_key_value_heads"] * dim
+    hidden = layer["hidden_size"]
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (hidden, len(taps_of(config)) * hidden),
         "hidden_norm.weight": (hidden,),
         "norm.weight": (hidden,),
     }
     for number in range(layer["num_hidden_layers"]):
-        parts: dict[str, tuple[int, ...]] = {
-            "self_attn.q_proj": (heads, hidden),
-            "self_attn.k_proj": (kv, hidden),
-            "self_attn.v_proj": (kv, hidden),
-            "self_attn.o_proj": (hidden, heads),
-            "self_attn.q_norm": (dim,),
-            "self_attn.k_norm": (dim,),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
-            "input_layernorm": (hidden,),
-            "post_attention_layernorm": (hidden,),
-        }
-        shapes |= {f"layers.{number}.{name}.weight": shape for name, shape in parts.items()}
+        shapes |= layer_shapes(f"layers.{number}", layer)
         if form == "dflash2":
             taps, groups = config["conv_kernel_size"], hidden // config["conv_group_size"]
             for part in ("attention_conv", "mlp_conv"):
@@ -165,13 +151,6 @@ def _shapes(
     return shapes
 
 
-def save(folder: Path, weights: dict[str, Tensor]) -> None:
-    """Writes weights."""
-    save_file(
-        {k: v.detach().contiguous() for k, v in weights.items()}, folder / "model.safetensors"
-    )
-
-
 def taps_of(config: dict[str, Any]) -> list[int]:
     """Returns the layers whose entering rows a drafter reads."""
     if "dflash_config" in config:
@@ -179,7 +158,7 @@ def taps_of(config: dict[str, Any]) -> list[int]:
     return list(config["aux_hidden_state_layer_ids"])
 
 
-class BlockReference:
+class BlockReference(LayerReference):
     """The definition of a block drafter, in float32 torch, for one text and without a cache.
 
     Args:
@@ -189,8 +168,8 @@ class BlockReference:
     """
 
     def __init__(self, weights: dict[str, Tensor], config: dict[str, Any], target: Any) -> None:
-        self.weights, self.config = weights, config
-        self.layer = config.get("transformer_layer_config", config)
+        super().__init__(weights, config.get("transformer_layer_config", config))
+        self.config = config
         self.size = config.get("block_size") or config["dflash_config"]["block_size"]
         form = config.get("speculators_model_type") or config["architectures"][0].lower()
         self.from_anchor = config.get("sample_from_anchor", "dspark" in form)
@@ -206,38 +185,25 @@ class BlockReference:
             tokens: the text.
             places: of each block, position of its newest token, at most n.
         """
-        w, layer, n = self.weights, self.layer, len(features)
-        context = self.norm(features @ w["fc.weight"].T, "hidden_norm")
+        n, context = len(features), self.norm(self.linear(features, "fc"), "hidden_norm")
         ids = [[tokens[place]] + [MASK] * (self.size - 1) for place in places]
         stream = self.embedding[torch.tensor(ids).view(-1)]
         own = (torch.tensor(places)[:, None] + torch.arange(self.size)).view(-1)
-        positions, dim = torch.cat([torch.arange(n), own]), layer["head_dim"]
-        for number in range(layer["num_hidden_layers"]):
+        positions = torch.cat([torch.arange(n), own])
+        for number in range(self.layer["num_hidden_layers"]):
             name = f"layers.{number}"
             x, kernels = self.entered(
                 self.norm(stream, f"{name}.input_layernorm"), name, "attention"
             )
-
-            def heads(rows: Tensor, part: str, at: Tensor, name: str = name) -> Tensor:
-                rows = rows @ w[f"{name}.self_attn.{part}_proj.weight"].T
-                rows = rows.view(len(rows), -1, dim)
-                if part == "v":
-                    return rows.transpose(0, 1)
-                rows = rms(rows, layer["rms_norm_eps"]) * w[f"{name}.self_attn.{part}_norm.weight"]
-                return turned(rows.transpose(0, 1), at, layer["rope_theta"], dim)
-
             both = torch.cat([context, x])
-            q, k = heads(x, "q", own), heads(both, "k", positions)
+            q = self.heads(x, f"{name}.", "q", own)
+            k, v = (self.heads(both, f"{name}.", part, positions) for part in "kv")
             sees = self.sees(number, own, positions)
-            mixed = attended(q, k, heads(both, "v", positions), sees)
-            mixed = mixed @ w[f"{name}.self_attn.o_proj.weight"].T
+            mixed = self.linear(attended(q, k, v, sees), f"{name}.self_attn.o_proj")
             stream = stream + self.left(mixed, name, "attention", kernels)
             x = self.norm(stream, f"{name}.post_attention_layernorm")
             x, kernels = self.entered(x, name, "mlp")
-            gate = silu(x @ w[f"{name}.mlp.gate_proj.weight"].T)
-            x = gate * (x @ w[f"{name}.mlp.up_proj.weight"].T)
-            x = x @ w[f"{name}.mlp.down_proj.weight"].T
-            stream = stream + self.left(x, name, "mlp", kernels)
+            stream = stream + self.left(self.mlp(x, f"{name}."), name, "mlp", kernels)
         return self.norm(stream, "norm")
 
     def entered(self, x: Tensor, layer: str, part: str) -> tuple[Tensor, Tensor | None]:
@@ -304,10 +270,6 @@ class BlockReference:
         both = torch.cat([own, before], 1)[:, : len(weight)]
         return logits, both @ weight + w["confidence_head.proj.bias"]
 
-    def norm(self, x: Tensor, name: str) -> Tensor:
-        """RMS normalization."""
-        return rms(x, self.layer["rms_norm_eps"]) * self.weights[f"{name}.weight"]
-
 
 def trained_block(folder: Path, model: Any, prompt: list[int], form: str) -> None:
     """Writes a drafter that has learned how a random target continues one prompt."""
@@ -318,9 +280,9 @@ def trained_block(folder: Path, model: Any, prompt: list[int], form: str) -> Non
         features = [features_of(model, text, taps_of(config)) for text in texts]
         learned = [each.requires_grad_() for each in weights.values()]
         reference = BlockReference(weights, config, model)
-        optimizer = torch.optim.Adam(learned, lr=3e-3)
         generator = torch.Generator().manual_seed(0)
-        for _ in range(150):
+
+        def loss() -> Tensor:
             loss = torch.zeros(())
             for text, read in zip(texts, features, strict=True):
                 choice = torch.randperm(len(text) - len(prompt) - 6, generator=generator)[:24]
@@ -338,7 +300,7 @@ def trained_block(folder: Path, model: Any, prompt: list[int], form: str) -> Non
                     right = (logits.argmax(1) == wanted).float()
                     loss = loss + binary_cross_entropy_with_logits(trust, right)
                 loss = loss + cross_entropy(logits, wanted)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            return loss
+
+        learn(learned, 150, loss)
     save(folder, weights)

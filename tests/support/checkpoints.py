@@ -10,79 +10,15 @@ from typing import Any, ClassVar
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
-    Exaone4Config,
-    Exaone4ForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3nForCausalLM,
-    Gemma3nTextConfig,
-    Gemma3TextConfig,
-    Gemma4ForCausalLM,
-    Gemma4TextConfig,
-    Gemma4UnifiedForCausalLM,
-    Gemma4UnifiedTextConfig,
-    Glm4Config,
-    Glm4ForCausalLM,
-    Glm4MoeConfig,
-    Glm4MoeForCausalLM,
-    Glm4MoeLiteConfig,
-    Glm4MoeLiteForCausalLM,
-    GlmConfig,
-    GlmForCausalLM,
-    GptOssConfig,
-    GptOssForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
-    GraniteMoeConfig,
-    GraniteMoeForCausalLM,
-    GraniteMoeHybridConfig,
-    GraniteMoeHybridForCausalLM,
-    HunYuanDenseV1Config,
-    HunYuanDenseV1ForCausalLM,
-    Lfm2Config,
-    Lfm2ForCausalLM,
-    Lfm2MoeConfig,
-    Lfm2MoeForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Ministral3Config,
-    Ministral3ForCausalLM,
-    MinistralConfig,
-    MinistralForCausalLM,
-    Mistral4Config,
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     Mistral4ForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    NemotronHConfig,
-    NemotronHForCausalLM,
-    Olmo2Config,
-    Olmo2ForCausalLM,
-    Olmo3Config,
-    Olmo3ForCausalLM,
-    OlmoeConfig,
-    OlmoeForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
+    PretrainedConfig,
     PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3_5ForCausalLM,
-    Qwen3_5MoeForCausalLM,
-    Qwen3_5MoeTextConfig,
-    Qwen3_5TextConfig,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
     Qwen3VLMoeTextConfig,
     Qwen3VLMoeTextModel,
     Qwen3VLTextConfig,
     Qwen3VLTextModel,
-    SmolLM3Config,
-    SmolLM3ForCausalLM,
-    StableLmConfig,
-    StableLmForCausalLM,
 )
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLPreTrainedModel
@@ -118,43 +54,18 @@ class Qwen3VLMoeForCausalLM(TextOfQwen3VL, Qwen3VLMoePreTrainedModel):
     config_class, text_model = Qwen3VLMoeTextConfig, Qwen3VLMoeTextModel
 
 
-ARCHITECTURES = {
-    "exaone4": (Exaone4Config, Exaone4ForCausalLM),
-    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
-    "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
-    "gemma3n_text": (Gemma3nTextConfig, Gemma3nForCausalLM),
-    "gemma4_text": (Gemma4TextConfig, Gemma4ForCausalLM),
-    "gemma4_unified_text": (Gemma4UnifiedTextConfig, Gemma4UnifiedForCausalLM),
-    "glm": (GlmConfig, GlmForCausalLM),
-    "glm4": (Glm4Config, Glm4ForCausalLM),
-    "glm4_moe": (Glm4MoeConfig, Glm4MoeForCausalLM),
-    "glm4_moe_lite": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
-    "gpt_oss": (GptOssConfig, GptOssForCausalLM),
-    "granite": (GraniteConfig, GraniteForCausalLM),
-    "granitemoe": (GraniteMoeConfig, GraniteMoeForCausalLM),
-    "granitemoehybrid": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM),
-    "hunyuan_v1_dense": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
-    "lfm2": (Lfm2Config, Lfm2ForCausalLM),
-    "lfm2_moe": (Lfm2MoeConfig, Lfm2MoeForCausalLM),
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "ministral": (MinistralConfig, MinistralForCausalLM),
-    "ministral3": (Ministral3Config, Ministral3ForCausalLM),
-    "mistral": (MistralConfig, MistralForCausalLM),
-    "mistral4": (Mistral4Config, Mistral4ForCausalLM),
-    "nemotron_h": (NemotronHConfig, NemotronHForCausalLM),
-    "olmo2": (Olmo2Config, Olmo2ForCausalLM),
-    "olmo3": (Olmo3Config, Olmo3ForCausalLM),
-    "olmoe": (OlmoeConfig, OlmoeForCausalLM),
-    "phi3": (Phi3Config, Phi3ForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    "qwen3_5_moe_text": (Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM),
-    "qwen3_5_text": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
-    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
-    "qwen3_vl_moe_text": (Qwen3VLMoeTextConfig, Qwen3VLMoeForCausalLM),
-    "qwen3_vl_text": (Qwen3VLTextConfig, Qwen3VLForCausalLM),
-    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
-    "stablelm": (StableLmConfig, StableLmForCausalLM),
+ARCHITECTURES = (
+    "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text",
+    "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite", "granitemoe",
+    "granitemoehybrid", "hunyuan_v1_dense", "lfm2", "lfm2_moe", "llama", "ministral", "ministral3",
+    "mistral", "mistral4", "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen3",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_text",
+    "smollm3", "stablelm",
+)  # fmt: skip
+_MODELS = {  # those that transformers does not find by their configs
+    "mistral4": Mistral4ForCausalLM,
+    "qwen3_vl_moe_text": Qwen3VLMoeForCausalLM,
+    "qwen3_vl_text": Qwen3VLForCausalLM,
 }
 
 RECURRENT = ("granitemoehybrid", "lfm2", "nemotron_h", "qwen3_5_text")
@@ -353,6 +264,11 @@ in+dent Ġb+reak Ġf+or Ġst+ring c+e
 """
 
 
+def config_class(model_type: str) -> type[PretrainedConfig]:
+    """Returns transformers' class of a config."""
+    return CONFIG_MAPPING[model_type]
+
+
 def make_checkpoint(
     path: Path,
     architecture: str,
@@ -360,35 +276,58 @@ def make_checkpoint(
     dtype: torch.dtype = torch.float32,
     max_shard_size: str = "5GB",
     seed: int = 0,
+    tokens: int = 331,
     **overrides: Any,
 ) -> PreTrainedModel:
     """Save a random two-layer checkpoint; overrides are fields of its config.
 
-    Weights are drawn so that every part matters: logits are of the order of one, norm weights
-    differ from one and biases from zero.
+    It has a tokenizer of so many tokens, or as many as the model's; 0: none. Weights are drawn so
+    that every part matters: logits are of the order of one, norm weights differ from one and biases
+    from zero.
 
     Returns:
         The model in float32 with the values that were saved, so rounded to `dtype`.
     """
-    config_class, model_class = ARCHITECTURES[WITH_EXPERTS.get(architecture, architecture)]
+    kind = WITH_EXPERTS.get(architecture, architecture)
     special = SPECIAL.get(architecture, {})
-    model = model_class(config_class(**{**ODD_SHAPES, **special, **overrides}))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1:
-                parameter.copy_(noise * parameter[0].numel() ** -0.5)
-            else:
-                parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
-        for name, buffer in model.named_buffers():
-            if name.endswith("layer_scalar"):
-                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.6)
-            elif name.endswith(("expert_bias", "e_score_correction_bias")):
-                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
+    config = config_class(kind)(**{**ODD_SHAPES, **special, **overrides})
+    model_class = _MODELS.get(kind) or MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    model = model_class(config)
+    randomize(model, seed)
     model.to(dtype).save_pretrained(path, max_shard_size=max_shard_size)
     # Read back, because casting a model rounds its RoPE frequencies too, which no file holds.
-    return model_class.from_pretrained(path, dtype=torch.float32).eval()
+    model = model_class.from_pretrained(path, dtype=torch.float32).eval()
+    if tokens:
+        write_tokenizer(path, min(tokens, config.vocab_size))
+    return model
+
+
+@torch.no_grad()
+def randomize(model: torch.nn.Module, seed: int = 0) -> None:
+    """Draw all weights of a model, as `make_checkpoint` does."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.ndim > 1:
+            parameter.copy_(noise * parameter[0].numel() ** -0.5)
+        else:
+            parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
+    for name, buffer in model.named_buffers():
+        if name.endswith(("layer_scalar", "std_bias", "std_scale", "_min", "_max")):
+            sign = -1 if name.endswith("_min") else 1
+            buffer.copy_(sign * (torch.rand(buffer.shape, generator=generator) + 0.6))
+        elif name.endswith(("expert_bias", "e_score_correction_bias")):
+            buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
+        elif name.endswith("token_ordering"):
+            buffer.copy_(torch.randperm(len(buffer), generator=generator))
+
+
+@torch.no_grad()
+def add_noise(model: torch.nn.Module, amount: float, generator: torch.Generator) -> None:
+    """Add to weights what deviates by so much of their own deviation."""
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        parameter.add_(noise * parameter.std() * amount)
 
 
 def write_tokenizer(path: Path, vocab_size: int) -> Tokenizer:

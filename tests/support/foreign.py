@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import add_noise, make_checkpoint, write_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from edgespec import LLM
@@ -133,11 +133,9 @@ class ForeignPairs:
             order = torch.randperm(size, generator=generator)
             if name == "same":
                 order = torch.arange(size)
+            if name == "poorer":
+                add_noise(model, 0.08, generator)
             with torch.no_grad():
-                if name == "poorer":
-                    for parameter in model.parameters():
-                        noise = torch.randn(parameter.shape, generator=generator)
-                        parameter.add_(noise * parameter.std() * 0.08)
                 for weight in (model.model.embed_tokens.weight, model.lm_head.weight):
                     weight[order] = weight.clone()
             if name == "poorer":

@@ -366,8 +366,9 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
 
 def _vocabulary(folder: Path) -> dict[str, Any]:
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    tokens = sorted(content["model"]["vocab"], key=content["model"]["vocab"].__getitem__)
-    added = {token["id"] for token in content["added_tokens"]}
+    added = {token["id"]: token["content"] for token in content["added_tokens"]}
+    ids = {**content["model"]["vocab"], **{token: id_ for id_, token in added.items()}}
+    tokens = sorted(ids, key=ids.__getitem__)
     uses = [TokenType.CONTROL if n in added else TokenType.NORMAL for n in range(len(tokens))]
     place = "tokenizer.ggml"
     return {

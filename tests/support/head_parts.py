@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
 Tensor = torch.Tensor
+Weights = dict[str, Tensor]
+Shapes = dict[str, tuple[int, ...]]
 
 
 @contextmanager
@@ -46,8 +51,8 @@ def teach(
         texts: token ids.
         times: how often all texts are read.
     """
-    optimizer = torch.optim.Adam(weights, lr=3e-3)
-    for _ in range(times):
+
+    def loss() -> Tensor:
         loss = torch.zeros(())
         for index, text in enumerate(texts):
             n = len(text) - 1
@@ -58,9 +63,129 @@ def teach(
             moved = torch.cat([own[:1], own[:-1]])
             logits, _ = step(tokens, moved, torch.arange(n), sees)
             loss = loss + cross_entropy(logits[:-1], tokens[1:])
+        return loss
+
+    learn(weights, times, loss)
+
+
+def learn(weights: Iterable[Tensor], times: int, loss: Callable[[], Tensor]) -> None:
+    """Changes weights so many times so that a loss becomes less."""
+    optimizer = torch.optim.Adam(weights, lr=3e-3)
+    for _ in range(times):
+        found = loss()
         optimizer.zero_grad()
-        loss.backward()
+        found.backward()
         optimizer.step()
+
+
+@torch.no_grad()
+def features_of(model: Any, tokens: list[int], taps: list[int]) -> Tensor:
+    """Returns the rows that enter these layers, side by side: [n, taps * hidden]."""
+    rows = model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+    return torch.cat([rows[tap][0] for tap in taps], 1)
+
+
+def layer_of(target: Any, **changes: Any) -> dict[str, Any]:
+    """Returns the config of a draft's layers for a transformers config of a target."""
+    return {
+        "hidden_size": target.hidden_size,
+        "intermediate_size": 96,
+        "num_attention_heads": target.num_attention_heads,
+        "num_key_value_heads": target.num_key_value_heads,
+        "head_dim": target.head_dim,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "vocab_size": target.vocab_size,
+        "max_position_embeddings": target.max_position_embeddings,
+        "rope_theta": 10000.0,
+        **changes,
+    }
+
+
+def layer_shapes(name: str, layer: dict[str, Any], width: int | None = None) -> Shapes:
+    """Returns the shapes of the tensors of a decoder's layer, which reads rows of this width."""
+    hidden, inner, dim = layer["hidden_size"], layer["intermediate_size"], layer["head_dim"]
+    heads, kv = layer["num_attention_heads"] * dim, layer["num_key_value_heads"] * dim
+    width = width or hidden
+    shapes: Shapes = {
+        "self_attn.q_proj": (heads, width),
+        "self_attn.k_proj": (kv, width),
+        "self_attn.v_proj": (kv, width),
+        "self_attn.o_proj": (hidden, heads),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }
+    if layer["model_type"] == "qwen3":
+        shapes |= {"self_attn.q_norm": (dim,), "self_attn.k_norm": (dim,)}
+    return {f"{name}.{part}.weight": shape for part, shape in shapes.items()}
+
+
+def random_weights(shapes: Shapes, generator: torch.Generator, around: float = 1.0) -> Weights:
+    """Returns random tensors of these shapes; those of norms and biases are around a number."""
+    weights = {}
+    for name, shape in shapes.items():
+        noise = torch.randn(shape, generator=generator)
+        scaled = noise * shape[1] ** -0.5 if len(shape) == 2 else around + 0.2 * noise
+        weights[name] = scaled
+    return weights
+
+
+def change(config: dict[str, Any], layer: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Sets fields of a config, or those of its layers where they have them; None leaves one out."""
+    for name, value in changes.items():
+        place = layer if name in layer else config
+        if value is None:
+            place.pop(name, None)
+        else:
+            place[name] = value
+
+
+def save(folder: Path, weights: Weights, config: dict[str, Any] | None = None) -> None:
+    """Writes weights, and a config if one is given."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {k: v.detach().contiguous() for k, v in weights.items()}, folder / "model.safetensors"
+    )
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+
+
+class LayerReference:
+    """Parts of a decoder's layers, in float32 torch.
+
+    Args:
+        weights: tensors by name.
+        layer: config of the layers.
+    """
+
+    def __init__(self, weights: Weights, layer: dict[str, Any]) -> None:
+        assert layer["hidden_act"] == "silu"
+        self.weights, self.layer = weights, layer
+
+    def linear(self, x: Tensor, name: str) -> Tensor:
+        """A product without bias."""
+        return x @ self.weights[f"{name}.weight"].T
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        """RMS normalization."""
+        return rms(x, self.layer["rms_norm_eps"]) * self.weights[f"{name}.weight"]
+
+    def mlp(self, x: Tensor, name: str) -> Tensor:
+        """A gated MLP; the name ends with a dot if it is not empty."""
+        gate = torch.nn.functional.silu(self.linear(x, f"{name}mlp.gate_proj"))
+        return self.linear(gate * self.linear(x, f"{name}mlp.up_proj"), f"{name}mlp.down_proj")
+
+    def heads(self, x: Tensor, name: str, part: str, positions: Tensor) -> Tensor:
+        """Queries, keys or values [heads, n, dim], normalized if there are norms, and turned."""
+        dim, part = self.layer["head_dim"], f"{name}self_attn.{part}"
+        rows = self.linear(x, f"{part}_proj").view(len(x), -1, dim).transpose(0, 1)
+        if part.endswith("v"):
+            return rows
+        rows = self.norm(rows, f"{part}_norm") if f"{part}_norm.weight" in self.weights else rows
+        return turned(rows, positions, self.layer["rope_theta"], dim)
 
 
 def rms(x: Tensor, epsilon: float) -> Tensor:

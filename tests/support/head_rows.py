@@ -14,6 +14,8 @@ from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
 
 SAME = 1e-4
+FORMS = {"native": True, "portable": False}
+"""Graphs of heads by name: whether they are native."""
 
 
 def attached(bundle, folder, head, precision="fp32"):
@@ -24,9 +26,9 @@ def attached(bundle, folder, head, precision="fp32"):
     return bundles.load(folder)
 
 
-def with_features(opened, role):
-    """Returns a role that gives features."""
-    return load_model(opened, role, Placement(HOST), threads=1, features=True)
+def with_features(opened, role, native=True):
+    """Returns a role that gives features, of operators of our own or of standard ones."""
+    return load_model(opened, role, Placement(HOST, native=native), threads=1, features=True)
 
 
 def features_of_target(opened, tokens):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from head_parts import attended, continuations, repeatable, rms, teach, turned
+from head_parts import attended, continuations, random_weights, repeatable, rms, teach, turned
 from safetensors.torch import load_file, save_file
 from torch.func import functional_call
 from transformers.modeling_layers import MtpLayer
@@ -38,11 +38,7 @@ def write_mtp(folder: Path, config: Any, seed: int = 3) -> Weights:
     shapes = {f"{name}.weight": shape for name, shape in shapes.items()}
     for name, each in feed_forward(config).named_parameters():
         shapes[f"{layer}.mlp.{name}"] = tuple(each.shape)
-    generator = torch.Generator().manual_seed(seed)
-    weights = {}
-    for name, shape in shapes.items():
-        scale = shape[-1] ** -0.5 if len(shape) > 1 else 0.2
-        weights[name] = torch.randn(shape, generator=generator) * scale
+    weights = random_weights(shapes, torch.Generator().manual_seed(seed), around=0.0)
     add_tensors(folder, weights)
     return weights
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from assistants import VOCABULARY, trained_assistant
 from blocks import trained_block
-from checkpoints import ARCHITECTURES, RECURRENT, make_checkpoint, write_tokenizer
+from checkpoints import ARCHITECTURES, RECURRENT, add_noise, make_checkpoint
 from heads import trained_head, trained_peagle
 from mtp import trained_mtp
 from tokenizers import Tokenizer
@@ -28,9 +29,27 @@ SHORT_PROMPT = "def fibonacci(n):\n"
 
 MASK = 330  # the mask token of drafts that have one
 
-_VOCABULARY = 331
 # Random weights give nearly equal probabilities, from which no draft builds a deep tree.
 _SHARPNESS = 12.0
+
+
+Teach = Callable[[Path, PreTrainedModel, list[int]], None]
+# Heads by name: the target's architecture, and what makes a head that knows how it goes on.
+_HEADS: dict[str, tuple[str, Teach]] = {
+    "head": ("llama", trained_head),
+    "head-skip": ("llama", trained_head),
+    "peagle": ("llama", trained_peagle),
+    "mtp": ("qwen3_5_text", trained_mtp),
+    "assistant": ("gemma4_text", trained_assistant),
+    **{
+        form: ("llama", partial(trained_block, form=form))
+        for form in ("dflash", "dflash2", "dspark")
+    },
+}
+_SIZES: dict[str, dict[str, int]] = {
+    "llama": {"num_hidden_layers": 8},
+    "gemma4_text": {"vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY},
+}
 
 
 @dataclass(frozen=True)
@@ -63,14 +82,8 @@ class Pairs:
         self.greedy = cache(self._greedy)
 
     def _make(self, name: str) -> Pair:
-        if name in ("head", "head-skip", "peagle"):
-            return self._make_with_head(name)
-        if name == "mtp":
-            return self._make_with_mtp()
-        if name == "assistant":
-            return self._make_with_assistant()
-        if name in ("dflash", "dflash2", "dspark"):
-            return self._make_with_block(name)
+        if name in _HEADS:
+            return self._make_with_head(name, *_HEADS[name])
         architecture = name.partition("-")[0]
         architecture = architecture if architecture in ARCHITECTURES else "llama"
         folder = self._folder / name
@@ -95,47 +108,16 @@ class Pairs:
         export_bundle(folder / "target", folder / "bundle", folder / "draft", options)
         return Pair(folder / "bundle", target, draft)
 
-    def _make_with_head(self, name: str) -> Pair:
+    def _make_with_head(self, name: str, architecture: str, teach: Teach) -> Pair:
         folder = self._folder / name
-        target = _checkpoint(folder / "target", "llama", num_hidden_layers=8)
+        target = _checkpoint(folder / "target", architecture, **_SIZES.get(architecture, {}))
         prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
-        teach = trained_peagle if name == "peagle" else trained_head
-        teach(folder / "head", target, prompt)
-        options = ExportOptions(
-            precision="fp32",
-            skip_sets=("5-6",) if name == "head-skip" else (),
-        )
+        head = folder / ("target" if name == "mtp" else "head")
+        teach(head, target, prompt)
+        skips = ("5-6",) if name == "head-skip" else ()
+        options = ExportOptions(precision="fp32", skip_sets=skips)
         export_bundle(folder / "target", folder / "bundle", None, options)
-        attach_head(folder / "bundle", folder / "head", "fp32", lambda *_: None)
-        return Pair(folder / "bundle", target, target)
-
-    def _make_with_block(self, form: str) -> Pair:
-        folder = self._folder / form
-        target = _checkpoint(folder / "target", "llama", num_hidden_layers=8)
-        prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
-        trained_block(folder / "head", target, prompt, form)
-        export_bundle(folder / "target", folder / "bundle", None, ExportOptions(precision="fp32"))
-        attach_head(folder / "bundle", folder / "head", "fp32", lambda *_: None)
-        return Pair(folder / "bundle", target, target)
-
-    def _make_with_assistant(self) -> Pair:
-        folder = self._folder / "assistant"
-        sizes = {"vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY}
-        target = _checkpoint(folder / "target", "gemma4_text", **sizes)
-        prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
-        trained_assistant(folder / "head", target, prompt)
-        export_bundle(folder / "target", folder / "bundle", None, ExportOptions(precision="fp32"))
-        attach_head(folder / "bundle", folder / "head", "fp32", lambda *_: None)
-        return Pair(folder / "bundle", target, target)
-
-    def _make_with_mtp(self) -> Pair:
-        folder = self._folder / "mtp"
-        target = _checkpoint(folder / "target", "qwen3_5_text")
-        prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
-        trained_mtp(folder / "target", target, prompt)
-        options = ExportOptions(precision="fp32")
-        export_bundle(folder / "target", folder / "bundle", None, options)
-        attach_head(folder / "bundle", folder / "target", "fp32", lambda *_: None)
+        attach_head(folder / "bundle", head, "fp32", lambda *_: None)
         return Pair(folder / "bundle", target, target)
 
     def _load(self, name: str, engine: str, draft: str, **options: Any) -> LLM:
@@ -180,12 +162,8 @@ def _checkpoint(
     folder: Path, architecture: str, noise: float = 0.0, **overrides: Any
 ) -> PreTrainedModel:
     model = make_checkpoint(folder, architecture, seed=1, eos_token_id=None, **overrides)
-    generator = torch.Generator().manual_seed(2)
+    add_noise(model, noise, torch.Generator().manual_seed(2))
     with torch.no_grad():
-        for parameter in model.parameters():
-            spread = parameter.std() * noise
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * spread)
         model.lm_head.weight.mul_(_SHARPNESS)
     model.save_pretrained(folder)
-    write_tokenizer(folder, overrides.get("vocab_size", _VOCABULARY))
     return model

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import torch
-from checkpoints import make_checkpoint, write_tokenizer
 from onnx.external_data_helper import ExternalDataInfo
 
 from edgespec import bundle as bundles
@@ -54,12 +53,6 @@ def path_to(row):
     """Returns the rows from the root to this one."""
     parent = PARENTS[row]
     return [row] if parent is None else [*path_to(parent), row]
-
-
-def made(folder, architecture, tokens=331, **options):
-    model = make_checkpoint(folder, architecture, **options)
-    write_tokenizer(folder, tokens)
-    return model
 
 
 def load(bundle, role=bundles.TARGET, threads=1):

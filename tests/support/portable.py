@@ -74,19 +74,26 @@ class Calls:
         return feeds | self.pools
 
 
-def bias_of(feeds, capacity, window=0):
-    """What each row of a native graph's call sees, [S, capacity + S]: 0, or `UNSEEN`."""
+def bias_of(feeds, capacity, window=0, sight=False):
+    """What each row of a native graph's call sees, [S, capacity + S]: 0, or `UNSEEN`.
+
+    With `sight`, a row sees what the row does that it names.
+    """
     parents, rows = feeds["parent"], len(feeds["parent"])
     bias = np.full((rows, capacity + rows), UNSEEN, np.float32)
     for row in range(rows):
-        ancestors, each = [], row
-        while each >= 0:
-            ancestors.append(capacity + each)
-            each = parents[each]
         first, end = feeds["starts"][feeds["sequence"][row] :][:2]
-        seen = [*feeds["context"][first:end], *ancestors[::-1]]
-        bias[row, seen[-window:]] = 0
+        own, seen = (
+            [*feeds["context"][first:end], *(capacity + np.array(_path(parents, each)))]
+            for each in (row, row + max(feeds["sight"][row], 0) if sight else row)
+        )
+        bias[row, seen[max(len(own) - window, 0) if window else 0 :]] = 0
     return bias
+
+
+def _path(parents, row):
+    """The numbers of a row's ancestors and of its own."""
+    return [] if row < 0 else [*_path(parents, parents[row]), row]
 
 
 class PortableGraph:
@@ -106,7 +113,8 @@ class PortableGraph:
         capacity = next((each.shape[2] for each in feeds.values() if each.ndim == 4), 0)
         for name in self.inputs:
             if name.startswith("bias"):
-                given[name] = bias_of(feeds, capacity, int(name.partition(".")[2] or 0))
+                parts = [part for part in name.split(".")[1:] if part != "sight"]
+                given[name] = bias_of(feeds, capacity, int((parts or [0])[0]), "sight" in name)
         return {name: given[name] for name in self.inputs}
 
     def __call__(self, feeds):

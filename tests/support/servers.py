@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import make_checkpoint
 from openai import OpenAI
 
 from edgespec import LLM
@@ -43,7 +43,6 @@ def make_bundle(folder: Path, template: str = _TEMPLATE, architecture: str = "ll
     Its authors ask for `SAMPLING`, so that a request that gives a temperature gives all.
     """
     make_checkpoint(folder / "checkpoint", architecture, eos_token_id=None)
-    write_tokenizer(folder / "checkpoint", 331)
     (folder / "checkpoint" / "chat_template.jinja").write_text(template)
     (folder / "checkpoint" / "generation_config.json").write_text(json.dumps(SAMPLING))
     export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import torch
-from checkpoints import ODD_SHAPES, write_tokenizer
+from checkpoints import ODD_SHAPES, randomize, write_tokenizer
 from PIL import Image
 from transformers import (
     Gemma3Config,
@@ -68,22 +68,23 @@ TEMPLATE = (
 )
 
 
-def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, **pixels):
+def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=(), **pixels):
     """Saves a checkpoint with all that reads pictures; returns transformers' model of it."""
     config_class, model_class = MODELS[model_type]
     whole = model_type == "gemma3"
-    text = {**ODD_SHAPES, "vocab_size": IMAGE + len(MARKS), "model_type": "llama"}
+    own_text, text = text, {**ODD_SHAPES, "vocab_size": IMAGE + len(MARKS), "model_type": "llama"}
     text |= {**(_GEMMA if whole else {}), "pad_token_id": 0, "eos_token_id": None}
-    own, vision = {"image_token_id": IMAGE, "scale_factor": 3}, VISION
+    text |= dict(own_text)
+    own, own_vision = {"image_token_id": IMAGE, "scale_factor": 3}, {**VISION, **dict(vision)}
     if gemma4 := model_type.startswith("gemma4"):
         text |= {**_GEMMA4, "vocab_size_per_layer_input": text["vocab_size"], "pad_token_id": 5}
         causal = model_type == "gemma4-causal"
         text["hidden_size_per_layer_input"] = 32 if causal else 0
         text["use_bidirectional_attention"] = None if causal else "vision"
-        vision = {**_GEMMA4_VISION, "use_clipped_linears": causal, "standardize": not causal}
+        own_vision = {**_GEMMA4_VISION, "use_clipped_linears": causal, "standardize": not causal}
         if model_type == "gemma4_unified":  # whose rows see each other wherever they are
             text |= {"model_type": "gemma4_unified_text", "sliding_window": 80}
-            vision = {
+            own_vision = {
                 "patch_size": 4, "mm_embed_dim": 48, "mm_posemb_size": 90, "output_proj_dims": 48,
             }  # fmt: skip
         own = {"image_token_id": IMAGE, "boi_token_id": IMAGE + 5, "eoi_token_id": IMAGE + 6}
@@ -91,23 +92,12 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, **pixels):
         own = {"image_token_index": IMAGE, "boi_token_index": IMAGE + 5, "mm_tokens_per_image": 9}
         own["eoi_token_index"] = IMAGE + 6
     config = config_class(
-        text_config=text, vision_config=vision, tie_word_embeddings=False, eos_token_id=None, **own
-    )
+        text_config=text, vision_config=own_vision, tie_word_embeddings=False,
+        eos_token_id=None, **own,
+    )  # fmt: skip
     model = model_class(config)
-    generator = torch.Generator().manual_seed(0)
+    randomize(model)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1:
-                parameter.copy_(noise * parameter[0].numel() ** -0.5)
-            else:
-                parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
-        for name, buffer in model.named_buffers():
-            if name.endswith(("layer_scalar", "std_bias", "std_scale")):
-                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.6)
-            elif name.endswith(("_min", "_max")):
-                size = torch.rand(buffer.shape, generator=generator) + 0.6
-                buffer.copy_(-size if name.endswith("_min") else size)
         model.lm_head.weight.mul_(sharp)
     model.save_pretrained(folder)
     sizes = {"size": {"height": SIZE, "width": SIZE}, "resample": 2} if whole else _PIXELS

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import make_checkpoint
 from native_llms import with_library
 
 from edgespec import bundle as bundles
@@ -59,7 +59,6 @@ def test_the_tapped_rows_are_embedding_and_what_the_head_multiplies(target, toke
 def test_norm_and_embedding_have_their_factors(tmp_path, architecture):
     """Gemma's norm adds 1 to its weight, and Granite's divides the logits."""
     make_checkpoint(tmp_path / "model", architecture)
-    write_tokenizer(tmp_path / "model", 331)
     export_bundle(tmp_path / "model", tmp_path / "bundle", options=ExportOptions("fp32"))
     checkpoint = load_checkpoint(tmp_path / "model")
     graph = TargetGraph(bundles.load(tmp_path / "bundle"))

@@ -8,7 +8,7 @@ import pytest
 
 from edgespec.errors import InputError
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.tuning.texts import PIECE, pieces_of, read_text
+from edgespec.tuning.texts import PIECE, calibration_text, pieces_of
 
 PROSE = "The cat sat on the mat and looked at the bird. " * 40
 
@@ -48,7 +48,7 @@ def test_files_without_text(tmp_path, content, message):
     file = tmp_path / "text.txt"
     file.write_bytes(content)
     with pytest.raises(InputError, match=f"{file}:? {message}"):
-        read_text(file)
+        calibration_text(file)
 
 
 def test_a_text_that_is_too_short(tokenizer):

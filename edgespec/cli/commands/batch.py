@@ -13,9 +13,8 @@ from edgespec.api.loading import LoadOptions
 from edgespec.cli import ERRORS_IN_LINES, INTERRUPTED
 from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.interrupts import noted_interrupts
-from edgespec.cli.models import chosen
+from edgespec.cli.models import chosen, loaded
 from edgespec.cli.parsing import Rare
-from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 
 if TYPE_CHECKING:
@@ -81,7 +80,6 @@ def execute(arguments: argparse.Namespace) -> int:
 def _answer(
     bundle: Bundle, batch: Batch, journal: Journal | None, arguments: argparse.Namespace
 ) -> int:
-    from edgespec.api.llm import LLM
     from edgespec.api.models import with_sessions
     from edgespec.batch.running import require_same
     from edgespec.cli.progress import texts_bar
@@ -93,9 +91,7 @@ def _answer(
         one = LoadOptions(**{**options, "sessions": 1})
         options["sessions"] = with_sessions(bundle, one, arguments.parallel).sessions
     total, texts = len(batch.requests.lines), TextsAtOnce(arguments.parallel)
-    with waiting("the model is loaded"):
-        loaded = LLM(bundle.path, **options)
-    with loaded as llm:
+    with loaded(arguments, bundle.path, **options) as llm:
         if journal is None:
             journal = batch.begin(llm)
         else:
@@ -107,8 +103,6 @@ def _answer(
         ):
             complete = batch.answer(llm, journal, texts, report)
         seconds = time.perf_counter() - begin
-        if llm.options.draft_memory is not None:
-            llm.save_draft_memory(llm.options.draft_memory)
     if not complete:
         journal.close()
         print(

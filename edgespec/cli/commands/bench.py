@@ -16,12 +16,11 @@ from edgespec import bundle as bundles
 from edgespec.api.loading import DRAFTS, LoadOptions
 from edgespec.api.options import GenerationOptions
 from edgespec.bundle import TARGET, Bundle
-from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_model, add_options, given
+from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.models import chosen
 from edgespec.cli.parsing import Rare
 from edgespec.cli.tables import markdown_table
 from edgespec.cli.waiting import waiting
-from edgespec.errors import InputError
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM
@@ -87,7 +86,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     from edgespec.measuring.prompts import read_prompts
 
-    _check(arguments)
+    require_least(arguments, repeat=1, limit=1, max_new_tokens=2, bits=0)
+    GenerationOptions(temperature=arguments.temperature, seed=arguments.seed)  # for its checks
     prompts = read_prompts(arguments.prompts, arguments.limit)
 
     from edgespec.api.llm import LLM
@@ -147,15 +147,6 @@ def _table(lines: Sequence[Line]) -> str:
     return f"{markdown_table(header, rows)}\n\n{told}"
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Checks the options that can be checked without a bundle."""
-    for name, least in (("repeat", 1), ("limit", 1), ("max_new_tokens", 2), ("bits", 0)):
-        value = getattr(arguments, name)
-        if value is not None and value < least:
-            raise InputError(f"{name} is {value}: give a whole number of at least {least}")
-    GenerationOptions(temperature=arguments.temperature, seed=arguments.seed)
-
-
 def _drafts(text: str) -> tuple[str, ...]:
     """Parses names of draft sources; drops none, since plain decoding is always measured."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
@@ -184,7 +175,7 @@ def _requests(
 
 
 def _facts(llm: LLM, arguments: argparse.Namespace, prompts: int) -> dict[str, Any]:
-    from edgespec.system.environment import git_revision, hardware, peak_rss_mb, versions
+    from edgespec.system.environment import circumstances
     from edgespec.system.machine import default_threads
 
     bundle = llm.bundle
@@ -203,10 +194,7 @@ def _facts(llm: LLM, arguments: argparse.Namespace, prompts: int) -> dict[str, A
         "engines": llm.engines,
         "context": llm.context_length,
         "threads": arguments.threads or default_threads(),
-        "peak_rss_mb": peak_rss_mb(),
-        "hardware": hardware(),
-        "versions": versions(),
-        "git_revision": git_revision(),
+        **circumstances(),
     }
 
 

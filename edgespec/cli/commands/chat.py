@@ -29,9 +29,8 @@ from edgespec.cli.chat_files import (
     write_conversation,
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
-from edgespec.cli.models import chosen, name_demonstration, warm_up_aside
+from edgespec.cli.models import loaded, name_demonstration, warm_up_aside
 from edgespec.cli.typed import BLOCK, Typed
-from edgespec.cli.waiting import waiting
 from edgespec.errors import EdgespecError, InputError, did_you_mean, reason
 from edgespec.system.files import typed_path
 from edgespec.system.options import Option, checked, kinds_of, unknown
@@ -100,16 +99,10 @@ def execute(arguments: argparse.Namespace) -> int:
             del messages[0]
         messages.insert(0, {"role": "system", "content": arguments.system})
 
-    with waiting("the model is loaded"):
-        from edgespec.api.llm import LLM
-
-        loaded = LLM(chosen(arguments), **given(arguments, LoadOptions))
-    with loaded as llm:
+    with loaded(arguments) as llm:
         warm_up_aside(llm)
         name_demonstration(arguments, llm)
         _Conversation(llm, messages, options, arguments.history).talk()
-        if llm.options.draft_memory is not None:
-            llm.save_draft_memory(llm.options.draft_memory)
     return 0
 
 

@@ -73,7 +73,9 @@ def execute(arguments: argparse.Namespace) -> int:
         _suite(llm, reference) if text is None else _text(llm, reference, text, arguments)
     )
     if arguments.json:
-        print(json.dumps(_of_bundle(llm) | facts | _of_machine()))
+        from edgespec.system.environment import circumstances
+
+        print(json.dumps(_of_bundle(llm) | facts | circumstances()))
     else:
         print("\n".join(lines))
     return 0
@@ -116,17 +118,6 @@ def _of_bundle(llm: LLM) -> dict[str, Any]:
         "bundle": str(llm.bundle.path),
         "bundle_hash": llm.bundle.digest,
         "precision": llm.bundle.target.precision.weights,
-    }
-
-
-def _of_machine() -> dict[str, Any]:
-    from edgespec.system.environment import git_revision, hardware, peak_rss_mb, versions
-
-    return {
-        "peak_rss_mb": peak_rss_mb(),
-        "hardware": hardware(),
-        "versions": versions(),
-        "git_revision": git_revision(),
     }
 
 

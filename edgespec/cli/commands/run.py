@@ -21,10 +21,10 @@ from edgespec.cli.arguments import (
     given,
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
-from edgespec.cli.models import chosen, name_demonstration
+from edgespec.cli.models import chosen, loaded, name_demonstration
 from edgespec.cli.parsing import Rare
 from edgespec.cli.prompt import add_prompt_arguments, take_prompt
-from edgespec.cli.waiting import notices_kept, waiting
+from edgespec.cli.waiting import notices_kept
 from edgespec.errors import InputError
 from edgespec.system.options import checked
 
@@ -68,11 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if prompt is None:
         return _chat(arguments)
 
-    with waiting("the model is loaded"):
-        from edgespec.api.llm import LLM
-
-        loaded = LLM(chosen(arguments), **given(arguments, LoadOptions))
-    with loaded as llm:
+    with loaded(arguments) as llm:
         asked: str | list[int] = prompt
         if arguments.chat:
             asked = llm.chat_tokens([{"role": "user", "content": prompt}])
@@ -84,8 +80,6 @@ def execute(arguments: argparse.Namespace) -> int:
             _show(stream, "" if arguments.chat else prompt, arguments)
             if not arguments.json:
                 _tell(stream.result, llm.context_length, options.get("temperature", 0) > 0)
-        if llm.options.draft_memory is not None:
-            llm.save_draft_memory(llm.options.draft_memory)
     return INTERRUPTED if stream.result.finish_reason == "cancelled" else 0
 
 

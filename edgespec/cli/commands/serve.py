@@ -136,7 +136,8 @@ def execute(arguments: argparse.Namespace) -> int:
             warm_up_aside(models.load_first())
         service = TextService(models, arguments.parallel or TEXTS_AT_ONCE, arguments.queue)
         names = " and ".join(each.name for each in served)
-        url = f"http://{_host_and_port(sock.getsockname()[:2])}"
+        host, port = sock.getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
         def ready() -> None:
             are = "is" if len(served) == 1 else "are"
@@ -212,8 +213,3 @@ def _check(arguments: argparse.Namespace) -> None:
             "the API key has characters that HTTP headers cannot contain: use printable ASCII "
             "characters, without spaces around them"
         )
-
-
-def _host_and_port(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

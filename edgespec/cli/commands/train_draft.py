@@ -11,8 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from edgespec import bundle as bundles
 from edgespec.api.loading import LoadOptions
@@ -20,6 +19,7 @@ from edgespec.cli import INTERRUPTED
 from edgespec.cli.arguments import add_options, given
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.errors import InputError
+from edgespec.library.progress import bars
 from edgespec.training.options import TrainingOptions, require_torch
 from edgespec.training.shape import CONFIG, check_taps
 
@@ -83,10 +83,8 @@ def execute(arguments: argparse.Namespace) -> int:
 @contextmanager
 def _shown() -> Iterator[Report]:
     """Shows what a training reports on stderr, if that is a terminal."""
-    console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    shown = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-    with shown as progress:
+    with bars(*columns, transient=True) as progress:
         bar = progress.add_task("loading", total=None)
         yield lambda status: progress.update(bar, description=_line(status))
 

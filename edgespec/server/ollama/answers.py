@@ -115,7 +115,7 @@ class OllamaGenerateAnswer(OllamaAnswer):
     """A response of `/api/generate`."""
 
     def _said(self, text: str, reasoning: str = "", calls: Sequence[ToolCall] = ()) -> Json:
-        return {"response": text}
+        return {"response": text, **({"thinking": reasoning} if reasoning else {})}
 
     def _memory(self, result: GenerationResult) -> Json:
         prompt = self._body.prompt_tokens

@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, PrivateAttr, ValidationError, field_validator
 
 from edgespec.api.embedding import Inputs
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
+from edgespec.runtime.text.streaming import ToolCall
 from edgespec.server.bodies import (
     LONG,
     Count,
-    Empty,
     Int,
     Json,
     Noted,
@@ -111,8 +111,7 @@ def _call(call: OllamaCall, message: int, number: int) -> Json:
     # Some templates want ids of nine letters or digits.
     id_ = call.id or f"{message % 10**6:06}{number % 1000:03}"
     arguments = json.dumps(call.function.arguments or {}, ensure_ascii=False)
-    function = {"name": call.function.name, "arguments": arguments}
-    return {"id": id_, "type": "function", "function": function}
+    return ToolCall(id_, call.function.name, arguments).message
 
 
 def _is_result(message: OllamaMessage, call: Json) -> bool:
@@ -142,19 +141,9 @@ class OllamaOptions(Noted):
         penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
         if last is None and any(each is not None for each in penalties):
             last = LAST_TOKENS
-        return {
-            "max_tokens": most if most is not None and most > 0 else _UNLIMITED,
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "seed": self.seed,
-            "stop": self.stop,
-            "repeat_penalty": self.repeat_penalty,
-            "repeat_last_n": last,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-        }
+        limit = most if most is not None and most > 0 else _UNLIMITED
+        alike = self.model_dump(exclude={"num_predict"})
+        return {**alike, "max_tokens": limit, "repeat_last_n": last}
 
 
 class OllamaTextRequest(Noted, ABC):
@@ -186,7 +175,7 @@ class OllamaTextRequest(Noted, ABC):
         """Whether there is no prompt: with Ollama, the request then only loads the model."""
 
     def texts(self, llm: LLM) -> list[GenerationStream]:
-        """See `edgespec.server.endpoint.TextBody`."""
+        """See `edgespec.server.requests.Asked`."""
         request = self.request(llm)
         prompt = getattr(request, "prompt", None)
         self._prompt = prompt if isinstance(prompt, list) else None
@@ -216,6 +205,12 @@ class OllamaTextRequest(Noted, ABC):
     @abstractmethod
     def _translated(self, llm: LLM, common: Json) -> TextRequest: ...
 
+    def _chat(self, common: Json, messages: Sequence[OllamaMessage], **further: Any) -> ChatRequest:
+        # The templates of hybrid models take a switch, others an effort.
+        switch = "enable_thinking" if isinstance(self.think, bool) else "reasoning_effort"
+        asked = {switch: self.think, "messages": translated(messages), "logprobs": self.logprobs}
+        return ChatRequest.model_validate({**common, **asked, **further})
+
 
 class OllamaChatRequest(OllamaTextRequest):
     """`POST /api/chat`."""
@@ -229,18 +224,9 @@ class OllamaChatRequest(OllamaTextRequest):
         return not self.messages
 
     def _translated(self, llm: LLM, common: Json) -> ChatRequest:
-        # The templates of hybrid models take a switch, others an effort.
-        switch = "enable_thinking" if isinstance(self.think, bool) else "reasoning_effort"
-        return ChatRequest.model_validate(
-            {
-                **common,
-                switch: self.think,
-                "messages": translated(self.messages or ()),
-                "tools": [tool.model_dump(exclude_none=True) for tool in self.tools or ()],
-                "logprobs": self.logprobs,
-                "top_logprobs": self.top_logprobs,
-            }
-        )
+        tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+        further = {"tools": tools, "top_logprobs": self.top_logprobs}
+        return self._chat(common, self.messages or (), **further)
 
 
 class OllamaGenerateRequest(OllamaTextRequest):
@@ -252,25 +238,27 @@ class OllamaGenerateRequest(OllamaTextRequest):
     template: str | None = None
     raw: bool | None = None
     context: Annotated[list[int], LONG, Whole] | None = None
-    images: Empty | None = None
+    images: Annotated[list[str], LONG] | None = None
     top_logprobs: Annotated[Int, Field(ge=0, le=5)] | None = None
 
     @property
     def silent(self) -> bool:  # noqa: D102
-        return not (self.prompt or self.suffix)
+        return not (self.prompt or self.suffix or self.images)
 
-    def _translated(self, llm: LLM, common: Json) -> CompletionRequest:
+    def _translated(self, llm: LLM, common: Json) -> CompletionRequest | ChatRequest:
         if self.template:
             raise RequestError(
                 400, "template is not supported: the model's own one is used, or none with raw",
                 "unsupported", "template",
             )  # fmt: skip
-        for name in ("system", "context"):
+        for name in ("system", "context", "images"):
             if self.raw and getattr(self, name):
                 raise RequestError(
                     400, f"{name} and raw are given: drop one, since a raw prompt is whole",
                     "invalid_value", name,
                 )  # fmt: skip
+        if self.images:
+            return self._pictured(common)
         likeliest = (self.top_logprobs or 0) if self.logprobs else None
         plain = self.raw or self.suffix
         return CompletionRequest.model_validate(
@@ -281,6 +269,20 @@ class OllamaGenerateRequest(OllamaTextRequest):
                 "logprobs": likeliest,
             }
         )
+
+    def _pictured(self, common: Json) -> ChatRequest:
+        """Returns the conversation of a prompt with images; its tokens alone would not be whole."""
+        for name in ("suffix", "context"):
+            if getattr(self, name):
+                raise RequestError(
+                    400, f"{name} and images are given: drop one, and use /api/chat for "
+                    "conversations with images",
+                    "invalid_value", name,
+                )  # fmt: skip
+        asked = OllamaMessage(role="user", content=self.prompt, images=self.images)
+        before = [OllamaMessage(role="system", content=self.system)] if self.system else []
+        likeliest = self.top_logprobs if self.logprobs else None
+        return self._chat(common, [*before, asked], top_logprobs=likeliest)
 
     def _tokens(self, llm: LLM) -> list[int]:
         """Returns the prompt as the model's chat template writes it, after the `context`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -116,7 +115,10 @@ def _described(model: ServedModel) -> Json:
     return {
         "license": "",
         "modelfile": f"FROM {tagged(model.name)}\n",
-        "parameters": "\n".join(_parameters(conversational(model.bundle.manifest.sampling))),
+        "parameters": "\n".join(  # as lines of a Modelfile
+            f"{_PENALTY.get(name, name):<30} {value:g}"
+            for name, value in conversational(model.bundle.manifest.sampling).items()
+        ),
         "template": model.tokenizer.chat_source or "{{ .Prompt }}",
         "details": _details(model),
         "model_info": {
@@ -151,11 +153,6 @@ def _details(model: ServedModel) -> Json:
         "parameter_size": _size(target.parameters),
         "quantization_level": target.precision.weights,
     }
-
-
-def _parameters(sampling: Mapping[str, float]) -> list[str]:
-    """Returns how conversations are sampled, as lines of a Modelfile."""
-    return [f"{_PENALTY.get(name, name):<30} {value:g}" for name, value in sampling.items()]
 
 
 def _modified(model: ServedModel) -> str:

@@ -61,6 +61,7 @@ class Device:
         own_bytes: free bytes of its own memory; None: it uses the host's.
         reason: why it cannot be used, and what may help; None if it can.
         slots: the slots of its pools if they are fixed.
+        rows: the rows of its calls if they are fixed.
         half: see `Engine`.
         experimental: whether such a device was never run by us, or in software only.
     """
@@ -71,6 +72,7 @@ class Device:
     own_bytes: int | None = None
     reason: str | None = None
     slots: int | None = None
+    rows: int | None = None
     half: bool | None = None
     experimental: bool = False
 
@@ -124,10 +126,10 @@ def examined(name: str) -> Device:
     except DeviceError as error:
         reason = re.sub(r"^device [\w:-]+: ", "", str(error))
         return Device(name, reason=reason, experimental=new)
-    slots = None if shape is None else shape.capacity
+    rows, slots = (None, None) if shape is None else shape
     return Device(
         name, engine.hardware, engine.version, engine.own_bytes,
-        slots=slots, half=engine.half, experimental=new,
+        slots=slots, rows=rows, half=engine.half, experimental=new,
     )  # fmt: skip
 
 

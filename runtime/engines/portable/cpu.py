@@ -28,7 +28,9 @@ class HostPools:
         """Writes new keys and values to their slots; returns the other outputs."""
         rest = dict(found)
         for name, pool in pools.items():
-            pool[:, :, slots] = rest.pop(name.replace("pool.", "new."))
+            new = rest.pop(name.replace("pool.", "new."), None)
+            if new is not None:
+                pool[:, :, slots] = new
         return rest
 
 

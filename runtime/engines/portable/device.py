@@ -139,7 +139,8 @@ class DeviceRunner:
         self.gpu, self.file, self.session = gpu, file, session
         places = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
         self.on_host = {each.name for each, place in places if place.name == "Cpu"}
-        self.writing = gpu.session(_writing(file.pools), session_options(1))
+        written = {name: file.pools[name] for name in file.written}
+        self.writing = gpu.session(_writing(written), session_options(1)) if written else None
         types = {pool.dtype for pool in file.pools.values()}
         self._growing = {each: gpu.session(_growing(each), session_options(1)) for each in types}
         self._bound = dict[str, Any]()
@@ -159,12 +160,15 @@ class DeviceRunner:
             self._forget()
             self._bound.update(pools)
         rows, sizes = len(slots), (len(slots), len(inputs.get("logit_rows", ())))
-        if rows not in self._writes:
+        if rows not in self._writes and self.writing is not None:
             self._writes[rows] = _Write(self, pools, rows)
+        write = self._writes.get(rows)
         if sizes not in self._calls:
-            self._calls[sizes] = _Call(self, inputs, pools, self._writes[rows].new, sizes)
+            new = {} if write is None else write.new
+            self._calls[sizes] = _Call(self, inputs, pools, new, sizes)
         found = self._calls[sizes].run(inputs)
-        self._writes[rows].run(slots)
+        if write is not None:
+            write.run(slots)
         return found
 
     def resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
@@ -271,7 +275,8 @@ class _Write:
         self._handle, self._options = self._session.io_binding(), _Recording(runner.gpu)
         self.new: dict[str, Any] = {}
         self._places: dict[str, tuple[Array, Any]] = {}
-        for name, pool in runner.file.pools.items():
+        for name in runner.file.written:
+            pool = runner.file.pools[name]
             heads, slots = 2 * pool.heads, pools[name].shape()[2]
             self.new[name] = self._gpu.empty((2, pool.heads, rows, pool.dim), pool.dtype)
             # All heads' rows are one list, which fewer kinds of shaders can write to.

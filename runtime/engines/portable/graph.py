@@ -7,7 +7,7 @@ portable ones, rows are padded to sizes that an engine plans for, and long calls
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -16,9 +16,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from edgespec.bundle import OWN_FEATURES, READS_TARGET, SIGHT, TARGET_FEATURES
 from edgespec.errors import DeviceError, MemoryLimitError
 from edgespec.runtime.arrays import Array, Floats
-from edgespec.runtime.engines.portable.visibility import Visibility
+from edgespec.runtime.engines.portable.visibility import Bias, Visibility
 
 FEW_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128)
 """Numbers of rows of a call where each further number costs an engine a plan."""
@@ -66,8 +67,9 @@ class GraphFile:
         model: its content without the weights.
         inputs: dimensions of each input, numbers or sums of S, R and C.
         pools: the inputs that hold keys and values.
-        biases: window by name of each bias; None: none.
+        biases: what each bias says, by its name.
         by_row: inputs with one entry for each row.
+        written: names of the pools that rows are written to, all but those of another model.
         outputs: dimensions of each output but new keys and values, all of them float32.
         wanted: outputs of the rows that are asked for; the others have all rows.
 
@@ -88,11 +90,8 @@ class GraphFile:
             for name, size in self.inputs.items()
             if name.startswith("pool.")
         }
-        named = [each.partition(".") for each in self.inputs]
         self.biases = {
-            "".join(parts): int(parts[2]) if parts[2] else None
-            for parts in named
-            if parts[0] == "bias"
+            name: _bias(name, size) for name, size in self.inputs.items() if name.startswith("bias")
         }
         if not self.pools:
             raise DeviceError(f"{path}: it is no portable graph: export it again")
@@ -105,11 +104,9 @@ class GraphFile:
         self.by_row = sorted(name for name in rest if self.inputs[name][0] == "S")
         if unknown := sorted(rest - set(self.by_row)):
             raise DeviceError(f"{path}: its input {unknown[0]} is not known: export it again")
-        self.outputs = {
-            each.name: _dimensions(each)
-            for each in self.model.graph.output
-            if not each.name.startswith("new.")
-        }
+        outputs = {each.name: _dimensions(each) for each in self.model.graph.output}
+        self.written = [name for name in self.pools if name.replace("pool.", "new.") in outputs]
+        self.outputs = {n: size for n, size in outputs.items() if not n.startswith("new.")}
         self.wanted = {name for name, size in self.outputs.items() if size[0] == "R"}
 
     @property
@@ -225,12 +222,11 @@ class PortableGraph:
         Raises:
             DeviceError: if the engine fails.
         """
-        visibility, count = Visibility(feeds), len(feeds["input_ids"])
-        most = self._rows[-1] if self._rows else count
-        wanted = feeds["logit_rows"]
+        feeds = by_row(feeds)
+        visibility, wanted = Visibility(feeds), feeds["logit_rows"]
         parts, places = list[dict[str, Floats]](), list[Array]()
-        for first in range(0, count, most):
-            part = slice(first, min(first + most, count))
+        for part in self._parts(feeds):
+            first = part.start
             chosen = np.flatnonzero((wanted >= part.start) & (wanted < part.stop))
             parts.append(self._run(feeds, visibility, part, wanted[chosen] - first))
             places.append(chosen)
@@ -239,6 +235,17 @@ class PortableGraph:
         joined = {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
         order = np.argsort(np.concatenate(places))
         return {n: each[order] if n in self._file.wanted else each for n, each in joined.items()}
+
+    def _parts(self, feeds: Mapping[str, Array]) -> Iterator[slice]:
+        """Yields the rows of each call of the engine; a block's are in one, see `SIGHT`."""
+        count, first = len(feeds["input_ids"]), 0
+        most, sight = self._rows[-1] if self._rows else count, feeds.get(SIGHT)
+        while first < count:
+            end = min(first + most, count)
+            while sight is not None and end < count and sight[end - 1] > 0:
+                end -= 1
+            yield slice(first, end)
+            first = end
 
     def capacity(self, before: int, needed: int) -> int:
         """Returns the number of slots of a pool that had `before` and needs `needed`.
@@ -291,8 +298,8 @@ class PortableGraph:
         inputs: dict[str, Array] = {
             name: _padded(feeds[name][part], size) for name in self._file.by_row
         }
-        for name, window in self._file.biases.items():
-            inputs[name] = visibility.bias(part, size, slots, window)
+        for name, kind in self._file.biases.items():
+            inputs[name] = visibility.bias(part, size, slots, kind)
         # An engine is asked for one row at least.
         asked = wanted if len(wanted) else np.zeros(1, np.int64)
         number = size if self._shape else self._size(len(asked))
@@ -308,6 +315,21 @@ class PortableGraph:
         return self._rows[bisect_left(self._rows, count)] if self._rows else count
 
 
+def by_row(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a call's inputs where those of some rows, see `TARGET_FEATURES`, have all rows."""
+    if TARGET_FEATURES not in feeds:
+        return feeds
+    count, sight = len(feeds["input_ids"]), feeds.get(SIGHT)
+    first = np.arange(count) < len(feeds[TARGET_FEATURES])
+    of_target: Array = first if sight is None else sight < 0
+    spread = {READS_TARGET: of_target}
+    for name, rows in ((TARGET_FEATURES, of_target), (OWN_FEATURES, ~of_target)):
+        if name in feeds:
+            spread[name] = np.zeros((count, feeds[name].shape[1]), np.float32)
+            spread[name][rows] = feeds[name]
+    return {**feeds, **spread}
+
+
 def _padded(rows: Array, size: int) -> Array:
     """Returns rows of a call, with the last one repeated.
 
@@ -316,6 +338,12 @@ def _padded(rows: Array, size: int) -> Array:
     if len(rows) == size:
         return rows
     return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
+
+
+def _bias(name: str, size: Sequence[int | str]) -> Bias:
+    _, *parts = name.split(".")
+    window = next((int(part) for part in parts if part != SIGHT), None)
+    return Bias(window, SIGHT in parts, size[1] != "C")
 
 
 def _slots(pool: Any) -> int:

@@ -99,7 +99,7 @@ class OpenVinoRunner(HostPools):
 
     def __init__(self, device: str, file: GraphFile, compiled: Any) -> None:
         self._device, self._request = device, compiled.create_infer_request()
-        named = [*file.outputs, *(name.replace("pool.", "new.") for name in file.pools)]
+        named = [*file.outputs, *(name.replace("pool.", "new.") for name in file.written)]
         self._ports = {name: compiled.output(name) for name in named}
         self._bound: dict[str, Array] = {}  # tensors share their memory
 

@@ -22,6 +22,7 @@ from edgespec.runtime.engines.ort_session import (
 )
 from edgespec.runtime.engines.portable.cpu import HostSession, fixed_options
 from edgespec.runtime.engines.portable.graph import GraphFile, Shape
+from edgespec.system.files import sync_file
 
 _PACKAGE = "onnxruntime-qnn"
 # --no-deps, since it requires the distribution `onnxruntime`, which would overwrite the GPU one.
@@ -90,6 +91,8 @@ class Qnn:
             options.add_session_config_entry("ep.context_embed_mode", "0")  # 1 has 2 GB at most
             options.add_provider_for_devices(self._devices, self._settings)
             open_wholly(file.path, options, None, self.name, _REGISTRATION)
+            for each in partial.iterdir():
+                sync_file(each)
             with suppress(OSError):  # another process was faster
                 partial.rename(made)
 

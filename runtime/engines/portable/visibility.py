@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
+from edgespec.bundle import SIGHT
 from edgespec.runtime.arrays import Array, Floats
 
 _OFF = np.float32(-3e4)  # far below any score; engines may compute in half precision
+
+
+@dataclass(frozen=True)
+class Bias:
+    """What rows see of others.
+
+    Attributes:
+        window: positions that a row sees, its own included; None: all.
+        sight: whether a row of a block sees what the block's last one sees.
+        written: whether their own keys and values are those of new rows; else they lie in the pool
+            already, where they are said to be written.
+    """
+
+    window: int | None = None
+    sight: bool = False
+    written: bool = True
+
+
+_USUAL = Bias()
 
 
 class Visibility:
@@ -30,20 +51,23 @@ class Visibility:
             else:
                 self._positions[row] = self._positions[parent] + 1
                 self._tree[row, : parent + 1] = self._tree[parent, : parent + 1]
+        seeing = np.arange(len(parents)) + np.maximum(feeds.get(SIGHT, 0), 0)
+        self._trees = {False: self._tree, True: self._tree[seeing]}
 
-    def bias(self, part: slice, size: int, capacity: int, window: int | None) -> Floats:
-        """Returns what is added to the scores of consecutive rows, [size, capacity + size].
+    def bias(self, part: slice, size: int, capacity: int, kind: Bias = _USUAL) -> Floats:
+        """Returns what is added to the scores of consecutive rows.
 
-        Rows before them were written to their slots by then. Rows of padding see what the last row
-        sees, and nobody sees them.
+        It is [size, capacity + size], or [size, capacity] where rows are not written. Rows before
+        them were written to their slots by then. Rows of padding see what the last row sees, and
+        nobody sees them.
 
         Args:
             part: the rows.
             size: number of rows with those of padding.
             capacity: number of slots.
-            window: positions that a row sees, its own included; None: all.
+            kind: what they see.
         """
-        count = part.stop - part.start
+        count, window = part.stop - part.start, kind.window
         bias = np.full((size, capacity + size), _OFF, np.float32)
         positions, owners = self._positions[part], self._owners[part]
         for owner in range(owners[0], owners[-1] + 1):  # rows of a sequence lie together
@@ -51,7 +75,11 @@ class Visibility:
             slots = self._context[self._starts[owner] : self._starts[owner + 1]]
             seen = _within(positions[rows], np.arange(len(slots)), window)
             bias[rows, slots] = np.where(seen, 0, _OFF)
-        seen = self._tree[part] & _within(positions, self._positions, window)
+        if not kind.written:
+            bias[range(count), self._write[part]] = 0
+            bias[count:] = bias[count - 1]
+            return bias[:, :capacity].copy()
+        seen = self._trees[kind.sight][part] & _within(positions, self._positions, window)
         earlier = seen[:, : part.start]
         bias[:count, self._write[: part.start]] = np.where(earlier, 0, _OFF)
         bias[:count, capacity : capacity + count] = np.where(seen[:, part], 0, _OFF)

@@ -16,7 +16,7 @@ from small_attention import ROPE, VOCABULARY, expected, shapes, write_graph
 from edgespec.errors import DeviceError, MemoryLimitError
 from edgespec.runtime.engines import portable
 from edgespec.runtime.engines.portable import find_devices, open_graph
-from edgespec.runtime.engines.portable.visibility import Visibility
+from edgespec.runtime.engines.portable.visibility import Bias, Visibility
 from edgespec.runtime.sequences.model import AFTER, Model, Rope, Rows
 from edgespec.runtime.sequences.pool import KVPool
 
@@ -180,7 +180,7 @@ def test_a_row_sees_its_sequence_its_ancestors_and_itself(data):
         }
     )  # fmt: skip
     first, size = data.draw(st.integers(0, len(parents) - 1)), 16
-    bias = visibility.bias(slice(first, len(parents)), size, capacity, window)
+    bias = visibility.bias(slice(first, len(parents)), size, capacity, Bias(window))
     assert bias.shape == (size, capacity + size)
     for row in range(first, first + size):
         real = min(row, len(parents) - 1)

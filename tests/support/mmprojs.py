@@ -1,0 +1,101 @@
+"""GGUF files of models that read pictures: the text part, and beside it what reads them."""
+
+from __future__ import annotations
+
+import json
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter, quants
+from ggufs import add_field, write_gguf
+from safetensors.numpy import save_file
+
+from edgespec.models import SafetensorsFolder
+from edgespec.models.text_part import text_name
+
+_BLOCK = 32
+_LEGACY = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
+
+
+def write_pair(folder, place, encoding="F32", soft="<image_soft_token>", **fields):
+    """Writes both files of a checkpoint of `save_pictured`; returns the model's.
+
+    Args:
+        folder: the checkpoint.
+        place: folder to write to.
+        encoding: that of matrices of the tower.
+        soft: the token that stands for a row of a picture, if it is Gemma 3.
+        fields: see `write_mmproj`.
+    """
+    place.mkdir(exist_ok=True)
+    write_mmproj(folder, place / "mmproj-model-f16.gguf", encoding, **fields)
+    config = json.loads((folder / "config.json").read_text())
+    own, source = place / "text", SafetensorsFolder(folder, text_name)
+    own.mkdir(exist_ok=True)
+    text = {**config["text_config"], "tie_word_embeddings": False}
+    (own / "config.json").write_text(json.dumps(text))
+    names = [each for each in source.names if each.startswith(("model.layers", "lm_head"))]
+    names += ["model.embed_tokens.weight", "model.norm.weight"]
+    save_file({each: source.read(each) for each in names}, own / "model.safetensors")
+    tokenizer = (folder / "tokenizer.json").read_text()
+    if config["model_type"] == "gemma3":
+        tokenizer = tokenizer.replace('"<image>"', f'"{soft}"')
+    (own / "tokenizer.json").write_text(tokenizer)
+    chat = {"tokenizer.chat_template": (folder / "chat_template.jinja").read_text()}
+    write_gguf(own, place / "model.gguf", **chat)
+    return place / "model.gguf"
+
+
+def write_mmproj(folder, file, encoding="F32", *, legacy=False, **fields):
+    """Writes what llama.cpp's converter makes of what reads pictures in a checkpoint.
+
+    Args:
+        folder: the checkpoint.
+        file: the file.
+        encoding: that of matrices whose rows have whole blocks.
+        legacy: whether an MLP's matrices have each other's names.
+        fields: fields behind `clip.`, of which dots are `__`, or None for one that is left out.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    whole, vision = config["model_type"] == "gemma3", config["vision_config"]
+    given = {
+        "projector_type": "gemma3" if whole else "idefics3", "has_vision_encoder": True,
+        "use_gelu": True, "vision__image_size": vision["image_size"],
+        "vision__patch_size": vision["patch_size"],
+        "vision__embedding_length": vision["hidden_size"],
+        "vision__feed_forward_length": vision["intermediate_size"],
+        "vision__block_count": vision["num_hidden_layers"],
+        "vision__attention__head_count": vision["num_attention_heads"],
+        "vision__attention__layer_norm_epsilon": vision["layer_norm_eps"],
+        "vision__projection_dim": config["text_config"]["hidden_size"],
+        "vision__projector__scale_factor": 2 if whole else config["scale_factor"],
+        "vision__image_mean": settings["image_mean"], "vision__image_std": settings["image_std"],
+        "vision__preproc_image_size": None if whole else settings["size"]["longest_edge"],
+    }  # fmt: skip
+    writer = GGUFWriter(str(file), "clip")
+    for name, value in {**given, **fields}.items():
+        add_field(writer, f"clip.{name.replace('__', '.')}", value)
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, vision["num_hidden_layers"])
+    source = SafetensorsFolder(folder)
+    for name in sorted(source.names):
+        own = name.removeprefix("model.") if whole else name
+        if "vision_model" not in own:  # as published
+            own = own.replace("vision_tower.", "vision_tower.vision_model.")
+        own = own.replace("mm_input_projection_weight", "mm_input_projection.weight")
+        place = table.get_name(own, try_suffixes=(".weight", ".bias"))
+        if place is None or not place.startswith(("v.", "mm.")):
+            continue  # of the text part
+        part = place.split(".")[-2]
+        if legacy and part in _LEGACY:
+            place = place.replace(part, _LEGACY[part])
+        values = source.read(name) + ("soft_emb_norm" in name)
+        used = GGMLQuantizationType[
+            encoding if values.ndim == 2 and values.shape[1] % _BLOCK == 0
+            and "embd" not in place else "F32"
+        ]  # fmt: skip
+        writer.add_tensor(place, quants.quantize(values.astype(np.float32), used), raw_dtype=used)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
