@@ -44,6 +44,8 @@ from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, check_share, read_text
 from edgespec.models.gguf.opening import open_gguf
+from edgespec.models.grid_vision import read_grid_tower
+from edgespec.models.named import TOWER
 from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, Opened
 from edgespec.models.pooled import Pooled, inner_name, read_pooled, without_projection
 from edgespec.models.quantized.opening import opened as unpacked
@@ -58,8 +60,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.bundle.manifest import Embedding
+    from edgespec.models.grid_vision import AnyTower
     from edgespec.models.layers import Decoder
-    from edgespec.models.vision import AnyTower
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "exaone4": Exaone4,
@@ -220,7 +222,7 @@ def _open_folder(path: Path) -> Opened:
         named = partial(nextn.draft_name, layers=fields.integer("num_hidden_layers"))
     folder = SafetensorsFolder(path, named)
     tensors, quantization = unpacked(folder, _quantization(path, fields))
-    tower = read_tower(path, fields)
+    tower = read_grid_tower(path, fields) or read_tower(path, fields)
     if composite:
         fields = text_fields(fields, tensors.names)
     return Opened(fields, tensors, contents, quantization, pooled, tower)
@@ -267,7 +269,7 @@ def _refuse_parts(path: Path) -> None:
             "this is an adapter for that model: merge both (with peft's merge_and_unload) and give "
             "the folder of the result, or delete this file if it is merged already",
         )
-    gguf = sorted(path.glob("*.gguf"))
+    gguf = sorted(path.glob("*.gguf"), key=lambda each: (TOWER in each.name.lower(), each))
     if gguf and not any(path.glob("*.safetensors")):
         raise CheckpointError(
             f"{path} has GGUF files and no safetensors: give one of the files, such as {gguf[0]}"

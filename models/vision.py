@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.manifest import Pixels
 from edgespec.models.elements import Compound, LayerNorm, Linear, Norm, Shapes
@@ -104,6 +104,7 @@ class Tower(Compound):
     projection: Linear
     mean_norm: Norm | None = None
     around: tuple[int, int] | None = None
+    grid: ClassVar[None] = None
 
     @property
     def embedding(self) -> str:
@@ -137,10 +138,7 @@ class Tower(Compound):
         }
 
 
-AnyTower = Tower | PatchTower | PatchEmbedder
-
-
-def read_tower(path: Path, fields: Fields) -> AnyTower | None:
+def read_tower(path: Path, fields: Fields) -> Tower | PatchTower | PatchEmbedder | None:
     """Reads what makes rows of pictures, and checks its tensors.
 
     Args:
@@ -156,20 +154,18 @@ def read_tower(path: Path, fields: Fields) -> AnyTower | None:
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     kind = fields.get("model_type")
-    if kind not in (*_SPLITTING, _WHOLE, GEMMA4, UNIFIED):
+    if kind in (GEMMA4, UNIFIED) and fields.get("vision_config") is not None:
+        found = picture_settings(path, PIXELS)
+        if found is None:
+            return None
+        read = read_patch_tower if kind == GEMMA4 else read_patch_embedder
+        return read(SafetensorsFolder(path), fields, found)
+    if kind not in (*_SPLITTING, _WHOLE):
         return None
-    if kind in (GEMMA4, UNIFIED) and fields.get("vision_config") is None:
+    pixels = _pixels(path, kind == _WHOLE)
+    if pixels is None:
         return None
-    found = _settings(path)
-    if found is None:
-        _log.warning("%s has no preprocessor_config.json, so that it reads texts alone", path)
-        return None
-    source = SafetensorsFolder(path)
-    if kind == GEMMA4:
-        return read_patch_tower(source, fields, *_checked(found, PIXELS))
-    if kind == UNIFIED:
-        return read_patch_embedder(source, fields, *_checked(found, PIXELS))
-    return tower_of(fields, _pixels(*_checked(found, _PIXELS), kind == _WHOLE), source)
+    return tower_of(fields, pixels, SafetensorsFolder(path))
 
 
 def tower_of(fields: Fields, pixels: Pixels, source: TensorSource) -> Tower:
@@ -264,17 +260,26 @@ def _averaged(fields: Fields, source: TensorSource, side: int, width: int, eps: 
     return token, factor, projection, Norm(norm, width, eps, offset=1.0), (begin, end)
 
 
-def _settings(path: Path) -> Fields | None:
-    """Reads what becomes of pictures; newer checkpoints have it in a processor's file."""
+def picture_settings(path: Path, defaults: Mapping[str, object]) -> Fields | None:
+    """Reads what becomes of pictures; newer checkpoints have it in a processor's file.
+
+    Args:
+        path: The checkpoint's folder.
+        defaults: Values of fields that are absent.
+
+    Returns:
+        None if the folder has no such file; a log says so.
+
+    Raises:
+        UnsupportedModelError, CheckpointError: See `read_tower`.
+    """
     old, new = path / "preprocessor_config.json", path / "processor_config.json"
     found = Fields.read(old) if old.is_file() else None
     if found is None and new.is_file():
         found = Fields.read(new).group("image_processor")
-    return None if found is None or not found.values else found
-
-
-def _checked(found: Fields, defaults: Mapping[str, object]) -> tuple[Fields, int]:
-    """Returns what becomes of pictures with defaults, if all is done here, and Pillow's filter."""
+    if found is None or not found.values:
+        _log.warning("%s has no preprocessor_config.json, so that it reads texts alone", path)
+        return None
     found = found.with_defaults(defaults)
     for name in _DONE:
         if found.get(name) is False and defaults.get(name) is not False:
@@ -284,11 +289,20 @@ def _checked(found: Fields, defaults: Mapping[str, object]) -> tuple[Fields, int
     resample = found.get("resample")
     if not isinstance(resample, int) or resample not in range(_FILTERS):
         raise found.invalid("resample", "must be the number of a filter of Pillow")
-    return found, resample
+    return found
 
 
-def _pixels(found: Fields, resample: int, whole: bool) -> Pixels:
-    """Returns what becomes of pictures that are cut."""
+def colours(found: Fields) -> tuple[tuple[float, ...], tuple[float, ...], int]:
+    """Returns the last fields of `Pixels`, from `mean` on."""
+    resample = found.get("resample")
+    assert isinstance(resample, int), "it was checked"
+    return found.numbers("image_mean", _COLOURS), found.numbers("image_std", _COLOURS), resample
+
+
+def _pixels(path: Path, whole: bool) -> Pixels | None:
+    found = picture_settings(path, _PIXELS)
+    if found is None:
+        return None
     if whole and found.get("do_pan_and_scan"):
         raise found.unsupported("do_pan_and_scan", "use a checkpoint that leaves pictures whole")
     sizes = found.group("size")
@@ -299,11 +313,5 @@ def _pixels(found: Fields, resample: int, whole: bool) -> Pixels:
     else:
         size = found.group("max_image_size").integer("longest_edge", most=_MOST_PIXELS)
         longest = sizes.integer("longest_edge", most=_MOST_PIXELS)
-    return Pixels(
-        size,
-        longest,
-        not whole and found.get("do_image_splitting") is not False,
-        found.numbers("image_mean", _COLOURS),
-        found.numbers("image_std", _COLOURS),
-        resample,
-    )
+    split = not whole and found.get("do_image_splitting") is not False
+    return Pixels(size, longest, split, *colours(found))

@@ -7,7 +7,7 @@ proportions allow below a number.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.manifest import Pixels
 from edgespec.models.elements import Compound, Linear, Norm, Shapes
@@ -104,6 +104,7 @@ class InProportion:
     token: int
     around: tuple[int, int]
     together: bool
+    grid: ClassVar[None] = None
 
     @property
     def side(self) -> int:
@@ -150,16 +151,13 @@ class PatchTower(InProportion, Compound):
         return {**super().tensors(), self.positions: (2, self.places, width), **standard}
 
 
-def in_proportion(
-    source: TensorSource, fields: Fields, found: Fields, resample: int, own: Fields
-) -> InProportion:
+def in_proportion(source: TensorSource, fields: Fields, found: Fields, own: Fields) -> InProportion:
     """Reads what all have.
 
     Args:
         source: See `read_patch_tower`.
         fields: See there.
         found: See there.
-        resample: See there.
         own: The config of the part that reads pictures.
 
     Raises:
@@ -177,7 +175,8 @@ def in_proportion(
         fields.integer("boi_token_id", 255_999, last),
         fields.integer("eoi_token_id", 258_882, last),
     )
-    mean, std = (0.0,) * _COLOURS, (1.0,) * _COLOURS
+    mean, std, resample = (0.0,) * _COLOURS, (1.0,) * _COLOURS, found.get("resample")
+    assert isinstance(resample, int), "it was checked"
     if found.flag("do_normalize"):
         mean, std = found.numbers("image_mean", _COLOURS), found.numbers("image_std", _COLOURS)
     return InProportion(
@@ -197,23 +196,20 @@ def projection_of(source: TensorSource, text: Fields, width: int) -> Linear:
     return Linear(name, width, text.integer("hidden_size", 2304))
 
 
-def read_patch_tower(
-    source: TensorSource, fields: Fields, found: Fields, resample: int
-) -> PatchTower:
+def read_patch_tower(source: TensorSource, fields: Fields, found: Fields) -> PatchTower:
     """Reads what makes rows of pictures, and checks its tensors.
 
     Args:
         source: The weights.
         fields: The config of the whole model.
         found: What becomes of pictures before, with its `PIXELS`.
-        resample: Pillow's number of the filter by which they are resized.
 
     Raises:
         UnsupportedModelError: It needs something that is not implemented.
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     own, text = fields.group("vision_config").with_defaults(_SIZES), fields.group("text_config")
-    shared = in_proportion(source, fields, found, resample, own)
+    shared = in_proportion(source, fields, found, own)
     places, most = own.integer("position_embedding_size"), shared.rows * shared.side
     if places < most:
         raise own.invalid("position_embedding_size", f"must be {most} or more")

@@ -60,12 +60,10 @@ class PatchEmbedder(InProportion, Compound):
         return {**super().tensors(), self.positions: shape}
 
 
-def read_patch_embedder(
-    source: TensorSource, fields: Fields, found: Fields, resample: int
-) -> PatchEmbedder:
+def read_patch_embedder(source: TensorSource, fields: Fields, found: Fields) -> PatchEmbedder:
     """Reads what makes rows of pictures, and checks its tensors; see `read_patch_tower`."""
     own = fields.group("vision_config").with_defaults(_SIZES)
-    shared = in_proportion(source, fields, found, resample, own)
+    shared = in_proportion(source, fields, found, own)
     text = fields.group("text_config").with_defaults({"use_bidirectional_attention": "vision"})
     together = text.get("use_bidirectional_attention") == "vision"
     if together and shared.rows > text.integer("sliding_window", _WINDOW):

@@ -38,6 +38,7 @@ MIB = 1 << 20
 _BASELINE = 90 * MIB  # the interpreter with numpy, tokenizers, ONNX Runtime and this package
 # A picture while it is opened, the pass of a piece of so many patches, and rows that are kept.
 _LOOKING, _PATCHES = 384 * MIB, 4096
+_WHOLE = 256 * MIB  # of the pass of a picture that is not cut, besides
 _TOKENIZER_FACTOR = 8  # bytes of a parsed tokenizer by those of its file
 _CHUNK, _LOGIT_ROWS = 128, 64  # rows of the largest pass, and those of them with logits
 # Bytes of a weight, scale included, as standard operators read it: 4 bits, 8 bits or whole numbers.
@@ -112,7 +113,8 @@ class Demand:
         baseline: interpreter, libraries and tokenizer.
         weights: weights that are not mapped.
         kv: keys, values and states at their largest.
-        workspace: results of operators in the largest pass, logits among them.
+        workspace: results of operators in the largest pass, logits among them, and rows of
+            pictures that fill the context where these are of any size.
         mapped: weights that are computed with where their file is mapped, not part of the total.
         limit: bytes that may be taken; with `mapped` if no limit was given.
     """
@@ -242,9 +244,12 @@ def _planned(
             parts[where.memory][0] += int(share * weights)
             parts[where.memory][2] += _workspace(role)
             parts[where.memory][3] += int(share * mapped)
-        if role.vision is not None:
-            parts[HOST][2] += _LOOKING * -(-max(role.vision.patches, 1) // _PATCHES)
-            parts[HOST][3] += bundle.manifest.files[role.vision.data].size
+        if (vision := role.vision) is not None:
+            parts[HOST][2] += _LOOKING * -(-max(vision.patches, 1) // _PATCHES)
+            if vision.grid is not None:
+                rows = wish.sequences * length * vision.streams
+                parts[HOST][2] += _WHOLE + 4 * role.hidden_size * rows
+            parts[HOST][3] += bundle.manifest.files[vision.data].size
     parts[HOST]  # the process itself is always there
     demands = []
     for memory, (weights, kv, workspace, mapped) in parts.items():

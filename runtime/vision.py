@@ -1,7 +1,8 @@
 """Pictures: files of them, opened safely, and the pieces that a model reads.
 
 With Idefics3 and SmolVLM a picture is scaled to a length and cut into squares, and all of it is the
-last square; with Gemma 3 that is the only one. With Gemma 4 a picture keeps its proportions.
+last square; with Gemma 3 that is the only one. With Qwen3-VL it is whole, and keeps about its size,
+and with Gemma 4 its proportions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from edgespec.runtime.arrays import Array, Floats
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from edgespec.bundle import Vision
+    from edgespec.bundle import Grid, Vision
 
 MOST_BYTES = 32 << 20
 """Bytes of a file."""
@@ -32,6 +33,7 @@ MOST_PIXELS = 50_000_000
 """Pixels of a picture: 150 MB while it is opened."""
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+_MOST_RATIO = 200
 _AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
 
 
@@ -117,18 +119,21 @@ class Picture:
     """A picture as a model sees it.
 
     Attributes:
-        grid: Rows and columns of the pieces into which it is cut; both 0 if there are none. Of one
-            that keeps its proportions those of its rows.
-        pieces: [rows * columns + 1, size, size, 3] uint8: these, and the whole picture; or this
-            alone, [1, rows * size, columns * size, 3].
+        grid: Rows and columns of the pieces into which it is cut; both 0 if there are none. With
+            `Vision.grid` or `Vision.patch`, lines and columns of what the target reads.
+        pieces: [rows * columns + 1, size, size, 3] uint8: these, and the whole picture; with
+            `Vision.grid` or `Vision.patch` that alone, [1, height, width, 3].
     """
 
     grid: tuple[int, int]
     pieces: npt.NDArray[np.uint8]
 
-    def rows(self, vision: Vision) -> int:
-        """Returns how many rows a model reads of it."""
-        return math.prod(self.grid) if vision.patch else vision.rows * len(self.pieces)
+
+def rows_of(picture: Picture, vision: Vision) -> int:
+    """Returns how many rows the target reads of a picture."""
+    if vision.grid is None and not vision.patch:
+        return vision.rows * len(picture.pieces)
+    return math.prod(picture.grid)
 
 
 def cut(picture: Image, vision: Vision) -> Picture:
@@ -136,10 +141,13 @@ def cut(picture: Image, vision: Vision) -> Picture:
     from PIL.Image import Resampling
 
     how, size = Resampling(vision.resample), vision.size
-    if vision.patch:
-        height, width = _kept(picture.size, vision)
-        whole = picture.resize((width * size, height * size), how)
-        return Picture((height, width), np.asarray(whole)[None])
+    if vision.grid is not None or vision.patch:
+        if vision.grid is None:
+            lines, columns = _kept(picture.size, vision)
+        else:
+            lines, columns = _fitted(picture.size, size, vision.grid)
+        whole = picture.resize((columns * size, lines * size), how)
+        return Picture((lines, columns), np.asarray(whole)[None])
     if not vision.longest:
         return Picture((0, 0), np.asarray(picture.resize((size, size), how))[None])
     height, width = scaled = _scaled(picture.size, vision)
@@ -160,7 +168,7 @@ def cut(picture: Image, vision: Vision) -> Picture:
 
 
 def normalized(piece: npt.NDArray[np.uint8], vision: Vision) -> Floats:
-    """Returns what the tower reads of a piece [size, size, 3], [1, 3, size, size] float32."""
+    """Returns what the tower reads of a piece [height, width, 3], [1, 3, height, width] float32."""
     mean, std = (np.array(each, np.float32) for each in (vision.mean, vision.std))
     colours: Floats = (piece.astype(np.float32) * np.float32(1 / 255) - mean) / std
     return np.ascontiguousarray(colours.transpose(2, 0, 1))[None]
@@ -190,6 +198,8 @@ def written(grid: tuple[int, int], vision: Vision, texts: Callable[[int], str]) 
         texts: returns the texts of tokens.
     """
     rows, columns = grid
+    if vision.grid is not None:
+        return texts(vision.token) * (rows * columns)
     text, seen = "", texts(vision.token) * (rows * columns if vision.patch else vision.rows)
     if vision.around is not None:
         before, behind = map(texts, vision.around)
@@ -212,6 +222,29 @@ def _kept(size: tuple[int, int], vision: Vision) -> tuple[int, int]:
     elif not columns:
         rows, columns = min(height // width, vision.rows), 1
     return rows, columns
+
+
+def _fitted(size: tuple[int, int], side: int, grid: Grid) -> tuple[int, int]:
+    """Returns lines and columns of squares, with pixels within the grid's, about as tall as wide.
+
+    Raises:
+        InputError: if it is long and narrow beyond what models have seen.
+    """
+    width, height = size
+    if max(size) > _MOST_RATIO * min(size):
+        raise InputError(
+            f"a picture has {width} x {height} pixels: give one whose sides differ by a factor of "
+            f"{_MOST_RATIO} at most"
+        )
+    lines, columns, square = round(height / side), round(width / side), side**2
+    if lines * columns * square > grid.most:
+        factor = math.sqrt(height * width / grid.most)
+        lines = max(1, math.floor(height / factor / side))
+        columns = max(1, math.floor(width / factor / side))
+    elif lines * columns * square < grid.least:
+        factor = math.sqrt(grid.least / (height * width))
+        lines, columns = (math.ceil(each * factor / side) for each in (height, width))
+    return lines, columns
 
 
 def _scaled(size: tuple[int, int], vision: Vision) -> tuple[int, int]:

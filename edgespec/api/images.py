@@ -17,7 +17,7 @@ from edgespec.bundle import ROWS, Bundle, Vision
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.kernels import library, missing_kernels
-from edgespec.runtime.sequences.pictures import Pictures
+from edgespec.runtime.sequences.pictures import Pictures, in_grids
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.vision import (
     MOST_BYTES,
@@ -26,6 +26,7 @@ from edgespec.runtime.vision import (
     looked_at,
     open_picture,
     require_pillow,
+    rows_of,
     upright,
     written,
 )
@@ -187,7 +188,7 @@ class Viewer:
             return None
         vision = self._vision
         places = np.flatnonzero(np.array(tokens) == vision.token)
-        counts = [each.rows(vision) for each in pictures]
+        counts = [rows_of(each, vision) for each in pictures]
         count = sum(counts)
         marks = sum(each == vision.mark for each in tokens)
         if len(places) != count or marks != (count if vision.mark == vision.token else len(counts)):
@@ -200,7 +201,8 @@ class Viewer:
         def looked() -> Pictures:
             with self._looking:
                 rows = np.concatenate([self._rows(each) for each in pictures])
-            return Pictures(places, rows, tuple(counts) if vision.together else ())
+            turns = None if vision.grid is None else in_grids([each.grid for each in pictures])
+            return Pictures(places, rows, tuple(counts) if vision.together else (), turns)
 
         return looked
 
@@ -237,10 +239,10 @@ class Viewer:
                 with ENGINE_CALLS:
                     made.append(self._tower(looked_at(piece, vision))[ROWS])
             rows = np.concatenate(made)
-            if len(rows) != picture.rows(vision):
+            if len(rows) != rows_of(picture, vision):
                 raise InputError(
-                    f"an image of {picture.rows(vision)} tokens has {len(rows)} rows, so that the "
-                    "bundle contradicts itself: export the model again"
+                    f"an image of {rows_of(picture, vision)} tokens has {len(rows)} rows, so that "
+                    "the bundle contradicts itself: export the model again"
                 )
             self._kept[key] = rows
             while len(self._kept) > 1 and sum(r.nbytes for r in self._kept.values()) > _MOST_KEPT:

@@ -182,7 +182,8 @@ def load_model(
     pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
     made = Model(graph, pool, _ropes(bundle, name), device=device)
     made.gives_features = features
-    made.picture_width = 0 if role.vision is None else role.hidden_size
+    if role.vision is not None:
+        made.picture_width = role.vision.streams * role.hidden_size
     return made
 
 
@@ -364,4 +365,6 @@ def _native(
 
 def _ropes(bundle: Bundle, name: str) -> list[Rope]:
     role = bundle.manifest.roles[name]
-    return [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
+    grid = None if role.vision is None else role.vision.grid
+    sections = (0, 0) if grid is None else grid.sections
+    return [Rope(each, sections) for each in role.rope_tables if each.name in role.native.ropes]

@@ -37,6 +37,7 @@ from edgespec.bundle.manifest import (
     Block,
     Embedding,
     FileEntry,
+    Grid,
     Manifest,
     Native,
     PoolShape,

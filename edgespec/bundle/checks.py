@@ -112,6 +112,11 @@ def _of_vision(where: str, vision: Vision, role: Role) -> Iterator[_Check]:
     patch, pixels = vision.patch, vision.rows * vision.size**2
     fits = patch > 0 and vision.size % patch == 0 and pixels <= _MOST_SCALED
     yield f"{where}.patch", patch, patch == 0 or fits
+    if (grid := vision.grid) is not None:
+        yield f"{where}.grid", grid, 1 <= grid.least <= grid.most <= _MOST_PIXELS**2
+        yield f"{where}.size", vision.size, vision.size**2 <= grid.most
+        yield f"{where}.grid.sections", grid.sections, min(grid.sections) >= 0
+        yield f"{where}.grid.layers", grid.layers, 0 <= grid.layers <= role.layers
     around = vision.around or (0, 0)
     yield f"{where}.around", around, all(0 <= each < role.vocab_size for each in around)
     yield f"{where}.mean", vision.mean, len(vision.mean) == 3 and _finite(vision.mean)

@@ -31,9 +31,9 @@ LOGITS, LAST_HIDDEN = "logits", "last_hidden"
 """Outputs of a target: scores of tokens, or of an embedding model the rows behind the last norm."""
 
 PIXELS, ROWS = "pixels", "rows"
-"""Input and output of what makes rows of pictures: a piece, [1, 3, size, size] float32, and its
-rows, [rows, hidden_size] float32. Where pictures keep their proportions, N patches of one instead,
-[N, patch * patch * 3] float32, of which those of a row lie together."""
+"""Input and output of what makes rows of pictures: a piece, [1, 3, size, size] float32, or with
+`Vision.grid` [1, 3, height, width], and its rows, [rows, streams * hidden_size] float32. With
+`Vision.patch` N patches instead, [N, patch * patch * 3] float32, those of a row together."""
 
 PLACES = "places"
 """Input beside such patches: where each lies, [N, 2] int64, counted in patches from the left and
@@ -41,7 +41,7 @@ from the top."""
 
 PICTURED, PICTURES = "pictured", "pictures"
 """Inputs of a target that reads pictures: which rows of a call read one, [S] bool, and these rows,
-[S, hidden_size] float32."""
+[S, streams * hidden_size] float32, see `Vision`, zeros where none is read."""
 
 POOLINGS = LAST_TOKEN, MEAN = "last", "mean"
 """How an embedding model makes one row of all: that of the last token, or their mean."""
@@ -189,6 +189,24 @@ class Pixels:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """How pictures of any size are read: a row for each square of `Pixels.size` pixels.
+
+    Attributes:
+        least: pixels of a picture at least; smaller ones are scaled to about so many.
+        most: pixels of a picture at most, of which larger ones have about so many then.
+        sections: how many pairs of a head's dimensions turn by the line and by the column of a
+            row, as far as there are so many: of three neighbours the second and the third.
+        layers: behind so many of the target's first layers further rows are added to the stream.
+    """
+
+    least: int
+    most: int
+    sections: tuple[int, int]
+    layers: int
+
+
+@dataclass(frozen=True)
 class Vision(Pixels):
     """What makes rows of pictures, which the target reads in place of embeddings.
 
@@ -196,9 +214,10 @@ class Vision(Pixels):
         graph: file of its graph.
         data: file of its weights, in tiles.
         token: token that stands in prompts where such a row is read.
-        rows: number of rows of a piece of a picture.
+        rows: number of rows of a piece of a picture; with `grid`, at least.
         around: tokens before and behind rows of a picture; these rows see each other. None: each
             sees those before it.
+        grid: how pictures of any size are read; None: their pieces are squares.
         patch: pixels of a side of a patch. Then a picture keeps its proportions: its rows have
             `size` pixels a side, and are `rows` at most. 0: it is cut as `Pixels` says.
         causal: whether each row sees those before it alone although there are tokens around.
@@ -209,8 +228,14 @@ class Vision(Pixels):
     token: int
     rows: int
     around: tuple[int, int] | None = field(default=None, metadata=LEFT_OUT)
+    grid: Grid | None = field(default=None, metadata=LEFT_OUT)
     patch: int = field(default=0, metadata=LEFT_OUT)
     causal: bool = field(default=False, metadata=LEFT_OUT)
+
+    @property
+    def streams(self) -> int:
+        """So many rows of [hidden_size] are read for a token of a picture."""
+        return 1 if self.grid is None else 1 + self.grid.layers
 
     @property
     def mark(self) -> int:

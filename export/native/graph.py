@@ -16,7 +16,7 @@ from edgespec.export.native.experts import lower_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
-from edgespec.models.vision import AnyTower
+from edgespec.models.grid_vision import AnyTower
 from edgespec.models.vision_gemma4 import PatchTower
 
 
@@ -33,6 +33,7 @@ class NativeGraph(LayerGraph):
         super().__init__(graph, weights.tensors, weights.storage.precision.kv)
         self.weights = weights
         self._heads: dict[int, str] = {}
+        self._further: list[str] = []  # rows that pictures add behind the first layers
 
     def build(self, decoder: Decoder, tower: AnyTower | None = None) -> None:
         """Emits all nodes of a decoder.
@@ -50,12 +51,16 @@ class NativeGraph(LayerGraph):
         if tower is not None:
             if tower.together:
                 self.sight = g.input(SIGHT, TensorProto.INT32, ["S"])
-            size, which = decoder.hidden_size, g.input(PICTURED, TensorProto.BOOL, ["S"])
-            rows = g.input(PICTURES, FLOAT, ["S", size])
-            hidden = g.op("Where", g.op("Unsqueeze", which, g.ints(1)), rows, hidden)
+            pictured = g.input(PICTURED, TensorProto.BOOL, ["S"])
+            count = 1 if tower.grid is None else 1 + tower.grid.layers
+            which = g.op("Unsqueeze", pictured, g.ints(1))
+            read = [g.input(PICTURES, FLOAT, ["S", count * decoder.hidden_size])]
+            if count > 1:
+                read = g.multi_op("Split", *read, outputs=count, axis=1, num_outputs=count)
+            hidden, self._further = g.op("Where", which, read[0], hidden), read[1:]
             if isinstance(tower, PatchTower):
                 self.sight_in_windows = True
-                ids = g.op("Where", which, g.constant(tower.blank, np.int64), ids)
+                ids = g.op("Where", pictured, g.constant(tower.blank, np.int64), ids)
         if decoder.layer_inputs is not None:
             begin = hidden if decoder.altup is None else begin
             count = decoder.layer_inputs.shape[0]
@@ -84,6 +89,8 @@ class NativeGraph(LayerGraph):
             if decoder.layer_factors:
                 factor = self.vector(decoder.layer_factors[number])
                 hidden = self.graph.op("Mul", hidden, factor)
+            if number < len(self._further):
+                hidden = self.graph.op("Sum", hidden, self._further[number])
             hidden = self.graph.rename(hidden, entering(number + 1))
         return hidden
 

@@ -15,11 +15,13 @@ from edgespec import bundle
 from edgespec.export.formats.tiles import BLOCK
 from edgespec.export.graph_builder import CONTRIB, DataFile
 from edgespec.export.native.graph import NativeGraph
+from edgespec.export.native.grid_tower import emit_grid_tower
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.patches import emit_embedder, emit_patches
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import FLOATS, Storage, kept_formats
-from edgespec.models.vision import AnyTower, Tower, TowerLayer
+from edgespec.models.grid_vision import AnyTower, GridTower
+from edgespec.models.vision import Tower, TowerLayer
 from edgespec.models.vision_gemma4 import InProportion, PatchTower
 from edgespec.models.vision_gemma4_unified import PatchEmbedder
 
@@ -45,7 +47,9 @@ def write_tower(folder: Path, tower: AnyTower, precision: str) -> bundle.Vision:
     storage = Storage(bundle.Precision(asked, asked, "fp32", BLOCK), frozenset(), kept)
     with closing(DataFile(folder / f"{_NAME}.tiles")) as data:
         native = NativeGraph(TileWeights(data, tower.source, storage, lambda _: None), _NAME)
-        if isinstance(tower, PatchTower):
+        if isinstance(tower, GridTower):
+            emit_grid_tower(native, tower)
+        elif isinstance(tower, PatchTower):
             emit_patches(native, tower)
         elif isinstance(tower, PatchEmbedder):
             emit_embedder(native, tower)
@@ -55,8 +59,8 @@ def write_tower(folder: Path, tower: AnyTower, precision: str) -> bundle.Vision:
     whole = isinstance(tower, InProportion)
     return bundle.Vision(
         graph=written.graph, data=written.data, token=tower.token, rows=tower.rows,
-        around=tower.around, patch=tower.patch if whole else 0, causal=whole and not tower.together,
-        **vars(tower.pixels),
+        around=tower.around, grid=tower.grid, patch=tower.patch if whole else 0,
+        causal=whole and not tower.together, **vars(tower.pixels),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Qwen3.5 (dense, text only): linear attention in most layers, gated attention in the others."""
+"""Qwen3.5 (dense): linear attention in most layers, gated attention in the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
     """Llama with gated attention of normalized heads in some layers, GatedDelta in others."""
 
-    models = "Qwen3.5 and 3.6, dense, text only"
+    models = "Qwen3.5 and 3.6, dense"
     defaults = PartlyRotated.but(
         max_position_embeddings=32768,
         num_key_value_heads=4,

@@ -1,4 +1,4 @@
-"""Qwen3.5 with mixtures of experts (text only), as Qwen3.5-35B-A3B and Qwen3.6-35B-A3B."""
+"""Qwen3.5 with mixtures of experts, as Qwen3.5-35B-A3B and Qwen3.6-35B-A3B."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Qwen3_5Moe(Qwen3_5):  # noqa: N801 - the model's name
     """Qwen3.5 with a mixture of experts in every layer, beside one that all rows read."""
 
-    models = "Qwen3.5 and 3.6 with mixtures of experts, text only"
+    models = "Qwen3.5 and 3.6 with mixtures of experts"
     defaults = Qwen3_5.but(
         num_key_value_heads=2,
         num_experts=256,

@@ -1,4 +1,4 @@
-"""Qwen3-VL, text only."""
+"""Qwen3-VL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen3-VL with mixtures of experts, text only, as Qwen3-VL-30B-A3B."""
+"""Qwen3-VL with mixtures of experts, as Qwen3-VL-30B-A3B."""
 
 from __future__ import annotations
 

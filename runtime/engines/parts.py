@@ -129,7 +129,8 @@ def _stream(graph: Any) -> list[tuple[str, str]]:
     behind, stream = end.input[0], list[tuple[str, str]]()
     inputs = ("BlockEmbedding", "Where")
     while (node := producers[behind]).op_type not in inputs and behind != f"{_BORDER}0":
-        if node.op_type == "Mul":  # by a factor of a layer or of the embedding
+        # By a factor of a layer or of the embedding, or with rows that pictures add to the stream.
+        if node.op_type in ("Mul", "Sum"):
             behind = node.input[0]
             continue
         before = node.input[_RESIDUAL if node.op_type == "BlockLinear" else 0]

@@ -90,14 +90,18 @@ class Rope:
 
     Args:
         table: frequencies. Where one is 0, nothing is rotated or scaled.
+        sections: see `bundle.Grid`.
 
     Attributes:
         inputs: names of a graph's inputs for cosines and sines.
     """
 
-    def __init__(self, table: RopeTable) -> None:
+    def __init__(self, table: RopeTable, sections: tuple[int, int] = (0, 0)) -> None:
         self.inputs = rope_inputs(table.name)
         self._inv_freq = np.asarray(table.inv_freq, np.float64)
+        self._pairs, self._by = np.arange(len(self._inv_freq)), np.zeros(len(self._inv_freq), int)
+        for axis, count in enumerate(sections, 1):
+            self._by[axis : 3 * count : 3] = axis
         self._scale = np.where(self._inv_freq == 0, 1.0, table.attention_factor)
         self._cos = self._sin = np.empty((0, self._inv_freq.size), np.float32)
 
@@ -105,15 +109,18 @@ class Rope:
         """Returns cosines and sines of n rows, each [n, head_dim / 2] float32.
 
         Args:
-            positions: [n] int64, of the rows.
-            last: the largest of them.
+            positions: [n] int64, of the rows; or [n, 3], by what parts of `sections` turn.
+            last: the largest of them, or a larger one.
         """
         if last >= len(self._cos):
             count = max(last + 1, 2 * len(self._cos), _POSITIONS)
             angles = np.arange(count, dtype=np.float64)[:, None] * self._inv_freq
             self._cos = (self._scale * np.cos(angles)).astype(np.float32)
             self._sin = (self._scale * np.sin(angles)).astype(np.float32)
-        return self._cos.take(positions, 0), self._sin.take(positions, 0)
+        if np.ndim(positions) == 1:
+            return self._cos.take(positions, 0), self._sin.take(positions, 0)
+        rows = positions[:, self._by]
+        return self._cos[rows, self._pairs], self._sin[rows, self._pairs]
 
 
 class PassCost:
@@ -264,14 +271,19 @@ class Model:
         slots = self.pool.take(len(positions))
         feeds["write"] = np.array(slots, np.int32)
         last, places = max(positions), np.array(positions, np.int64)
-        for rope in self._ropes:
-            cos, sin = rope.inputs
-            feeds[cos], feeds[sin] = rope.at(places, last)
+        turned = places
         if self.picture_width:
             ends = [*accumulate(len(each.tokens) for each in batch)]
             read = [each.sequence.pictures for each in batch]
-            parts_of = zip(read, np.split(places, ends[:-1]), strict=True)
-            feeds.update(pictured([*parts_of], self.picture_width))
+            parts_of = [*zip(read, np.split(places, ends[:-1]), strict=True)]
+            feeds.update(pictured(parts_of, self.picture_width))
+            if any(each is not None and each.turns is not None for each in read):
+                turned = np.concatenate(
+                    [of.turned(own) if of else own[:, None].repeat(3, 1) for of, own in parts_of]
+                )
+        for rope in self._ropes:
+            cos, sin = rope.inputs
+            feeds[cos], feeds[sin] = rope.at(turned, last)
         feeds.update(self.pool.arrays)
         recurrent = self.pool.recurrent
         if recurrent is not None:

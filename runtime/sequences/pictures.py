@@ -23,11 +23,15 @@ class Pictures:
         rows: [n, hidden] float32.
         together: numbers of rows of pictures whose rows see each other, so that each is read in one
             pass; empty: each row sees those before it.
+        turns: [n, 4] int64: what is added to a row's position where it is rotated by time, by the
+            line of its picture and by the column, and to those of tokens behind it; see `in_grids`.
+            None: nothing is.
     """
 
     places: Array
     rows: Floats
     together: tuple[int, ...] = ()
+    turns: Array | None = None
 
     @cached_property
     def _borders(self) -> Array:
@@ -42,6 +46,8 @@ class Pictures:
         hashes = list[bytes]()
         for start, stop in pairwise(self._borders.tolist()):
             shown = hashlib.blake2b(self.rows[start:stop].tobytes())
+            if self.turns is not None:
+                shown.update(self.turns[start].tobytes())
             for number in range(stop - start):
                 shown.update(bytes([number & 255]))
                 hashes.append(shown.digest()[:8])
@@ -72,6 +78,19 @@ class Pictures:
         following: Array = behind - 1 - rows
         return following
 
+    def turned(self, positions: Array) -> Array:
+        """Returns by what rows are rotated, [n, 3] int64: by time, line and column.
+
+        Args:
+            positions: [n] int64, of the rows in their sequence.
+        """
+        if self.turns is None:
+            return np.repeat(positions[:, None], 3, 1)
+        found = np.searchsorted(self.places, positions, "right") - 1
+        shown = (self.places[found] == positions)[:, None]
+        added = np.where(shown, self.turns[found, :3], self.turns[found, 3:])
+        return positions[:, None] + np.where(found[:, None] < 0, 0, added)
+
     def keyed(self, tokens: Sequence[int]) -> list[int]:
         """Returns tokens of a sequence with numbers of what pictures show in their places."""
         keyed = list(tokens)
@@ -82,12 +101,28 @@ class Pictures:
         return keyed
 
 
+def in_grids(grids: Sequence[tuple[int, int]]) -> Array:
+    """Returns the `Pictures.turns` of pictures of so many lines and columns of rows.
+
+    A picture's rows begin where the text before it ends, and the text behind it goes on from their
+    largest position (interleaved M-RoPE: Huang et al., 2025).
+    """
+    parts, behind = list[Array](), 0
+    for lines, columns in grids:
+        numbers = np.arange(lines * columns)
+        time = behind - numbers
+        behind += max(lines, columns) - len(numbers)
+        added = time, time + numbers // columns, time + numbers % columns
+        parts.append(np.stack([*added, np.full_like(numbers, behind)], 1))
+    return np.concatenate(parts)
+
+
 def pictured(parts: Sequence[tuple[Pictures | None, Array]], width: int) -> dict[str, Array]:
     """Returns the inputs of a graph that reads pictures.
 
     Args:
         parts: what each part of a pass reads of pictures, and the positions of its rows.
-        width: size of a row.
+        width: size of a row, with those that are added to the stream.
     """
     which = np.zeros(sum(len(positions) for _, positions in parts), np.bool_)
     sight = np.zeros(len(which), np.int32)

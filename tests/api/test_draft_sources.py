@@ -10,7 +10,7 @@ from gpus import usable
 from native_llms import loaded, with_library
 from pairs import LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT, with_eos
 from sessions import OPTIONS, turns
-from toys import Given
+from toys import cheapen
 
 from edgespec import LLM, bundle
 from edgespec.api import sources as devices
@@ -52,16 +52,6 @@ def with_skips(path, folder, *skipped):
     sets = tuple(bundle.SkipSet(each) for each in skipped)
     bundle.save_manifest(folder, replace(manifest, skip_sets=sets))
     return folder
-
-
-def cheapen(llm):
-    """Gives costs by which further rows and calls of drafts pay, whatever they cost here."""
-    inside(llm).engine.measure()  # or it would be found out later
-    for drafter in inside(llm).engine.drafters:
-        if hasattr(drafter, "model"):
-            drafter.model.cost = Given(0.02, 0.01)
-    inside(llm).engine.target.cost = Given(1.0, 0.01)
-    return llm
 
 
 @pytest.fixture(scope="module")

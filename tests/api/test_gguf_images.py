@@ -188,6 +188,8 @@ def test_damaged_files_are_one_clear_line(made, tmp_path):
 def test_the_file_itself_is_no_model(made):
     with pytest.raises(CheckpointError, match="give the file of the model for which"):
         load_checkpoint(made[2].with_name("mmproj-model-f16.gguf"))
+    with pytest.raises(CheckpointError, match=r"such as .*/model.gguf"):
+        load_checkpoint(made[2].parent)
 
 
 @pytest.mark.parametrize(

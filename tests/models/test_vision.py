@@ -181,3 +181,58 @@ def test_a_tensor_that_is_missing_is_named(folder):
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises(CheckpointError, match=r"model.connector.modality_projection.proj.weight"):
         load_checkpoint(folder)
+
+
+REFUSED = [
+    (SETTINGS, {"patch_size": 14}, "patch_size=14 is not supported: use 5, as the tower has"),
+    (SETTINGS, {"merge_size": 1}, "merge_size=1 is not supported: use 2"),
+    (SETTINGS, {"temporal_patch_size": None}, "temporal_patch_size=.* use 2"),
+    (SETTINGS, {"size": {"shortest_edge": 9, "longest_edge": 5}}, "shortest_edge=9 must be 5 or"),
+    (SETTINGS, {"size": {"height": 9, "width": 5}}, "shortest_edge=.absent. must be a positive"),
+    (SETTINGS, {"max_pixels": "many"}, "max_pixels='many' must be a positive integer"),
+    (SETTINGS, {"do_rescale": False}, "do_rescale=False is not supported"),
+    ("vision_config", {"hidden_act": "relu"}, "hidden_act='relu' is not supported"),
+    ("vision_config", {"num_heads": 5}, "num_heads=5 must divide hidden_size=48"),
+    ("vision_config", {"num_heads": 8}, "num_heads=8 must divide hidden_size=48"),
+    ("vision_config", {"num_position_embeddings": 15}, "num_position_embeddings=15 is not"),
+    ("vision_config", {"out_hidden_size": 32}, "out_hidden_size=32 must be 64"),
+    ("vision_config", {"spatial_merge_size": 0}, "spatial_merge_size=0 must be"),
+    (SETTINGS, {"size": {"shortest_edge": 9, "longest_edge": 99}}, "patch_size=5 is not supported"),
+    ("vision_config", {"depth": 1 << 40}, "depth=.* must be"),
+    ("vision_config", {"deepstack_visual_indexes": [3]}, "deepstack_visual_indexes=.3. must be a"),
+    ("vision_config", {"deepstack_visual_indexes": "all"}, "deepstack_visual_indexes='all' must"),
+    ("vision_config", {"deepstack_visual_indexes": [2, 0]}, "use ascending numbers"),
+    ("vision_config", {"deepstack_visual_indexes": [0, 1, 2]}, "no more than layers of text"),
+    ("vision_config", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type='yarn' is not"),
+    ("text_config", {"rope_parameters": {"mrope_section": [1, -2, 3]}}, "mrope_section=.* must be"),
+    ("text_config", {"rope_parameters": {"mrope_interleaved": False}}, "mrope_interleaved=False"),
+    ("config.json", {"image_token_id": 1 << 30}, "image_token_id=1073741824 must be 337 or less"),
+]
+
+
+@pytest.mark.parametrize(("place", "changes", "words"), REFUSED, ids=str)
+def test_what_cannot_be_read_of_pictures_of_any_size_is_named(tmp_path, place, changes, words):
+    save_pictured(tmp_path, "qwen3_vl")
+    if place.endswith(".json"):
+        edit_json(tmp_path / place, **changes)
+    else:
+        group = json.loads((tmp_path / "config.json").read_text())[place]
+        edit_json(tmp_path / "config.json", **{place: {**group, **changes}})
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(tmp_path)
+
+
+def test_larger_pictures_are_scaled_to_what_a_processor_reads_in_time(tmp_path):
+    save_pictured(tmp_path, "qwen3_vl", size={"shortest_edge": 65536, "longest_edge": 1 << 24})
+    tower = load_checkpoint(tmp_path).tower
+    assert (tower.grid.least, tower.grid.most) == (65536, 4096 * 5**2)
+    assert tower.rows == 656  # of 10 pixels a side
+
+
+def test_a_checkpoint_without_its_tower_reads_texts_alone(tmp_path, caplog):
+    save_pictured(tmp_path, "qwen3_vl")
+    file = tmp_path / "model.safetensors"
+    tensors = {name: each for name, each in load_file(file).items() if "visual" not in name}
+    save_file(tensors, file, {"format": "pt"})
+    assert load_checkpoint(tmp_path).tower is None
+    assert "reads texts alone" in caplog.text

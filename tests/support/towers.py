@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import torch
-from checkpoints import ODD_SHAPES, randomize, write_tokenizer
+from checkpoints import ODD_SHAPES, SPECIAL, randomize, write_tokenizer
 from PIL import Image
 from transformers import (
     Gemma3Config,
@@ -17,6 +17,14 @@ from transformers import (
     Gemma4UnifiedForConditionalGeneration,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
     SmolVLMConfig,
     SmolVLMForConditionalGeneration,
 )
@@ -27,7 +35,13 @@ MODELS = {
     "gemma4-causal": (Gemma4Config, Gemma4ForConditionalGeneration),
     "gemma4_unified": (Gemma4UnifiedConfig, Gemma4UnifiedForConditionalGeneration),
     "idefics3": (Idefics3Config, Idefics3ForConditionalGeneration),
+    "qwen3_5": (Qwen3_5Config, Qwen3_5ForConditionalGeneration),
+    "qwen3_vl": (Qwen3VLConfig, Qwen3VLForConditionalGeneration),
     "smolvlm": (SmolVLMConfig, SmolVLMForConditionalGeneration),
+}
+EXPERTS = {
+    "qwen3_5_moe": (Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration),
+    "qwen3_vl_moe": (Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration),
 }
 # Tokens of what prompts have for pictures, in the order of their ids.
 MARKS = (
@@ -56,6 +70,16 @@ _GEMMA4 = {
     "model_type": "gemma4_text", "sliding_window": 40, "global_head_dim": 32,
     "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
+# Rows are of 10 pixels a side, and both layers of the text part read further ones.
+_GRID_VISION = {
+    "hidden_size": 48, "intermediate_size": 80, "depth": 3, "num_heads": 4, "patch_size": 5,
+    "num_position_embeddings": 16, "out_hidden_size": ODD_SHAPES["hidden_size"],
+    "deepstack_visual_indexes": [0, 2],
+}  # fmt: skip
+GRID_PIXELS = {
+    "size": {"shortest_edge": 400, "longest_edge": 3000}, "patch_size": 5, "merge_size": 2,
+    "temporal_patch_size": 2, "resample": 3,
+}  # fmt: skip
 _PIXELS = {
     "do_image_splitting": True, "size": {"longest_edge": 2 * SIZE},
     "max_image_size": {"longest_edge": SIZE}, "resample": 1,
@@ -70,29 +94,32 @@ TEMPLATE = (
 
 def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=(), **pixels):
     """Saves a checkpoint with all that reads pictures; returns transformers' model of it."""
-    config_class, model_class = MODELS[model_type]
+    config_class, model_class = {**MODELS, **EXPERTS}[model_type]
     whole = model_type == "gemma3"
     own_text, text = text, {**ODD_SHAPES, "vocab_size": IMAGE + len(MARKS), "model_type": "llama"}
     text |= {**(_GEMMA if whole else {}), "pad_token_id": 0, "eos_token_id": None}
     text |= dict(own_text)
-    own, own_vision = {"image_token_id": IMAGE, "scale_factor": 3}, {**VISION, **dict(vision)}
+    own, seen = {"image_token_id": IMAGE, "scale_factor": 3}, VISION
     if gemma4 := model_type.startswith("gemma4"):
         text |= {**_GEMMA4, "vocab_size_per_layer_input": text["vocab_size"], "pad_token_id": 5}
         causal = model_type == "gemma4-causal"
         text["hidden_size_per_layer_input"] = 32 if causal else 0
         text["use_bidirectional_attention"] = None if causal else "vision"
-        own_vision = {**_GEMMA4_VISION, "use_clipped_linears": causal, "standardize": not causal}
+        seen = {**_GEMMA4_VISION, "use_clipped_linears": causal, "standardize": not causal}
         if model_type == "gemma4_unified":  # whose rows see each other wherever they are
             text |= {"model_type": "gemma4_unified_text", "sliding_window": 80}
-            own_vision = {
+            seen = {
                 "patch_size": 4, "mm_embed_dim": 48, "mm_posemb_size": 90, "output_proj_dims": 48,
             }  # fmt: skip
         own = {"image_token_id": IMAGE, "boi_token_id": IMAGE + 5, "eoi_token_id": IMAGE + 6}
     if whole:
         own = {"image_token_index": IMAGE, "boi_token_index": IMAGE + 5, "mm_tokens_per_image": 9}
         own["eoi_token_index"] = IMAGE + 6
+    if grid := model_type.startswith("qwen"):
+        text |= {**SPECIAL[f"{model_type}_text"], "model_type": f"{model_type}_text"}
+        own, seen = {"image_token_id": IMAGE, "vision_start_token_id": IMAGE + 5}, _GRID_VISION
     config = config_class(
-        text_config=text, vision_config=own_vision, tie_word_embeddings=False,
+        text_config=text, vision_config={**seen, **dict(vision)}, tie_word_embeddings=False,
         eos_token_id=None, **own,
     )  # fmt: skip
     model = model_class(config)
@@ -102,8 +129,8 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=()
     model.save_pretrained(folder)
     sizes = {"size": {"height": SIZE, "width": SIZE}, "resample": 2} if whole else _PIXELS
     settings = {
-        **sizes, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2],
-        "rescale_factor": 1 / 255,
+        **(GRID_PIXELS if grid else sizes), "image_mean": [0.5, 0.4, 0.3],
+        "image_std": [0.5, 0.25, 0.2], "rescale_factor": 1 / 255,
     }  # fmt: skip
     if gemma4:
         settings = {**GEMMA4_PIXELS, "do_normalize": False}
@@ -113,6 +140,8 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=()
     tokenizer.add_special_tokens(list(MARKS))
     tokenizer.save(str(folder / "tokenizer.json"))
     template = TEMPLATE.replace("<image>", "<start_of_image>") if whole else TEMPLATE
+    if grid:
+        template = TEMPLATE.replace("<image>", "<start_of_image><image><end_of_image>")
     (folder / "chat_template.jinja").write_text(template)
     return model.eval()
 

@@ -116,8 +116,10 @@ def _images(role: Role) -> str:
     if role.vision is None:
         return ""
     size, rows = role.vision.size, role.vision.rows
+    if (grid := role.vision.grid) is not None:
+        return f"of any size, of {rows} to {grid.most // size**2} tokens each"
     if role.vision.patch:
-        return f"up to {rows} tokens a picture, of {size} x {size} pixels each"
+        return f"in their proportions, of {role.vision.fewest} to {rows} tokens each"
     return f"pieces of {size} pixels, of {rows} tokens each"
 
 

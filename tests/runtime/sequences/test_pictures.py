@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import Qwen3VLModel
 
-from edgespec.runtime.sequences.pictures import Pictures
+from edgespec.runtime.sequences.pictures import Pictures, in_grids
 
 
 @st.composite
@@ -75,3 +80,33 @@ def test_keys_are_those_of_what_is_shown():
     assert alone[1:ROWS] == alone[ROWS + 1 : 2 * ROWS]
     assert not set(together[1 : ROWS + 1]) & set(together[ROWS + 1 : -1])
     assert Pictures(places, rows).keyed(tokens[:3]) == alone[:3]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5
+    )
+)
+def test_positions_in_grids_are_those_of_transformers(pictures):
+    """Each with so many tokens of text before it, lines and columns."""
+    kinds, grids = [], [(lines, columns) for _, lines, columns in pictures]
+    for text, lines, columns in pictures:
+        kinds += [0] * text + [1] * lines * columns
+    kinds = torch.tensor([[*kinds, 0, 0, 0]])
+    patches = torch.tensor([(1, 2 * lines, 2 * columns) for lines, columns in grids])
+    config = SimpleNamespace(vision_config=SimpleNamespace(spatial_merge_size=2))
+    placed = partial(Qwen3VLModel.get_vision_position_ids, None)
+    model = SimpleNamespace(config=config, get_vision_position_ids=placed)
+    expected, _ = Qwen3VLModel.get_rope_index(model, kinds, kinds, patches)
+    places = np.flatnonzero(kinds[0].numpy())
+    shown = Pictures(places, np.zeros((len(places), 3), np.float32), (), in_grids(grids))
+    found = shown.turned(np.arange(kinds.shape[1]))
+    np.testing.assert_array_equal(found.T, expected[:, 0].numpy())
+
+
+def test_rows_of_other_positions_are_not_shared():
+    """A picture of one colour has the same rows in whatever lines and columns they are."""
+    places, rows = np.arange(4), np.zeros((4, 3), np.float32)
+    tall, wide = (Pictures(places, rows, (), in_grids([grid])) for grid in ((4, 1), (1, 4)))
+    assert tall.keyed([7] * 4) == tall.keyed([7] * 4)
+    assert tall.keyed([7] * 4)[1] != wide.keyed([7] * 4)[1]

@@ -1,0 +1,104 @@
+"""Emits what makes rows of pictures of any size, see `edgespec.models.grid_vision`.
+
+All follows from the pixels alone, whose lines and columns are multiples of those of a row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from edgespec import bundle
+from edgespec.export.graph_builder import CONTRIB
+from edgespec.export.native.graph import NativeGraph
+from edgespec.export.native.layers import FLOAT
+from edgespec.models.grid_vision import GridLayer, GridTower, Merger
+
+
+def emit_grid_tower(native: NativeGraph, tower: GridTower) -> None:
+    """Emits the whole graph, from a picture to its rows."""
+    g = native.graph
+    pixels = g.input(bundle.PIXELS, FLOAT, [1, 3, "H", "W"])
+    x = _embedded(native, tower, pixels)
+    lines, columns = (g.op("Shape", x, start=axis, end=axis + 1) for axis in (1, 2))
+    x = _in_squares(native, tower, x, lines)
+    cos, sin = _rotations(native, tower, lines, columns)
+    further = list[str]()
+    for number, layer in enumerate(tower.layers):
+        attended = _attended(native, tower, native.norm(x, layer.norm), layer, (cos, sin))
+        x = native.linear(attended, layer.o, residual=x)
+        inner = native.linear(native.norm(x, layer.mlp_norm), layer.up)
+        x = native.linear(g.op("Gelu", inner, approximate="tanh"), layer.down, residual=x)
+        if number in tower.behind:
+            deep = tower.deep[len(further)]
+            further.append(_merged(native, native.norm(_joined(native, deep, x), deep.norm), deep))
+    merger = tower.merger
+    x = _joined(native, merger, native.norm(x, merger.norm))
+    rows = [_merged(native, x, merger), *further]
+    whole = g.op("Concat", *rows, axis=1) if further else rows[0]
+    g.output(bundle.ROWS, whole, FLOAT, ["N", len(rows) * merger.down.out_features])
+
+
+def _embedded(native: NativeGraph, tower: GridTower, pixels: str) -> str:
+    """Emits rows of patches and their positions, [1, lines, columns, width]."""
+    g = native.graph
+    # A patch's pictures are all the same, so that the sum of their weights does for all.
+    weight = g.constant(native.read(f"{tower.embedding}.weight").sum(axis=2), np.float32)
+    bias = g.constant(native.read(f"{tower.embedding}.bias"), np.float32)
+    x = g.op("Conv", pixels, weight, bias, strides=[tower.patch] * 2)
+    learned = native.read(tower.positions).reshape(1, tower.side, tower.side, tower.width)
+    places = g.op(
+        "Resize", g.constant(learned.transpose(0, 3, 1, 2), np.float32), "", "", g.op("Shape", x),
+        mode="linear", coordinate_transformation_mode="align_corners",
+    )  # fmt: skip
+    return g.op("Transpose", g.op("Add", x, places), perm=[0, 2, 3, 1])
+
+
+def _in_squares(native: NativeGraph, tower: GridTower, x: str, lines: str) -> str:
+    """Emits [1, lines, columns, size] of patches as [patches, size], a square behind the other."""
+    g, factor = native.graph, tower.factor
+    size = g.op("Shape", x, start=3)
+    halves = g.op("Div", lines, g.ints(factor))
+    shape = g.op("Concat", halves, g.ints(factor, -1, factor), size, axis=0)
+    squares = g.op("Transpose", g.op("Reshape", x, shape), perm=[0, 2, 1, 3, 4])
+    return g.op("Reshape", squares, g.op("Concat", g.ints(-1), size, axis=0))
+
+
+def _rotations(native: NativeGraph, tower: GridTower, lines: str, columns: str) -> tuple[str, str]:
+    """Emits cosines and sines of patches, [patches, head_dim / 2] each."""
+    g, count = native.graph, tower.width // tower.heads // 4
+    exponents = np.arange(count, dtype=np.float32) / np.float32(count)
+    inv_freq = g.constant(1 / np.power(np.float32(tower.theta), exponents), np.float32)
+    shape, angles = g.op("Concat", g.ints(1), lines, columns, g.ints(count), axis=0), list[str]()
+    zero, one = (g.constant(each, np.int64) for each in (0, 1))
+    for length, ahead in ((lines, (1, -1, 1, 1)), (columns, (1, 1, -1, 1))):
+        numbers = g.op("Range", zero, g.op("Squeeze", length), one)
+        numbers = g.op("Reshape", g.op("Cast", numbers, to=TensorProto.FLOAT), g.ints(*ahead))
+        angles.append(g.op("Expand", g.op("Mul", numbers, inv_freq), shape))
+    both = _in_squares(native, tower, g.op("Concat", *angles, axis=3), lines)
+    return g.op("Cos", both), g.op("Sin", both)
+
+
+def _attended(
+    native: NativeGraph, tower: GridTower, x: str, layer: GridLayer, turns: tuple[str, str]
+) -> str:
+    """Emits attention of all patches to all, [patches, width]."""
+    g = native.graph
+    parts = g.multi_op("Split", native.linear(x, layer.qkv), outputs=3, axis=1, num_outputs=3)
+    one = [g.op("Unsqueeze", each, g.ints(0)) for each in parts]
+    for turned in (0, 1):  # queries and keys
+        one[turned] = g.op(
+            "RotaryEmbedding", one[turned], g.ints(0), *turns, domain=CONTRIB, num_heads=tower.heads
+        )
+    found = g.op("MultiHeadAttention", *one, domain=CONTRIB, num_heads=tower.heads)
+    return g.op("Reshape", found, g.ints(-1, tower.width))
+
+
+def _joined(native: NativeGraph, merger: Merger, x: str) -> str:
+    """Emits patches that are a row side by side."""
+    return native.graph.op("Reshape", x, native.graph.ints(-1, merger.up.in_features))
+
+
+def _merged(native: NativeGraph, x: str, merger: Merger) -> str:
+    inner = native.graph.op("Gelu", native.linear(x, merger.up))
+    return native.linear(inner, merger.down)
