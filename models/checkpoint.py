@@ -60,9 +60,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.bundle.manifest import Embedding
-    from edgespec.models.grid_vision import GridTower
+    from edgespec.models.grid_vision import AnyTower
     from edgespec.models.layers import Decoder
-    from edgespec.models.vision import Tower
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "exaone4": Exaone4,
@@ -139,7 +138,7 @@ class Checkpoint:
     quantization: str = ""
     embedding: Embedding | None = None
     sampling: dict[str, float] | None = None
-    tower: Tower | GridTower | None = None
+    tower: AnyTower | None = None
 
     @property
     def quantized(self) -> bool:

@@ -14,7 +14,9 @@ from edgespec.bundle.manifest import Grid, Pixels
 from edgespec.models.elements import Compound, LayerNorm, Linear, Shapes
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes
-from edgespec.models.vision import colours, picture_settings
+from edgespec.models.vision import Tower, colours, picture_settings
+from edgespec.models.vision_gemma4 import PatchTower
+from edgespec.models.vision_gemma4_unified import PatchEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,6 +117,7 @@ class GridTower(Compound):
     behind: tuple[int, ...]
     token: int
     around: ClassVar[None] = None
+    together: ClassVar[bool] = False
 
     @property
     def embedding(self) -> str:
@@ -140,6 +143,9 @@ class GridTower(Compound):
             self.positions: (self.side**2, self.width),
             **super().tensors(),
         }
+
+
+AnyTower = Tower | PatchTower | PatchEmbedder | GridTower
 
 
 def read_grid_tower(path: Path, fields: Fields) -> GridTower | None:

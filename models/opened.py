@@ -9,10 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import Fields
-    from edgespec.models.grid_vision import GridTower
+    from edgespec.models.grid_vision import AnyTower
     from edgespec.models.pooled import Pooled
     from edgespec.models.tensors import TensorSource
-    from edgespec.models.vision import Tower
 
 CHAT_TEMPLATE = "chat_template.jinja"
 
@@ -43,4 +42,4 @@ class Opened:
     tokenizer_files: Mapping[str, str]
     quantization: str = ""
     pooled: Pooled | None = None
-    tower: Tower | GridTower | None = None
+    tower: AnyTower | None = None

@@ -1,5 +1,7 @@
 """The part of checkpoints that reads pictures: a ViT and a projection (Idefics3, SmolVLM, Gemma 3).
 
+Gemma 4's is in `models/vision_gemma4.py`, and of its 12B in `models/vision_gemma4_unified.py`.
+
 A picture becomes square pieces, and a piece rows that the text part reads in place of embeddings.
 """
 
@@ -14,6 +16,8 @@ from edgespec.models.elements import Compound, LayerNorm, Linear, Norm, Shapes
 from edgespec.models.fields import Fields
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes
+from edgespec.models.vision_gemma4 import GEMMA4, PIXELS, PatchTower, read_patch_tower
+from edgespec.models.vision_gemma4_unified import UNIFIED, PatchEmbedder, read_patch_embedder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,6 +117,11 @@ class Tower(Compound):
         return f"{self.name}.embeddings.position_embedding.weight"
 
     @property
+    def together(self) -> bool:
+        """Whether rows of a picture see each other."""
+        return self.around is not None
+
+    @property
     def rows(self) -> int:
         """Number of rows of a piece."""
         return (self.side // self.factor) ** 2
@@ -129,7 +138,7 @@ class Tower(Compound):
         }
 
 
-def read_tower(path: Path, fields: Fields) -> Tower | None:
+def read_tower(path: Path, fields: Fields) -> Tower | PatchTower | PatchEmbedder | None:
     """Reads what makes rows of pictures, and checks its tensors.
 
     Args:
@@ -145,6 +154,12 @@ def read_tower(path: Path, fields: Fields) -> Tower | None:
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     kind = fields.get("model_type")
+    if kind in (GEMMA4, UNIFIED) and fields.get("vision_config") is not None:
+        found = picture_settings(path, PIXELS)
+        if found is None:
+            return None
+        read = read_patch_tower if kind == GEMMA4 else read_patch_embedder
+        return read(SafetensorsFolder(path), fields, found)
     if kind not in (*_SPLITTING, _WHOLE):
         return None
     pixels = _pixels(path, kind == _WHOLE)
@@ -267,11 +282,12 @@ def picture_settings(path: Path, defaults: Mapping[str, object]) -> Fields | Non
         return None
     found = found.with_defaults(defaults)
     for name in _DONE:
-        if found.get(name) is False:
+        if found.get(name) is False and defaults.get(name) is not False:
             raise found.unsupported(name, "use a checkpoint whose pictures are prepared as usual")
     if abs(found.number("rescale_factor") * 255 - 1) > 1e-6:
         raise found.unsupported("rescale_factor", "use 1 / 255")
-    if found.get("resample") not in range(_FILTERS):
+    resample = found.get("resample")
+    if not isinstance(resample, int) or resample not in range(_FILTERS):
         raise found.invalid("resample", "must be the number of a filter of Pillow")
     return found
 

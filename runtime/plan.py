@@ -36,7 +36,8 @@ target perhaps, and then verified."""
 
 MIB = 1 << 20
 _BASELINE = 90 * MIB  # the interpreter with numpy, tokenizers, ONNX Runtime and this package
-_LOOKING = 384 * MIB  # a picture while it is opened, the pass of a piece, and rows that are kept
+# A picture while it is opened, the pass of a piece of so many patches, and rows that are kept.
+_LOOKING, _PATCHES = 384 * MIB, 4096
 _WHOLE = 256 * MIB  # of the pass of a picture that is not cut, besides
 _TOKENIZER_FACTOR = 8  # bytes of a parsed tokenizer by those of its file
 _CHUNK, _LOGIT_ROWS = 128, 64  # rows of the largest pass, and those of them with logits
@@ -244,7 +245,7 @@ def _planned(
             parts[where.memory][2] += _workspace(role)
             parts[where.memory][3] += int(share * mapped)
         if (vision := role.vision) is not None:
-            parts[HOST][2] += _LOOKING
+            parts[HOST][2] += _LOOKING * -(-max(vision.patches, 1) // _PATCHES)
             if vision.grid is not None:
                 rows = wish.sequences * length * vision.streams
                 parts[HOST][2] += _WHOLE + 4 * role.hidden_size * rows
@@ -294,7 +295,9 @@ def _bits(name: str) -> int:
 def _workspace(role: Role) -> int:
     """Returns the bytes of the largest pass: rows between operators, and logits."""
     widest = max([role.hidden_size, *(each.width for each in role.layout)])
-    rows = _CHUNK * (4 * role.hidden_size + 3 * widest)
+    vision = role.vision
+    count = _CHUNK if vision is None or not vision.together else max(_CHUNK, vision.rows)
+    rows = count * (4 * role.hidden_size + 3 * widest)
     return 4 * (rows + _LOGIT_ROWS * (role.output_tokens or role.vocab_size))
 
 

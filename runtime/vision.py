@@ -1,7 +1,8 @@
 """Pictures: files of them, opened safely, and the pieces that a model reads.
 
 With Idefics3 and SmolVLM a picture is scaled to a length and cut into squares, and all of it is the
-last square; with Gemma 3 that is the only one. With Qwen3-VL it is whole, and keeps about its size.
+last square; with Gemma 3 that is the only one. With Qwen3-VL it is whole, and keeps about its size,
+and with Gemma 4 its proportions.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.bundle import PIXELS, PLACES
 from edgespec.errors import InputError, installing, reason
-from edgespec.runtime.arrays import Floats
+from edgespec.runtime.arrays import Array, Floats
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -118,9 +120,9 @@ class Picture:
 
     Attributes:
         grid: Rows and columns of the pieces into which it is cut; both 0 if there are none. With
-            `Vision.grid`, lines and columns of what the target reads.
+            `Vision.grid` or `Vision.patch`, lines and columns of what the target reads.
         pieces: [rows * columns + 1, size, size, 3] uint8: these, and the whole picture; with
-            `Vision.grid` that alone, [1, height, width, 3].
+            `Vision.grid` or `Vision.patch` that alone, [1, height, width, 3].
     """
 
     grid: tuple[int, int]
@@ -129,8 +131,9 @@ class Picture:
 
 def rows_of(picture: Picture, vision: Vision) -> int:
     """Returns how many rows the target reads of a picture."""
-    lines, columns = picture.grid
-    return vision.rows * len(picture.pieces) if vision.grid is None else lines * columns
+    if vision.grid is None and not vision.patch:
+        return vision.rows * len(picture.pieces)
+    return math.prod(picture.grid)
 
 
 def cut(picture: Image, vision: Vision) -> Picture:
@@ -138,8 +141,11 @@ def cut(picture: Image, vision: Vision) -> Picture:
     from PIL.Image import Resampling
 
     how, size = Resampling(vision.resample), vision.size
-    if vision.grid is not None:
-        lines, columns = _fitted(picture.size, size, vision.grid)
+    if vision.grid is not None or vision.patch:
+        if vision.grid is None:
+            lines, columns = _kept(picture.size, vision)
+        else:
+            lines, columns = _fitted(picture.size, size, vision.grid)
         whole = picture.resize((columns * size, lines * size), how)
         return Picture((lines, columns), np.asarray(whole)[None])
     if not vision.longest:
@@ -168,6 +174,21 @@ def normalized(piece: npt.NDArray[np.uint8], vision: Vision) -> Floats:
     return np.ascontiguousarray(colours.transpose(2, 0, 1))[None]
 
 
+def looked_at(piece: npt.NDArray[np.uint8], vision: Vision) -> dict[str, Array]:
+    """Returns the inputs of the tower for a piece."""
+    colours = normalized(piece, vision)
+    if not vision.patch:
+        return {PIXELS: colours}
+    side, patch = vision.size // vision.patch, vision.patch
+    _, _, height, width = colours.shape
+    rows, columns = height // vision.size, width // vision.size
+    parts = colours.reshape(3, rows, side, patch, columns, side, patch)
+    patches = parts.transpose(1, 4, 2, 5, 3, 6, 0).reshape(-1, 3 * patch**2)
+    places = np.stack(np.divmod(np.arange(rows * columns * side**2), columns * side)[::-1], -1)
+    places = places.reshape(rows, side, columns, side, 2).transpose(0, 2, 1, 3, 4).reshape(-1, 2)
+    return {PIXELS: np.ascontiguousarray(patches), PLACES: np.ascontiguousarray(places)}
+
+
 def written(grid: tuple[int, int], vision: Vision, texts: Callable[[int], str]) -> str:
     """Returns what stands in a prompt for a picture.
 
@@ -179,14 +200,28 @@ def written(grid: tuple[int, int], vision: Vision, texts: Callable[[int], str]) 
     rows, columns = grid
     if vision.grid is not None:
         return texts(vision.token) * (rows * columns)
-    text, seen = "", texts(vision.token) * vision.rows
+    text, seen = "", texts(vision.token) * (rows * columns if vision.patch else vision.rows)
     if vision.around is not None:
         before, behind = map(texts, vision.around)
+        if vision.patch:
+            return f"{before}{seen}{behind}"
         return f"\n\n{before}{seen}{behind}\n\n"
     for row in range(1, rows + 1):
         of_row = (f"{_AROUND}<row_{row}_col_{each}>{seen}" for each in range(1, columns + 1))
         text += "".join(of_row) + "\n"
     return f"{text}{chr(10) * bool(rows)}{_AROUND}{_WHOLE}{seen}{_AROUND}"
+
+
+def _kept(size: tuple[int, int], vision: Vision) -> tuple[int, int]:
+    """Returns a picture's rows and columns, as many as there may be in about its proportions."""
+    width, height = size
+    factor = math.sqrt(vision.rows * vision.size**2 / (width * height))
+    rows, columns = (int(factor * side / vision.size) for side in (height, width))
+    if not rows:
+        rows, columns = 1, max(min(width // height, vision.rows), 1)
+    elif not columns:
+        rows, columns = min(height // width, vision.rows), 1
+    return rows, columns
 
 
 def _fitted(size: tuple[int, int], side: int, grid: Grid) -> tuple[int, int]:

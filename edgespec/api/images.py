@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from edgespec.bundle import PIXELS, ROWS, Bundle, Vision
+from edgespec.bundle import ROWS, Bundle, Vision
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.kernels import library, missing_kernels
@@ -23,7 +23,7 @@ from edgespec.runtime.vision import (
     MOST_BYTES,
     Picture,
     cut,
-    normalized,
+    looked_at,
     open_picture,
     require_pillow,
     rows_of,
@@ -146,10 +146,10 @@ class Viewer:
         if not given:
             return []
         vision = self._vision
-        if len(given) * vision.rows >= most:
+        if len(given) * vision.fewest >= most:
             raise ContextLengthError(
-                f"there are {len(given)} images of {vision.rows} tokens at least, and the context "
-                f"has {most}: leave some out, or raise --context"
+                f"there are {len(given)} images of {vision.fewest} tokens at least, and the "
+                f"context has {most}: leave some out, or raise --context"
             )
         require_pillow()
         found = []
@@ -188,9 +188,10 @@ class Viewer:
             return None
         vision = self._vision
         places = np.flatnonzero(np.array(tokens) == vision.token)
-        count = sum(rows_of(each, vision) for each in pictures)
+        counts = [rows_of(each, vision) for each in pictures]
+        count = sum(counts)
         marks = sum(each == vision.mark for each in tokens)
-        if len(places) != count or marks != (count if vision.around is None else len(pictures)):
+        if len(places) != count or marks != (count if vision.mark == vision.token else len(counts)):
             raise InputError(
                 f"the chat template has room for {len(places)} rows of images, which have "
                 f"{count}: leave {self._text_of(vision.mark)} out of texts, and use a template "
@@ -201,7 +202,7 @@ class Viewer:
             with self._looking:
                 rows = np.concatenate([self._rows(each) for each in pictures])
             turns = None if vision.grid is None else in_grids([each.grid for each in pictures])
-            return Pictures(places, rows, 1 if vision.around is None else vision.rows, turns)
+            return Pictures(places, rows, tuple(counts) if vision.together else (), turns)
 
         return looked
 
@@ -213,7 +214,7 @@ class Viewer:
                 f"there is an image, and the model is a {target.architecture} of text alone: leave "
                 "the image out, or use a model that reads images, such as Gemma 3 4B"
             )
-        if target.vision.around is not None and not self._native:
+        if target.vision.together and not self._native:
             raise InputError(
                 "there is an image, whose rows see each other, which the CPU alone can compute: "
                 "load the model with --device cpu"
@@ -230,13 +231,20 @@ class Viewer:
 
     def _rows(self, picture: Picture) -> Floats:
         """Returns the rows of a picture, [n, hidden_size] float32."""
-        key, vision = blake2b(picture.pieces.tobytes()).digest(), self._vision
+        seen, vision = picture.pieces, self._vision
+        key = blake2b(seen.tobytes(), key=repr(seen.shape).encode()).digest()
         if key not in self._kept:
             made = list[Floats]()
-            for piece in picture.pieces:
+            for piece in seen:
                 with ENGINE_CALLS:
-                    made.append(self._tower({PIXELS: normalized(piece, vision)})[ROWS])
-            self._kept[key] = np.concatenate(made)
+                    made.append(self._tower(looked_at(piece, vision))[ROWS])
+            rows = np.concatenate(made)
+            if len(rows) != rows_of(picture, vision):
+                raise InputError(
+                    f"an image of {rows_of(picture, vision)} tokens has {len(rows)} rows, so that "
+                    "the bundle contradicts itself: export the model again"
+                )
+            self._kept[key] = rows
             while len(self._kept) > 1 and sum(r.nbytes for r in self._kept.values()) > _MOST_KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)

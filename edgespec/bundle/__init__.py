@@ -29,6 +29,7 @@ from edgespec.bundle.manifest import (
     PICTURED,
     PICTURES,
     PIXELS,
+    PLACES,
     READS_TARGET,
     ROWS,
     SIGHT,

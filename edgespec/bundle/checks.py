@@ -38,6 +38,7 @@ _SIZES = {
     "parameters": (1, 1 << 50),
 }
 _MOST_PIXELS, _FILTERS = 4096, 6  # of a side; Pillow's
+_MOST_SCALED = 1 << 24  # pixels of a picture that keeps its proportions
 _WIDEST = 1 << 24  # of rotation tables
 _PARTS_OF_STATE = 4
 
@@ -108,6 +109,9 @@ def _of_vision(where: str, vision: Vision, role: Role) -> Iterator[_Check]:
     for name, least in (("rows", 1), ("size", 1), ("longest", 0)):
         value = getattr(vision, name)
         yield f"{where}.{name}", value, least <= value <= _MOST_PIXELS
+    patch, pixels = vision.patch, vision.rows * vision.size**2
+    fits = patch > 0 and vision.size % patch == 0 and pixels <= _MOST_SCALED
+    yield f"{where}.patch", patch, patch == 0 or fits
     if (grid := vision.grid) is not None:
         yield f"{where}.grid", grid, 1 <= grid.least <= grid.most <= _MOST_PIXELS**2
         yield f"{where}.size", vision.size, vision.size**2 <= grid.most

@@ -32,7 +32,12 @@ LOGITS, LAST_HIDDEN = "logits", "last_hidden"
 
 PIXELS, ROWS = "pixels", "rows"
 """Input and output of what makes rows of pictures: a piece, [1, 3, size, size] float32, or with
-`Vision.grid` [1, 3, height, width], and its rows, [rows, streams * hidden_size] float32."""
+`Vision.grid` [1, 3, height, width], and its rows, [rows, streams * hidden_size] float32. With
+`Vision.patch` N patches instead, [N, patch * patch * 3] float32, those of a row together."""
+
+PLACES = "places"
+"""Input beside such patches: where each lies, [N, 2] int64, counted in patches from the left and
+from the top."""
 
 PICTURED, PICTURES = "pictured", "pictures"
 """Inputs of a target that reads pictures: which rows of a call read one, [S] bool, and these rows,
@@ -210,9 +215,12 @@ class Vision(Pixels):
         data: file of its weights, in tiles.
         token: token that stands in prompts where such a row is read.
         rows: number of rows of a piece of a picture; with `grid`, at least.
-        around: tokens before and behind rows of a picture, of which the first stands in texts for
-            the whole; these rows see each other. None: each sees those before it.
+        around: tokens before and behind rows of a picture; these rows see each other. None: each
+            sees those before it.
         grid: how pictures of any size are read; None: their pieces are squares.
+        patch: pixels of a side of a patch. Then a picture keeps its proportions: its rows have
+            `size` pixels a side, and are `rows` at most. 0: it is cut as `Pixels` says.
+        causal: whether each row sees those before it alone although there are tokens around.
     """
 
     graph: str
@@ -221,6 +229,8 @@ class Vision(Pixels):
     rows: int
     around: tuple[int, int] | None = field(default=None, metadata=LEFT_OUT)
     grid: Grid | None = field(default=None, metadata=LEFT_OUT)
+    patch: int = field(default=0, metadata=LEFT_OUT)
+    causal: bool = field(default=False, metadata=LEFT_OUT)
 
     @property
     def streams(self) -> int:
@@ -230,7 +240,26 @@ class Vision(Pixels):
     @property
     def mark(self) -> int:
         """The token that a chat template writes for a picture."""
-        return self.token if self.around is None else self.around[0]
+        return self.token if self.around is None or self.patch else self.around[0]
+
+    @property
+    def together(self) -> bool:
+        """Whether rows of a picture see each other, so that one pass reads them."""
+        return self.around is not None and not self.causal
+
+    @property
+    def patches(self) -> int:
+        """The most patches of a picture that keeps its proportions; 0 if it is cut."""
+        return self.rows * (self.size // self.patch) ** 2 if self.patch else 0
+
+    @property
+    def fewest(self) -> int:
+        """The least number of rows of a picture.
+
+        One that keeps its proportions has about `rows`, of which up to half are lost where its
+        sides are rounded down.
+        """
+        return max(self.rows // 2, 1) if self.patch else self.rows
 
 
 @dataclass(frozen=True)

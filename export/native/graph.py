@@ -16,8 +16,8 @@ from edgespec.export.native.experts import lower_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
-from edgespec.models.grid_vision import GridTower
-from edgespec.models.vision import Tower
+from edgespec.models.grid_vision import AnyTower
+from edgespec.models.vision_gemma4 import PatchTower
 
 
 class NativeGraph(LayerGraph):
@@ -35,7 +35,7 @@ class NativeGraph(LayerGraph):
         self._heads: dict[int, str] = {}
         self._further: list[str] = []  # rows that pictures add behind the first layers
 
-    def build(self, decoder: Decoder, tower: Tower | GridTower | None = None) -> None:
+    def build(self, decoder: Decoder, tower: AnyTower | None = None) -> None:
         """Emits all nodes of a decoder.
 
         Args:
@@ -49,19 +49,23 @@ class NativeGraph(LayerGraph):
             hidden = spread(self, hidden, decoder.altup)
         hidden = g.rename(hidden, entering(0))
         if tower is not None:
-            if tower.around is not None:
+            if tower.together:
                 self.sight = g.input(SIGHT, TensorProto.INT32, ["S"])
+            pictured = g.input(PICTURED, TensorProto.BOOL, ["S"])
             count = 1 if tower.grid is None else 1 + tower.grid.layers
-            which = g.op("Unsqueeze", g.input(PICTURED, TensorProto.BOOL, ["S"]), g.ints(1))
+            which = g.op("Unsqueeze", pictured, g.ints(1))
             read = [g.input(PICTURES, FLOAT, ["S", count * decoder.hidden_size])]
             if count > 1:
                 read = g.multi_op("Split", *read, outputs=count, axis=1, num_outputs=count)
             hidden, self._further = g.op("Where", which, read[0], hidden), read[1:]
+            if isinstance(tower, PatchTower):
+                self.sight_in_windows = True
+                ids = g.op("Where", pictured, g.constant(tower.blank, np.int64), ids)
         if decoder.layer_inputs is not None:
             begin = hidden if decoder.altup is None else begin
-            rows = decoder.layer_inputs.shape[0]
-            if rows < decoder.vocab_size:  # what follows stands for no text
-                within = g.op("Less", ids, g.constant(rows, np.int64))
+            count = decoder.layer_inputs.shape[0]
+            if count < decoder.vocab_size:  # what follows stands for no text
+                within = g.op("Less", ids, g.constant(count, np.int64))
                 ids = g.op("Where", within, ids, g.constant(0, np.int64))
             self.emit_layer_inputs(decoder.layer_inputs, ids, begin, len(decoder.layers))
         hidden = self.layers(decoder, hidden)

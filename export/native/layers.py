@@ -64,6 +64,7 @@ class LayerGraph(ABC):
         layer_inputs: by layer, what `Injection` sublayers read besides the stream.
         sight: name of what lets rows of attention see others than their ancestors, see
             `TreeAttention`; empty: nothing does.
+        sight_in_windows: whether that holds of layers with a window alone.
     """
 
     def __init__(self, graph: GraphBuilder, tensors: TensorSource, kv: str) -> None:
@@ -74,6 +75,7 @@ class LayerGraph(ABC):
         self.ropes: list[str] = []
         self.layer_inputs: dict[int, str] = {}
         self.sight = ""
+        self.sight_in_windows = False
         self._kv = kv
         self._keys: dict[int, Linear | None] = {}  # by layer
 
@@ -326,7 +328,7 @@ class LayerGraph(ABC):
             "" if layer.k_norm is None else self.norm_weight(layer.k_norm),
             "" if layer.sinks is None else self.vector(layer.sinks),
             evening,
-            self.sight,
+            self.sight if layer.window or not self.sight_in_windows else "",
             domain=NATIVE,
             heads=layer.heads,
             kv_heads=layer.kv_heads,

@@ -1,4 +1,7 @@
-"""Emits what makes rows of pictures as a graph of its own, see `edgespec.models.vision`."""
+"""Emits what makes rows of pictures as a graph of its own, see `edgespec.models.vision`.
+
+That of Gemma 4 is in `export/native/patches.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,20 @@ from edgespec.export.graph_builder import CONTRIB, DataFile
 from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.grid_tower import emit_grid_tower
 from edgespec.export.native.layers import FLOAT
+from edgespec.export.native.patches import emit_embedder, emit_patches
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import FLOATS, Storage, kept_formats
-from edgespec.models.grid_vision import GridTower
+from edgespec.models.grid_vision import AnyTower, GridTower
 from edgespec.models.vision import Tower, TowerLayer
+from edgespec.models.vision_gemma4 import InProportion, PatchTower
+from edgespec.models.vision_gemma4_unified import PatchEmbedder
 
 _NAME = "vision"
 _MOST_KEPT = 8
 _FEWEST_BITS = "int8"  # fewer would show in what a model sees, and save little
 
 
-def write_tower(folder: Path, tower: Tower | GridTower, precision: str) -> bundle.Vision:
+def write_tower(folder: Path, tower: AnyTower, precision: str) -> bundle.Vision:
     """Writes a tower's graph and weights; returns its record.
 
     Args:
@@ -37,18 +43,24 @@ def write_tower(folder: Path, tower: Tower | GridTower, precision: str) -> bundl
         ExportError: if a number is beyond half precision and is to be stored in it.
     """
     asked = precision if precision in FLOATS else _FEWEST_BITS
-    kept = {} if precision in FLOATS else _kept(tower)
+    kept = _kept(tower) if isinstance(tower, Tower) and precision not in FLOATS else {}
     storage = Storage(bundle.Precision(asked, asked, "fp32", BLOCK), frozenset(), kept)
     with closing(DataFile(folder / f"{_NAME}.tiles")) as data:
         native = NativeGraph(TileWeights(data, tower.source, storage, lambda _: None), _NAME)
         if isinstance(tower, GridTower):
             emit_grid_tower(native, tower)
+        elif isinstance(tower, PatchTower):
+            emit_patches(native, tower)
+        elif isinstance(tower, PatchEmbedder):
+            emit_embedder(native, tower)
         else:
             _emit(native, tower)
         written = native.save(folder)
+    whole = isinstance(tower, InProportion)
     return bundle.Vision(
         graph=written.graph, data=written.data, token=tower.token, rows=tower.rows,
-        around=tower.around, grid=tower.grid, **vars(tower.pixels),
+        around=tower.around, grid=tower.grid, patch=tower.patch if whole else 0,
+        causal=whole and not tower.together, **vars(tower.pixels),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,8 +21,8 @@ class Pictures:
     Attributes:
         places: [n] int64, ascending: the positions of the tokens in whose place they are read.
         rows: [n, hidden] float32.
-        together: so many rows are a picture and see each other, so that they are read in one pass;
-            1: each sees those before it.
+        together: numbers of rows of pictures whose rows see each other, so that each is read in one
+            pass; empty: each row sees those before it.
         turns: [n, 4] int64: what is added to a row's position where it is rotated by time, by the
             line of its picture and by the column, and to those of tokens behind it; see `in_grids`.
             None: nothing is.
@@ -29,25 +30,34 @@ class Pictures:
 
     places: Array
     rows: Floats
-    together: int = 1
+    together: tuple[int, ...] = ()
     turns: Array | None = None
+
+    @cached_property
+    def _borders(self) -> Array:
+        """Numbers of the rows with which begins what is read in one pass, and the end."""
+        if not self.together:
+            return np.arange(len(self.rows) + 1)
+        return np.cumsum([0, *self.together])
 
     @cached_property
     def _keys(self) -> list[int]:
         """Numbers below 0, as no token has, that are those of another row if it is the same."""
         hashes = list[bytes]()
-        for start in range(0, len(self.rows), self.together):
-            shown = hashlib.blake2b(self.rows[start : start + self.together].tobytes())
+        for start, stop in pairwise(self._borders.tolist()):
+            shown = hashlib.blake2b(self.rows[start:stop].tobytes())
             if self.turns is not None:
                 shown.update(self.turns[start].tobytes())
-            for number in range(self.together):
+            for number in range(stop - start):
                 shown.update(bytes([number & 255]))
                 hashes.append(shown.digest()[:8])
         return [-1 - (int.from_bytes(each, "little") >> 1) for each in hashes]
 
     def begun(self, length: int) -> int:
         """Returns so many tokens of a sequence, or fewer, that end within no picture."""
-        return length - self._within(length)
+        row = np.searchsorted(self.places, length)
+        border = np.searchsorted(self._borders, row, "right") - 1
+        return length - int(row - self._borders[border])
 
     def following(self, length: int, count: int) -> int:
         """Returns how many of the next tokens a pass may read so that it ends within no picture.
@@ -56,12 +66,17 @@ class Pictures:
             length: number of tokens that were read, as `begun` gives it.
             count: how many it is to read; a picture at their beginning is read wholly.
         """
-        within = self._within(length + count)
-        return count - within if within < count else count - within + self.together
+        begun = self.begun(length + count)
+        if begun > length:
+            return begun - length
+        row = np.searchsorted(self.places, length)
+        return int(self._borders[np.searchsorted(self._borders, row, "right")] - row)
 
-    def _within(self, length: int) -> int:
-        """Returns how many of the last tokens are part of a picture that goes on behind them."""
-        return int(np.searchsorted(self.places, length)) % self.together
+    def sight(self, rows: Array) -> Array:
+        """Returns how many rows of the same picture follow each of these rows, and are seen."""
+        behind = self._borders[np.searchsorted(self._borders, rows, "right")]
+        following: Array = behind - 1 - rows
+        return following
 
     def turned(self, positions: Array) -> Array:
         """Returns by what rows are rotated, [n, 3] int64: by time, line and column.
@@ -119,6 +134,6 @@ def pictured(parts: Sequence[tuple[Pictures | None, Array]], width: int) -> dict
             own = slice(row, row + len(positions))
             which[own] = here = pictures.places[found] == positions
             rows[own][here] = pictures.rows[found[here]]
-            sight[own][here] = pictures.together - 1 - found[here] % pictures.together
+            sight[own][here] = pictures.sight(found[here])
         row += len(positions)
     return {PICTURED: which, PICTURES: rows, SIGHT: sight}

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from nodes import MISSING
 from parity import PROMPT, Text, distance, load
 from PIL import Image
-from towers import GRID_PIXELS, IMAGE, MODELS, SIZE, picture, save_pictured
+from towers import GEMMA4_PIXELS, GRID_PIXELS, IMAGE, MODELS, SIZE, picture, save_pictured
 from toys import cheapen
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
@@ -30,10 +31,19 @@ from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_stri
 from edgespec import LLM, bundle
 from edgespec.api.images import Viewer
 from edgespec.api.llm import inside
+from edgespec.bundle.checks import fault
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.plan import HOST, Placement, Wish, plan
-from edgespec.runtime.vision import cut, normalized, open_picture, upright, written
+from edgespec.runtime.vision import (
+    cut,
+    looked_at,
+    normalized,
+    open_picture,
+    rows_of,
+    upright,
+    written,
+)
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -81,6 +91,14 @@ def llm(made):
 def inputs(model, tokens, *given):
     """What transformers' model reads."""
     ids = torch.tensor([tokens])
+    if model.config.model_type.startswith("gemma4"):
+        # Patches of the unified model are what others have three by three of.
+        merged = {"patch_size": 12, "pooling_kernel_size": 1, "max_soft_tokens": 70}
+        sizes = merged if model.config.model_type == "gemma4_unified" else GEMMA4_PIXELS
+        read = dict(Gemma4ImageProcessorPil(**sizes)([[each] for each in given]))
+        del read["num_soft_tokens_per_image"]
+        read = {name: torch.tensor(np.array(each)) for name, each in read.items()}
+        return {"input_ids": ids, "mm_token_type_ids": (ids == IMAGE).long(), **read}
     if model.config.model_type.startswith("qwen"):
         found = in_grid([[each] for each in given])
         shown = {name: torch.tensor(np.array(each)) for name, each in found.items()}
@@ -142,6 +160,32 @@ def test_whole_pictures_are_those_of_transformers(size):
 
 
 @pytest.mark.parametrize(
+    "size",
+    [(64, 64), (84, 120), (200, 90), (31, 77), (5, 400), (3000, 1), (1, 3000), (1, 1), (850, 12)],
+)
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_pictures_that_keep_their_proportions_are_those_of_transformers(size, normalizes):
+    colours = [0.5, 0.4, 0.3], [0.5, 0.25, 0.2]
+    own = {"image_mean": colours[0], "image_std": colours[1], "do_normalize": normalizes}
+    found = Gemma4ImageProcessorPil(**GEMMA4_PIXELS, **own)([[picture(*size)]])
+    pixels, places, [count] = found.values()
+    vision = bundle.Vision(
+        12, 0, False, *(colours if normalizes else ((0.0,) * 3, (1.0,) * 3)), 3, "graph", "data",
+        IMAGE, 70, (336, 337), patch=4,
+    )  # fmt: skip
+    seen = cut(picture(*size), vision)
+    assert vision.fewest <= rows_of(seen, vision) == count <= 70
+    inputs = looked_at(seen.pieces[0], vision)
+    order = np.lexsort(inputs[bundle.PLACES].T)
+    np.testing.assert_array_equal(inputs[bundle.PLACES][order], places[0][: 9 * count])
+    np.testing.assert_allclose(inputs[bundle.PIXELS][order], pixels[0][: 9 * count], atol=1e-5)
+    squares = inputs[bundle.PLACES].reshape(count, 9, 2) // 3
+    np.testing.assert_array_equal(squares, np.broadcast_to(squares[:, :1], squares.shape))
+    text = written(seen.grid, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
+    assert text == f"({'i' * count})"
+
+
+@pytest.mark.parametrize(
     "size", [(64, 64), (200, 90), (31, 77), (2, 399), (300, 2), (3, 3), (65, 33), (52, 40)]
 )
 def test_pictures_of_any_size_are_those_of_transformers(size):
@@ -176,7 +220,8 @@ def require_same_logits(model, llm):
     read = inputs(model, tokens, *given)
     viewer = Viewer(llm.bundle, llm.tokenizer, 1)
     seen = viewer.look(tokens, viewer.open(given, CONTEXT))()
-    grids = [read["image_grid_thw"]] if "image_grid_thw" in read else []
+    grids = ("image_grid_thw", "image_position_ids")
+    grids = [read[name] for name in grids if name in read]
     features = model.model.get_image_features(read["pixel_values"], *grids)
     rows = np.concatenate([each.numpy() for each in features.pooler_output])
     for each in getattr(features, "deepstack_features", ()):
@@ -213,15 +258,18 @@ def test_drafts_behind_pictures_do_not_change_texts(made, draft):
         greedy = llm.chat(messages, **options)
         sampled = llm.chat(messages, temperature=0.9, seed=3, **options)
         plain = llm.chat(messages, temperature=0.9, seed=3, draft_source="none", **options)
-    assert greedy.tokens == made[2]
+        told = llm.chat(messages, prediction=made[2][: NEW // 2], **options)
+    assert greedy.tokens == told.tokens == made[2]
     assert sampled.tokens == plain.tokens
-    assert draft in ("none", "auto") or greedy.drafted
+    assert draft == "none" or told.accepted
 
 
 def test_passes_end_anywhere_in_many_pictures(made, llm):
     """The prompt is longer than two passes, of which each would end in some picture."""
     llm.forget()
-    given = [picture(40, 32, seed) for seed in range(18 if few(llm) else 5)]
+    vision = llm.bundle.target.vision
+    few = vision.grid is not None or (vision.together and not vision.patch)
+    given = [picture(40, 32, seed) for seed in range(18 if few else 5)]
     messages = asked(*given)
     tokens = llm.chat_tokens(messages)
     assert len(tokens) > 256
@@ -229,22 +277,18 @@ def test_passes_end_anywhere_in_many_pictures(made, llm):
     assert found.tokens == by_transformers(made[0], tokens, *given)
 
 
-def few(llm):
-    vision = llm.bundle.target.vision
-    return vision.around is not None or vision.grid is not None
-
-
 def test_what_was_evicted_within_a_picture_is_read_again(made, llm):
     llm.forget()
     messages = asked(picture(40, 32), picture(40, 32, seed=1))
     expected = llm.chat(messages, max_new_tokens=8)
+    most = max(llm.bundle.target.vision.rows, 9)
     for kept in range(expected.prompt_tokens - 1, 0, -3):
         target = inside(llm).engine.target
         prefixes, pool = target.prefixes, target.pool
         prefixes.evict(pool.used - kept)
         again = llm.chat(messages, max_new_tokens=8)
         assert again.tokens == expected.tokens
-        assert (0 if recurrent(made[0]) else kept - 9) <= again.reused <= kept
+        assert (0 if recurrent(made[0]) else kept - most) <= again.reused <= kept
 
 
 def test_a_later_turn_shares_what_was_read_of_its_pictures(llm):
@@ -313,7 +357,7 @@ def test_portable_graphs_read_pictures(made, monkeypatch, own_cache):
         return  # the CPU's operators alone run it
     with LLM(made[1], threads=1, context=CONTEXT, draft="none") as llm:
         assert llm.generate("def f", max_new_tokens=4).new_tokens == 4
-        if llm.bundle.target.vision.around is not None:
+        if llm.bundle.target.vision.together:
             with pytest.raises(InputError, match="rows see each other, which the CPU alone"):
                 llm.chat(asked(picture(60, 20)))
             return
@@ -404,10 +448,10 @@ def test_of_a_moving_picture_the_first_one_is_seen():
 
 
 def test_pictures_must_fit(llm):
-    with pytest.raises(ContextLengthError, match=r"200 images of [49] tokens"):
+    with pytest.raises(ContextLengthError, match=r"200 images of (4|9|35) tokens"):
         llm.chat(asked(*[b"never opened"] * 200))
     with pytest.raises(ContextLengthError, match="too long"):
-        llm.chat(asked(*[picture(64, 64)] * 50))
+        llm.chat(asked(*[picture(64, 64)] * (CONTEXT // llm.bundle.target.vision.fewest - 1)))
 
 
 def test_marks_in_texts_are_no_pictures(llm):
@@ -415,6 +459,22 @@ def test_marks_in_texts_are_no_pictures(llm):
         with pytest.raises(InputError, match=r"leave <.*image> out of texts"):
             llm.chat(asked(picture(40, 32), text=mark))
     assert llm.chat([{"role": "user", "content": "<image>"}], max_new_tokens=2).new_tokens == 2
+
+
+@pytest.mark.parametrize("kind", ["audio", "input_audio", "video"])
+def test_sounds_and_videos_are_refused_by_name(llm, kind):
+    with pytest.raises(InputError, match=f"a content has the part .*'{kind}'.* or image"):
+        llm.chat([{"role": "user", "content": [{"type": kind, kind: "a.bin"}]}])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"patch": 7}, {"patch": -4}, {"patch": 4096, "size": 4096, "rows": 4096}], ids=str
+)
+def test_sizes_of_pictures_in_manifests_are_checked(llm, wrong):
+    manifest, target = llm.bundle.manifest, llm.bundle.target
+    damaged = replace(target, vision=replace(target.vision, **wrong))
+    found = fault(replace(manifest, roles={**manifest.roles, "target": damaged}))
+    assert "vision.patch" in found
 
 
 def test_only_users_show_pictures(llm):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from checkpoints import edit_json
 from safetensors.numpy import load_file, save_file
 from towers import SIZE, TEMPLATE, save_pictured
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import load_checkpoint
 
 SETTINGS = "preprocessor_config.json"
@@ -93,6 +95,70 @@ def test_what_cannot_be_read_of_gemma_3_is_named(tmp_path, file, changes, words)
     edit_json(tmp_path / file, **changes)
     with pytest.raises(CheckpointError, match=words):
         load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "words"),
+    [
+        (SETTINGS, {"patch_size": 5}, "patch_size=5 contradicts patch_size=4 of the config"),
+        (SETTINGS, {"max_soft_tokens": 2000}, "max_soft_tokens=2000 must be 1120 or less"),
+        (SETTINGS, {"max_soft_tokens": 140}, "position_embedding_size=256 must be 420 or more"),
+        (SETTINGS, {"do_rescale": False}, "do_rescale=False is not supported"),
+        (SETTINGS, {"do_normalize": True}, "image_mean"),
+        (SETTINGS, {"resample": 3.0}, "resample=3.0 must be"),
+        ("config.json", {"image_token_id": 338}, "image_token_id=338 must be 337 or less"),
+        ("vision_config", {"num_key_value_heads": 1}, "num_key_value_heads=1 is not supported"),
+        ("vision_config", {"head_dim": 18}, "head_dim=18 is not supported"),
+        ("vision_config", {"hidden_activation": "relu"}, "hidden_activation='relu'"),
+        ("vision_config", {"use_clipped_linears": False, "hidden_size": 40}, "has shape"),
+        ("vision_config", {"standardize": True}, "model.vision_tower.std_bias"),
+        ("vision_config", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type='yarn'"),
+        ("vision_config", {"pooling_kernel_size": 64}, "contradicts pooling_kernel_size=64"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_of_gemma_4_is_named(tmp_path, file, changes, words):
+    save_pictured(tmp_path, "gemma4-causal")
+    if file == "vision_config":
+        own = json.loads((tmp_path / "config.json").read_text())[file]
+        file, changes = "config.json", {file: {**own, **changes}}
+    edit_json(tmp_path / file, **changes)
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "words"),
+    [
+        ("text_config", {"sliding_window": 69}, "max_soft_tokens=70 is not supported"),
+        ("vision_config", {"mm_posemb_size": 69}, "mm_posemb_size=69 must be 70 or more"),
+        ("vision_config", {"mm_embed_dim": 32}, "has shape"),
+        ("vision_config", {"patch_size": 8}, "patch_size=4 contradicts patch_size=8"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_of_gemma_4_without_a_vit_is_named(tmp_path, part, changes, words):
+    save_pictured(tmp_path, "gemma4_unified")
+    own = json.loads((tmp_path / "config.json").read_text())[part]
+    edit_json(tmp_path / "config.json", **{part: {**own, **changes}})
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(tmp_path)
+
+
+def test_bounds_of_gemma_4_that_are_no_numbers_are_refused(tmp_path):
+    save_pictured(tmp_path, "gemma4-causal")
+    file, name = tmp_path / "model.safetensors", "model.vision_tower.encoder.layers.1.mlp.up_proj"
+    tensors = load_file(file)
+    tensors[f"{name}.input_max"][...] = np.nan
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=f"{name}.input_max is NaN"):
+        export_bundle(tmp_path, tmp_path / "bundle", None, ExportOptions(precision="fp32"))
+
+
+def test_gemma_4_without_a_tower_reads_texts_alone(tmp_path):
+    save_pictured(tmp_path, "gemma4")
+    edit_json(tmp_path / "config.json", vision_config=None)
+    assert load_checkpoint(tmp_path).tower is None
 
 
 @pytest.mark.parametrize("before", ["model.", ""])

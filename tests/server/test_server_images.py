@@ -31,7 +31,7 @@ IMAGE = png(picture(40, 20))
 URL = f"data:image/png;base64,{IMAGE}"
 
 
-@pytest.fixture(scope="module", params=["smolvlm", "qwen3_vl"])
+@pytest.fixture(scope="module", params=["smolvlm", "gemma4", "qwen3_vl"])
 def llm(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("images")
     save_pictured(folder / "checkpoint", request.param, sharp=12.0)

@@ -313,8 +313,9 @@ def randomize(model: torch.nn.Module, seed: int = 0) -> None:
         else:
             parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
     for name, buffer in model.named_buffers():
-        if name.endswith("layer_scalar"):
-            buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.6)
+        if name.endswith(("layer_scalar", "std_bias", "std_scale", "_min", "_max")):
+            sign = -1 if name.endswith("_min") else 1
+            buffer.copy_(sign * (torch.rand(buffer.shape, generator=generator) + 0.6))
         elif name.endswith(("expert_bias", "e_score_correction_bias")):
             buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
         elif name.endswith("token_ordering"):

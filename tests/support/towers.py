@@ -11,6 +11,10 @@ from PIL import Image
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    Gemma4Config,
+    Gemma4ForConditionalGeneration,
+    Gemma4UnifiedConfig,
+    Gemma4UnifiedForConditionalGeneration,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
     Qwen3_5Config,
@@ -27,6 +31,9 @@ from transformers import (
 
 MODELS = {
     "gemma3": (Gemma3Config, Gemma3ForConditionalGeneration),
+    "gemma4": (Gemma4Config, Gemma4ForConditionalGeneration),
+    "gemma4-causal": (Gemma4Config, Gemma4ForConditionalGeneration),
+    "gemma4_unified": (Gemma4UnifiedConfig, Gemma4UnifiedForConditionalGeneration),
     "idefics3": (Idefics3Config, Idefics3ForConditionalGeneration),
     "qwen3_5": (Qwen3_5Config, Qwen3_5ForConditionalGeneration),
     "qwen3_vl": (Qwen3VLConfig, Qwen3VLForConditionalGeneration),
@@ -51,6 +58,16 @@ VISION = {
 # The windows are longer than a picture of 9 rows, and shorter than what is before it.
 _GEMMA = {
     "model_type": "gemma3_text", "sliding_window": 12,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+# A picture of up to 70 rows of 3 patches by 3, which is more than a window.
+GEMMA4_PIXELS = {"patch_size": 4, "pooling_kernel_size": 3, "max_soft_tokens": 70}
+_GEMMA4_VISION = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "num_key_value_heads": 3, "head_dim": 20, "patch_size": 4, "position_embedding_size": 256,
+}  # fmt: skip
+_GEMMA4 = {
+    "model_type": "gemma4_text", "sliding_window": 40, "global_head_dim": 32,
     "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
 # Rows are of 10 pixels a side, and both layers of the text part read further ones.
@@ -82,12 +99,23 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=()
     own_text, text = text, {**ODD_SHAPES, "vocab_size": IMAGE + len(MARKS), "model_type": "llama"}
     text |= {**(_GEMMA if whole else {}), "pad_token_id": 0, "eos_token_id": None}
     text |= dict(own_text)
-    own = {"image_token_id": IMAGE, "scale_factor": 3}
+    own, seen = {"image_token_id": IMAGE, "scale_factor": 3}, VISION
+    if gemma4 := model_type.startswith("gemma4"):
+        text |= {**_GEMMA4, "vocab_size_per_layer_input": text["vocab_size"], "pad_token_id": 5}
+        causal = model_type == "gemma4-causal"
+        text["hidden_size_per_layer_input"] = 32 if causal else 0
+        text["use_bidirectional_attention"] = None if causal else "vision"
+        seen = {**_GEMMA4_VISION, "use_clipped_linears": causal, "standardize": not causal}
+        if model_type == "gemma4_unified":  # whose rows see each other wherever they are
+            text |= {"model_type": "gemma4_unified_text", "sliding_window": 80}
+            seen = {
+                "patch_size": 4, "mm_embed_dim": 48, "mm_posemb_size": 90, "output_proj_dims": 48,
+            }  # fmt: skip
+        own = {"image_token_id": IMAGE, "boi_token_id": IMAGE + 5, "eoi_token_id": IMAGE + 6}
     if whole:
         own = {"image_token_index": IMAGE, "boi_token_index": IMAGE + 5, "mm_tokens_per_image": 9}
         own["eoi_token_index"] = IMAGE + 6
-    grid, seen = model_type.startswith("qwen"), VISION
-    if grid:
+    if grid := model_type.startswith("qwen"):
         text |= {**SPECIAL[f"{model_type}_text"], "model_type": f"{model_type}_text"}
         own, seen = {"image_token_id": IMAGE, "vision_start_token_id": IMAGE + 5}, _GRID_VISION
     config = config_class(
@@ -102,8 +130,11 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=()
     sizes = {"size": {"height": SIZE, "width": SIZE}, "resample": 2} if whole else _PIXELS
     settings = {
         **(GRID_PIXELS if grid else sizes), "image_mean": [0.5, 0.4, 0.3],
-        "image_std": [0.5, 0.25, 0.2], "rescale_factor": 1 / 255, **pixels,
+        "image_std": [0.5, 0.25, 0.2], "rescale_factor": 1 / 255,
     }  # fmt: skip
+    if gemma4:
+        settings = {**GEMMA4_PIXELS, "do_normalize": False}
+    settings |= pixels
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     tokenizer = write_tokenizer(folder, 331)
     tokenizer.add_special_tokens(list(MARKS))

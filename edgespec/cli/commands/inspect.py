@@ -115,10 +115,12 @@ def _error(errors: dict[str, float]) -> str:
 def _images(role: Role) -> str:
     if role.vision is None:
         return ""
+    size, rows = role.vision.size, role.vision.rows
     if (grid := role.vision.grid) is not None:
-        most = grid.most // role.vision.size**2
-        return f"of any size, of {role.vision.rows} to {most} tokens each"
-    return f"pieces of {role.vision.size} pixels, of {role.vision.rows} tokens each"
+        return f"of any size, of {rows} to {grid.most // size**2} tokens each"
+    if role.vision.patch:
+        return f"in their proportions, of {role.vision.fewest} to {rows} tokens each"
+    return f"pieces of {size} pixels, of {rows} tokens each"
 
 
 def _architecture(role: Role) -> str:
