@@ -106,9 +106,10 @@ ROOMS = {
     "docs": Room(
         ("README.md", "docs/*.md"),
         1300,
-        1850,
+        1865,
         "bundles made of models, several on a server, drafters of blocks, assistants, machines "
-        "that were measured, whole programs in Python and what a newcomer sees (330), images",
+        "that were measured, whole programs in Python and what a newcomer sees (330), images, "
+        "heads on devices",
     ),
 }
 PRODUCTION = "edgespec", "models", "export", "runtime", "training"
