@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import onnxruntime as ort
 import pytest
 from gpus import usable
 from native_llms import cheapen, loaded, with_library
@@ -20,6 +21,8 @@ from edgespec.api.llm import inside
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import DeviceError
 from edgespec.runtime.engines import portable
+from edgespec.runtime.engines.portable import webgpu
+from edgespec.runtime.engines.portable.device import Gpu
 
 pytestmark = with_library
 
@@ -89,6 +92,30 @@ def test_a_head_drafts_the_same_with_any_engine(pairs, expected, gpu, kind, plac
             result = anew(llm, **how)
             assert result.tokens == there.tokens == plain
             assert abs(result.accepted - there.accepted) < 4  # near-ties and late passes
+
+
+class HostAsGpu(Gpu):
+    """Runs what GPUs run, with pools that stay where the device has them, in the host's memory."""
+
+    name, hardware, version, own_bytes = "webgpu:0", "none", ort.__version__, 1 << 33
+    provider, kind = "CPUExecutionProvider", "cpu"
+
+    def __init__(self, number):
+        assert number == 0
+
+    def select(self, options):
+        return [self.provider]
+
+
+@pytest.mark.parametrize("kind", ["head", "dflash2", "assistant"])
+def test_a_head_drafts_the_same_where_pools_stay_on_a_device(pairs, expected, monkeypatch, kind):
+    monkeypatch.setattr(webgpu, "WebGpu", HostAsGpu)
+    there = {"device": "webgpu:0", "draft_device": "webgpu:0"}
+    with cheapen(loaded(pairs, kind, "head", **there)) as llm:
+        result, (plain, like) = anew(llm, **MODES[0]), expected(kind)[0]
+        assert {each.device for each in inside(llm).models.values()} == {"webgpu:0"}
+        assert result.tokens == plain
+        assert abs(result.accepted - like.accepted) < 4
 
 
 @pytest.mark.parametrize("kind", ["head", "peagle", "dspark", "assistant"])
