@@ -39,7 +39,7 @@ class LoadOptions:
         "else the CPU", give="a device's name", metavar="DEVICE", usual=True,
     )  # fmt: skip
     draft_device: str = option(
-        "cpu", "device of the draft model", give="a device's name", metavar="DEVICE"
+        "cpu", "device of the draft model or head", give="a device's name", metavar="DEVICE"
     )
     draft: str = option(
         "auto", f"draft source, which never changes the text, one of {', '.join(DRAFTS)}; auto: in "
@@ -49,8 +49,8 @@ class LoadOptions:
         metavar="SOURCE|MODEL", usual=True,
     )  # fmt: skip
     pipeline: str = option(
-        "auto", "whether the draft model goes on while the target works: overlap, or serial, in "
-        "turn; auto: overlap where the two run on different devices", choices=PIPELINES,
+        "auto", "whether the draft goes on while the target works: overlap, or serial, in turn; "
+        "auto: overlap where a draft model has a device of its own", choices=PIPELINES,
     )  # fmt: skip
     draft_memory: str | Path | None = option(
         None, "file with what recycling learned of earlier texts, read if it exists; "

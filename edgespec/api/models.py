@@ -250,7 +250,8 @@ def _with_target(bundle: Bundle, places: Mapping[str, Placement], asked: str) ->
     sources = {each.source for each in bundle.manifest.roles[DRAFT].sublayers}
     layers = [each for each in sources if each is not None]
     found, *others = {replace(places[TARGET].of(each), behind=None) for each in layers}
-    what = f"{bundle.path}: its draft head reads keys and values of the target"
+    kind = bundle.manifest.roles[DRAFT].architecture
+    what = f"{bundle.path}: its {kind} head reads keys and values of the target"
     if others:
         raise DeviceError(
             f"{what}, which lie on {found.device} and {others[0].device}: use another "
@@ -297,10 +298,12 @@ def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:
         )
     everywhere = placed.native and (placed.behind is None or placed.behind[1].native)
     if not everywhere and role.recurrent:
+        two = "" if placed.behind is None else f" and {placed.behind[1].device}"
         raise DeviceError(
             f"{bundle.path}: its {name} has recurrent layers, which need edgespec's compiled "
-            f"operators: use --{'draft-' if name == DRAFT else ''}device cpu, where they are "
-            "installed" + ("" if placed.behind is None else ", without --gpu-layers")
+            f"operators, and cannot run on {placed.device}{two}: use "
+            f"--{'draft-' if name == DRAFT else ''}device cpu, where they are installed"
+            + (two and ", without --gpu-layers")
         )
     if placed.rows is not None and role.block is not None and placed.rows < role.block.rows:
         raise DeviceError(

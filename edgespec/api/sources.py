@@ -14,7 +14,7 @@ from edgespec.api.models import load_assistant, load_model, load_part, load_scor
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import BundleError, InputError, reason
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.ahead import AheadDrafter
+from edgespec.runtime.drafters.ahead import AheadDrafter, AheadHeadDrafter, AheadModelDrafter
 from edgespec.runtime.drafters.assistant import AssistantDrafter
 from edgespec.runtime.drafters.base import Drafter
 from edgespec.runtime.drafters.block import BlockDrafter, Pairs
@@ -106,9 +106,9 @@ class Sources:
         ahead = any(isinstance(each, AheadDrafter) for each in self.drafters)
         if options.pipeline == "overlap" and not ahead:
             raise InputError(
-                f"pipeline is 'overlap', and {bundle.path} has no draft model in use that can go "
-                "on while the target works: it needs the target's tokenizer and no recurrent "
-                "layers; use another pipeline"
+                f"pipeline is 'overlap', and {bundle.path} has no draft in use that can go on "
+                "while the target works: a model that has the target's tokenizer and no recurrent "
+                "layers, or a head that drafts token by token; use another pipeline"
             )
 
     def _successors(self) -> Successors:
@@ -132,8 +132,10 @@ class Sources:
             return [translated(model, context, vocabularies)]
         ids = _ids(self._bundle, role)
         if role.is_head:
-            return [_by_head(self._bundle, role, model, ids)]
-        made = AheadDrafter if self._overlaps(model) else ModelDrafter
+            # Rows that read the head's own output guess less well, so not by default.
+            ahead = self._options.pipeline == "overlap"
+            return [_by_head(self._bundle, role, model, ids, ahead)]
+        made = AheadModelDrafter if self._overlaps(model) else ModelDrafter
         frequent = None
         if model.device == NATIVE and ids is None and role.mask_token is None:
             graph = load_scoring(self._bundle, DRAFT, _FREQUENT, self._options.threads)
@@ -165,13 +167,13 @@ class Sources:
         return [SkipDrafter(model)]
 
 
-def _by_head(bundle: Bundle, role: Role, model: Model, ids: Ids | None) -> TreeDrafter:
-    """Returns the drafter that uses a bundle's draft head."""
+def _by_head(bundle: Bundle, role: Role, model: Model, ids: Ids | None, ahead: bool) -> TreeDrafter:
+    """Returns the drafter that uses a bundle's draft head, and perhaps goes on, if it can."""
     context, block, mask = role.context_length, role.block, role.mask_token
     if role.attends_target:
         return AssistantDrafter(model)
     if block is None or mask is None:
-        return HeadDrafter(model, context, ids)
+        return (AheadHeadDrafter if ahead else HeadDrafter)(model, context, ids)
     if not block.features:
         pairs: Pairs | None = None
         if block.pairs:

@@ -7,7 +7,7 @@ and returns the rows' new keys and values, see docs/graph.md.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -115,18 +115,18 @@ def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
             low.graph.output(info.name, low.value(node.output[0]), kind, dims_of(info))
 
 
-def _joined(node: NodeProto, makers: Mapping[str, NodeProto]) -> Sequence[str]:
+def _joined(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[str]:
     """Returns the values that a node of a head joins; none if it does something else.
 
     Here each of them has all rows of the call: of two, the first is of those that read features of
     the target. So sizes of calls depend on the number of rows alone.
     """
     if node.op_type == "Concat" and OWN_FEATURES in node.input:
-        return node.input
+        return list(node.input)
     indices = node.input[1] if node.op_type == "Gather" else ""
     if indices == PLACES:
-        return makers[node.input[0]].input
-    return node.input[:1] if indices == OF_BLOCKS else ()
+        return list(makers[node.input[0]].input)
+    return [node.input[0]] if indices == OF_BLOCKS else []
 
 
 def _by_row(low: Lowering, first: str, second: str = "") -> str:

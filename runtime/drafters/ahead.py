@@ -1,4 +1,4 @@
-"""Drafts by a model on a device of its own, which goes on while the target works.
+"""Drafts by a model or head on a device of its own, which goes on while the target works.
 
 After Liu et al., PEARL, 2024. What is drafted meanwhile lies below the tree that is being verified,
 or beside it. If the new tokens go through it, it is the beginning of the next tree.
@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from itertools import accumulate
 
 from edgespec.errors import MemoryLimitError
-from edgespec.runtime.drafters.growth import Node, State
+from edgespec.runtime.drafters.growth import Node, State, TreeDrafter
+from edgespec.runtime.drafters.head import HeadDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.speculation.plan import Plan
 from edgespec.runtime.speculation.schedule import Scheduled
@@ -23,14 +24,15 @@ _LEAST = 0.02  # probability of being reached that a node must have to be run ah
 _MOST = 8  # nodes of a call
 
 
-class AheadDrafter(ModelDrafter):
-    """Drafts with a smaller model of the same vocabulary, and goes on during the target's pass.
+class AheadDrafter(TreeDrafter):
+    """Drafts level by level, and goes on during the target's pass.
 
     A thread, which no pass outlives and which outlives no pass, runs the nodes of all sequences
     that are most likely reached, by the seconds that they take. It makes no call after the pass has
     ended, which is held up by what is left of the last one. If it fails, the next draft does.
     """
 
+    _context_length: int
     _failure: BaseException | None = None
 
     def draft(self, plan: Plan) -> None:
@@ -77,9 +79,9 @@ class AheadDrafter(ModelDrafter):
         found = []
         for part in parts:
             state, most = self._states[part.generation], part.most_nodes
-            left = self._context_length - len(state.sequence.tokens)
-            deepest = min(part.generation.remaining, left) - 1
             if state.root is not None and len(state.run) < 2 * most:
+                left = self._context_length - state.sequence.length - len(state.root.slots)
+                deepest = min(part.generation.remaining, left) - 1
                 found += [
                     (node, part)
                     for node in _below(state.root)
@@ -94,15 +96,17 @@ class AheadDrafter(ModelDrafter):
         if node.depth < count or not node.children:  # what may follow the last token is not known
             super()._go_on(state, node, count)
             return
-        state.sequence.append(node.slots)
+        kept = self._kept(node, count + 1)  # of a head, whose rows are only near, none
+        state.sequence.append(kept)
         share = 1 / node.value if node.value else 0.0
         for each in _below(node):
-            each.slots, each.depth = each.slots[count:], each.depth - count
+            each.slots, each.depth = each.slots[len(kept) :], each.depth - count
             each.value = min(each.value * share, 1.0)
-        run = [each.slots[-1] for each in _below(node) if each.children]
-        inside = {*node.slots, *run}
+        path = node.slots[len(kept) :]
+        run = [*path, *(each.slots[-1] for each in _below(node) if each.children)]
+        inside = {*kept, *run}
         self.model.pool.free([slot for slot in state.run if slot not in inside])
-        node.parent, node.value, node.depth, node.number, node.slots = None, 1.0, 0, ROOT, []
+        node.parent, node.value, node.depth, node.number, node.slots = None, 1.0, 0, ROOT, path
         state.root, state.run = node, run
 
     def _asked(self, plan: Plan) -> list[Scheduled]:
@@ -137,6 +141,21 @@ class AheadDrafter(ModelDrafter):
             if node.depth <= depth and node.parent is not None:
                 above = node.parent.number
                 node.number = state.proposal.add(above, node.token, node.value, self.name)
+
+
+class AheadModelDrafter(AheadDrafter, ModelDrafter):
+    """Drafts with a smaller model of the same vocabulary, and goes on."""
+
+
+class AheadHeadDrafter(AheadDrafter, HeadDrafter):
+    """Drafts with a head token by token, and goes on: what was begun reads the head's own rows."""
+
+    def _make_room(self, state: State, depth: int) -> bool:
+        length = state.sequence.length
+        room = super()._make_room(state, depth)
+        if state.root is not None and state.sequence.length < length:  # it was behind these rows
+            TreeDrafter._go_on(self, state, state.root, 0)
+        return room
 
 
 def _below(root: Node) -> Iterator[Node]:

@@ -17,11 +17,11 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import given as drawn
 from hypothesis import strategies as st
+from native_llms import cheapen
 from nodes import MISSING
 from parity import PROMPT, Text, distance, load
 from PIL import Image
 from towers import GEMMA4_PIXELS, GRID_PIXELS, IMAGE, MODELS, SIZE, picture, save_pictured
-from toys import cheapen
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from edgespec import bundle as bundles
+from edgespec.api.portable import portable_graph
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import MemoryLimitError
+from edgespec.export.portable import DATA
 from edgespec.runtime.plan import (
     HOST,
     LEAST_CONTEXT,
@@ -131,3 +133,12 @@ def test_a_device_with_its_own_memory_is_counted_apart(pair):
     assert demands[HOST].baseline > 90 * MIB
     small = plan(pair, Wish(roles, context=300), {HOST: 1 << 40, "cuda:0": 1000})
     assert set(small.roles) == {TARGET}
+
+
+def test_a_head_on_a_device_has_copies_of_what_it_borrows(pairs):
+    bundle = bundles.load(pairs.pair("dflash").path)
+    roles = {TARGET: Placement("cpu"), DRAFT: Placement("cuda:0", "cuda:0", native=False)}
+    made = plan(bundle, Wish(roles, context=300), {HOST: 1 << 40, "cuda:0": 1 << 40})
+    [planned] = [each.weights for each in made.demands if each.memory == "cuda:0"]
+    stored = portable_graph(bundle, DRAFT, 0).with_name(DATA).stat().st_size
+    assert abs(stored / planned - 1) < 0.05

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from edgespec.api.llm import inside
 from edgespec.runtime.sequences.model import Model, PassCost
 from edgespec.runtime.sequences.pool import KVPool
 
@@ -21,16 +20,6 @@ class Given(PassCost):
 
     def observe(self, rows, seconds):
         pass
-
-
-def cheapen(llm):
-    """Gives costs by which further rows and calls of drafts pay, whatever they cost here."""
-    inside(llm).engine.measure()  # or it would be found out later
-    for drafter in inside(llm).engine.drafters:
-        if hasattr(drafter, "model"):
-            drafter.model.cost = Given(0.02, 0.01)
-    inside(llm).engine.target.cost = Given(1.0, 0.01)
-    return llm
 
 
 class ToyGraph:

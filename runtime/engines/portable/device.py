@@ -140,7 +140,9 @@ class DeviceRunner:
         places = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
         self.on_host = {each.name for each, place in places if place.name == "Cpu"}
         written = {name: file.pools[name] for name in file.written}
-        self.writing = gpu.session(_writing(written), session_options(1)) if written else None
+        self.writing: Any = None
+        if written:  # a head may only read the pools of its target
+            self.writing = gpu.session(_writing(written), session_options(1))
         types = {pool.dtype for pool in file.pools.values()}
         self._growing = {each: gpu.session(_growing(each), session_options(1)) for each in types}
         self._bound = dict[str, Any]()

@@ -222,7 +222,7 @@ class PortableGraph:
         Raises:
             DeviceError: if the engine fails.
         """
-        feeds = by_row(feeds)
+        feeds = _spread(feeds)
         visibility, wanted = Visibility(feeds), feeds["logit_rows"]
         parts, places = list[dict[str, Floats]](), list[Array]()
         for part in self._parts(feeds):
@@ -315,7 +315,7 @@ class PortableGraph:
         return self._rows[bisect_left(self._rows, count)] if self._rows else count
 
 
-def by_row(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+def _spread(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns a call's inputs where those of some rows, see `TARGET_FEATURES`, have all rows."""
     if TARGET_FEATURES not in feeds:
         return feeds

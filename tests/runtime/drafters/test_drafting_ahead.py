@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from toys import ToyGraph
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.drafters.ahead import AheadDrafter
+from edgespec.runtime.drafters.ahead import AheadModelDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
 
 SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
@@ -31,7 +31,9 @@ class Timed(ToyGraph):
         return super().__call__(feeds)
 
 
-def engine_of(kind=AheadDrafter, noise=0.3, target=(0.01, 0.0005), draft=(0.001, 0.0001), **how):
+def engine_of(
+    kind=AheadModelDrafter, noise=0.3, target=(0.01, 0.0005), draft=(0.001, 0.0001), **how
+):
     """An engine, and the graph of its draft model."""
     engine = toy_engine(noise, target=target, draft=draft, kind=kind, **how)
     for model in (engine.target, engine.drafters[-1].model):
@@ -114,7 +116,7 @@ def test_what_fails_beside_the_other_leaves_nothing(failing):
 def test_fewer_calls_hold_up_the_target(share):
     """`pytest -s` shows the gain in time where a call of the draft costs so much of a pass."""
     waits, seconds = [], []
-    for kind in (ModelDrafter, AheadDrafter):
+    for kind in (ModelDrafter, AheadModelDrafter):
         engine, graph = engine_of(kind, target=(0.03, 0.001), draft=(0.03 * share, 0.003 * share))
         begin = time.perf_counter()
         tokens_of(engine, request(n=60, draft="model"))

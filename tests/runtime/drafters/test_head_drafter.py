@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from engines import plain_engine, request, tokens_of
 from toys import Given, ToyGraph, toy_shape
 
+from edgespec.runtime.drafters.ahead import AheadHeadDrafter
 from edgespec.runtime.drafters.head import HeadDrafter, HeadGraph
 from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.pool import KVPool
@@ -30,12 +33,13 @@ class ToyHead(ToyGraph):
 
     def __init__(self, noise):
         super().__init__(noise)
-        self.positions = {}  # by slot
+        self.positions, self.longest = {}, 0  # by slot; of what a row sees
 
     def __call__(self, feeds):
         outputs = super().__call__(feeds)
         read = np.concatenate((feeds["target_features"], feeds["own_features"])).astype(int)
         assert len(read) == len(feeds["input_ids"])
+        self.longest = max(self.longest, *map(len, self.seen))
         for (position, token), slots in zip(read, self.seen, strict=True):
             self.positions[slots[-1]] = position + 1
             if len(slots) > 1:
@@ -51,10 +55,10 @@ def features(positions, tokens):
     return np.stack([positions, tokens], axis=1).astype(np.float32)
 
 
-def head_engine(noise=0.05, context=1000):
+def head_engine(noise=0.05, context=1000, kind=HeadDrafter):
     head = Model(HeadGraph(ToyHead(noise), 2, 2), KVPool([toy_shape()], "fp32"), [])
     head.cost = Given(0.05, 0.01)
-    drafter = HeadDrafter(head, context)
+    drafter = kind(head, context)
     target = Model(Tapped(), KVPool([toy_shape()], "fp32"), [])
     target.cost = Given(1.0, 0.05)
     return Engine(target, [drafter]), head
@@ -71,6 +75,29 @@ def test_heads_never_change_the_tokens(how):
         expected = tokens_of(plain_engine(), request(prompt, **how))
         for source in ("head", "auto", "model"):
             assert tokens_of(engine, request(prompt, draft=source, **how)) == expected
+    engine.forget()
+    assert engine.target.pool.used == head.pool.used == 0
+
+
+@pytest.mark.parametrize("how", SAMPLINGS)
+@pytest.mark.parametrize("context", [1000, 60])
+def test_a_head_goes_on_from_its_own_rows_while_the_target_works(how, context):
+    engine, head = head_engine(context=context, kind=AheadHeadDrafter)
+    whole, begun = engine.target.graph, 0
+
+    def slow(feeds):
+        time.sleep(0.01)
+        return whole(feeds)
+
+    engine.target.graph = slow
+    for prompt in ((1,), LONG[:40], LONG[:300]):
+        asked = request(prompt, n=80, max_nodes=8, **how)
+        rounds = list(engine.generate(asked))
+        found = [token for made in rounds for token in made.tokens]
+        assert found == tokens_of(plain_engine(), asked)
+        begun += sum(made.begun for made in rounds)
+    assert begun > 3
+    assert head.graph.graph.longest <= context
     engine.forget()
     assert engine.target.pool.used == head.pool.used == 0
 
