@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.bundle.manifest import Embedding
-    from edgespec.models.layers import Decoder
+    from edgespec.models.decoder import Decoder
     from edgespec.models.vision import Tower
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {

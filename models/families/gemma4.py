@@ -15,8 +15,9 @@ from edgespec.models.layers import MlpAndMoe
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
+    from edgespec.models.decoder import Decoder
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Decoder, Mlp
+    from edgespec.models.layers import Attention, Mlp
     from edgespec.models.rope import Rope
     from edgespec.models.tensors import TensorSource
 

@@ -10,7 +10,8 @@ from edgespec.models.families.llama import Llama
 from edgespec.models.rope import DEFAULT_THETA, rope_from_config
 
 if TYPE_CHECKING:
-    from edgespec.models.layers import Attention, Decoder
+    from edgespec.models.decoder import Decoder
+    from edgespec.models.layers import Attention
     from edgespec.models.rope import Rope
 
 

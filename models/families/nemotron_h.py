@@ -13,9 +13,11 @@ from edgespec.models.layers import MlpAndMoe, Moe, PlainMlp
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
+    from edgespec.models.decoder import Decoder
     from edgespec.models.elements import Norm
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Decoder, StateSpace
+    from edgespec.models.layers import Attention
+    from edgespec.models.recurrent import StateSpace
 
 _TYPES = "layers_block_type"
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.models.elements import Convolution
 from edgespec.models.families.partly_rotated import PartlyRotated
-from edgespec.models.layers import GatedDelta
+from edgespec.models.recurrent import GatedDelta
 
 if TYPE_CHECKING:
     from edgespec.models.elements import Norm

@@ -9,8 +9,8 @@ from edgespec.models.families.llama import QKV, Llama
 from edgespec.models.families.partly_rotated import PartlyRotated
 
 if TYPE_CHECKING:
+    from edgespec.models.decoder import Decoder
     from edgespec.models.elements import Norm
-    from edgespec.models.layers import Decoder
 
 
 class StableLm(PartlyRotated):
