@@ -212,14 +212,6 @@ def test_weights_that_are_not_finite_are_refused(target, tmp_path, name):
     refused(bundle, tmp_path / "bundle", tmp_path / "head", CheckpointError, message)
 
 
-def test_truncated_files_are_refused(target, tmp_path):
-    model, bundle = target
-    write_block(tmp_path / "head", model.config)
-    file = tmp_path / "head/model.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
-    refused(bundle, tmp_path / "bundle", tmp_path / "head", CheckpointError, "truncated or corrupt")
-
-
 GGUFS = {
     "dflash": ("dflash", {}),
     "windows": ("dflash", {"layer_types": ["sliding_attention"] * 2, "sliding_window": 9}),
