@@ -73,7 +73,7 @@ class Gemma3n(Gemma4):
         }
         if fields.get("rope_parameters") is None:
             changes["rope_parameters"] = cls.defaults["rope_parameters"]
-        return replace(fields, values={**fields.values, **changes})
+        return fields.changed(**changes)
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""

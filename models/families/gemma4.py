@@ -69,7 +69,7 @@ class Gemma4(Gemma2):
             changes["rope_parameters"] = cls.defaults["rope_parameters"]
         if fields.get("use_bidirectional_attention") == "vision":  # of the rows of a picture
             changes["use_bidirectional_attention"] = None
-        return replace(fields, values={**fields.values, **changes})
+        return fields.changed(**changes)
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""

@@ -87,9 +87,8 @@ class NemotronH(Llama):
     def decoder(self) -> Decoder:
         """Returns the model's description."""
         config, fields = self.config, self.config.fields
-        for name, only in (("mlp_hidden_act", "relu2"), ("mamba_hidden_act", "silu")):
-            if fields.get(name) != only:
-                raise fields.unsupported(name, f"only {only} is")
+        fields.only({"mlp_hidden_act": ("relu2",)}, "only relu2 is")
+        fields.only({"mamba_hidden_act": ("silu",)}, "only silu is")
         decoder = self.of_layers((self._part(index),) for index in range(config.num_layers))
         embedding = "backbone.embeddings.weight"
         return replace(

@@ -44,7 +44,7 @@ class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
             "linear_attention" if (index + 1) % every else "full_attention"
             for index in range(fields.integer("num_hidden_layers"))
         ]
-        return replace(fields, values={**fields.values, "layer_types": types})
+        return fields.changed(layer_types=types)
 
     def mixer(self, index: int) -> Sublayer:
         """Returns the attention of a layer, of either kind."""

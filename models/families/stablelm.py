@@ -27,10 +27,8 @@ class StableLm(PartlyRotated):
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
-        fields = self.config.fields
-        for name in ("use_parallel_residual", "qk_layernorm"):
-            if fields.flag(name):
-                raise fields.unsupported(name, "use a model of 3B or less, which has neither")
+        larger = dict.fromkeys(("use_parallel_residual", "qk_layernorm"), (None, False))
+        self.config.fields.only(larger, "use a model of 3B or less, which has neither")
         return super().decoder()
 
     def norm(self, name: str, size: int) -> Norm:
