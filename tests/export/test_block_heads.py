@@ -10,7 +10,7 @@ import torch
 from blocks import BLOCKS, OUTPUTS, BlockReference, taps_of, write_block
 from gguf_heads import write_gguf_block
 from head_parts import features_of, save
-from head_rows import SAME, attached, features_of_target, with_features
+from head_rows import SAME, attached, features_of_target, refused, with_features
 from heads import write_target
 from nodes import MISSING, same_bits
 from parity import PROMPT, distance
@@ -137,12 +137,6 @@ BAD_CONFIGS = [
     ({"dflash_config": {"mask_token_id": 330, "target_layer_ids": [1, 4]}}, CheckpointError,
      "fc.weight has shape"),
 ]  # fmt: skip
-
-
-def refused(bundle, folder, head, kind, message):
-    with pytest.raises(kind, match=message) as error:
-        attached(bundle, folder, head)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("fields", "kind", "message"), BAD_CONFIGS, ids=lambda f: str(f)[:60])
