@@ -58,7 +58,7 @@ ROOMS = {
     "models": Room(
         ("models/**/*.py",),
         7000,
-        11300,
+        10820,
         "over thirty families, six of them with states, two with latents, experts in a dozen, six "
         "formats of weights, several streams (Gemma 3n, 250), drafters of blocks in three layouts, "
         "assistants (200), heads with masks (80), heads in GGUF files (180), "
@@ -67,7 +67,7 @@ ROOMS = {
     "export": Room(
         ("export/**/*.py",),
         5000,
-        6850,
+        6810,
         "graphs of other programs, portable graphs, latents (90), several streams of rows (160), "
         "drafters of blocks (120), assistants (110), convolutions in blocks (60), "
         "K-quants, what reads images (90)",
@@ -94,7 +94,7 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        42000,
+        41330,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
         "first day with a model that is no bundle (400), words and answers at terminals (350), "
