@@ -58,7 +58,7 @@ ROOMS = {
     "models": Room(
         ("models/**/*.py",),
         7000,
-        11800,
+        11600,
         "over thirty families, six of them with states, two with latents, experts in a dozen, six "
         "formats of weights, several streams (Gemma 3n, 250), drafters of blocks in three layouts, "
         "assistants (200), heads with masks (80), heads in GGUF files (180), "

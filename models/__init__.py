@@ -12,18 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgespec.models.checkpoint import ARCHITECTURES, Checkpoint, load_checkpoint
     from edgespec.models.config import ModelConfig
+    from edgespec.models.decoder import Decoder
     from edgespec.models.elements import Linear, Norm
-    from edgespec.models.layers import (
-        Attention,
-        Decoder,
-        GatedDelta,
-        Injection,
-        Mlp,
-        MlpAndMoe,
-        Moe,
-        ShortConvolution,
-        Sublayer,
-    )
+    from edgespec.models.layers import Attention, Injection, Mlp, MlpAndMoe, Moe, Sublayer
+    from edgespec.models.recurrent import GatedDelta, ShortConvolution
     from edgespec.models.rope import Rope
     from edgespec.models.safetensors_folder import SafetensorsFolder
     from edgespec.models.tensors import TensorSource
@@ -31,11 +23,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "checkpoint": ("ARCHITECTURES", "Checkpoint", "load_checkpoint"),
     "config": ("ModelConfig",),
+    "decoder": ("Decoder",),
     "elements": ("Linear", "Norm"),
-    "layers": (
-        "Attention", "Decoder", "GatedDelta", "Injection", "Mlp", "MlpAndMoe", "Moe",
-        "ShortConvolution", "Sublayer",
-    ),
+    "layers": ("Attention", "Injection", "Mlp", "MlpAndMoe", "Moe", "Sublayer"),
     "rope": ("Rope",),
     "safetensors_folder": ("SafetensorsFolder",),
     "tensors": ("TensorSource",),

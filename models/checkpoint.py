@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.bundle.manifest import Embedding
+    from edgespec.models.decoder import Decoder
     from edgespec.models.grid_vision import AnyTower
-    from edgespec.models.layers import Decoder
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "exaone4": Exaone4,

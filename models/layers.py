@@ -1,4 +1,4 @@
-"""Describes the layers of a decoder by names and sizes, without weights or computation.
+"""Describes the sublayers of a decoder by names and sizes, without weights or computation.
 
 A decoder is a list of layers, and a layer a list of sublayers. Each sublayer names what it needs:
 norms, mask, rotation table, activation. `export/native` implements the computation.
@@ -6,24 +6,21 @@ norms, mask, rotation table, activation. `export/native` implements the computat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, window_of
 from edgespec.models.elements import (
     Activation,
     Compound,
-    Convolution,
     Linear,
     Norm,
     Shapes,
-    union,
 )
+from edgespec.models.recurrent import Recurrent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from edgespec.models.rope import Rope
+    pass
 
 
 @dataclass(frozen=True)
@@ -169,116 +166,6 @@ class PlainMlp(Compound):
     down: Linear
     post_norm: Norm | None = None
     output_factor: float = 1.0
-
-
-@dataclass(frozen=True)
-class ShortConvolution(Compound):
-    """Gated convolution over a few positions (LFM2, Liquid AI, 2025).
-
-    `out(c * convolution(b * x))`, where b, c and x are the three parts of `inner`'s result.
-
-    Attributes:
-        inner: [hidden] to [3 * hidden].
-        convolution: The convolution.
-        out: [hidden] to [hidden].
-    """
-
-    norm: Norm
-    inner: Linear
-    convolution: Convolution
-    out: Linear
-    post_norm: Norm | None = None
-    output_factor: float = 1.0
-
-
-@dataclass(frozen=True)
-class GatedDelta(Compound):
-    """Linear attention by the gated delta rule (Yang et al., 2025), behind a short convolution.
-
-    A head's state S is a [key_size, value_size] matrix. At each position, with key k, query q and
-    value v: S is multiplied by exp(decay), then k (rate (v - k S)) is added, and q S is the result.
-
-    Attributes:
-        mixed: [hidden] to queries and keys of all key heads and values of all value heads.
-        gate: [hidden] to [value heads * value_size]; its SiLU is a factor of the normalized result.
-        rate: [hidden] to [value heads]; its sigmoid is the rate.
-        decay: [hidden] to [value heads]; a, see `log_decay`.
-        convolution: Applied to `mixed`, with a SiLU behind it.
-        log_decay: Name of a [value heads] tensor A; the decay is -exp(A) softplus(a + bias).
-        decay_bias: Name of the [value heads] tensor with that bias.
-        result_norm: Normalizes each head's result.
-        out: [value heads * value_size] to [hidden].
-        key_heads: Number of query and key heads.
-        value_heads: Number of value heads, a multiple of key_heads.
-        key_size: Size of a key.
-        value_size: Size of a value.
-    """
-
-    norm: Norm
-    mixed: Linear
-    gate: Linear
-    rate: Linear
-    decay: Linear
-    convolution: Convolution
-    log_decay: str
-    decay_bias: str
-    result_norm: Norm
-    out: Linear
-    key_heads: int
-    value_heads: int
-    key_size: int
-    value_size: int
-    post_norm: Norm | None = None
-    output_factor: float = 1.0
-
-    def tensors(self) -> Shapes:
-        """Names and shapes of its tensors."""
-        heads: Shapes = dict.fromkeys((self.log_decay, self.decay_bias), (self.value_heads,))
-        return super().tensors() | heads
-
-
-@dataclass(frozen=True)
-class StateSpace(Compound):
-    """State space model (Dao and Gu, Mamba-2, 2024), behind a short convolution.
-
-    A head's state S is a [state_size, head_size] matrix. At each position, with value v, and key k
-    and query q of the head's group: S is multiplied by exp(decay * step), then k (step v) is added,
-    and q S + skip * v is the result. Results times the SiLU of gates are normalized by group.
-
-    Attributes:
-        inner: [hidden] to gates and values of all heads, keys and queries of all groups, and a step
-            a of each head, see `log_decay`.
-        convolution: Applied to values, keys and queries, with a SiLU behind it.
-        log_decay: Name of a [heads] tensor A; the decay is -exp(A), and a step softplus(a + bias).
-        step_bias: Name of the [heads] tensor with that bias.
-        skip: Name of the [heads] tensor.
-        result_norm: Of heads * head_size values, of which those of a group are normalized together.
-        out: [heads * head_size] to [hidden].
-        groups: Number of groups.
-        heads: Number of heads, a multiple of groups.
-        head_size: Size of a value.
-        state_size: Size of a key.
-    """
-
-    norm: Norm
-    inner: Linear
-    convolution: Convolution
-    log_decay: str
-    step_bias: str
-    skip: str
-    result_norm: Norm
-    out: Linear
-    groups: int
-    heads: int
-    head_size: int
-    state_size: int
-    post_norm: Norm | None = None
-    output_factor: float = 1.0
-
-    def tensors(self) -> Shapes:
-        """Names and shapes of its tensors."""
-        heads = dict.fromkeys((self.log_decay, self.step_bias, self.skip), (self.heads,))
-        return super().tensors() | heads
 
 
 @dataclass(frozen=True)
@@ -439,136 +326,8 @@ class AltUpLayer(Compound):
         return super().tensors() | scale
 
 
-Recurrent = ShortConvolution | GatedDelta | StateSpace
-"""A sublayer that carries something from position to position besides keys and values."""
-
 OneStream = Attention | Mlp | PlainMlp | Moe | MlpAndMoe | Injection | Recurrent
 """A part of a layer that reads the residual stream and adds its output to it."""
 
 Sublayer = OneStream | AltUpLayer
 """Such a part, or what does so with several streams that lie side by side."""
-
-
-@dataclass(frozen=True)
-class AltUp(Compound):
-    """How the streams of `AltUpLayer` begin and end.
-
-    Attributes:
-        projections: Of each stream but the first, [hidden] to [hidden], of embeddings; the result
-            gets their magnitude.
-        unembeddings: Of each but the first, the same at the end, before the mean of all.
-    """
-
-    projections: tuple[Linear, ...]
-    unembeddings: tuple[Linear, ...]
-
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        """Its matrices."""
-        return self.projections + self.unembeddings
-
-
-@dataclass(frozen=True)
-class LayerInputs(Compound):
-    """Each layer's own input of a row, by the row's token (Gemma 3n, Google, 2025).
-
-    `norm(projection(e)) + scale * table[token]`, where e is the token's embedding, scaled as the
-    residual stream begins with it. Both parts have the inputs of all layers side by side; the norm
-    is of each layer's.
-
-    Attributes:
-        table: Name of the [vocab_size, layers * size] tensor.
-        shape: That shape.
-        scale: Factor of its rows.
-        projection: [hidden] to [layers * size].
-        norm: Of size `size`.
-    """
-
-    table: str
-    shape: tuple[int, int]
-    scale: float
-    projection: Linear
-    norm: Norm
-
-    def tensors(self) -> Shapes:
-        """Names and shapes of its tensors."""
-        return {self.table: self.shape, **super().tensors()}
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """A decoder-only language model.
-
-    Attributes:
-        embedding: Name of the [vocab_size, hidden_size] tensor.
-        vocab_size: Number of rows of the embedding; with padding it exceeds the tokenizer's
-            vocabulary.
-        hidden_size: Size of the residual stream.
-        layers: The sublayers of each layer, in order.
-        norm: Applied before the output projection.
-        lm_head: Output projection, [hidden_size] to [vocab_size]; its weight is `embedding` if
-            `tied`.
-        tied: Whether embedding and output projection are one tensor.
-        ropes: Rotation tables by name; attentions refer to them.
-        context_length: Maximum number of positions that the model was trained for.
-        embedding_scale: Factor of embedding rows.
-        logit_softcap: Limit c of logits, which become `c * tanh(logit / c)`; None: no limit.
-        layer_inputs: What `Injection` sublayers read besides the stream; None: there are none.
-        layer_factors: Names of the [1] tensors by which the stream is multiplied behind each layer;
-            empty: it is not.
-        altup: How the stream becomes several, if its layers are `AltUpLayer`; else None.
-        embeds: Whether its results are the rows behind the last norm, of which embeddings are made,
-            and not scores of tokens. `lm_head` is then never computed.
-    """
-
-    embedding: str
-    vocab_size: int
-    hidden_size: int
-    layers: tuple[tuple[Sublayer, ...], ...]
-    norm: Norm
-    lm_head: Linear
-    tied: bool
-    ropes: Mapping[str, Rope]
-    context_length: int
-    embedding_scale: float = 1.0
-    logit_softcap: float | None = None
-    layer_inputs: LayerInputs | None = None
-    layer_factors: tuple[str, ...] = ()
-    altup: AltUp | None = None
-    embeds: bool = False
-
-    @property
-    def sublayers(self) -> tuple[Sublayer, ...]:
-        """The sublayers of all layers, in the order of their numbers."""
-        return tuple(sublayer for layer in self.layers for sublayer in layer)
-
-    @property
-    def attentions(self) -> tuple[Attention, ...]:
-        """The sublayers that are attentions."""
-        parts = (
-            each.attention if isinstance(each, AltUpLayer) else each for each in self.sublayers
-        )
-        return tuple(each for each in parts if isinstance(each, Attention))
-
-    @property
-    def shared(self) -> dict[int, Attention]:
-        """The attentions whose keys and values others read, by the numbers of their layers."""
-        sources = {each.source for each in self.attentions}
-        return {
-            number: each
-            for number, layer in enumerate(self.layers)
-            for each in replace(self, layers=(layer,)).attentions
-            if number in sources
-        }
-
-    def tensors(self) -> Shapes:
-        """Returns names and shapes of all tensors in order of computation; a tied one once."""
-        return (
-            {self.embedding: (self.vocab_size, self.hidden_size)}
-            | ({} if self.layer_inputs is None else self.layer_inputs.tensors())
-            | dict.fromkeys(self.layer_factors, (1,))
-            | ({} if self.altup is None else self.altup.tensors())
-            | union(sublayer.tensors() for sublayer in self.sublayers)
-            | self.norm.tensors()
-            | self.lm_head.tensors()
-        )

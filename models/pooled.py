@@ -85,7 +85,7 @@ def without_projection(fields: Fields) -> Fields:
             raise fields.unsupported(
                 name, "use an embedding model whose tokens see only those before them"
             )
-    return Fields({**fields.values, "tie_word_embeddings": True}, fields.source)
+    return fields.changed(tie_word_embeddings=True)
 
 
 def inner_name(name: str) -> str:

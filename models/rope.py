@@ -195,8 +195,7 @@ def ropes_by_layer_type(fields: Fields, head_dim: int, local_theta: float) -> di
     Raises:
         UnsupportedModelError, CheckpointError: See `rope_from_config`.
     """
-    local = {"rope_theta": local_theta, "rope_scaling": None}
-    windowed = replace(fields, values={**fields.values, **local})
+    windowed = fields.changed(rope_theta=local_theta, rope_scaling=None)
     return {
         DEFAULT_ROPE: rope_from_config(fields, head_dim, "full_attention"),
         LOCAL_ROPE: rope_from_config(windowed, head_dim, "sliding_attention"),

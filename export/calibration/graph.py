@@ -20,7 +20,8 @@ from edgespec.models import (
     Sublayer,
     TensorSource,
 )
-from edgespec.models.layers import AltUpLayer, PlainMlp, Recurrent
+from edgespec.models.layers import AltUpLayer, PlainMlp
+from edgespec.models.recurrent import Recurrent
 
 # Inputs: what a part reads, the sum of a mixture's experts, and what `Injection` reads besides.
 STREAM, EXPERTS, LAYER_INPUT = "stream", "experts", "layer_input"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import TensorProto
 
 from edgespec.bundle import StateShape
 from edgespec.export.graph_builder import NATIVE
-from edgespec.models.layers import GatedDelta, StateSpace
+from edgespec.models.recurrent import ShortConvolution, StateSpace
 
 if TYPE_CHECKING:
     from edgespec.export.native.layers import LayerGraph
     from edgespec.models.elements import Convolution
-    from edgespec.models.layers import Recurrent
+    from edgespec.models.recurrent import GatedDelta, Recurrent
 
 _LANES = 16
 _ROWS = ("recent_write", "parent", "sequence", "recent", "recent_starts")
@@ -32,70 +32,44 @@ def lower_recurrent(native: LayerGraph, x: str, number: int, layer: Recurrent) -
     Returns:
         [S, channels], what the layer's last matrix reads.
     """
-    if isinstance(layer, GatedDelta):
-        return _delta(native, x, number, layer)
-    if isinstance(layer, StateSpace):
-        return _space(native, x, number, layer)
+    if not isinstance(layer, ShortConvolution):
+        return _recurrence(native, x, number, layer)
     channels, size = layer.convolution.channels, layer.convolution.size
     rows, _ = _held(native, StateShape(number, channels, size - 1))
     inner, weight = native.linear(x, layer.inner), _weight(native, layer.convolution)
     return native.graph.op("ShortConv", inner, weight, rows, *_ROWS, domain=NATIVE)
 
 
-def _delta(native: LayerGraph, x: str, number: int, layer: GatedDelta) -> str:
-    sizes = _Sizes(layer.key_heads, layer.value_heads, layer.key_size, layer.value_size)
-    return native.graph.op(
-        "GatedDelta",
-        native.linear(x, layer.mixed, layer.gate, layer.rate, layer.decay),
-        _weight(native, layer.convolution),
+def _recurrence(native: LayerGraph, x: str, number: int, layer: GatedDelta | StateSpace) -> str:
+    """Emits what has states, by the operator that is called like its class."""
+    g, convolution, more = native.graph, layer.convolution, list[str]()
+    inner, weight = native.linear(x, *layer.linears[:-1]), [_weight(native, convolution)]
+    if isinstance(layer, StateSpace):
+        shift = g.constant(np.zeros(convolution.channels), np.float32)
+        weight.append(shift if convolution.bias is None else native.vector(convolution.bias))
+        more = [native.vector(layer.skip)]
+    strips = -(-layer.value_size // _LANES)
+    own = layer.key_heads * layer.key_size + layer.value_heads * (1 + strips * _LANES)
+    state = layer.value_heads, strips, layer.key_size, _LANES
+    held = StateShape(number, convolution.channels + own, convolution.size - 1, state)
+    return g.op(
+        type(layer).__name__,
+        inner,
+        *weight,
         _decays(native, layer.log_decay),
         native.vector(layer.decay_bias),
+        *more,
         native.norm_weight(layer.result_norm),
-        *_held(native, sizes.shape(number, layer.convolution)),
+        *_held(native, held),
         *_ROWS,
         "carry",
         domain=NATIVE,
-        **sizes._asdict(),
+        key_heads=layer.key_heads,
+        value_heads=layer.value_heads,
+        key_size=layer.key_size,
+        value_size=layer.value_size,
         eps=float(layer.result_norm.eps),
     )
-
-
-def _space(native: LayerGraph, x: str, number: int, layer: StateSpace) -> str:
-    convolution = layer.convolution
-    sizes = _Sizes(layer.groups, layer.heads, layer.state_size, layer.head_size)
-    shift = native.graph.constant(np.zeros(convolution.channels), np.float32)
-    return native.graph.op(
-        "StateSpace",
-        native.linear(x, layer.inner),
-        _weight(native, convolution),
-        shift if convolution.bias is None else native.vector(convolution.bias),
-        _decays(native, layer.log_decay),
-        native.vector(layer.step_bias),
-        native.vector(layer.skip),
-        native.norm_weight(layer.result_norm),
-        *_held(native, sizes.shape(number, convolution)),
-        *_ROWS,
-        "carry",
-        domain=NATIVE,
-        **sizes._asdict(),
-        eps=float(layer.result_norm.eps),
-    )
-
-
-class _Sizes(NamedTuple):
-    """The attributes of an operator with states."""
-
-    key_heads: int
-    value_heads: int
-    key_size: int
-    value_size: int
-
-    def shape(self, number: int, convolution: Convolution) -> StateShape:
-        """What a layer holds of sequences."""
-        strips = -(-self.value_size // _LANES)
-        own = self.key_heads * self.key_size + self.value_heads * (1 + strips * _LANES)
-        state = self.value_heads, strips, self.key_size, _LANES
-        return StateShape(number, convolution.channels + own, convolution.size - 1, state)
 
 
 def _decays(native: LayerGraph, name: str) -> str:

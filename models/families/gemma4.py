@@ -15,8 +15,9 @@ from edgespec.models.layers import MlpAndMoe
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
+    from edgespec.models.decoder import Decoder
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Decoder, Mlp
+    from edgespec.models.layers import Attention, Mlp
     from edgespec.models.rope import Rope
     from edgespec.models.tensors import TensorSource
 
@@ -68,7 +69,7 @@ class Gemma4(Gemma2):
             changes["rope_parameters"] = cls.defaults["rope_parameters"]
         if fields.get("use_bidirectional_attention") == "vision":  # of the rows of a picture
             changes["use_bidirectional_attention"] = None
-        return replace(fields, values={**fields.values, **changes})
+        return fields.changed(**changes)
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""

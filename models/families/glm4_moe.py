@@ -65,4 +65,4 @@ class Glm4Moe(PartlyRotated):
     def of_head(cls, config: ModelConfig) -> ModelConfig:
         """Returns the config of a draft head's only layer, which has experts."""
         config, fields = super().of_head(config), config.fields
-        return replace(config, fields=replace(fields, values={**fields.values, _DENSE: 0}))
+        return replace(config, fields=fields.changed(first_k_dense_replace=0))

@@ -44,7 +44,7 @@ class Glm4MoeLite(Latent):
             types = ["dense", *["sparse"] * (layers - 1)]
         if not isinstance(types, list) or len(types) != layers:
             raise fields.invalid("mlp_layer_types", f"must be a list of {layers} layers")
-        return replace(fields, values={**fields.values, "mlp_layer_types": types})
+        return fields.changed(mlp_layer_types=types)
 
     def is_dense(self, index: int) -> bool:
         """Returns whether a layer has an MLP in place of experts."""
@@ -61,5 +61,4 @@ class Glm4MoeLite(Latent):
     def of_head(cls, config: ModelConfig) -> ModelConfig:
         """Returns the config of a draft head's only layer, which has experts."""
         config, fields = super().of_head(config), config.fields
-        values = {**fields.values, "mlp_layer_types": ["sparse"]}
-        return replace(config, fields=replace(fields, values=values))
+        return replace(config, fields=fields.changed(mlp_layer_types=["sparse"]))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from edgespec.models.families.llama import Llama
 
 if TYPE_CHECKING:
-    from edgespec.models.layers import Attention, Decoder, Mlp
+    from edgespec.models.decoder import Decoder
+    from edgespec.models.layers import Attention, Mlp
 
 
 class Granite(Llama):

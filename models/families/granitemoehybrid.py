@@ -35,8 +35,8 @@ class GraniteMoeHybrid(GraniteMoe):
 
     def __init__(self, config: ModelConfig) -> None:
         fields = config.fields
-        if fields.get("position_embedding_type") not in (None, "nope", "rope"):
-            raise fields.unsupported("position_embedding_type", "use 'rope', 'nope' or null")
+        allowed = {"position_embedding_type": (None, "nope", "rope")}
+        fields.only(allowed, "use 'rope', 'nope' or null")
         super().__init__(
             replace(config, intermediate_size=fields.integer("shared_intermediate_size"))
         )
@@ -47,7 +47,7 @@ class GraniteMoeHybrid(GraniteMoe):
         if fields.get("layer_types") is not None:
             return fields
         types = ["mamba"] * fields.integer("num_hidden_layers", most=2**12)
-        return replace(fields, values={**fields.values, "layer_types": types})
+        return fields.changed(layer_types=types)
 
     def mixer(self, index: int) -> Sublayer:
         """Returns the attention or the state space of a layer."""

@@ -10,7 +10,8 @@ from edgespec.models.families.llama import Llama
 from edgespec.models.rope import DEFAULT_THETA, rope_from_config
 
 if TYPE_CHECKING:
-    from edgespec.models.layers import Attention, Decoder
+    from edgespec.models.decoder import Decoder
+    from edgespec.models.layers import Attention
     from edgespec.models.rope import Rope
 
 
@@ -27,10 +28,8 @@ class Hunyuan(Llama):
     def decoder(self) -> Decoder:
         """Returns the model's description."""
         fields = self.config.fields
-        if fields.flag("use_cla"):
-            raise fields.unsupported("use_cla", "layers that share keys and values are not read")
-        if not fields.flag("use_qk_norm"):
-            raise fields.unsupported("use_qk_norm", "only models with norms of heads are read")
+        fields.only({"use_cla": (None, False)}, "layers that share keys and values are not read")
+        fields.only({"use_qk_norm": (True,)}, "only models with norms of heads are read")
         return super().decoder()
 
     def ropes(self) -> dict[str, Rope]:
@@ -47,8 +46,7 @@ class Hunyuan(Llama):
         theta = scaling.number("rope_theta", fields.number("rope_theta", DEFAULT_THETA))
         theta *= scaling.number("alpha") ** (head_dim / (head_dim - 2))
         fixed = {"rope_type": "default", "rope_theta": theta}
-        stretched = replace(fields, values={**fields.values, name: fixed})
-        return {DEFAULT_ROPE: rope_from_config(stretched, head_dim)}
+        return {DEFAULT_ROPE: rope_from_config(fields.changed(**{name: fixed}), head_dim)}
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""

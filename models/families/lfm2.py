@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from edgespec.models.elements import Convolution
 from edgespec.models.families.llama import Llama
-from edgespec.models.layers import Mlp, ShortConvolution
+from edgespec.models.layers import Mlp
+from edgespec.models.recurrent import ShortConvolution
 
 if TYPE_CHECKING:
+    from edgespec.models.decoder import Decoder
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Decoder, Sublayer
+    from edgespec.models.layers import Attention, Sublayer
 
 _CONVOLUTION = "conv"
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE
 from edgespec.models.config import activation_of
+from edgespec.models.decoder import Decoder
 from edgespec.models.elements import Linear, Norm
-from edgespec.models.layers import Attention, Decoder, Mlp, MlpAndMoe, Moe
+from edgespec.models.layers import Attention, Mlp, MlpAndMoe, Moe
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:

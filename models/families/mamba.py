@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgespec.models.elements import Convolution, Linear
-from edgespec.models.layers import StateSpace
+from edgespec.models.recurrent import StateSpace
 
 if TYPE_CHECKING:
     from edgespec.models.elements import Norm
@@ -75,12 +75,12 @@ class Mamba:
                 f"{name}.conv1d.bias" if self.conv_bias else None,
             ),
             log_decay=f"{name}.A_log",
-            step_bias=f"{name}.dt_bias",
+            decay_bias=f"{name}.dt_bias",
             skip=f"{name}.D",
             result_norm=family.norm(f"{name}.norm", values),
             out=linear("out_proj", values, hidden),
-            groups=self.groups,
-            heads=self.heads,
-            head_size=self.head_size,
-            state_size=self.state_size,
+            key_heads=self.groups,
+            value_heads=self.heads,
+            value_size=self.head_size,
+            key_size=self.state_size,
         )

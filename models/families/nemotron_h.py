@@ -13,9 +13,11 @@ from edgespec.models.layers import MlpAndMoe, Moe, PlainMlp
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
+    from edgespec.models.decoder import Decoder
     from edgespec.models.elements import Norm
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Decoder, StateSpace
+    from edgespec.models.layers import Attention
+    from edgespec.models.recurrent import StateSpace
 
 _TYPES = "layers_block_type"
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
@@ -85,9 +87,8 @@ class NemotronH(Llama):
     def decoder(self) -> Decoder:
         """Returns the model's description."""
         config, fields = self.config, self.config.fields
-        for name, only in (("mlp_hidden_act", "relu2"), ("mamba_hidden_act", "silu")):
-            if fields.get(name) != only:
-                raise fields.unsupported(name, f"only {only} is")
+        fields.only({"mlp_hidden_act": ("relu2",)}, "only relu2 is")
+        fields.only({"mamba_hidden_act": ("silu",)}, "only silu is")
         decoder = self.of_layers((self._part(index),) for index in range(config.num_layers))
         embedding = "backbone.embeddings.weight"
         return replace(

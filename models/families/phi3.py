@@ -55,4 +55,4 @@ def _with_longrope(config: ModelConfig) -> Fields:
         key: "longrope" if key in ("rope_type", "type") and value in _LONGROPE else value
         for key, value in values.items()
     }
-    return replace(fields, values={**fields.values, name: renamed})
+    return fields.changed(**{name: renamed})

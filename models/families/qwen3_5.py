@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.models.elements import Convolution
 from edgespec.models.families.partly_rotated import PartlyRotated
-from edgespec.models.layers import GatedDelta
+from edgespec.models.recurrent import GatedDelta
 
 if TYPE_CHECKING:
     from edgespec.models.elements import Norm
@@ -44,7 +44,7 @@ class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
             "linear_attention" if (index + 1) % every else "full_attention"
             for index in range(fields.integer("num_hidden_layers"))
         ]
-        return replace(fields, values={**fields.values, "layer_types": types})
+        return fields.changed(layer_types=types)
 
     def mixer(self, index: int) -> Sublayer:
         """Returns the attention of a layer, of either kind."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgespec.models.elements import Linear
@@ -32,8 +31,7 @@ class Qwen3_5Moe(Qwen3_5):  # noqa: N801 - the model's name
     def usual(cls, fields: Fields) -> Fields:
         """Returns a config with the types of all layers, and the shared expert's width."""
         width = fields.integer("shared_expert_intermediate_size")
-        values = {**fields.values, "intermediate_size": width}
-        return super().usual(replace(fields, values=values))
+        return super().usual(fields.changed(intermediate_size=width))
 
     def feed_forward(self, index: int) -> MlpAndMoe:
         """Returns the mixture of experts of a layer, and the expert that all rows read."""

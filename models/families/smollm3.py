@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from edgespec.models.families.llama import Llama
 
 if TYPE_CHECKING:
-    from edgespec.models.layers import Attention, Decoder
+    from edgespec.models.decoder import Decoder
+    from edgespec.models.layers import Attention
 
 
 class SmolLm3(Llama):

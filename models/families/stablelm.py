@@ -9,8 +9,8 @@ from edgespec.models.families.llama import QKV, Llama
 from edgespec.models.families.partly_rotated import PartlyRotated
 
 if TYPE_CHECKING:
+    from edgespec.models.decoder import Decoder
     from edgespec.models.elements import Norm
-    from edgespec.models.layers import Decoder
 
 
 class StableLm(PartlyRotated):
@@ -27,10 +27,8 @@ class StableLm(PartlyRotated):
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
-        fields = self.config.fields
-        for name in ("use_parallel_residual", "qk_layernorm"):
-            if fields.flag(name):
-                raise fields.unsupported(name, "use a model of 3B or less, which has neither")
+        larger = dict.fromkeys(("use_parallel_residual", "qk_layernorm"), (None, False))
+        self.config.fields.only(larger, "use a model of 3B or less, which has neither")
         return super().decoder()
 
     def norm(self, name: str, size: int) -> Norm:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edgespec.models.layers import Decoder, Sublayer
+    from edgespec.models.decoder import Decoder
+    from edgespec.models.layers import Sublayer
 
 ASSISTANT = "gemma4_assistant"
 """Name of this form of a head."""

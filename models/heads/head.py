@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.errors import UnsupportedModelError
+from edgespec.models.decoder import Decoder
 from edgespec.models.elements import Compound, Linear, Norm, Shapes
-from edgespec.models.layers import Attention, Decoder, Mlp, MlpAndMoe, Moe
+from edgespec.models.layers import Attention, Mlp, MlpAndMoe, Moe
 from edgespec.models.safetensors_folder import SafetensorsFolder
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 from assistants import ASSISTANTS, CLUSTERS, VOCABULARY, of_target, rows, write_assistant
 from checkpoints import edit_json, make_checkpoint
 from gguf_heads import write_gguf_assistant
-from head_rows import FORMS, SAME, attached, features_of_target, with_features
+from head_rows import FORMS, SAME, attached, features_of_target, refused, with_features
 from nodes import MISSING, same_bits
 from parity import PROMPT, Text, distance
 from safetensors.torch import load_file, save_file
@@ -148,12 +148,6 @@ BAD = [
         "full_attention": {"rope_type": "default", "rope_theta": 500.0},
     }}, CheckpointError, "rope_parameters="),
 ]  # fmt: skip
-
-
-def refused(bundle, folder, head, kind, message):
-    with pytest.raises(kind, match=message) as error:
-        attached(bundle, folder, head)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("whole", "text", "kind", "message"), BAD, ids=str)

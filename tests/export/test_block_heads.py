@@ -10,7 +10,7 @@ import torch
 from blocks import BLOCKS, OUTPUTS, BlockReference, taps_of, write_block
 from gguf_heads import write_gguf_block
 from head_parts import features_of, save
-from head_rows import FORMS, SAME, attached, features_of_target, with_features
+from head_rows import FORMS, SAME, attached, features_of_target, refused, with_features
 from heads import write_target
 from nodes import MISSING, same_bits
 from parity import PROMPT, distance
@@ -145,12 +145,6 @@ BAD_CONFIGS = [
 ]  # fmt: skip
 
 
-def refused(bundle, folder, head, kind, message):
-    with pytest.raises(kind, match=message) as error:
-        attached(bundle, folder, head)
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize(("fields", "kind", "message"), BAD_CONFIGS, ids=lambda f: str(f)[:60])
 def test_drafters_of_other_targets_and_formats_are_refused(target, tmp_path, fields, kind, message):
     model, bundle = target
@@ -216,14 +210,6 @@ def test_weights_that_are_not_finite_are_refused(target, tmp_path, name):
     save(tmp_path / "head", weights)
     message = f"{name} contains infinity or NaN"
     refused(bundle, tmp_path / "bundle", tmp_path / "head", CheckpointError, message)
-
-
-def test_truncated_files_are_refused(target, tmp_path):
-    model, bundle = target
-    write_block(tmp_path / "head", model.config)
-    file = tmp_path / "head/model.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
-    refused(bundle, tmp_path / "bundle", tmp_path / "head", CheckpointError, "truncated or corrupt")
 
 
 GGUFS = {

@@ -12,7 +12,15 @@ import torch
 from checkpoints import edit_json, make_checkpoint
 from gguf_heads import write_gguf_eagle3
 from head_parts import features_of
-from head_rows import FORMS, SAME, attached, check_rows, features_of_target, with_features
+from head_rows import (
+    FORMS,
+    SAME,
+    attached,
+    check_rows,
+    features_of_target,
+    refused,
+    with_features,
+)
 from heads import (
     HEADS,
     IDS,
@@ -204,9 +212,7 @@ def test_heads_of_other_targets_and_formats_are_refused(target, tmp_path, fields
     file = tmp_path / "head/config.json"
     config = {**json.loads(file.read_text()), **fields}
     file.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
-    with pytest.raises(kind, match=message) as error:
-        attached(bundle, tmp_path / "bundle", tmp_path / "head")
-    assert "\n" not in str(error.value)
+    refused(bundle, tmp_path / "bundle", tmp_path / "head", kind, message)
 
 
 def test_a_missing_flag_of_the_residual_is_refused(target, tmp_path):
@@ -242,9 +248,7 @@ def test_damaged_weights_are_refused(target, tmp_path, name, change, message):
     model, bundle = target
     weights, _ = write_head(tmp_path / "head", model.config)
     save_file(damaged(weights, name, change), tmp_path / "head/model.safetensors")
-    with pytest.raises(CheckpointError, match=message) as error:
-        attached(bundle, tmp_path / "bundle", tmp_path / "head")
-    assert "\n" not in str(error.value)
+    refused(bundle, tmp_path / "bundle", tmp_path / "head", CheckpointError, message)
 
 
 def test_files_that_are_truncated_or_missing_are_refused(target, tmp_path):
@@ -416,9 +420,7 @@ def test_peagle_heads_of_other_targets_and_formats_are_refused(
         place = config["transformer_layer_config"] if "num_" in name or "vocab" in name else config
         place[name] = value
     file.write_text(json.dumps(config))
-    with pytest.raises(kind, match=message) as error:
-        attached(bundle, tmp_path / "bundle", tmp_path / "head")
-    assert "\n" not in str(error.value)
+    refused(bundle, tmp_path / "bundle", tmp_path / "head", kind, message)
 
 
 def test_damaged_numbers_of_masks_are_refused(target, tmp_path):
@@ -469,9 +471,7 @@ def test_gguf_heads_of_other_targets_are_refused(target, tmp_path, fields, messa
     model, bundle = target
     weights, config = write_head(tmp_path / "head", model.config, flat=False)
     write_gguf_eagle3(tmp_path / "head.gguf", weights, config, **fields)
-    with pytest.raises(CheckpointError, match=message) as error:
-        attached(bundle, tmp_path / "bundle", tmp_path / "head.gguf")
-    assert "\n" not in str(error.value)
+    refused(bundle, tmp_path / "bundle", tmp_path / "head.gguf", CheckpointError, message)
 
 
 def test_norms_of_taps_are_read_by_their_older_names(target, tmp_path):

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from ggufs import write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodes import MISSING
@@ -20,9 +21,7 @@ from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate, ex
 from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import Storage, blocks_format
-from edgespec.models import checkpoint as checkpoints
 from edgespec.models import load_checkpoint
-from edgespec.models.parts import Part, Parts
 from edgespec.models.tensors import BlockRows, Blocks
 from edgespec.models.tensors import multiplied_out as values_of
 from edgespec.tuning.calibrating import opener
@@ -180,93 +179,17 @@ def test_what_a_user_is_told(source, tmp_path, capsys):
 # Vocabularies
 
 
-class InBlocks:
-    """A folder whose matrices are rounded to blocks, also those of the vocabulary."""
-
-    def __init__(self, tensors, blocks, symmetric, half):
-        self._tensors = tensors
-        self._blocks = blocks
-        self._kept = {}
-        rng = np.random.default_rng(0)
-        for name in sorted(tensors.names):
-            if len(tensors.shape(name)) == 2:
-                self._kept[name] = self._rounded(tensors.shape(name), symmetric, half, rng)
-        self.names, self.nbytes = tensors.names, tensors.nbytes
-
-    def _rounded(self, shape, symmetric, half, rng):
-        rows, width = shape
-        count = -(-width // self._blocks.size)
-        scales = rng.uniform(0.5, 1.5, (rows, count)).astype(np.float16).astype(np.float32)
-        scales *= np.float32(0.5 ** (self._blocks.bits + 2))  # about as large as weights are
-        if not half:
-            scales *= np.float32(1 + 2**-14)
-        levels = rng.integers(0, 2**self._blocks.bits, shape).astype(np.uint8)
-        zeros = None
-        if not symmetric:
-            middle = 2 ** (self._blocks.bits - 1)
-            zeros = rng.integers(middle - 1, middle + 2, (rows, count)).astype(np.uint8)
-        return BlockRows(levels, scales, zeros)
-
-    def place(self, name):
-        return "blocks"
-
-    def shape(self, name):
-        return self._tensors.shape(name)
-
-    def read(self, name):
-        return self.read_rows(name, 0, self.shape(name)[0])
-
-    def read_rows(self, name, start, stop):
-        if name not in self._kept:
-            return self._tensors.read_rows(name, start, stop)
-        return values_of(self.read_blocks(name, start, stop), self._blocks)
-
-    def blocks(self, name):
-        return self._blocks if name in self._kept else None
-
-    def encoding(self, name):
-        return None
-
-    def read_blocks(self, name, start, stop):
-        whole = self._kept[name]
-        zeros = None if whole.zeros is None else whole.zeros[start:stop]
-        return BlockRows(whole.levels[start:stop], whole.scales[start:stop], zeros)
-
-
-SOURCES = {
-    "q8_0": (Blocks(8, 32), True, True),
-    "q4_0": (Blocks(4, 32), True, True),
-    "q4_z": (Blocks(3, 64), False, True),
-    "q8_z": (Blocks(6, 32), False, True),
-}
-
-
-@pytest.fixture(params=SOURCES)
-def in_blocks(request, monkeypatch):
-    """Lets checkpoints be read as a source of blocks."""
-    opened = checkpoints.unpacked
-
-    def read(tensors, config):
-        source, format_ = opened(tensors, config)
-        return InBlocks(source, *SOURCES[request.param]), format_
-
-    monkeypatch.setattr(checkpoints, "unpacked", read)
-    return request.param
-
-
 @pytest.mark.parametrize("tied", [True, False])
-def test_vocabularies_are_kept_too(in_blocks, tied, saved_checkpoint, tmp_path):
-    source = saved_checkpoint("qwen2", tie_word_embeddings=tied, hidden_size=128)
-    held = load_checkpoint(source).tensors
-    export_bundle(source, tmp_path / "bundle")
-    export_bundle(source, tmp_path / "fp32", options=ExportOptions("fp32"))
-    bundle = bundles.load(tmp_path / "bundle")
-    head = EMBEDDING if tied else HEAD
-    for name in (head, EMBEDDING):
-        assert stored_in(bundle)[name].format == in_blocks
-        assert np.array_equal(stored_in(bundle)[name].values, held.read(name))
-    expected = logits_of_bundle(tmp_path / "fp32", PROMPT[:40])[-1]
-    assert SAME < distance(logits_of_bundle(bundle, PROMPT[:40])[-1], expected) < IN_8_BITS
+@pytest.mark.parametrize("encoding", ["Q4_0", "Q8_0"])
+def test_vocabularies_are_kept_too(encoding, tied, saved_checkpoint, tmp_path):
+    source = saved_checkpoint("qwen2", tie_word_embeddings=tied)
+    write_gguf(source, tmp_path / "file.gguf", encoding)
+    export_bundle(tmp_path / "file.gguf", tmp_path / "bundle")
+    bundle, held = bundles.load(tmp_path / "bundle"), load_checkpoint(tmp_path / "file.gguf")
+    for name in {EMBEDDING if tied else HEAD, EMBEDDING}:
+        found = stored_in(bundle)[name]
+        assert found.format == encoding.lower()
+        assert np.array_equal(found.values, held.tensors.read(name))
 
 
 # The format
@@ -339,21 +262,3 @@ def test_every_format_holds_its_rows_exactly(made):
     TileWeights(file, source, storage, lambda _: None).matrix("m")
     found = multiplied_out(form, np.concatenate(file.parts), 3, width)
     assert np.array_equal(found, values_of(rows, blocks))
-
-
-def test_rows_of_a_part_of_a_tensor():
-    rng = np.random.default_rng(0)
-    rows = BlockRows(
-        rng.integers(0, 16, (9, 32)).astype(np.uint8),
-        rng.random((9, 2)).astype(np.float32),
-        rng.integers(0, 16, (9, 2)).astype(np.uint8),
-    )
-    ids = np.array([0, 1, 4, 7, 8])
-    source = Parts(One(rows, Blocks(4, 16)), {"part": Part("m", ids, 9)})
-    assert source.blocks("part") == source.blocks("m") == Blocks(4, 16)
-    for start, stop in ((0, 5), (1, 3), (3, 5)):
-        found = source.read_blocks("part", start, stop)
-        for part in ("levels", "scales", "zeros"):
-            assert np.array_equal(getattr(found, part), getattr(rows, part)[ids[start:stop]])
-    whole = source.read_blocks("m", 2, 4)
-    assert np.array_equal(whole.levels, rows.levels[2:4])

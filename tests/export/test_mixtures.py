@@ -44,9 +44,6 @@ def as_mxfp4(folder, model):
     edit_json(folder / "config.json", quantization_config={"quant_method": "mxfp4"})
 
 
-STACKED = ("glm4_moe", "glm4_moe_lite", "mistral4", "qwen3_5_moe_text")
-
-
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """A gpt-oss checkpoint in MXFP4, and transformers' model of the same values."""

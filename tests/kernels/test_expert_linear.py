@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from nodes import MISSING, check_kernels_agree, run_node, same_bits
+from nodes import KERNELS, MISSING, assert_same, by_kernel, run_node, same_bits
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from edgespec.export.formats.tiles import multiplied_out, tiles_of_floats, tiles_of_levels
@@ -128,14 +127,15 @@ def test_shapes_that_do_not_fit_are_refused():
         short.run(x, experts)
 
 
-def test_instruction_sets_agree(tmp_path):
-    check_kernels_agree(__file__, tmp_path)
-
-
-if __name__ == "__main__":
+def computed():
     x, experts, shares = call(13)
-    np.savez(
-        sys.argv[1],
-        integers=TWO.run(x, experts, None, shares, threads=2),
-        floats=FLOATS.run(x, experts),
-    )
+    return {
+        "integers": TWO.run(x, experts, None, shares, threads=2),
+        "floats": FLOATS.run(x, experts),
+    }
+
+
+@pytest.mark.parametrize("kernel", KERNELS[1:])
+def test_instruction_sets_agree(kernel):
+    plain = by_kernel("plain", "test_expert_linear", "computed")
+    assert_same(by_kernel(kernel, "test_expert_linear", "computed"), plain)

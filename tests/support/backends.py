@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 CORPUS = [
     "def naïve(x): return x  # été 中文 字 🎉👩‍👩‍👧 e\u0301 \n",
@@ -57,11 +57,18 @@ def byte_fallback():
     """Llama 2 style: characters outside the vocabulary are written byte by byte."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += ["▁", *"abcdefghijklmnopqrstuvwxyzET,\n"]
+    return spelled(pieces)
+
+
+def spelled(pieces, merges=(), *specials):
+    """As Llama has it: `▁` for spaces, one before texts, and bytes that are written as pieces."""
     vocabulary = {piece: id_ for id_, piece in enumerate(pieces)}
-    model = models.BPE(vocabulary, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    model = models.BPE(
+        vocabulary, list(merges), unk_token="<unk>", fuse_unk=True, byte_fallback=True
+    )
     backend = tokenizers.Tokenizer(model)
-    backend.normalizer = tokenizers.normalizers.Sequence(
-        [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
     backend.decoder = decoders.Sequence(
         [
@@ -71,5 +78,5 @@ def byte_fallback():
             decoders.Strip(" ", 1, 0),
         ]
     )
-    backend.add_special_tokens(["<s>", "</s>"])
+    backend.add_special_tokens(["<s>", "</s>", *specials])
     return backend

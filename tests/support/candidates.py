@@ -1,18 +1,10 @@
-"""Candidates as a draft's graph returns them, without the graph; and a fixed calibration."""
+"""Candidates as a draft's graph returns them, without the graph."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.drafters.ranking import Candidates
-
-
-class Trusting(Calibration):
-    """A calibration that always returns the source's own estimate."""
-
-    def observe(self, cell, accepted):
-        pass
 
 
 def candidates_of(logits, count=None):

@@ -12,6 +12,9 @@ from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import Limits, Request
 
+# Ways to choose tokens that drafts must not change: greedy, sampled, and with penalties.
+SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
+
 
 def toy_engine(
     noise=0.3, *, target=(1.0, 0.05), draft=(0.1, 0.01), context=1000, kind=ModelDrafter

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from backends import spelled
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.text import tokenizer as runtime
@@ -30,19 +31,8 @@ def byte_level(*special: str) -> runtime.Tokenizer:
 def sentence_piece(*special: str) -> runtime.Tokenizer:
     """Returns a tokenizer as Llama's: a text begins with <s>, and its first word with a space."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a"]
-    vocabulary = {piece: n for n, piece in enumerate(pieces)}
-    backend = Tokenizer(
-        models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", byte_fallback=True, fuse_unk=True)
-    )
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-         decoders.Strip(" ", 1, 0)]
-    )  # fmt: skip
+    backend = spelled(pieces, [("▁", "a")], *special)
     backend.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
-    backend.add_special_tokens(["<s>", "</s>", *special])
     return runtime.Tokenizer(backend, {"bos_token": "<s>", "eos_token": "</s>"})
 
 

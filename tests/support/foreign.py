@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from backends import spelled
 from checkpoints import add_noise, make_checkpoint, write_tokenizer
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from edgespec import LLM
 from edgespec.export import ExportOptions, export_bundle
@@ -52,20 +53,8 @@ def sentence_piece(text: str = GREEK, size: int = 120) -> Tokenizer:
     model = json.loads(trained.to_str())["model"]
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += [piece for piece in model["vocab"] if piece not in pieces]
-    vocabulary = {piece: number for number, piece in enumerate(pieces)}
     merges = [tuple(merge) for merge in model["merges"]]
-    tokenizer = Tokenizer(
-        models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
-    )
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-         decoders.Strip(" ", 1, 0)]
-    )  # fmt: skip
-    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return tokenizer
+    return spelled(pieces, merges, "<unk>")
 
 
 def renumbered(tokenizer: Tokenizer, ids: list[int], without: int = 0) -> Tokenizer:

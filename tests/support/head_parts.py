@@ -112,14 +112,13 @@ def layer_shapes(name: str, layer: dict[str, Any], width: int | None = None) -> 
         "self_attn.k_proj": (kv, width),
         "self_attn.v_proj": (kv, width),
         "self_attn.o_proj": (hidden, heads),
+        **{f"self_attn.{each}_norm": (dim,) for each in "qk" if layer["model_type"] == "qwen3"},
         "mlp.gate_proj": (inner, hidden),
         "mlp.up_proj": (inner, hidden),
         "mlp.down_proj": (hidden, inner),
         "input_layernorm": (hidden,),
         "post_attention_layernorm": (hidden,),
     }
-    if layer["model_type"] == "qwen3":
-        shapes |= {"self_attn.q_norm": (dim,), "self_attn.k_norm": (dim,)}
     return {f"{name}.{part}.weight": shape for part, shape in shapes.items()}
 
 

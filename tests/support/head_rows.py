@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from parity import Text, distance
 
@@ -24,6 +25,13 @@ def attached(bundle, folder, head, precision="fp32"):
     copy_bundle(bundles.load(bundle), folder)
     attach_head(folder, head, precision, lambda *_: None)
     return bundles.load(folder)
+
+
+def refused(bundle, folder, head, kind, message):
+    """Checks that a bundle does not get a head, and that a line says why."""
+    with pytest.raises(kind, match=message) as error:
+        attached(bundle, folder, head)
+    assert "\n" not in str(error.value)
 
 
 def with_features(opened, role, native=True):

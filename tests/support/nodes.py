@@ -95,14 +95,14 @@ def usable():
     return tuple(names().decode().split(", "))
 
 
-def _run(kernel, *command):
+def _run(kernel, program, *arguments):
     """Runs Python where operators use some kernels: which are used is decided once a process."""
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     environment = os.environ | {
         "EDGESPEC_KERNELS": kernel, "EDGESPEC_TEST_LIBRARY": LIBRARY, "PYTHONPATH": paths,
     }  # fmt: skip
     run = subprocess.run(
-        [sys.executable, "-P", *command],
+        [sys.executable, "-P", "-c", program, *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -128,7 +128,7 @@ def by_kernel(kernel, module, function, *arguments):
             f"import sys, numpy, {module} as found\n"
             f"numpy.savez({path!r}, **found.{function}(*sys.argv[1:]))"
         )
-        _run(kernel, "-c", program, *arguments)
+        _run(kernel, program, *arguments)
         with np.load(path) as arrays:
             return dict(arrays)
 
@@ -150,21 +150,3 @@ def same_bits(found, expected):
     np.testing.assert_array_equal(
         np.ascontiguousarray(found).view(np.uint32), np.ascontiguousarray(expected).view(np.uint32)
     )
-
-
-def check_kernels_agree(script, folder):
-    """Checks that all kernels give the bits of plain C++.
-
-    Args:
-        script: a file that saves its arrays to the path that it gets.
-        folder: where to.
-    """
-    found = {}
-    for name in usable():
-        path = Path(folder, f"{name}.npz")
-        _run(name, script, str(path))
-        found[name] = dict(np.load(path))
-    for results in found.values():
-        assert results.keys() == found["plain"].keys()
-        for name, values in results.items():
-            same_bits(values, found["plain"][name])

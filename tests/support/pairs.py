@@ -21,7 +21,6 @@ from transformers import PreTrainedModel
 from edgespec import LLM, bundle
 from edgespec.export import ExportOptions, attach_head, export_bundle
 
-ENGINES = ("cpu",)
 NEW_TOKENS = 128
 # Longer than two prefill chunks of 64; with the new tokens the cache grows past its first 256 rows.
 LONG_PROMPT = "".join(f"def twice_{n}(x):\n    return x * 2\n\n\n" for n in range(8))
@@ -126,7 +125,7 @@ class Pairs:
 
     def _greedy(self, name: str, prompt: str = LONG_PROMPT) -> list[int]:
         """Returns transformers' greedy text of a pair's target."""
-        ids = self.llm(name, ENGINES[0], "none").tokenizer.encode(prompt)
+        ids = self.llm(name, "cpu", "none").tokenizer.encode(prompt)
         return greedy_by_transformers(self.pair(name).target, ids)
 
 

@@ -58,6 +58,25 @@ class ToyGraph:
         return logits + self.noise * own.standard_normal(VOCABULARY + 3)
 
 
+class Tapped(ToyGraph):
+    """A target whose features are the position and the token of each row."""
+
+    def __call__(self, feeds):
+        outputs = super().__call__(feeds)
+        places = [len(slots) - 1 for slots in self.seen]
+        return {**outputs, "features": features(places, feeds["input_ids"])}
+
+
+def features(positions, tokens):
+    return np.stack([positions, tokens], axis=1).astype(np.float32)
+
+
+def tapped_model():
+    model = Model(Tapped(), KVPool([toy_shape()], "fp32"), [])
+    model.cost = Given(1.0, 0.05)
+    return model
+
+
 def toy_shape(layer=0, kv_heads=1, dim=16):
     return SimpleNamespace(layer=layer, kv_heads=kv_heads, dim=dim, window=None)
 

@@ -1,10 +1,13 @@
-"""Heads that draft blocks, in PyTorch, against arithmetic that is written a second time."""
+"""Heads that draft blocks, in PyTorch, against their definition."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from blocks import MASK, BlockReference
 
 from edgespec.training.dflash import BlockShape, DFlash
 from edgespec.training.drafting import Batch
@@ -36,50 +39,16 @@ def random_batch():
     return Batch(features, embedded, tokens, tokens, nothing.long(), nothing, nothing[..., 0] > 0)
 
 
-def norm(x, weight):
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
-
-
-def rotated(x, position):
-    half = x.shape[-1] // 2
-    angles = position * 10_000.0 ** (-np.arange(half) / half)
-    low, high = x[..., :half], x[..., half:]
-    cos, sin = np.cos(angles), np.sin(angles)
-    return np.concatenate([low * cos - high * sin, high * cos + low * sin], -1)
-
-
-def block(head, features, first, mask, position):
-    """The rows of one block behind `features`, a head of its own for each query."""
-    w = {name: each.detach().double().numpy() for name, each in head.named_parameters()}
-    context = [norm(w["fc.weight"] @ row, w["hidden_norm.weight"]) for row in features]
-    rows = [first] + [mask] * (BLOCK - 1)
-    for number in range(2):
-        layer = f"layers.{number}."
-        inner = [norm(row, w[f"{layer}input_layernorm.weight"]) for row in rows]
-        made = {
-            name: [(w[f"{layer}self_attn.{name}_proj.weight"] @ x).reshape(-1, 8) for x in each]
-            for name, each in (("q", inner), ("k", context + inner), ("v", context + inner))
-        }
-        keys = [
-            rotated(norm(key, w[f"{layer}self_attn.k_norm.weight"]), at)
-            for at, key in enumerate(made["k"])
-        ]
-        out = []
-        for place, row in enumerate(rows):
-            turned = norm(made["q"][place], w[f"{layer}self_attn.q_norm.weight"])
-            query, mixed = rotated(turned, position + place), []
-            for number_of_head in range(4):
-                group = number_of_head // 2
-                scores = np.array([query[number_of_head] @ key[group] for key in keys]) / np.sqrt(8)
-                shares = np.exp(scores - scores.max())
-                shares /= shares.sum()
-                mixed.append(sum(s * v[group] for s, v in zip(shares, made["v"], strict=True)))
-            x = row + w[f"{layer}self_attn.o_proj.weight"] @ np.concatenate(mixed)
-            y = norm(x, w[f"{layer}post_attention_layernorm.weight"])
-            gate, up = (w[f"{layer}mlp.{name}_proj.weight"] @ y for name in ("gate", "up"))
-            out.append(x + w[f"{layer}mlp.down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up))
-        rows = out
-    return [norm(row, w["norm.weight"]) for row in rows]
+def reference_of(head, table):
+    """The definition with the weights of a head, which reads rows of a table by token."""
+    weights = {name: each.detach() for name, each in head.named_parameters()}
+    layer = {
+        "num_hidden_layers": 2, "head_dim": 8, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
+        "hidden_act": "silu", "block_size": BLOCK, "architectures": [type(head).__name__],
+    }  # fmt: skip
+    embedding = SimpleNamespace(weight=SimpleNamespace(data=table))
+    target = SimpleNamespace(get_input_embeddings=lambda: embedding, lm_head=embedding)
+    return BlockReference(weights, layer, target)
 
 
 @pytest.mark.parametrize("kind", [DFlash, DSpark])
@@ -89,14 +58,14 @@ def test_blocks_of_a_batch_equal_blocks_alone(kind):
     with torch.no_grad():
         steps = list(head.unroll(batch, random))
     assert len(steps) == head.depths == BLOCK - kind.first
-    mask = dict(head.named_buffers())["_mask"].double().numpy()
     for text in range(2):
+        table = torch.zeros(MASK + 1, HIDDEN)
+        table[:LENGTH], table[MASK] = batch.embedded[text], dict(head.named_buffers())["_mask"]
+        reference = reference_of(head, table)
         for draft, anchor in enumerate(steps[0].at[text].tolist()):
             assert 1 <= anchor < LENGTH - head.depths
-            rows = block(
-                head, batch.features[text, :anchor].double().numpy(),
-                batch.embedded[text, anchor].double().numpy(), mask, anchor,
-            )  # fmt: skip
+            with torch.no_grad():
+                rows = reference.rows(batch.features[text, :anchor], [*range(LENGTH)], [anchor])
             for depth, step in enumerate(steps):
                 assert step.at[text, draft] == anchor + depth
                 expected = rows[kind.first + depth]

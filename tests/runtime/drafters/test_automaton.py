@@ -86,12 +86,6 @@ def test_the_match_is_the_most_recent_one_in_short_texts(text):
     check_every_prefix(text, latest=True)
 
 
-@pytest.mark.parametrize(("letters", "size"), [(2, 10), (3, 6)])
-def test_every_small_text(letters, size):
-    for text in itertools.product(range(letters), repeat=size):
-        check_every_prefix(list(text), latest=True)
-
-
 def test_the_match_is_the_most_recent_one_in_a_long_text_without_runs():
     words = random.Random(1)
     lines = [[words.randrange(9) for _ in range(8)] for _ in range(12)]
@@ -135,25 +129,6 @@ def test_the_continuation_goes_on_from_its_own_predictions(text, count):
         assert automaton.continuation(1) == [automaton.expected]
     else:
         assert continuation == []
-
-
-def test_a_period_is_continued():
-    automaton = automaton_of("abcabcab")
-    assert (automaton.match_length, automaton.match_end) == (5, 5)
-    assert automaton.continuation(7) == list("cabcabc")
-    assert automaton.continuation(2) == list("ca")
-
-
-def test_what_followed_the_latest_occurrence_is_taken():
-    automaton = automaton_of("if x: if y: if z: if ")
-    assert automaton.continuation(3) == list("z: ")
-
-
-@pytest.mark.parametrize("text", ["", "a", "ab", "abcdefg"])
-def test_without_a_repetition_nothing_is_expected(text):
-    automaton = automaton_of(text)
-    assert (automaton.match_length, automaton.match_end, automaton.expected) == (0, 0, None)
-    assert automaton.continuation(5) == []
 
 
 def test_what_follows_leaves_the_automaton_as_it_was():

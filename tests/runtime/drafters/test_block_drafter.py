@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-from engines import plain_engine, request, tokens_at_once, tokens_of
+from engines import SAMPLINGS, plain_engine, request, tokens_at_once, tokens_of
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import VOCABULARY, Given, ToyGraph, toy_shape
+from toys import VOCABULARY, Given, ToyGraph, tapped_model, toy_shape
 
 from edgespec.bundle import Block
 from edgespec.runtime.drafters.block import BlockDrafter, BlockGraph, PairGuess, Pairs
@@ -20,18 +20,7 @@ from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.speculation.engine import Engine
 
 MASK, SIZE = VOCABULARY + 1, 6
-SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 LONG = tuple(n * n % 50 for n in range(700))
-
-
-class Tapped(ToyGraph):
-    """A target whose features are the position and the token of each row."""
-
-    def __call__(self, feeds):
-        outputs = super().__call__(feeds)
-        places = [len(slots) - 1 for slots in self.seen]
-        features = np.stack([places, feeds["input_ids"]], 1).astype(np.float32)
-        return {**outputs, "features": features}
 
 
 class ToyBlocks(ToyGraph):
@@ -81,9 +70,7 @@ def block_engine(noise=0.05, *, from_anchor=False, pairs=None, trust=None, conte
     )
     head.cost = Given(0.05, 0.01)
     drafter = BlockDrafter(head, context, MASK, Block(SIZE, from_anchor), None, pairs)
-    target = Model(Tapped(), KVPool([toy_shape()], "fp32"), [])
-    target.cost = Given(1.0, 0.05)
-    return Engine(target, [drafter]), head
+    return Engine(tapped_model(), [drafter]), head
 
 
 @pytest.mark.parametrize("how", SAMPLINGS)

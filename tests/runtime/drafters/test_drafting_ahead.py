@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from engines import plain_engine, request, tokens_at_once, tokens_of, toy_engine
+from engines import SAMPLINGS, plain_engine, request, tokens_at_once, tokens_of, toy_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import ToyGraph
@@ -14,8 +14,6 @@ from toys import ToyGraph
 from edgespec.errors import DeviceError
 from edgespec.runtime.drafters.ahead import AheadModelDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
-
-SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 
 
 class Timed(ToyGraph):

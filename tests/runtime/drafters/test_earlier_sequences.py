@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from engines import engine_of, plain_engine, request, tokens_at_once, tokens_of
+from engines import SAMPLINGS, engine_of, plain_engine, request, tokens_at_once, tokens_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.runtime.drafters.lookup import LookupDrafter, Said
 
-SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 NAME = "lookup"
 SHORTEST, LONGEST = 4, 32  # tokens of a match
 

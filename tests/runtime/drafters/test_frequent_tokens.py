@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engines import plain_engine, request, tokens_at_once, tokens_of
+from engines import SAMPLINGS, plain_engine, request, tokens_at_once, tokens_of
 from native_llms import loaded, with_library
 from toys import ToyGraph, toy_model
 
@@ -15,8 +15,6 @@ from edgespec.bundle import DRAFT
 from edgespec.runtime.drafters.model import Frequent, ModelDrafter
 from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.runtime.speculation.engine import Engine
-
-SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 
 
 class Scoring(ToyGraph):

@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 import pytest
-from engines import plain_engine, request, tokens_of
-from toys import Given, ToyGraph, toy_shape
+from engines import SAMPLINGS, plain_engine, request, tokens_of
+from toys import Given, ToyGraph, features, tapped_model, toy_shape
 
 from edgespec.runtime.drafters.ahead import AheadHeadDrafter
 from edgespec.runtime.drafters.head import HeadDrafter, HeadGraph
@@ -15,17 +15,7 @@ from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.speculation.engine import Engine
 
-SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 LONG = tuple(n * n % 50 for n in range(700))
-
-
-class Tapped(ToyGraph):
-    """A target whose features are the position and the token of each row."""
-
-    def __call__(self, feeds):
-        outputs = super().__call__(feeds)
-        lengths = [len(slots) - 1 for slots in self.seen]
-        return {**outputs, "features": features(lengths, feeds["input_ids"])}
 
 
 class ToyHead(ToyGraph):
@@ -51,17 +41,11 @@ class ToyHead(ToyGraph):
         return super().logits(np.concatenate(([1], tokens)))  # the first one has no row
 
 
-def features(positions, tokens):
-    return np.stack([positions, tokens], axis=1).astype(np.float32)
-
-
 def head_engine(noise=0.05, context=1000, kind=HeadDrafter):
     head = Model(HeadGraph(ToyHead(noise), 2, 2), KVPool([toy_shape()], "fp32"), [])
     head.cost = Given(0.05, 0.01)
     drafter = kind(head, context)
-    target = Model(Tapped(), KVPool([toy_shape()], "fp32"), [])
-    target.cost = Given(1.0, 0.05)
-    return Engine(target, [drafter]), head
+    return Engine(tapped_model(), [drafter]), head
 
 
 def drafted(rounds):

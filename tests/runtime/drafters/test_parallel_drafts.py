@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from engines import engine_of, plain_engine, request, tokens_at_once, tokens_of
+from engines import SAMPLINGS, engine_of, plain_engine, request, tokens_at_once, tokens_of
 from hypothesis import given
 from hypothesis import strategies as st
 from toys import VOCABULARY, Given, ToyGraph, toy_shape
@@ -15,7 +15,6 @@ from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.pool import KVPool
 
 MASK = VOCABULARY + 1
-SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 
 
 class Reader(ToyGraph):

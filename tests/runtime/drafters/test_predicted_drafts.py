@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from engines import engine_of, plain_engine, request, tokens_at_once, tokens_of
+from engines import SAMPLINGS, engine_of, plain_engine, request, tokens_at_once, tokens_of
 
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.prediction import PredictionDrafter
-
-SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 
 
 def edited(tokens):

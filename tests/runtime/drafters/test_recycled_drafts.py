@@ -3,12 +3,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from engines import engine_of, on_last_tokens, plain_engine, request, tokens_at_once, tokens_of
+from engines import (
+    SAMPLINGS,
+    engine_of,
+    on_last_tokens,
+    plain_engine,
+    request,
+    tokens_at_once,
+    tokens_of,
+)
 from toys import VOCABULARY
 
 from edgespec.runtime.drafters.recycling import RecyclingDrafter, Successors
 
-SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 NAME = "recycling"
 
 

@@ -78,20 +78,6 @@ def test_the_division_into_lessons_does_not_matter(taken, size):
     check_content(taught(again, 9), expected_content(taken, 9))
 
 
-def test_two_tokens_then_one_then_none():
-    table = taught([[(1, 2, range(8)), (3, 2, range(1, 9))]])
-    assert table.after(1, 2) == (list(range(8)), 2)
-    assert table.after(3, 2) == (list(range(1, 9)), 2)
-    assert table.after(4, 2) == (list(range(1, 9)), 1)  # the later list
-    assert table.after(2, 1) == ((), 0)
-
-
-def test_the_beginning_of_a_text_is_a_key_of_its_own():
-    table = taught([[(-1, 5, range(8))], [(0, 5, range(1, 9))]])
-    assert table.after(-1, 5) == (list(range(8)), 2)
-    assert table.after(0, 5) == (list(range(1, 9)), 2)
-
-
 def test_successors_are_plain_integers_and_the_tables_own():
     top = np.arange(8)[None]
     table = Successors(VOCABULARY)
@@ -101,14 +87,6 @@ def test_successors_are_plain_integers_and_the_tables_own():
     assert {type(token) for token in found} == {int}
     found.append(9)
     assert table.after(1, 2)[0] == list(range(8))
-
-
-def test_rows_of_different_number_are_refused():
-    table = Successors(VOCABULARY)
-    with pytest.raises(ValueError, match="zip"):
-        table.learn([1], [2, 3], np.zeros((2, WIDTH), np.int64))
-    with pytest.raises(ValueError, match="shape"):
-        table.learn([1, 1], [2, 3], np.zeros((3, WIDTH), np.int64))
 
 
 # Its file
@@ -260,13 +238,6 @@ def test_nothing_is_unpickled(memory):
     assert not marker.exists()
     pickle.loads(pickled)
     assert marker.exists()  # it would have run
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"edgespec-draft-memory", b"\x7fELF" * 999])
-def test_any_other_file_is_refused(memory, content):
-    memory.write_bytes(content)
-    refused(memory)
-    assert memory.read_bytes() == content
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
