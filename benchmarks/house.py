@@ -47,7 +47,7 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        18400,
+        18340,
         "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
         "for its page (4,400), several models (300); the authors' sampling and waiting lines; "
         "fifteen commands with help in two lengths, completion and wrapped answers (3,500); "
@@ -58,7 +58,7 @@ ROOMS = {
     "models": Room(
         ("models/**/*.py",),
         7000,
-        11600,
+        11780,
         "over thirty families, six of them with states, two with latents, experts in a dozen, six "
         "formats of weights, several streams (Gemma 3n, 250), drafters of blocks in three layouts, "
         "assistants (200), heads with masks (80), heads in GGUF files (180), "
@@ -67,7 +67,7 @@ ROOMS = {
     "export": Room(
         ("export/**/*.py",),
         5000,
-        7200,
+        7180,
         "graphs of other programs, portable graphs, latents (90), several streams of rows (160), "
         "drafters of blocks (120), assistants (110), convolutions in blocks (60), "
         "K-quants, what reads images (340), heads on devices (40)",
@@ -75,7 +75,7 @@ ROOMS = {
     "runtime": Room(
         ("runtime/**/*.py",),
         9000,
-        14150,
+        14190,
         "tool calls and reasoning in each family's form (3,500), ten draft sources (2,500), "
         "devices (2,100), penalties, grammars that are tried in a process with limits, and calls "
         "that are checked against schemas which grammars cannot hold (150), "
@@ -94,7 +94,7 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        42500,
+        42210,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
         "first day with a model that is no bundle (400), words and answers at terminals (350), "
@@ -107,7 +107,7 @@ ROOMS = {
     "docs": Room(
         ("README.md", "docs/*.md"),
         1300,
-        1870,
+        1920,
         "bundles made of models, several on a server, drafters of blocks, assistants, machines "
         "that were measured, whole programs in Python and what a newcomer sees (330), images, "
         "heads on devices",

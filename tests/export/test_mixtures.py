@@ -98,7 +98,8 @@ def test_experts_may_lie_in_stacks(tmp_path, architecture):
 @pytest.mark.parametrize("architecture", ["glm4_moe_lite", "qwen3_5_moe_text"])
 def test_matrices_of_all_experts_or_heads_get_8_bits_together(tmp_path, cli, architecture):
     model = make_checkpoint(tmp_path / "checkpoint", architecture)
-    done = cli("export", tmp_path / "checkpoint", "-o", tmp_path / "bundle")
+    in_8_bits = "--lm-head-precision", "int8"
+    done = cli("export", tmp_path / "checkpoint", "-o", tmp_path / "bundle", *in_8_bits)
     assert done.code == 0, done.err
     formats = bundles.load(tmp_path / "bundle").target.native.formats
     assert formats.keys() - {"f32", "q5_0"} <= {"q8_0", "q4_k", "q6_k"}

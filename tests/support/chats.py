@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from checkpoints import write_tokenizer
 from tokenizers import Tokenizer as Backend
 
 from edgespec.api.chat import ChatOptions, conversation
@@ -186,6 +187,7 @@ def template(form: str) -> str:
 
 def chat_tokenizer(folder: Path, source: str, tokens: tuple[str, ...]) -> Tokenizer:
     """Write and return a tokenizer with a chat template and further special tokens."""
+    write_tokenizer(folder, 331)
     backend = Backend.from_file(str(folder / "tokenizer.json"))
     backend.add_special_tokens(list(tokens))
     backend.save(str(folder / "tokenizer.json"))
