@@ -171,8 +171,11 @@ def _chosen(name: str, checkpoint: Checkpoint, options: ExportOptions) -> Storag
     if {weights, head} <= FLOATS.keys():
         precision = bundle.Precision(weights, head, options.kv_precision, 0)
         return Storage(precision, vocabulary)
-    linears = [linear for each in decoder.sublayers for linear in each.linears]
-    layers = [each.weight for each in linears]
+    layers = [linear.weight for each in decoder.sublayers for linear in each.linears]
+    if asked == INT4 and options.lm_head_precision is None and not decoder.tied:
+        # It is read and not multiplied with: as in Q4_K_M, it needs no more bits than layers do.
+        vocabulary -= {decoder.embedding}
+        layers.append(decoder.embedding)
     least = _DRAFT_BITS if asked == INT4_SMALL and options.draft_precision is None else 0
     kept = kept_formats(tensors, layers, max(_bits(weights), least), asked == SOURCE)
     kept |= kept_formats(tensors, vocabulary, max(_bits(head), least), asked == SOURCE)

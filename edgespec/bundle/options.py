@@ -38,7 +38,9 @@ class ExportOptions:
     )  # fmt: skip
     lm_head_precision: str | None = option(
         None, "precision of the output projections and embeddings",
-        none="that of the weights, int6 if that is int4, or int8 if that is source", choices=STORED,
+        none="that of the weights, int6 if that is int4, but for embeddings apart from the "
+        "projection, or int8 if that is source",
+        choices=STORED,
     )  # fmt: skip
     kv_precision: str = option("fp32", "precision of the KV caches", choices=KV_PRECISIONS)
     skip_sets: tuple[str, ...] = option(
