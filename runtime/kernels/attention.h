@@ -3,6 +3,7 @@
 #pragma once
 
 #include "elementwise.h"
+#include "inlined.h"
 #include "kernels.h"
 
 namespace edgespec {
@@ -109,6 +110,16 @@ inline void soften(const AttendBlock& block, int64_t q, float* scores) {
   for (int64_t d = 0; d < block.dim; d += 16) store(sums + d, mul(load(sums + d), factor));
 }
 
+// Calls function(count) with a constant, for at most as many as `Most`.
+template <int Most, class Function>
+INLINE void together(int64_t count, const Function& function) {
+  unrolled<Most>([&](auto step) INLINED {
+    constexpr int Count = step + 1;
+    if (count == Count || (Count == Most && count > Most))
+      function(std::integral_constant<int, Count>());
+  });
+}
+
 void attend(const AttendBlock& block) {
   const int64_t dim = block.dim, queries = block.queries;
   float* scores = block.scratch + 2 * BlockPositions * dim;
@@ -136,32 +147,23 @@ void attend(const AttendBlock& block) {
   for (int i = last; i < BlockPositions; ++i) keys[i] = keys[first];
   constexpr int Together = Many ? 4 : 2;
   const int from = first & ~15;
-  for (int64_t q = 0; q < queries; q += Together) {
-    float* out = scores + q * BlockPositions;
-    for (int i = from; i < last; i += 16) {
-      if (q + Together <= queries) {
-        scores_of_16<Together>(block.query + q, keys + i, dim, out + i);
-      } else {
-        for (int64_t r = q; r < queries; ++r)
-          scores_of_16<1>(block.query + r, keys + i, dim, scores + r * BlockPositions + i);
-      }
-    }
-  }
+  for (int64_t q = 0; q < queries; q += Together)
+    together<Together>(queries - q, [&](auto count) INLINED {
+      for (int i = from; i < last; i += 16)
+        scores_of_16<count>(block.query + q, keys + i, dim, scores + q * BlockPositions + i);
+    });
   for (int64_t q = 0; q < queries; ++q) soften(block, q, scores + q * BlockPositions);
   for (int64_t q = 0; q < queries;) {
     const float* shares[Together];
-    bool alike = q + Together <= queries;
-    for (int i = 0; i < Together && q + i < queries; ++i) {
-      shares[i] = scores + (q + i) * BlockPositions;
-      alike = alike && block.first[q] == block.first[q + i] && block.last[q] == block.last[q + i];
+    int64_t alike = 0;
+    for (; alike < Together && q + alike < queries; ++alike) {
+      if (block.first[q] != block.first[q + alike] || block.last[q] != block.last[q + alike]) break;
+      shares[alike] = scores + (q + alike) * BlockPositions;
     }
-    if (alike) {
-      add_values<Together>(values, shares, block.first[q], block.last[q], block.sums + q, 0, dim);
-      q += Together;
-    } else {
-      add_values<1>(values, shares, block.first[q], block.last[q], block.sums + q, 0, dim);
-      q += 1;
-    }
+    together<Together>(alike, [&](auto count) INLINED {
+      add_values<count>(values, shares, block.first[q], block.last[q], block.sums + q, 0, dim);
+    });
+    q += alike;
   }
 }
 

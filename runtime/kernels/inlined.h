@@ -1,6 +1,8 @@
 // What must be inlined into a kernel, since a call would spill its registers.
 #pragma once
 
+#include <utility>
+
 #ifdef _MSC_VER
 #define INLINE __forceinline
 #define NOINLINE __declspec(noinline)
@@ -10,3 +12,19 @@
 #define NOINLINE __attribute__((noinline))
 #define INLINED __attribute__((always_inline))
 #endif
+
+namespace edgespec {
+namespace {
+
+template <class Function, int... Steps>
+INLINE void unrolled(const Function& function, std::integer_sequence<int, Steps...>) {
+  (function(std::integral_constant<int, Steps>()), ...);
+}
+// Calls function(0), function(1), ... with constants.
+template <int Count, class Function>
+INLINE void unrolled(const Function& function) {
+  unrolled(function, std::make_integer_sequence<int, Count>());
+}
+
+}  // namespace
+}  // namespace edgespec

@@ -2,24 +2,12 @@
 // Included by each instruction set's file, behind its sixteen lanes.
 #pragma once
 
-#include <utility>
-
 #include "elementwise.h"
 #include "inlined.h"
 #include "kernels.h"
 
 namespace edgespec {
 namespace {
-
-template <class Function, int... Steps>
-INLINE void unrolled(const Function& function, std::integer_sequence<int, Steps...>) {
-  (function(std::integral_constant<int, Steps>()), ...);
-}
-// Calls function(0), function(1), ... with constants.
-template <int Count, class Function>
-INLINE void unrolled(const Function& function) {
-  unrolled(function, std::make_integer_sequence<int, Count>());
-}
 
 // Planes of levels of a block of 32.
 template <int Bits>
