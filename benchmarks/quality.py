@@ -38,7 +38,7 @@ _OURS: dict[str, list[str]] = {
     "int4": [],
     "int4-calibrated": ["--calibrate"],
     "int4-small": ["--precision", "int4-small"],
-    "int4-kv-fp16": ["--kv-precision", "fp16"],
+    "int4-kv-fp32": ["--kv-precision", "fp32"],
     "int8": ["--precision", "int8"],
 }
 _THEIRS = ("Q4_K_M", _WITH_MATRIX)

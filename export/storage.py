@@ -168,8 +168,9 @@ def _chosen(name: str, checkpoint: Checkpoint, options: ExportOptions) -> Storag
     asked, vocabulary = _asked(name, checkpoint, options), _vocabulary(decoder)
     weights = {INT4_SMALL: INT4, SOURCE: "int8"}.get(asked, asked)
     head = options.lm_head_precision or ("int6" if asked == INT4 else weights)
+    caches = options.kv_precision or ("fp32" if weights == "fp32" else "fp16")
     if {weights, head} <= FLOATS.keys():
-        precision = bundle.Precision(weights, head, options.kv_precision, 0)
+        precision = bundle.Precision(weights, head, caches, 0)
         return Storage(precision, vocabulary)
     layers = [linear.weight for each in decoder.sublayers for linear in each.linears]
     if asked == INT4 and options.lm_head_precision is None and not decoder.tied:
@@ -179,7 +180,7 @@ def _chosen(name: str, checkpoint: Checkpoint, options: ExportOptions) -> Storag
     least = _DRAFT_BITS if asked == INT4_SMALL and options.draft_precision is None else 0
     kept = kept_formats(tensors, layers, max(_bits(weights), least), asked == SOURCE)
     kept |= kept_formats(tensors, vocabulary, max(_bits(head), least), asked == SOURCE)
-    precision = bundle.Precision(weights, head, options.kv_precision, BLOCK)
+    precision = bundle.Precision(weights, head, caches, BLOCK)
     return Storage(precision, vocabulary, kept, mixed=asked == INT4)
 
 

@@ -42,7 +42,10 @@ class ExportOptions:
         "projection, or int8 if that is source",
         choices=STORED,
     )  # fmt: skip
-    kv_precision: str = option("fp32", "precision of the KV caches", choices=KV_PRECISIONS)
+    kv_precision: str | None = option(
+        None, "precision of the KV caches",
+        none="fp16, or fp32 if that is the weights'", choices=KV_PRECISIONS,
+    )  # fmt: skip
     skip_sets: tuple[str, ...] = option(
         (), "sublayers of the target that each layer-skip draft leaves out, written as 4-6 for "
         "layers, 4a or 4m for an attention or MLP, with commas between them",

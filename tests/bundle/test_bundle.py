@@ -48,7 +48,7 @@ def damage(path):
 def test_a_bundle_tells_what_it_holds(folder):
     bundle = bundles.load(folder)
     assert (bundle.target.architecture, bundle.target.layers) == ("llama", 2)
-    assert bundle.target.precision == bundles.Precision("int4", "int6", "fp32", 32)
+    assert bundle.target.precision == bundles.Precision("int4", "int6", "fp16", 32)
     assert bundle.draft.precision.weights == "fp16"
     sizes = [(folder / f"target.{kind}").stat().st_size for kind in ("native.onnx", "tiles")]
     assert bundle.role_size("target") == sum(sizes)

@@ -98,7 +98,7 @@ def test_what_was_asked_for_is_the_most_that_is_taken(source, tmp_path):
 
 def test_four_bits_stay_four_bits(source, tmp_path):
     matrices, bundle = made(source, tmp_path, Format("gptq", 4, 32), precision="int4")
-    assert bundle.target.precision == bundles.Precision("int4", "int6", "fp32", 32)
+    assert bundle.target.precision == bundles.Precision("int4", "int6", "fp16", 32)
     found = formats(bundle)
     assert {found[name] for name in matrices} == {"q4_0"}
     assert {bundle.target.quantization_error[name] for name in matrices} == {0}

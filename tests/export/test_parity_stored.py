@@ -47,6 +47,11 @@ class Asked:
         kinds = {self.options.precision, self.options.lm_head_precision}
         return 32 if kinds & {"int4", "int4-small", "int8"} else 0
 
+    @property
+    def caches(self):
+        usual = "fp32" if self.options.precision == "fp32" else "fp16"
+        return self.options.kv_precision or usual
+
 
 TIED = {"tie_word_embeddings": True}
 K256 = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 512}
@@ -54,7 +59,7 @@ NO_BLOCK = {"hidden_size": 48, "head_dim": 20, "intermediate_size": 72}
 
 STORED = {
     "fp16": Asked(ExportOptions("fp16")),
-    "fp16-tied-kv-fp16": Asked(ExportOptions("fp16", kv_precision="fp16"), TIED),
+    "fp16-tied-kv-fp32": Asked(ExportOptions("fp16", kv_precision="fp32"), TIED),
     "fp32-kv-fp16": Asked(ExportOptions("fp32", kv_precision="fp16")),
     "fp32-head-int8": Asked(ExportOptions("fp32", lm_head_precision="int8")),
     "int4": Asked(ExportOptions("int4")),
@@ -63,8 +68,8 @@ STORED = {
     "int4-small-256": Asked(ExportOptions("int4-small"), K256),
     "int4-256-tied": Asked(ExportOptions("int4"), {**K256, **TIED}),
     "int4-padded-tied": Asked(ExportOptions("int4"), {**NO_BLOCK, **TIED}),
-    "int4-head-int8-tied-kv-fp16": Asked(
-        ExportOptions("int4", lm_head_precision="int8", kv_precision="fp16"), TIED
+    "int4-head-int8-tied-kv-fp32": Asked(
+        ExportOptions("int4", lm_head_precision="int8", kv_precision="fp32"), TIED
     ),
     "int4-head-fp16": Asked(ExportOptions("int4", lm_head_precision="fp16")),
     "int8-tied": Asked(ExportOptions("int8"), TIED),
@@ -84,7 +89,7 @@ class Case:
     matrices: dict
 
     def expected(self, tokens):
-        half = self.asked.options.kv_precision == "fp16"
+        half = self.asked.caches == "fp16"
         return reference(self.rounded, tokens, HalfCache() if half else DynamicCache())
 
 
@@ -108,9 +113,7 @@ def test_each_matrix_is_stored_in_the_precision_asked_for(case):
     weights = options.precision.removesuffix("-small")
     mixed = options.precision == "int4"
     head = options.lm_head_precision or ("int6" if mixed else weights)
-    assert precision == bundles.Precision(
-        weights, head, options.kv_precision, case.asked.block_size
-    )
+    assert precision == bundles.Precision(weights, head, case.asked.caches, case.asked.block_size)
     counts = {}
     for name, each in case.matrices.items():
         size = case.original.get_parameter(name)
@@ -146,7 +149,7 @@ def test_the_recorded_error_is_that_of_the_stored_bytes(case):
 
 
 def test_logits_differ_by_no_more_than_rounding_of_activations(case):
-    same = SAME_IN_HALF if case.asked.options.kv_precision == "fp16" else SAME
+    same = SAME_IN_HALF if case.asked.caches == "fp16" else SAME
     for logits, tokens in both_calls(case):
         expected = case.expected(tokens)
         with rounded_activations(case.rounded, case):
