@@ -154,8 +154,8 @@ def test_a_draft_has_a_precision_of_its_own(tmp_path):
     options = ExportOptions("int4-small", draft_precision="fp16")
     export_bundle(tmp_path / "target", tmp_path / "bundle", tmp_path / "draft", options)
     bundle = bundles.load(tmp_path / "bundle")
-    assert bundle.target.precision == bundles.Precision("int4", "int4", "fp32", 32)
-    assert bundle.draft.precision == bundles.Precision("fp16", "fp16", "fp32", 0)
+    assert bundle.target.precision == bundles.Precision("int4", "int4", "fp16", 32)
+    assert bundle.draft.precision == bundles.Precision("fp16", "fp16", "fp16", 0)
 
 
 @pytest.mark.parametrize("precision", ["int4-small", "int8", "fp16", "fp32"])
