@@ -110,16 +110,6 @@ inline void soften(const AttendBlock& block, int64_t q, float* scores) {
   for (int64_t d = 0; d < block.dim; d += 16) store(sums + d, mul(load(sums + d), factor));
 }
 
-// Calls function(count) with a constant, for at most as many as `Most`.
-template <int Most, class Function>
-INLINE void together(int64_t count, const Function& function) {
-  unrolled<Most>([&](auto step) INLINED {
-    constexpr int Count = step + 1;
-    if (count == Count || (Count == Most && count > Most))
-      function(std::integral_constant<int, Count>());
-  });
-}
-
 void attend(const AttendBlock& block) {
   const int64_t dim = block.dim, queries = block.queries;
   float* scores = block.scratch + 2 * BlockPositions * dim;
@@ -148,7 +138,7 @@ void attend(const AttendBlock& block) {
   constexpr int Together = Many ? 4 : 2;
   const int from = first & ~15;
   for (int64_t q = 0; q < queries; q += Together)
-    together<Together>(queries - q, [&](auto count) INLINED {
+    at_most<Together>(queries - q, [&](auto count) INLINED {
       for (int i = from; i < last; i += 16)
         scores_of_16<count>(block.query + q, keys + i, dim, scores + q * BlockPositions + i);
     });
@@ -160,7 +150,7 @@ void attend(const AttendBlock& block) {
       if (block.first[q] != block.first[q + alike] || block.last[q] != block.last[q + alike]) break;
       shares[alike] = scores + (q + alike) * BlockPositions;
     }
-    together<Together>(alike, [&](auto count) INLINED {
+    at_most<Together>(alike, [&](auto count) INLINED {
       add_values<count>(values, shares, block.first[q], block.last[q], block.sums + q, 0, dim);
     });
     q += alike;

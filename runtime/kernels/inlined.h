@@ -1,6 +1,7 @@
 // What must be inlined into a kernel, since a call would spill its registers.
 #pragma once
 
+#include <cstdint>
 #include <utility>
 
 #ifdef _MSC_VER
@@ -24,6 +25,15 @@ INLINE void unrolled(const Function& function, std::integer_sequence<int, Steps.
 template <int Count, class Function>
 INLINE void unrolled(const Function& function) {
   unrolled(function, std::make_integer_sequence<int, Count>());
+}
+// Calls function(count) with a constant, `Most` for more than these.
+template <int Most, class Function>
+INLINE void at_most(int64_t count, const Function& function) {
+  unrolled<Most>([&](auto step) INLINED {
+    constexpr int Count = step + 1;
+    if (count == Count || (Count == Most && count > Most))
+      function(std::integral_constant<int, Count>());
+  });
 }
 
 }  // namespace

@@ -246,15 +246,9 @@ NOINLINE void float_tile(const Product& p, int64_t row, int64_t tile, int bytes,
 // Calls `of` for rows, as many at a time as registers hold, and once for those that are left.
 template <int Most, class Tile>
 inline void by_rows(const Product& p, int64_t first, int64_t last, const Tile& of) {
-  const int64_t whole = p.rows / Most * Most;
-  for (int64_t tile = first; tile < last; ++tile) {
-    for (int64_t row = 0; row < whole; row += Most)
-      of(std::integral_constant<int, Most>(), row, tile);
-    unrolled<Most - 1>([&](auto step) INLINED {
-      constexpr int Rows = step + 1;
-      if (p.rows - whole == Rows) of(std::integral_constant<int, Rows>(), whole, tile);
-    });
-  }
+  for (int64_t tile = first; tile < last; ++tile)
+    for (int64_t row = 0; row < p.rows; row += Most)
+      at_most<Most>(p.rows - row, [&](auto rows) INLINED { of(rows, row, tile); });
 }
 
 template <class Format>

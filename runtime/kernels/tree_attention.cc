@@ -38,6 +38,9 @@ namespace edgespec {
 namespace {
 
 constexpr int MostQueries = 64;  // of a part
+// Parts where there are heads enough: each reads the keys again, so there are no more than keep some
+// threads busy. What asks for their number may read a file.
+const int64_t LeastParts = std::min(4u, std::thread::hardware_concurrency());
 
 int64_t size_of(CacheType type) { return type == CacheType::F32 ? 4 : type == CacheType::F16 ? 2 : 1; }
 
@@ -456,10 +459,8 @@ class TreeAttention : public Operator {
               const float* queries, const float* sinks, float* out) const {
     const int64_t group = shape_.heads / shape_.kv_heads;
     int64_t splits = (group + MostQueries - 1) / MostQueries;
-    // Each split reads the keys again, so there are no more than keep some threads busy.
-    const int64_t least = std::min(4u, std::thread::hardware_concurrency());
-    if (rows * shape_.kv_heads * splits < least)
-      splits = std::min(group, (least + rows * shape_.kv_heads - 1) / (rows * shape_.kv_heads));
+    if (rows * shape_.kv_heads * splits < LeastParts)
+      splits = std::min(group, (LeastParts + rows * shape_.kv_heads - 1) / (rows * shape_.kv_heads));
     const int64_t heads = (group + splits - 1) / splits;
     splits = (group + heads - 1) / heads;
     const int64_t most = std::max<int64_t>(1, MostQueries / heads);
