@@ -14,7 +14,7 @@ from edgespec.bundle.manifest import Grid, Pixels
 from edgespec.models.elements import Compound, LayerNorm, Linear, Shapes
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes
-from edgespec.models.vision import Tower, colours, picture_settings
+from edgespec.models.vision import Tower, TowerLayer, colours, picture_settings
 from edgespec.models.vision_gemma4 import PatchTower
 from edgespec.models.vision_gemma4_unified import PatchEmbedder
 
@@ -50,18 +50,6 @@ _PIXELS: Mapping[str, object] = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class GridLayer(Compound):
-    """A layer of the ViT: `x + o(attention(norm(x)))`, then `x + down(gelu(up(mlp_norm(x))))`."""
-
-    norm: LayerNorm
-    qkv: Linear
-    o: Linear
-    mlp_norm: LayerNorm
-    up: Linear
-    down: Linear
 
 
 @dataclass(frozen=True)
@@ -110,7 +98,7 @@ class GridTower(Compound):
     heads: int
     width: int
     theta: float
-    layers: tuple[GridLayer, ...]
+    layers: tuple[TowerLayer, ...]
     factor: int
     merger: Merger
     deep: tuple[Merger, ...]
@@ -221,14 +209,14 @@ class _PartsOf:
         if own.integer("out_hidden_size", self._out) != self._out:
             raise own.invalid("out_hidden_size", f"must be {self._out}, as the text part has")
 
-    def layer(self, number: int) -> GridLayer:
+    def layer(self, number: int) -> TowerLayer:
         name, width, inner = f"blocks.{number}", self.width, self._inner
         qkv = self._linear(f"{name}.attn.qkv", width, 3 * width)
         o = self._linear(f"{name}.attn.proj", width, width)
         up = self._linear(f"{name}.mlp.linear_fc1", width, inner)
         down = self._linear(f"{name}.mlp.linear_fc2", inner, width)
         norms = (self._norm(f"{name}.norm{each}", width) for each in (1, 2))
-        return GridLayer(next(norms), qkv, o, next(norms), up, down)
+        return TowerLayer(next(norms), (qkv,), o, next(norms), up, down)
 
     def merger(self, name: str, normalized: int) -> Merger:
         inner = self.width * self.factor**2

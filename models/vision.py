@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+MOST_PIXELS = 4096
+"""Pixels of a side, as transformers has it."""
+
 _SPLITTING, _WHOLE = ("idefics3", "smolvlm"), "gemma3"  # names of the whole models
 
 _VIT, _PROJECTION = "model.vision_model", "model.connector.modality_projection.proj.weight"
 _PATCHES = ".embeddings.patch_embedding.weight"  # how a name ends whose beginning others have
 _MEAN_PROJECTION = "multi_modal_projector.mm_input_projection_weight"
 _COLOURS = 3
-_MOST_PIXELS = 4096  # of a side, as transformers has it
 # Default values of transformers.
 _SIZES: Mapping[str, object] = {
     "hidden_size": 1152, "intermediate_size": 3072, "num_hidden_layers": 12,
@@ -55,12 +57,14 @@ _FILTERS = 6  # of Pillow
 
 @dataclass(frozen=True)
 class TowerLayer(Compound):
-    """A layer of a ViT: `x + o(attention(norm(x)))`, then `x + down(gelu(up(mlp_norm(x))))`."""
+    """A layer of a ViT: `x + o(attention(norm(x)))`, then `x + down(gelu(up(mlp_norm(x))))`.
+
+    Attributes:
+        qkv: Makes queries, keys and values: three matrices, or one that is theirs together.
+    """
 
     norm: LayerNorm
-    q: Linear
-    k: Linear
-    v: Linear
+    qkv: tuple[Linear, ...]
     o: Linear
     mlp_norm: LayerNorm
     up: Linear
@@ -221,7 +225,7 @@ class _LayersOf:
         up = self._linear(f"{name}.mlp.fc1", width, inner)
         down = self._linear(f"{name}.mlp.fc2", inner, width)
         first, second = self.norm(f"{name}.layer_norm1"), self.norm(f"{name}.layer_norm2")
-        return TowerLayer(first, q, k, v, o, second, up, down)
+        return TowerLayer(first, (q, k, v), o, second, up, down)
 
     def _linear(self, name: str, columns: int, rows: int) -> Linear:
         whole = f"{self._vit}.{name}"
@@ -307,11 +311,11 @@ def _pixels(path: Path, whole: bool) -> Pixels | None:
         raise found.unsupported("do_pan_and_scan", "use a checkpoint that leaves pictures whole")
     sizes = found.group("size")
     if whole:
-        size, longest = sizes.integer("height", most=_MOST_PIXELS), 0
+        size, longest = sizes.integer("height", most=MOST_PIXELS), 0
         if sizes.get("width") != size:
             raise sizes.unsupported("width", f"use {size}, as the height is")
     else:
-        size = found.group("max_image_size").integer("longest_edge", most=_MOST_PIXELS)
-        longest = sizes.integer("longest_edge", most=_MOST_PIXELS)
+        size = found.group("max_image_size").integer("longest_edge", most=MOST_PIXELS)
+        longest = sizes.integer("longest_edge", most=MOST_PIXELS)
     split = not whole and found.get("do_image_splitting") is not False
     return Pixels(size, longest, split, *colours(found))

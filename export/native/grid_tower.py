@@ -9,10 +9,10 @@ import numpy as np
 from onnx import TensorProto
 
 from edgespec import bundle
-from edgespec.export.graph_builder import CONTRIB
 from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.layers import FLOAT
-from edgespec.models.grid_vision import GridLayer, GridTower, Merger
+from edgespec.export.native.vit import emit_layer
+from edgespec.models.grid_vision import GridTower, Merger
 
 
 def emit_grid_tower(native: NativeGraph, tower: GridTower) -> None:
@@ -22,13 +22,10 @@ def emit_grid_tower(native: NativeGraph, tower: GridTower) -> None:
     x = _embedded(native, tower, pixels)
     lines, columns = (g.op("Shape", x, start=axis, end=axis + 1) for axis in (1, 2))
     x = _in_squares(native, tower, x, lines)
-    cos, sin = _rotations(native, tower, lines, columns)
+    turns = _rotations(native, tower, lines, columns)
     further = list[str]()
     for number, layer in enumerate(tower.layers):
-        attended = _attended(native, tower, native.norm(x, layer.norm), layer, (cos, sin))
-        x = native.linear(attended, layer.o, residual=x)
-        inner = native.linear(native.norm(x, layer.mlp_norm), layer.up)
-        x = native.linear(g.op("Gelu", inner, approximate="tanh"), layer.down, residual=x)
+        x = emit_layer(native, x, layer, tower.heads, turns)
         if number in tower.behind:
             deep = tower.deep[len(further)]
             further.append(_merged(native, native.norm(_joined(native, deep, x), deep.norm), deep))
@@ -77,21 +74,6 @@ def _rotations(native: NativeGraph, tower: GridTower, lines: str, columns: str) 
         angles.append(g.op("Expand", g.op("Mul", numbers, inv_freq), shape))
     both = _in_squares(native, tower, g.op("Concat", *angles, axis=3), lines)
     return g.op("Cos", both), g.op("Sin", both)
-
-
-def _attended(
-    native: NativeGraph, tower: GridTower, x: str, layer: GridLayer, turns: tuple[str, str]
-) -> str:
-    """Emits attention of all patches to all, [patches, width]."""
-    g = native.graph
-    parts = g.multi_op("Split", native.linear(x, layer.qkv), outputs=3, axis=1, num_outputs=3)
-    one = [g.op("Unsqueeze", each, g.ints(0)) for each in parts]
-    for turned in (0, 1):  # queries and keys
-        one[turned] = g.op(
-            "RotaryEmbedding", one[turned], g.ints(0), *turns, domain=CONTRIB, num_heads=tower.heads
-        )
-    found = g.op("MultiHeadAttention", *one, domain=CONTRIB, num_heads=tower.heads)
-    return g.op("Reshape", found, g.ints(-1, tower.width))
 
 
 def _joined(native: NativeGraph, merger: Merger, x: str) -> str:

@@ -13,15 +13,16 @@ import numpy.typing as npt
 
 from edgespec import bundle
 from edgespec.export.formats.tiles import BLOCK
-from edgespec.export.graph_builder import CONTRIB, DataFile
+from edgespec.export.graph_builder import DataFile
 from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.grid_tower import emit_grid_tower
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.patches import emit_embedder, emit_patches
+from edgespec.export.native.vit import emit_layer
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import FLOATS, Storage, kept_formats
 from edgespec.models.grid_vision import AnyTower, GridTower
-from edgespec.models.vision import Tower, TowerLayer
+from edgespec.models.vision import Tower
 from edgespec.models.vision_gemma4 import InProportion, PatchTower
 from edgespec.models.vision_gemma4_unified import PatchEmbedder
 
@@ -72,7 +73,7 @@ def _kept(tower: Tower) -> dict[str, str]:
     found = dict[str, str]()
     others = (each for layer in tower.layers for each in (layer.o, layer.up, layer.down))
     alone = [(each,) for each in (*others, tower.projection)]
-    for stack in [(layer.q, layer.k, layer.v) for layer in tower.layers] + alone:
+    for stack in [layer.qkv for layer in tower.layers] + alone:
         names = [each.weight for each in stack]
         formats = kept_formats(tower.source, names, _MOST_KEPT, as_stored=True)
         if len(formats) == len(names) and len(set(formats.values())) == 1:
@@ -93,10 +94,7 @@ def _emit(native: NativeGraph, tower: Tower) -> None:
         places = places[_places(side)]
     x = g.op("Add", x, g.constant(places, np.float32))
     for layer in tower.layers:
-        attended = _attended(native, native.norm(x, layer.norm), layer, tower)
-        x = native.linear(attended, layer.o, residual=x)
-        inner = native.linear(native.norm(x, layer.mlp_norm), layer.up)
-        x = native.linear(g.op("Gelu", inner, approximate="tanh"), layer.down, residual=x)
+        x = emit_layer(native, x, layer, tower.heads)
     x = native.norm(x, tower.norm)
     few = side // factor
     if tower.mean_norm is not None:
@@ -110,16 +108,6 @@ def _emit(native: NativeGraph, tower: Tower) -> None:
     x = g.op("Reshape", g.op("Transpose", x, perm=[0, 2, 1, 3]), g.ints(few**2, factor**2 * width))
     rows = native.linear(x, tower.projection)
     g.output(bundle.ROWS, rows, FLOAT, [tower.rows, tower.projection.out_features])
-
-
-def _attended(native: NativeGraph, x: str, layer: TowerLayer, tower: Tower) -> str:
-    """Emits attention of all patches to all, [patches, width]."""
-    g, width = native.graph, tower.width
-    qkv = native.linear(x, layer.q, layer.k, layer.v)
-    parts = g.multi_op("Split", qkv, outputs=3, axis=1, num_outputs=3)
-    one = [g.op("Unsqueeze", each, g.ints(0)) for each in parts]
-    found = g.op("MultiHeadAttention", *one, domain=CONTRIB, num_heads=tower.heads)
-    return g.op("Reshape", found, g.ints(-1, width))
 
 
 def _places(side: int) -> npt.NDArray[np.int64]:

@@ -19,7 +19,7 @@ from edgespec.models.gguf.header import read_header
 from edgespec.models.gguf.names import Naming
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.named import tower_beside
-from edgespec.models.vision import tower_of
+from edgespec.models.vision import MOST_PIXELS, tower_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ _TYPES = (_WHOLE, _SPLITTING)
 _TYPE_PLACES = ("clip.projector_type", "clip.vision.projector_type")  # with sound, the second
 _VISION = "clip.vision"
 _FACTOR, _USUAL_FACTOR = f"{_VISION}.projector.scale_factor", 4  # of Gemma 3, where it is not told
-_MOST_PIXELS, _COLOURS = 4096, 3
+_COLOURS = 3
 _FILTERS = {_WHOLE: 2, _SPLITTING: 1}  # of Pillow, as their published checkpoints have it
 _SIZES = {
     "hidden_size": "embedding_length",
@@ -136,7 +136,7 @@ def _tower(file: Path, header: Header, config: Fields, vocabulary: Vocabulary) -
     vision["num_hidden_layers"] = metadata.integer(
         f"{_VISION}.block_count", most=len(header.entries)
     )
-    size = metadata.integer(f"{_VISION}.image_size", most=_MOST_PIXELS)
+    size = metadata.integer(f"{_VISION}.image_size", most=MOST_PIXELS)
     side = size // vision["patch_size"]
     factor = metadata.integer(_FACTOR, _USUAL_FACTOR if kind == _WHOLE else None)
     if side % factor:
@@ -178,7 +178,7 @@ def _pixels(kind: str, size: int, metadata: Fields) -> Pixels:
     """Returns what becomes of pictures before."""
     longest = 0
     if kind == _SPLITTING:
-        longest = metadata.integer(f"{_VISION}.preproc_image_size", size, _MOST_PIXELS)
+        longest = metadata.integer(f"{_VISION}.preproc_image_size", size, MOST_PIXELS)
     mean, std = (
         metadata.numbers(f"{_VISION}.{name}", _COLOURS) for name in ("image_mean", "image_std")
     )

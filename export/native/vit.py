@@ -1,0 +1,36 @@
+"""Emits layers of a ViT, whose patches all see each other."""
+
+from __future__ import annotations
+
+from edgespec.export.graph_builder import CONTRIB
+from edgespec.export.native.graph import NativeGraph
+from edgespec.models.vision import TowerLayer
+
+
+def emit_layer(
+    native: NativeGraph, x: str, layer: TowerLayer, heads: int, turns: tuple[str, str] | None = None
+) -> str:
+    """Emits a layer; returns the rows behind it.
+
+    Args:
+        native: receives the nodes.
+        x: [patches, width].
+        layer: the description.
+        heads: number of heads.
+        turns: cosines and sines by which queries and keys are rotated, [patches, head_dim / 2]
+            each; None: they are not.
+    """
+    g = native.graph
+    qkv = native.linear(native.norm(x, layer.norm), *layer.qkv)
+    parts = g.multi_op("Split", qkv, outputs=3, axis=1, num_outputs=3)
+    one = [g.op("Unsqueeze", each, g.ints(0)) for each in parts]
+    if turns is not None:
+        for which in (0, 1):  # queries and keys
+            one[which] = g.op(
+                "RotaryEmbedding", one[which], g.ints(0), *turns, domain=CONTRIB, num_heads=heads
+            )
+    found = g.op("MultiHeadAttention", *one, domain=CONTRIB, num_heads=heads)
+    attended = g.op("Reshape", found, g.ints(-1, layer.o.in_features))
+    x = native.linear(attended, layer.o, residual=x)
+    inner = native.linear(native.norm(x, layer.mlp_norm), layer.up)
+    return native.linear(g.op("Gelu", inner, approximate="tanh"), layer.down, residual=x)
