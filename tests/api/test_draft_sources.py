@@ -146,6 +146,8 @@ def test_drafts_in_a_session(load, name, draft):
         ("twin", "cuda:0", "auto"),
         ("head", "openvino:cpu", "overlap"),
         ("mtp", "cpu#32x768", "overlap"),
+        ("head", "cuda:0", "overlap"),
+        ("mtp", "cuda:0", "overlap"),
     ],
 )
 def test_a_draft_goes_on_while_the_target_works(pairs, name, device, pipeline, monkeypatch):

@@ -1,7 +1,8 @@
 """Heads of all kinds with all engines: texts are never changed, and drafts are the same.
 
 ONNX Runtime's CPU provider stands for a device, by calls of a fixed shape, which pad rows.
-OpenVINO's CPU stands for the best GPU where a target's layers are on two devices.
+OpenVINO's CPU stands for the best GPU where a target's layers are on two devices. Where there is a
+GPU of NVIDIA's, all of it happens there, too.
 """
 
 from __future__ import annotations
@@ -26,34 +27,36 @@ from edgespec.runtime.engines.portable.device import Gpu
 
 pytestmark = with_library
 
-NATIVE, DEVICE = "cpu:native", "cpu#32x768"
+NATIVE, STAND_IN, CUDA = "cpu:native", "cpu#32x768", "cuda:0"
+BEST = {STAND_IN: "openvino:cpu", CUDA: CUDA}  # devices, and the best GPU of their machines
 KINDS = ("head", "peagle", "dflash", "dflash2", "dspark", "mtp", "assistant")
-# Where targets and heads run: options, and the engines of both.
-PLACES = {
-    "target on a device": ({"device": DEVICE}, DEVICE, NATIVE),
-    "head on a device": ({"draft_device": DEVICE}, NATIVE, DEVICE),
-    "both on a device": ({"device": DEVICE, "draft_device": DEVICE}, DEVICE, DEVICE),
-    "target on two": (
-        {"gpu_layers": 2, "draft_device": DEVICE}, "cpu:native+openvino:cpu", DEVICE
-    ),
-}  # fmt: skip
-RECURRENT = r"its target has recurrent layers.* cannot run on {}: use --device cpu"
-REFUSED = {
-    ("mtp", "target on a device"): RECURRENT.format(DEVICE),
-    ("mtp", "both on a device"): RECURRENT.format(DEVICE),
-    ("mtp", "target on two"): RECURRENT.format("cpu and openvino:cpu"),
-    ("assistant", "head on a device"): (
-        f"its gemma4_assistant head reads keys .* on {DEVICE} while that runs on cpu: leave"
-    ),
-    ("assistant", "target on two"): f"its gemma4_assistant head .* on {DEVICE} while that runs on",
-}
 MODES = [{"max_new_tokens": 60}, {"max_new_tokens": 60, "temperature": 0.8, "seed": 4}]
 
 
-@pytest.fixture
-def gpu(monkeypatch):
-    """Stands for the best GPU."""
-    monkeypatch.setattr(portable, "best_gpu", lambda: usable("openvino:cpu"))
+def places(device):
+    """By place: options, the engines of target and head, and by kind how it is refused there."""
+    gpu, both = BEST[device], {"device": device, "draft_device": device}
+    recurrent = "its target has recurrent layers.* cannot run on {}: use --device cpu"
+    refused = {"mtp": recurrent.format(device)}
+    reads = f"its gemma4_assistant head reads keys .* on {device} while that runs on "
+    return {
+        "target on a device": ({"device": device}, device, NATIVE, refused),
+        "head on a device": (
+            {"draft_device": device}, NATIVE, device, {"assistant": f"{reads}cpu: leave"}
+        ),
+        "both on a device": (both, device, device, refused),
+        "target on two": (
+            {"gpu_layers": 2, "draft_device": device}, f"cpu:native+{gpu}", device,
+            {"mtp": recurrent.format(f"cpu and {gpu}"), "assistant": reads},
+        ),
+    }  # fmt: skip
+
+
+@pytest.fixture(params=BEST)
+def device(request, monkeypatch):
+    """Where heads or targets run, on a machine with such a GPU."""
+    monkeypatch.setattr(portable, "best_gpu", lambda: usable(BEST[request.param]))
+    return usable(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +78,12 @@ def anew(llm, prompt=LONG_PROMPT, **how):
     return llm.generate(prompt, **how)
 
 
+@pytest.mark.parametrize("place", places(STAND_IN))
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("place", PLACES)
-def test_a_head_drafts_the_same_with_any_engine(pairs, expected, gpu, kind, place):
-    options, target, head = PLACES[place]
-    if (kind, place) in REFUSED:
-        with pytest.raises(DeviceError, match=REFUSED[kind, place]) as error:
+def test_a_head_drafts_the_same_with_any_engine(pairs, expected, device, kind, place):
+    options, target, head, refused = places(device)[place]
+    if kind in refused:
+        with pytest.raises(DeviceError, match=refused[kind]) as error:
             loaded(pairs, kind, "head", **options)
         assert "\n" not in str(error.value)
         return
@@ -89,8 +92,12 @@ def test_a_head_drafts_the_same_with_any_engine(pairs, expected, gpu, kind, plac
         assert roles[TARGET].device == target
         assert roles[DRAFT].device == (target if kind == "assistant" else head)
         for how, (plain, there) in zip(MODES, expected(kind), strict=True):
+            assert there.tokens == plain
+            own = plain  # a GPU has logits of its own
+            if CUDA in target:
+                own = llm.generate(LONG_PROMPT, draft_source="none", **how).tokens
             result = anew(llm, **how)
-            assert result.tokens == there.tokens == plain
+            assert result.tokens == own
             assert abs(result.accepted - there.accepted) < 4  # near-ties and late passes
 
 
@@ -119,9 +126,9 @@ def test_a_head_drafts_the_same_where_pools_stay_on_a_device(pairs, expected, mo
 
 
 @pytest.mark.parametrize("kind", ["head", "peagle", "dspark", "assistant"])
-def test_batches_sessions_and_grammars_on_a_device(pairs, tmp_path, kind):
+def test_batches_sessions_and_grammars_on_a_device(pairs, tmp_path, device, kind):
     path = with_eos(pairs.pair(kind).path, tmp_path / "bundle", 0)
-    place = {"device": DEVICE, "draft_device": DEVICE, "threads": 1, "context": 512}
+    place = {"device": device, "draft_device": device, "threads": 1, "context": 512}
     with cheapen(LLM(path, draft="head", **place)) as llm:
         for how in MODES:
             prompts = [LONG_PROMPT, SHORT_PROMPT, "def f(x):\n    return x"]
