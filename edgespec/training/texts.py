@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from edgespec.api.at_once import TEXTS_AT_ONCE, TextsAtOnce
+from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
 from edgespec.errors import InputError
 from edgespec.measuring.prompts import read_prompts
@@ -29,8 +32,8 @@ class Windows(Protocol):
     count: int
     tokens: Sequence[int]
 
-    def window(self, number: int) -> list[int]:
-        """Returns the token ids of a text."""
+    def windows(self, numbers: Sequence[int]) -> Generator[tuple[int, list[int]]]:
+        """Yields each text's number and token ids, in the order in which they end."""
 
 
 class GivenTexts:
@@ -56,14 +59,15 @@ class GivenTexts:
                 "hundred thousand and more"
             )
 
-    def window(self, number: int) -> list[int]:
+    def windows(self, numbers: Sequence[int]) -> Generator[tuple[int, list[int]]]:
         """See `Windows`."""
-        start = number * self._length
-        return [*self._beginning, *self.tokens[start : start + self._length]]
+        for number in numbers:
+            start = number * self._length
+            yield number, [*self._beginning, *self.tokens[start : start + self._length]]
 
 
 class Continuations:
-    """A target's own continuations of prompts.
+    """A target's own continuations of prompts, several at once.
 
     Args:
         llm: the target.
@@ -82,16 +86,16 @@ class Continuations:
         self.count = len(prompts)
         self.tokens: Sequence[int] = [token for each in self._prompts for token in each]
 
-    def window(self, number: int) -> list[int]:
+    def windows(self, numbers: Sequence[int]) -> Generator[tuple[int, list[int]]]:
         """See `Windows`; the seed is the number, so that it is always the same text."""
+        with closing(TextsAtOnce(TEXTS_AT_ONCE).read(numbers, self._begun)) as texts:
+            for number, text in texts:
+                yield number, [*self._prompts[number], *text.result().tokens]
+
+    def _begun(self, number: int) -> GenerationStream:
         prompt = self._prompts[number]
-        made = self._llm.generate(
-            prompt,
-            max_new_tokens=self._length - len(prompt),
-            temperature=_TEMPERATURE,
-            seed=number,
-        )
-        return [*prompt, *made.tokens]
+        new = self._length - len(prompt)
+        return self._llm.stream(prompt, max_new_tokens=new, temperature=_TEMPERATURE, seed=number)
 
 
 def texts_of(llm: LLM, files: Sequence[Path], length: int, generate: bool) -> Windows:
@@ -123,7 +127,7 @@ def texts_of(llm: LLM, files: Sequence[Path], length: int, generate: bool) -> Wi
         return GivenTexts(tokens, beginning, length)
     if tokens:
         cut = GivenTexts(tokens, beginning, length)
-        prompts += (cut.window(n)[: length // _PROMPT_SHARE] for n in range(cut.count))
+        prompts += (text[: length // _PROMPT_SHARE] for _, text in cut.windows(range(cut.count)))
     return Continuations(llm, prompts, length)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -209,12 +210,14 @@ class Training:
         began, made = time.monotonic(), list[Window]()
         texts = self._shards.texts(number)
         if texts is None:
-            texts = []
-            for window in self._numbers[number]:
-                if self._stopping():
-                    return None
-                texts.append(self._texts.window(window))
-                self._show(f"writing texts {len(texts)}/{len(self._numbers[number])}")
+            numbers, written = self._numbers[number], dict[int, list[int]]()
+            with closing(self._texts.windows(numbers)) as windows:
+                for window, text in windows:
+                    written[window] = text
+                    if self._stopping():
+                        return None
+                    self._show(f"writing texts {len(written)}/{len(numbers)}")
+            texts = [written[window] for window in numbers]
             self._shards.put_texts(number, texts)
         # A text needs a token for each depth, or nothing can be learned from it.
         for text in texts:

@@ -187,6 +187,12 @@ def test_the_target_writes_the_texts(llm, tmp_path):
     assert done.progress.tokens >= 128
     again = trained(llm, prompts, tmp_path / "head", options)
     assert again.progress == done.progress
+    texts = dict(texts_of(llm, [prompts], 64, generate=True).windows(range(7)))
+    for number, line in enumerate(lines):  # as if each were written alone
+        prompt = line.get("prompt") or line["turns"][0]
+        tokens = llm.tokenizer.encode(prompt)
+        options = {"max_new_tokens": 64 - len(tokens), "temperature": 0.8, "seed": number}
+        assert texts[number] == [*tokens, *llm.generate(tokens, **options).tokens]
 
 
 @pytest.mark.parametrize(
