@@ -45,7 +45,8 @@ class LoadOptions:
         "auto", f"draft source, which never changes the text, one of {', '.join(DRAFTS)}; auto: in "
         "every round those with the highest expected speed; layer-skip: the target without some "
         "layers; model, head or parallel, which predicts several tokens in a call: the bundle's "
-        "draft. Or a model to draft with, named as the target is", give="a draft source or a model",
+        "draft. Or a model or head to draft with, named as the target is",
+        give="a draft source or a model",
         metavar="SOURCE|MODEL", usual=True,
     )  # fmt: skip
     pipeline: str = option(

@@ -45,7 +45,8 @@ def bundle_of(
     Args:
         model: a bundle, a checkpoint's folder, a GGUF file, a name on the Hub or one in the store;
             None: the embedded pair.
-        draft: likewise a model to draft with, but a bundle; None: the bundle's own, if it has one.
+        draft: likewise a model to draft with, or a head, but a bundle; None: the bundle's own, if
+            it has one.
         progress: called with how much of a bundle is made; None: bars show it on terminals.
         say: called with lines for the user; by default terminals show them, and others log them.
 
@@ -129,7 +130,14 @@ def _shown(progress: Progress | None) -> AbstractContextManager[Progress]:
 
 
 def _write(folder: Path, target: Path, draft: Path | None = None, *, progress: Progress) -> None:
-    """Writes a bundle of a checkpoint, or of another bundle's target, to an empty folder."""
+    """Writes a bundle of a checkpoint, or of another bundle's target, to an empty folder.
+
+    Args:
+        folder: the folder.
+        target: the checkpoint or bundle.
+        draft: a model or a head; None: what the target's checkpoint holds, if anything.
+        progress: called with how much is done.
+    """
     from edgespec.export import (
         ExportOptions,
         attach_head,
@@ -138,15 +146,21 @@ def _write(folder: Path, target: Path, draft: Path | None = None, *, progress: P
         write_bundle,
     )
     from edgespec.models.heads.mtp import holds_head
+    from edgespec.models.heads.opening import is_head
 
-    options = ExportOptions()
-    if draft is not None and (target / MANIFEST).is_file():
+    options, head = ExportOptions(), None
+    if draft is not None and is_head(draft):
+        draft, head = None, draft
+    elif draft is None and holds_head(target):
+        head = target
+    if (target / MANIFEST).is_file():
         copy_bundle(bundles.load(target), folder)
-        attach_model(folder, draft, options, progress, None)
-        return
-    write_bundle(target, folder, draft, options, progress, None)
-    if draft is None and holds_head(target):
-        attach_head(folder, target, _HEAD_PRECISION, progress)
+        if draft is not None:
+            attach_model(folder, draft, options, progress, None)
+    else:
+        write_bundle(target, folder, draft, options, progress, None)
+    if head is not None:
+        attach_head(folder, head, _HEAD_PRECISION, progress)
 
 
 def model_name(bundle: Bundle) -> str:

@@ -9,7 +9,8 @@ from edgespec.errors import InputError
 from edgespec.export import HEAD_PRECISIONS, Progress, attach_head, check_drafted
 from edgespec.models import Attention, load_checkpoint
 from edgespec.models.heads.head import Assistant, HeadCheckpoint, TargetSizes
-from edgespec.models.heads.mtp import MTP, load_head
+from edgespec.models.heads.mtp import MTP
+from edgespec.models.heads.opening import load_head
 
 _DEFAULT = "int8"
 

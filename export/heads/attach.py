@@ -20,7 +20,7 @@ from edgespec.export.heads.writer import write_head
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import source_name
 from edgespec.models.heads.head import HeadCheckpoint, TargetSizes
-from edgespec.models.heads.mtp import load_head
+from edgespec.models.heads.opening import load_head
 
 PRECISIONS = ("int4", "int8", "fp16", "fp32")
 """Precisions of a head's weights."""

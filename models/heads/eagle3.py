@@ -60,6 +60,14 @@ _DEFAULTS = {**Llama.defaults, "num_hidden_layers": 1}
 _log = logging.getLogger(__name__)
 
 
+def is_eagle3(fields: Fields) -> bool:
+    """Whether a config is that of an EAGLE-3 or P-EAGLE head."""
+    names = fields.get("architectures")
+    return fields.get(_TYPE) in (EAGLE3, PEAGLE) or (
+        isinstance(names, list) and bool(set(FLAT).intersection(map(str, names)))
+    )
+
+
 def load_eagle3(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
     """Opens a head, and checks it against its target.
 
@@ -93,8 +101,7 @@ def _check_format(fields: Fields, flat: bool) -> None:
         if fields.get(_TYPE) not in (EAGLE3, PEAGLE):
             raise fields.unsupported(_TYPE, "use a head of type eagle3, peagle, dflash or dspark")
         return
-    names = fields.get("architectures")
-    if not isinstance(names, list) or not set(names) & set(FLAT):
+    if not is_eagle3(fields):
         raise fields.unsupported(
             "architectures", f"give an EAGLE-3 head ({' or '.join(FLAT)}, or of `speculators`)"
         )

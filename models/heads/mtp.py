@@ -20,15 +20,10 @@ from edgespec.models import nextn
 from edgespec.models.checkpoint import ARCHITECTURES, load_checkpoint
 from edgespec.models.elements import Linear
 from edgespec.models.fields import Fields
-from edgespec.models.heads.dflash import is_block_head, load_block_head
-from edgespec.models.heads.eagle3 import load_eagle3
-from edgespec.models.heads.gemma4_assistant import is_assistant, load_assistant
-from edgespec.models.heads.gguf_heads import open_gguf_head
 from edgespec.models.heads.head import (
     Fusion,
     Head,
     HeadCheckpoint,
-    HeadFiles,
     HeadLayer,
     TargetSizes,
     check_parts,
@@ -60,7 +55,7 @@ def holds_head(path: Path) -> bool:
         CheckpointError: It is damaged or inconsistent.
     """
     config = path / "config.json"
-    if not _is_gguf(path) and not (config.is_file() and _may_hold(Fields.read(config))):
+    if not is_gguf(path) and not (config.is_file() and may_hold(Fields.read(config))):
         return False
     checkpoint = load_checkpoint(path)
     return checkpoint.config.model_type in _MODEL_TYPES and bool(_names(checkpoint.tensors))
@@ -139,35 +134,11 @@ def _head(model: Llama, checkpoint: Checkpoint) -> Head:
     )
 
 
-def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
-    """Opens the folder of a head, or of a checkpoint that holds one, and checks it.
-
-    Raises:
-        UnsupportedModelError: The head needs something that is not implemented.
-        CheckpointError: It is missing, damaged, inconsistent, or of another target.
-    """
-    if _is_gguf(path):
-        found = open_gguf_head(path)
-        if found is None:
-            return load_mtp(path, target)
-        files = HeadFiles(path, *found)
-    elif path.is_dir():
-        files = HeadFiles(path, Fields.read(path / "config.json"))
-    else:
-        raise CheckpointError(f"{path} is not a folder: give the folder of a draft head")
-    if is_block_head(files.fields):
-        return load_block_head(files, target)
-    if is_assistant(files.fields):
-        return load_assistant(files, target)
-    if _may_hold(files.fields):
-        return load_mtp(path, target)
-    return load_eagle3(files, target)
-
-
-def _is_gguf(path: Path) -> bool:
+def is_gguf(path: Path) -> bool:
+    """Whether this is a GGUF file."""
     return path.suffix == SUFFIX and path.is_file()
 
 
-def _may_hold(fields: Fields) -> bool:
+def may_hold(fields: Fields) -> bool:
     """Whether checkpoints of a model's family may hold a head."""
     return fields.get("model_type") in _MODEL_TYPES

@@ -22,7 +22,8 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import load_checkpoint
 from edgespec.models.heads.head import TargetSizes
-from edgespec.models.heads.mtp import holds_head, load_head
+from edgespec.models.heads.mtp import holds_head
+from edgespec.models.heads.opening import load_head
 
 FAMILY = "qwen3_5_text"
 TEXT = PROMPT[:60]

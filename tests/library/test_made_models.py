@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from checkpoints import make_checkpoint
 from ggufs import write_gguf
+from heads import write_head
+from native_llms import cheapen
+from transformers import LlamaConfig
 
 from edgespec import LLM
 from edgespec import bundle as bundles
@@ -166,6 +169,23 @@ def test_a_draft_is_a_model_like_any_other(models, own_cache):
             assert found.tokens == expected
             assert (llm.bundle.path / "target.tiles").samefile(alone / "target.tiles")
     assert set(Store().made()) == {"target", "target+draft", "target+draft-2"}
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("name", ["target", "target.gguf"])
+def test_a_head_drafts_for_a_model(made, models, own_cache, tmp_path, name, flat):
+    sizes = LlamaConfig.from_pretrained(models / "target")
+    write_head(tmp_path / "head", sizes, flat=flat)
+    with cheapen(LLM(made(name, tmp_path / "head"), **FAST)) as llm:
+        expected = llm.generate(PROMPT, max_new_tokens=24, draft_source="none").tokens
+        found = llm.generate(PROMPT, max_new_tokens=24, draft_source="head")
+        assert found.tokens == expected
+        assert found.drafted > 0
+    sizes.hidden_size = 32
+    write_head(tmp_path / "other", sizes, flat=flat)
+    with pytest.raises(CheckpointError, match="must be the target's, 64"):
+        made(name, tmp_path / "other")
+    assert left(own_cache) == set()
 
 
 def test_a_bundle_gets_a_draft_and_keeps_its_own_files(made, models, tmp_path):

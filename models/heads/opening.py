@@ -1,0 +1,62 @@
+"""Opens a draft head of any kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgespec.errors import CheckpointError
+from edgespec.models.fields import Fields
+from edgespec.models.heads.dflash import is_block_head, load_block_head
+from edgespec.models.heads.eagle3 import is_eagle3, load_eagle3
+from edgespec.models.heads.gemma4_assistant import is_assistant, load_assistant
+from edgespec.models.heads.gguf_heads import open_gguf_head
+from edgespec.models.heads.head import HeadCheckpoint, HeadFiles, TargetSizes
+from edgespec.models.heads.mtp import is_gguf, load_mtp, may_hold
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_CONFIG = "config.json"
+
+
+def is_head(path: Path) -> bool:
+    """Whether this is a head alone, which drafts for a target and is no model.
+
+    Args:
+        path: a checkpoint's folder or a GGUF file.
+
+    Raises:
+        UnsupportedModelError: A GGUF file needs something that is not implemented.
+        CheckpointError: It is damaged.
+    """
+    if is_gguf(path):
+        return open_gguf_head(path) is not None
+    if not (path / _CONFIG).is_file():
+        return False
+    fields = Fields.read(path / _CONFIG)
+    return is_block_head(fields) or is_assistant(fields) or is_eagle3(fields)
+
+
+def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
+    """Opens the folder of a head, or of a checkpoint that holds one, and checks it.
+
+    Raises:
+        UnsupportedModelError: The head needs something that is not implemented.
+        CheckpointError: It is missing, damaged, inconsistent, or of another target.
+    """
+    if is_gguf(path):
+        found = open_gguf_head(path)
+        if found is None:
+            return load_mtp(path, target)
+        files = HeadFiles(path, *found)
+    elif path.is_dir():
+        files = HeadFiles(path, Fields.read(path / _CONFIG))
+    else:
+        raise CheckpointError(f"{path} is not a folder: give the folder of a draft head")
+    if is_block_head(files.fields):
+        return load_block_head(files, target)
+    if is_assistant(files.fields):
+        return load_assistant(files, target)
+    if may_hold(files.fields):
+        return load_mtp(path, target)
+    return load_eagle3(files, target)
