@@ -64,6 +64,7 @@ class Loading:
         folder: where the peer keeps models in its own format.
         checkpoint: folder of the target's checkpoint, for peers that read no GGUF files.
         draft_checkpoint: folder of the draft's.
+        head: folder of a draft head, which edgespec drafts with in the draft's place.
     """
 
     target: str
@@ -75,6 +76,7 @@ class Loading:
     folder: str
     checkpoint: str | None = None
     draft_checkpoint: str | None = None
+    head: str | None = None
 
 
 @dataclass(frozen=True)

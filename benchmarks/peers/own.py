@@ -16,14 +16,16 @@ _SOURCES = {"plain": "none", "auto": "auto", "draft": "model", "lookup": "lookup
 
 
 class Model:
-    """A GGUF file's own numbers, with its draft's."""
+    """A GGUF file's own numbers, with its draft's or a head."""
 
     def __init__(self, loading: Loading) -> None:
         from edgespec import LLM
 
-        self._source = _SOURCES[loading.setting]
-        alone = loading.draft is None or self._source in ("none", "lookup")
-        draft = self._source if alone else loading.draft
+        self._source, drafter = _SOURCES[loading.setting], loading.head or loading.draft
+        if self._source == "model" and loading.head is not None:
+            self._source = "head"
+        alone = drafter is None or self._source in ("none", "lookup")
+        draft = self._source if alone else drafter
         self._llm = LLM(
             loading.target, draft=draft, threads=loading.threads, context=loading.context
         )

@@ -127,6 +127,7 @@ class Turns:
                 folder=str(given.cache / "models" / name),
                 checkpoint=given.checkpoint and str(given.checkpoint),
                 draft_checkpoint=given.draft_checkpoint and str(given.draft_checkpoint),
+                head=given.head and str(given.head),
             )  # fmt: skip
             try:
                 peer = stack.enter_context(Peer(name, loading, given.cache))
@@ -153,9 +154,11 @@ class Turns:
         files = [
             file and f"{file.name}:{file.stat().st_size}" for file in (given.model, given.draft)
         ]
+        drafts = way in (("edgespec", "auto"), ("edgespec", "draft"))
+        head = [given.head.name] if given.head and drafts else []
         shape = [len(task.prompts), sum(map(sum, task.prompts)), task.new_tokens, task.temperature]
         return json.dumps(
-            [*files, given.threads, task.test, task.number, *shape, task.repeat, *way]
+            [*files, given.threads, task.test, task.number, *shape, task.repeat, *way, *head]
         )
 
 
@@ -175,6 +178,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of everything that peers take part in."""
     parser.add_argument("model", type=Path, help="GGUF file that all read")
     parser.add_argument("--draft", type=Path, help="GGUF file of its draft")
+    parser.add_argument(
+        "--head", type=Path, help="draft head that edgespec drafts with in the draft's place"
+    )
     parser.add_argument(
         "--cache", type=Path, required=True, help="folder for environments and models, kept"
     )
