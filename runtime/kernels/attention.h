@@ -9,17 +9,23 @@
 namespace edgespec {
 namespace {
 
-// Rows of a cache that is not float32, as floats.
-inline void widen_row(CacheType type, const void* row, float scale, int64_t dim, float* out) {
+// Sixteen elements of a row of a cache, as floats.
+template <CacheType Type>
+INLINE F load_row(const void* row, int64_t d) {
+  if constexpr (Type == CacheType::F32) return load(static_cast<const float*>(row) + d);
+  else return load_f16(static_cast<const uint16_t*>(row) + d);
+}
+
+// A row of an int8 cache, as floats.
+inline const float* widen_row(const void* row, float scale, int64_t dim, float* out) {
   for (int64_t d = 0; d < dim; d += 16)
-    store(out + d, type == CacheType::F16
-                       ? load_f16(static_cast<const uint16_t*>(row) + d)
-                       : mul(load_i8(static_cast<const int8_t*>(row) + d), set(scale)));
+    store(out + d, mul(load_i8(static_cast<const int8_t*>(row) + d), set(scale)));
+  return out;
 }
 
 // Dot products of some queries and keys, before their lanes are added: out[16 * query + key].
-template <int Queries, int Keys>
-INLINE void partial_scores(const float* const* query, const float* const* key, int64_t dim, F* out) {
+template <CacheType Type, int Queries, int Keys>
+INLINE void partial_scores(const float* const* query, const void* const* key, int64_t dim, F* out) {
   F sums[Queries][Keys];
   for (int q = 0; q < Queries; ++q)
     for (int k = 0; k < Keys; ++k) sums[q][k] = set(0.0f);
@@ -27,7 +33,7 @@ INLINE void partial_scores(const float* const* query, const float* const* key, i
     F x[Queries];
     for (int q = 0; q < Queries; ++q) x[q] = load(query[q] + d);
     for (int k = 0; k < Keys; ++k) {
-      const F y = load(key[k] + d);
+      const F y = load_row<Type>(key[k], d);
       for (int q = 0; q < Queries; ++q) sums[q][k] = fma(x[q], y, sums[q][k]);
     }
   }
@@ -36,26 +42,26 @@ INLINE void partial_scores(const float* const* query, const float* const* key, i
 }
 
 // Scores of 16 keys. Keys that are no rows (outside of all queries' sight) repeat one that is.
-template <int Queries>
-INLINE void scores_of_16(const float* const* query, const float* const* key, int64_t dim,
+template <CacheType Type, int Queries>
+INLINE void scores_of_16(const float* const* query, const void* const* key, int64_t dim,
                          float* out) {
   constexpr int Keys = Many ? 4 : Queries == 1 ? 4 : 2;
   F partial[Queries * 16];
   for (int k = 0; k < 16; k += Keys)
-    partial_scores<Queries, Keys>(query, key + k, dim, partial + k);
+    partial_scores<Type, Queries, Keys>(query, key + k, dim, partial + k);
   for (int q = 0; q < Queries; ++q) store(out + q * BlockPositions, sums_of(partial + 16 * q));
 }
 
 // Adds the values of positions first to last, each times its share, to sums of some queries.
-template <int Queries, int Parts>
-INLINE void add_values(const float* const* value, const float* const* shares, int first, int last,
+template <CacheType Type, int Queries, int Parts>
+INLINE void add_values(const void* const* value, const float* const* shares, int first, int last,
                        float* const* sums, int64_t d) {
   F total[Queries][Parts];
   for (int q = 0; q < Queries; ++q)
     for (int p = 0; p < Parts; ++p) total[q][p] = load(sums[q] + d + 16 * p);
   for (int i = first; i < last; ++i) {
     F y[Parts];
-    for (int p = 0; p < Parts; ++p) y[p] = load(value[i] + d + 16 * p);
+    for (int p = 0; p < Parts; ++p) y[p] = load_row<Type>(value[i], d + 16 * p);
     for (int q = 0; q < Queries; ++q) {
       const F share = set(shares[q][i]);
       for (int p = 0; p < Parts; ++p) total[q][p] = fma(share, y[p], total[q][p]);
@@ -65,13 +71,13 @@ INLINE void add_values(const float* const* value, const float* const* shares, in
     for (int p = 0; p < Parts; ++p) store(sums[q] + d + 16 * p, total[q][p]);
 }
 
-template <int Queries>
-INLINE void add_values(const float* const* value, const float* const* shares, int first, int last,
+template <CacheType Type, int Queries>
+INLINE void add_values(const void* const* value, const float* const* shares, int first, int last,
                        float* const* sums, int64_t d, int64_t dim) {
   constexpr int Parts = Many ? 4 : Queries == 1 ? 4 : 2;
   for (; d + 16 * Parts <= dim; d += 16 * Parts)
-    add_values<Queries, Parts>(value, shares, first, last, sums, d);
-  for (; d < dim; d += 16) add_values<Queries, 1>(value, shares, first, last, sums, d);
+    add_values<Type, Queries, Parts>(value, shares, first, last, sums, d);
+  for (; d < dim; d += 16) add_values<Type, Queries, 1>(value, shares, first, last, sums, d);
 }
 
 // Turns a query's scores into shares, in place, and scales what it has so far.
@@ -110,37 +116,16 @@ inline void soften(const AttendBlock& block, int64_t q, float* scores) {
   for (int64_t d = 0; d < block.dim; d += 16) store(sums + d, mul(load(sums + d), factor));
 }
 
-void attend(const AttendBlock& block) {
+template <CacheType Type>
+void attend_rows(const AttendBlock& block) {
   const int64_t dim = block.dim, queries = block.queries;
   float* scores = block.scratch + 2 * BlockPositions * dim;
-  int first = BlockPositions, last = 0;
-  for (int64_t q = 0; q < queries; ++q) {
-    if (block.first[q] < first) first = block.first[q];
-    if (block.last[q] > last) last = block.last[q];
-  }
-  const float* keys[BlockPositions];
-  const float* values[BlockPositions];
-  for (int i = first; i < last; ++i) {
-    if (block.type == CacheType::F32) {
-      keys[i] = static_cast<const float*>(block.keys[i]);
-      values[i] = static_cast<const float*>(block.values[i]);
-    } else {
-      float* key = block.scratch + i * dim;
-      float* value = block.scratch + (BlockPositions + i) * dim;
-      widen_row(block.type, block.keys[i], block.key_scales[i], dim, key);
-      widen_row(block.type, block.values[i], block.value_scales[i], dim, value);
-      keys[i] = key;
-      values[i] = value;
-    }
-  }
-  for (int i = 0; i < first; ++i) keys[i] = keys[first];
-  for (int i = last; i < BlockPositions; ++i) keys[i] = keys[first];
   constexpr int Together = Many ? 4 : 2;
-  const int from = first & ~15;
   for (int64_t q = 0; q < queries; q += Together)
     at_most<Together>(queries - q, [&](auto count) INLINED {
-      for (int i = from; i < last; i += 16)
-        scores_of_16<count>(block.query + q, keys + i, dim, scores + q * BlockPositions + i);
+      for (int64_t i = block.begin & ~15; i < block.end; i += 16)
+        scores_of_16<Type, count>(block.query + q, block.keys + i, dim,
+                                  scores + q * BlockPositions + i);
     });
   for (int64_t q = 0; q < queries; ++q) soften(block, q, scores + q * BlockPositions);
   for (int64_t q = 0; q < queries;) {
@@ -151,10 +136,25 @@ void attend(const AttendBlock& block) {
       shares[alike] = scores + (q + alike) * BlockPositions;
     }
     at_most<Together>(alike, [&](auto count) INLINED {
-      add_values<count>(values, shares, block.first[q], block.last[q], block.sums + q, 0, dim);
+      add_values<Type, count>(block.values, shares, block.first[q], block.last[q], block.sums + q,
+                              0, dim);
     });
     q += alike;
   }
+}
+
+void attend(AttendBlock& block) {
+  const int64_t dim = block.dim;
+  float *keys = block.scratch, *values = keys + BlockPositions * dim;
+  if (block.type == CacheType::I8)
+    for (int64_t i = block.begin; i < block.end; ++i) {
+      block.keys[i] = widen_row(block.keys[i], block.key_scales[i], dim, keys + i * dim);
+      block.values[i] = widen_row(block.values[i], block.value_scales[i], dim, values + i * dim);
+    }
+  for (int64_t i = 0; i < BlockPositions; ++i)
+    if (i < block.begin || i >= block.end) block.keys[i] = block.keys[block.begin];
+  if (block.type == CacheType::F16) attend_rows<CacheType::F16>(block);
+  else attend_rows<CacheType::F32>(block);
 }
 
 }  // namespace

@@ -70,7 +70,8 @@ struct Softmax {
 struct AttendBlock {
   CacheType type;
   int64_t dim;                            // a multiple of 16
-  const void* keys[BlockPositions];       // row of each position; only those from first to last
+  int64_t begin, end;                     // the first position that a query sees, behind the last
+  const void* keys[BlockPositions];       // rows of these; `attend` overwrites both arrays
   const void* values[BlockPositions];
   float key_scales[BlockPositions];       // of int8
   float value_scales[BlockPositions];
@@ -109,7 +110,7 @@ struct Kernels {
   void (*round_row)(const float* x, int64_t width, const Rounded& rounded, int64_t row);
   // Computes tiles `first` up to `last`.
   void (*product)(const Product& product, int64_t first, int64_t last);
-  void (*attend)(const AttendBlock& block);
+  void (*attend)(AttendBlock& block);
   // out[i] = gate(x[i]) * up[i]
   void (*gate)(const Gate& gate, const float* x, const float* up, float* out, int64_t n);
   // x[i] *= sigmoid(gate[i])

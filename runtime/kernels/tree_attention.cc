@@ -266,6 +266,8 @@ class Part {
         block_.value_scales[i] = pool_.scales[value];
       }
     }
+    block_.begin = begin;
+    block_.end = end;
     block_.queries = count;
     kernels().attend(block_);
   }

@@ -2,6 +2,7 @@
 //
 // Prints the names of the tables and a number that follows from all results of plain C++, which is
 // the same on every processor. Ends with 1 where a table differs.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -265,6 +266,8 @@ void test_attention(Comparison& compared, CacheType type, int64_t dim, int queri
       }
       block.first = turn ? none.data() : first.data();
       block.last = turn ? all.data() : last.data();
+      block.begin = *std::min_element(block.first, block.first + queries);
+      block.end = *std::max_element(block.last, block.last + queries);
       table.attend(block);
     }
     results.add(sums);
