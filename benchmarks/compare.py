@@ -94,9 +94,8 @@ def _tasks(test: str, given: argparse.Namespace, tokenizer: Tokenizer) -> list[T
 
 
 def _chats(given: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    texts = read_prompts([given.chat]) if given.chat else list(CHAT)
-    step = max(1, len(texts) // given.limit)  # of all kinds that lie in the file in order
-    chats = [tokenizer.chat([{"role": "user", "content": text}]) for text in texts[::step]]
+    texts = read_prompts([given.chat], given.limit) if given.chat else CHAT
+    chats = [tokenizer.chat([{"role": "user", "content": text}]) for text in texts]
     return [tuple(tokenizer.encode(text, add_special=False)) for text in chats]
 
 

@@ -21,7 +21,7 @@ def read_prompts(paths: Sequence[Path], limit: int | None = None) -> list[str]:
 
     Args:
         paths: files to read.
-        limit: maximum number of prompts.
+        limit: maximum number of prompts, which are taken from all parts of the files.
 
     Raises:
         InputError: if a file cannot be read or is not UTF-8, a line is malformed, or there is no
@@ -33,7 +33,8 @@ def read_prompts(paths: Sequence[Path], limit: int | None = None) -> list[str]:
     for path in paths:
         text = _read(path)
         prompts += _lines(path, text) if path.suffix.lower() in _JSON_SUFFIXES else [text]
-    return prompts[:limit]
+    step = max(1, len(prompts) // limit) if limit else 1
+    return prompts[::step][:limit]
 
 
 def _read(path: Path) -> str:

@@ -32,6 +32,7 @@ def test_published_formats_are_read(tmp_path):
     assert read_prompts([chat]) == ["First?", "Only?"]
     assert read_prompts([chat, code]) == ["First?", "Only?", "def a():\n", "def b():\n"]
     assert read_prompts([chat, code], 3) == ["First?", "Only?", "def a():\n"]
+    assert read_prompts([chat, code], 2) == ["First?", "def a():\n"]
 
 
 def test_other_files_and_none(tmp_path):

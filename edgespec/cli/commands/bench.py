@@ -53,7 +53,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "any other text file, which is one prompt; may be repeated (default: beginnings of Python "
         "code)",
     )  # fmt: skip
-    texts.add_argument("--limit", type=int, metavar="N", help=Rare("use only the first N prompts"))
+    texts.add_argument(
+        "--limit", type=int, metavar="N", help=Rare("use only N prompts, of all parts of the files")
+    )
     texts.add_argument("--chat", action="store_true", help=Rare(CHAT_HELP))
     texts.add_argument(
         "--repeat", type=int, default=3, metavar="N",
