@@ -157,8 +157,8 @@ def test_a_client_that_goes_before_the_first_token_leaves_nothing(plain, expecte
         service = running.service
         body = {"prompt": PROMPT, "stream": stream, **LONG}
         with inside(plain).engine.exclusive():
-            connections = [connect(running, body)]
-            until(lambda: service.running == 1)  # the others are prepared on several threads
+            connections = [connect(running, {**body, "stream": True})]
+            assert connections[0].recv(1)  # its turn has come; all are prepared on several threads
             connections += [connect(running, body) for _ in range(2)]
             until(lambda: (service.running, service.waiting) == (1, 2))
             connections[1].close()
