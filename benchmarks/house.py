@@ -103,9 +103,7 @@ ROOMS = {
         "heads on devices (170)",
     ),
     "benchmarks": Room(("benchmarks/**/*.py",), 5000, 4900),
-    "results": Room(
-        ("benchmarks/RESULTS.md",), 700, 720, "an attacked server, blocks as trees, SmolLM2's peers"
-    ),
+    "results": Room(("benchmarks/RESULTS.md",), 700, 660),
     "docs": Room(
         ("README.md", "docs/*.md"),
         1300,
