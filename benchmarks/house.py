@@ -47,7 +47,7 @@ ROOMS = {
     "edgespec": Room(
         ("edgespec/**/*.py",),
         9000,
-        18340,
+        18250,
         "the server speaks three programs' APIs, with schemas of all fields, and renders Markdown "
         "for its page (4,400), several models (300); the authors' sampling and waiting lines; "
         "fifteen commands with help in two lengths, completion and wrapped answers (3,500); "
@@ -67,10 +67,10 @@ ROOMS = {
     "export": Room(
         ("export/**/*.py",),
         5000,
-        7180,
+        7250,
         "graphs of other programs, portable graphs, latents (90), several streams of rows (160), "
         "drafters of blocks (120), assistants (110), convolutions in blocks (60), "
-        "K-quants, what reads images (340), heads on devices (40)",
+        "K-quants, what reads images (340), heads on devices (40), telling heads from models (90)",
     ),
     "runtime": Room(
         ("runtime/**/*.py",),
@@ -94,13 +94,13 @@ ROOMS = {
     "tests": Room(
         ("tests/**/*.py",),
         25000,
-        42210,
+        42270,
         "every promise of docs/behaviours.md, attacks and clients of the server (5,400), families "
         "and formats of weights against transformers (7,500), makers of small models (4,600), a "
         "first day with a model that is no bundle (400), words and answers at terminals (350), "
         "programs and users of windows (300), asyncio and classes (250), what drafts "
         "learn of others (200), images (1,000), a server of several (450), "
-        "heads on devices (170)",
+        "heads on devices (170), a real model's folder (30)",
     ),
     "benchmarks": Room(("benchmarks/**/*.py",), 5000, 4900),
     "results": Room(("benchmarks/RESULTS.md",), 700, 660),

@@ -17,21 +17,20 @@ from edgespec.export.destination import replacing
 from edgespec.export.exporter import (
     ExportReport,
     attach_model,
-    check_drafted,
     check_skipped,
     export_bundle,
     write_bundle,
 )
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
-from edgespec.export.heads.attach import PRECISIONS as HEAD_PRECISIONS
-from edgespec.export.heads.attach import attach_head, copy_bundle, copy_with_taps, sizes_of
+from edgespec.export.heads.attach import attach_head, copy_bundle, copy_with_taps
+from edgespec.export.heads.draft_head import DraftHead
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import resolve_checkpoint, source_name
 
 __all__ = [
-    "HEAD_PRECISIONS",
     "Calibrate",
     "Calibration",
+    "DraftHead",
     "ExportOptions",
     "ExportReport",
     "Open",
@@ -41,7 +40,6 @@ __all__ = [
     "attach_head",
     "attach_model",
     "calibrate",
-    "check_drafted",
     "check_skipped",
     "copy_bundle",
     "copy_with_taps",
@@ -52,7 +50,6 @@ __all__ = [
     "open_onnx",
     "replacing",
     "resolve_checkpoint",
-    "sizes_of",
     "source_name",
     "write_adopted",
     "write_bundle",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -12,13 +12,15 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from edgespec import bundle as bundles
-from edgespec.bundle import MANIFEST
+from edgespec.bundle import MANIFEST, Bundle
 from edgespec.bundle.sublayers import parse
 from edgespec.cli.arguments import given
 from edgespec.cli.commands.export import AUTO, BUILT_IN, NONE
 from edgespec.errors import InputError
 from edgespec.export import (
+    DraftHead,
     ExportOptions,
+    Progress,
     attach_model,
     check_skipped,
     copy_bundle,
@@ -29,12 +31,11 @@ from edgespec.export import (
 )
 from edgespec.library.progress import role_bars
 from edgespec.models import load_checkpoint
-from edgespec.models.heads.mtp import holds_head
+from edgespec.models.heads.opening import is_head
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.tuning.adopting import adopt
 from edgespec.tuning.calibrating import TextCalibration
-from edgespec.tuning.draft_head import DraftHead
 from edgespec.tuning.quality import HeldOutText
 from edgespec.tuning.skip_runs import describe_skips, scan
 from edgespec.tuning.texts import calibration_text
@@ -55,19 +56,18 @@ _log = logging.getLogger(__name__)
 def export(arguments: argparse.Namespace) -> int:
     """Exports, and prints the sizes, the quality and the result of a search."""
     _refuse_alone(arguments)
-    head = _draft_head(arguments)
-    if head is not None and (Path(arguments.checkpoint) / MANIFEST).is_file():
-        return _attach(arguments, head)
+    draft = _draft(arguments)
+    if draft is not None and (Path(arguments.checkpoint) / MANIFEST).is_file():
+        return _attach(arguments, bundles.load(Path(arguments.checkpoint)), draft)
     graph = None if arguments.via else find_onnx(arguments.checkpoint)
     if arguments.via or graph is not None:
-        return _adopt(arguments, graph)
+        return _adopt(arguments, graph, draft)
     options = _options(arguments)
     text, _ = calibration_text(_own_text(arguments))  # before what takes long
     target = resolve_checkpoint(arguments.checkpoint)
     if arguments.layer_skip == AUTO:
         check_skipped(load_checkpoint(target))
-    head = _checked_head(arguments, head, target)
-    draft = _draft(arguments)
+    draft, head = _drafters(arguments, target, draft)
     sources = (target,) if draft is None else (target, draft)
     quality = vocabularies = None
     with role_bars() as show:
@@ -119,51 +119,42 @@ def _own_text(arguments: argparse.Namespace) -> Path | None:
     return None if arguments.calibrate == BUILT_IN else arguments.calibrate
 
 
-def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:
-    if arguments.draft_head in (None, NONE):
-        return None
-    if arguments.draft is not None:
-        raise InputError(
-            "--draft and --draft-head are given: a bundle has one draft, leave out one"
-        )
-    return DraftHead(resolve_checkpoint(arguments.draft_head), arguments.draft_precision)
+def _drafters(
+    arguments: argparse.Namespace, target: Path, draft: Path | None
+) -> tuple[Path | None, DraftHead | None]:
+    """Returns the draft model's checkpoint and the draft head, at most one of which there is."""
+    own = arguments.draft != NONE
+    head = DraftHead.of(target, draft, arguments.draft_precision) if own else None
+    return (draft if head is None else None), head
 
 
-def _checked_head(
-    arguments: argparse.Namespace, given: DraftHead | None, target: Path
-) -> DraftHead | None:
-    """Returns the given head, or the checkpoint's own if no draft was asked for, and checks it."""
-    own = arguments.draft is None and arguments.draft_head is None
-    head = DraftHead(target, None) if own and holds_head(target) else given
-    if head is not None:
-        head.check(target)
-    return head
-
-
-def _attach(arguments: argparse.Namespace, head: DraftHead) -> int:
-    """Copies a bundle with the head in place of its draft."""
-    _refuse_for_exported(arguments, _OF_CHECKPOINTS)
-    source = bundles.load(Path(arguments.checkpoint))
+def _attach(arguments: argparse.Namespace, source: Bundle, draft: Path) -> int:
+    """Copies a bundle with another draft."""
+    model, head = _drafters(arguments, source.path, draft)
+    _refuse_for_exported(arguments, model)
     with (
         role_bars() as show,
-        replacing(arguments.output, arguments.overwrite, (source.path,)) as folder,
+        replacing(arguments.output, arguments.overwrite, (source.path, draft)) as folder,
     ):
         copy_bundle(source, folder)
-        head.attach(folder, show)
+        if head is not None:
+            head.attach(folder, show)
+        if model is not None:
+            _attach_model(arguments, folder, model, show)
     print(f"{arguments.output}: {decimal(bundles.load(arguments.output).size)}")
-    print(head)
+    if head is not None:
+        print(head)
     return 0
 
 
-def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
+def _adopt(arguments: argparse.Namespace, graph: Path | None, draft: Path | None) -> int:
     """Takes over a model that another program exported as ONNX, perhaps with a draft model."""
-    of_target = _OF_CHECKPOINTS | {"draft_head": None}
-    if arguments.draft is not None:
-        of_target = {k: v for k, v in of_target.items() if k != "calibrate"}
-    _refuse_for_exported(arguments, of_target)
-    calibration_text(_own_text(arguments))
-    draft = _draft(arguments)
-    options = ExportOptions(draft_precision=arguments.draft_precision)
+    if draft is not None and is_head(draft):
+        raise InputError(
+            f"{draft} is a draft head, which reads hidden rows that {arguments.checkpoint} does "
+            "not give, as another program exported it: give the checkpoint that it was made from"
+        )
+    _refuse_for_exported(arguments, draft)
     sources = [each for each in (graph, draft) if each is not None]
     with (
         role_bars() as show,
@@ -171,7 +162,7 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
     ):
         report = adopt(graph, arguments.checkpoint, folder)
         if draft is not None:
-            attach_model(folder, draft, options, show, _calibration(arguments, show))
+            _attach_model(arguments, folder, draft, show)
         tokenizer = Tokenizer.from_folder(folder)
         tokenizer.require_messages_shown(Path(arguments.checkpoint))
         fault = tokenizer.chat_fault()
@@ -180,14 +171,25 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
     return 0
 
 
-def _refuse_for_exported(arguments: argparse.Namespace, usual: Mapping[str, object]) -> None:
-    """Refuses options that have no effect on a model that is exported already."""
-    for name, default in usual.items():
-        if getattr(arguments, name) != default:
+def _attach_model(arguments: argparse.Namespace, folder: Path, draft: Path, show: Progress) -> None:
+    options = ExportOptions(draft_precision=arguments.draft_precision)
+    attach_model(folder, draft, options, show, _calibration(arguments, show))
+
+
+def _refuse_for_exported(arguments: argparse.Namespace, draft: Path | None) -> None:
+    """Refuses options that have no effect on a model that is exported already.
+
+    Args:
+        arguments: with the options.
+        draft: checkpoint of a draft model, which may be calibrated; None: there is none.
+    """
+    for name, default in _OF_CHECKPOINTS.items():
+        if getattr(arguments, name) != default and (draft is None or name != "calibrate"):
             raise InputError(
                 f"--{name.replace('_', '-')} is given, but {arguments.checkpoint} is exported "
                 "already: leave it out, or give the checkpoint"
             )
+    calibration_text(_own_text(arguments))  # before what takes long
 
 
 def _warn_of_template(fault: str | None, checkpoint: str) -> None:
@@ -209,8 +211,8 @@ def _options(arguments: argparse.Namespace) -> ExportOptions:
 
 
 def _draft(arguments: argparse.Namespace) -> Path | None:
-    """Returns the folder of the draft model's checkpoint; None if there is no draft model."""
-    if arguments.draft is None:
+    """Returns the checkpoint or head to draft with; None if none was named."""
+    if arguments.draft in (None, NONE):
         return None
     if find_onnx(arguments.draft) is not None:
         raise InputError(
@@ -222,8 +224,5 @@ def _draft(arguments: argparse.Namespace) -> Path | None:
 
 def _refuse_alone(arguments: argparse.Namespace) -> None:
     """Refuses options that have no effect without another one."""
-    if arguments.draft_precision and not arguments.draft and arguments.draft_head in (None, NONE):
-        raise InputError(
-            "--draft-precision does nothing without --draft or --draft-head: add one, or leave it "
-            "out"
-        )
+    if arguments.draft_precision and arguments.draft in (None, NONE):
+        raise InputError("--draft-precision does nothing without --draft: add it, or leave it out")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from edgespec.export import Progress
 
 _SETTINGS = 2  # raised when other bundles are made of the same models
-_HEAD_PRECISION = "int8"
 _log = logging.getLogger(__name__)
 
 
@@ -138,21 +137,11 @@ def _write(folder: Path, target: Path, draft: Path | None = None, *, progress: P
         draft: a model or a head; None: what the target's checkpoint holds, if anything.
         progress: called with how much is done.
     """
-    from edgespec.export import (
-        ExportOptions,
-        attach_head,
-        attach_model,
-        copy_bundle,
-        write_bundle,
-    )
-    from edgespec.models.heads.mtp import holds_head
-    from edgespec.models.heads.opening import is_head
+    from edgespec.export import DraftHead, ExportOptions, attach_model, copy_bundle, write_bundle
 
-    options, head = ExportOptions(), None
-    if draft is not None and is_head(draft):
-        draft, head = None, draft
-    elif draft is None and holds_head(target):
-        head = target
+    options, head = ExportOptions(), DraftHead.of(target, draft)
+    if head is not None:
+        draft = None
     if (target / MANIFEST).is_file():
         copy_bundle(bundles.load(target), folder)
         if draft is not None:
@@ -160,7 +149,7 @@ def _write(folder: Path, target: Path, draft: Path | None = None, *, progress: P
     else:
         write_bundle(target, folder, draft, options, progress, None)
     if head is not None:
-        attach_head(folder, head, _HEAD_PRECISION, progress)
+        head.attach(folder, progress)
 
 
 def model_name(bundle: Bundle) -> str:

@@ -44,7 +44,7 @@ MTP = "mtp"
 _MODEL_TYPES = (
     "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", *nextn.MODEL_TYPES,
 )  # fmt: skip
-_PREFIX, _WITHOUT = f"{MTP}.", "export without the head (--draft-head none)"
+_PREFIX, _WITHOUT = f"{MTP}.", "export without the head (--draft none)"
 
 
 def holds_head(path: Path) -> bool:

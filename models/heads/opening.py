@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CONFIG = "config.json"
+# What tells each kind of head that is no part of a checkpoint, and what opens it.
+_KINDS = (
+    (is_block_head, load_block_head),
+    (is_assistant, load_assistant),
+    (is_eagle3, load_eagle3),
+)
 
 
 def is_head(path: Path) -> bool:
@@ -34,7 +40,7 @@ def is_head(path: Path) -> bool:
     if not (path / _CONFIG).is_file():
         return False
     fields = Fields.read(path / _CONFIG)
-    return is_block_head(fields) or is_assistant(fields) or is_eagle3(fields)
+    return any(is_kind(fields) for is_kind, _ in _KINDS)
 
 
 def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
@@ -53,10 +59,9 @@ def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
         files = HeadFiles(path, Fields.read(path / _CONFIG))
     else:
         raise CheckpointError(f"{path} is not a folder: give the folder of a draft head")
-    if is_block_head(files.fields):
-        return load_block_head(files, target)
-    if is_assistant(files.fields):
-        return load_assistant(files, target)
+    for is_kind, load in _KINDS:
+        if is_kind(files.fields):
+            return load(files, target)
     if may_hold(files.fields):
         return load_mtp(path, target)
-    return load_eagle3(files, target)
+    return load_eagle3(files, target)  # says what is missing

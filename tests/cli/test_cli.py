@@ -133,7 +133,7 @@ def test_layers_that_are_no_numbers(cli, tmp_path, layers):
 
 def test_an_export_option_that_would_do_nothing(cli, tmp_path):
     result = cli("export", tmp_path, "-o", tmp_path / "out", "--draft-precision=int8")
-    fails(result, "--draft-precision does nothing without --draft or --draft-head: add one")
+    fails(result, "--draft-precision does nothing without --draft: add it")
 
 
 def test_export_of_what_is_not_there(cli, tmp_path):

@@ -68,12 +68,19 @@ def test_via_optimum(cli, tmp_path, with_optimum):
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(
-    "option", [("--precision", "int8"), ("--layer-skip", "auto"), ("--draft-head", str(FOLDER))]
-)
+@pytest.mark.parametrize("option", [("--precision", "int8"), ("--layer-skip", "auto")])
 def test_what_a_finished_graph_cannot_have_is_refused(cli, tmp_path, option):
     done = cli("export", FOLDER / "mistral", *option, "-o", tmp_path / "bundle")
     fails(done, f"{option[0]} is given, but", "is exported already")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_finished_graph_has_no_hidden_rows_for_a_head(cli, tmp_path):
+    head = tmp_path / "head"
+    head.mkdir()
+    (head / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"]}')
+    done = cli("export", FOLDER / "mistral", "--draft", head, "-o", tmp_path / "bundle")
+    fails(done, "is a draft head, which reads hidden rows", "give the checkpoint that it was made")
     assert not (tmp_path / "bundle").exists()
 
 

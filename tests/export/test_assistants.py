@@ -188,7 +188,7 @@ def test_the_command_refuses_an_assistant_of_another_target_in_a_line(target, tm
     write_assistant(tmp_path / "head", model.config)
     edit_json(tmp_path / "head/config.json", backbone_hidden_size=128)
     checkpoint = bundle.parent / "it"
-    done = cli("export", checkpoint, "--draft-head", tmp_path / "head", "-o", tmp_path / "out")
+    done = cli("export", checkpoint, "--draft", tmp_path / "head", "-o", tmp_path / "out")
     assert done.code == 2
     assert "backbone_hidden_size=128 must be the target's, 64" in done.err
     assert not (tmp_path / "out").exists()

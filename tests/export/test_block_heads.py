@@ -269,5 +269,5 @@ def test_truncated_gguf_drafters_are_refused(target, tmp_path, cli):
     file = tmp_path / "head.gguf"
     write_gguf_block(file, weights, config)
     file.write_bytes(file.read_bytes()[:-100])
-    done = cli("export", bundle, "--draft-head", file, "-o", tmp_path / "out")
+    done = cli("export", bundle, "--draft", file, "-o", tmp_path / "out")
     assert (done.code, "truncated or corrupt" in done.err) == (2, True)

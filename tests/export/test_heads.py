@@ -332,30 +332,31 @@ def test_the_command_attaches_heads_to_checkpoints_and_bundles(target, tmp_path,
     model, bundle = target
     write_head(tmp_path / "head", model.config)
     checkpoint, out = bundle.parent / "checkpoint", tmp_path / "out"
-    done = cli("export", checkpoint, "--draft-head", tmp_path / "head", "-o", out)
+    done = cli("export", checkpoint, "--draft", tmp_path / "head", "-o", out)
     assert "draft head: reads what enters layers 2, 4, 5, proposes 96 tokens" in done.out
     assert bundles.load(out).draft.is_head
     assert bundles.load(out).draft.precision.weights == "int8"
     assert "eagle3 head" in cli("inspect", out).out
     other = tmp_path / "other"
     done = cli(
-        "export", out, "--draft-head", tmp_path / "head", "--draft-precision", "fp32", "-o", other
+        "export", out, "--draft", tmp_path / "head", "--draft-precision", "fp32", "-o", other
     )
     assert bundles.load(other).draft.precision.weights == "fp32"
+    done = cli("export", out, "--draft", checkpoint, "-o", tmp_path / "pair")
+    assert (done.code, bundles.load(tmp_path / "pair").draft.is_head) == (0, False)
     for wrong, message in (
-        (("--draft", checkpoint), "a bundle has one draft"),
         (("--precision", "int8"), "exported already"),
         (("--layer-skip", "4-6"), "--layer-skip is given, but"),
         (("--calibrate",), "--calibrate is given, but"),
         (("--quality",), "--quality is given, but"),
         (("--draft-precision", "source"), "a head has one of"),
     ):
-        done = cli("export", out, "--draft-head", tmp_path / "head", *wrong, "-o", tmp_path / "no")
+        done = cli("export", out, "--draft", tmp_path / "head", *wrong, "-o", tmp_path / "no")
         assert done.code == 2
         assert message in done.err
         assert not (tmp_path / "no").exists()
     edit_json(tmp_path / "head/config.json", vocab_size=400)
-    done = cli("export", checkpoint, "--draft-head", tmp_path / "head", "-o", tmp_path / "no")
+    done = cli("export", checkpoint, "--draft", tmp_path / "head", "-o", tmp_path / "no")
     assert done.code == 2
     assert "it is another's" in done.err
 

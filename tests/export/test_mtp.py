@@ -105,16 +105,24 @@ def test_the_command_finds_the_head_of_a_checkpoint(tmp_path, cli):
     assert draft.is_head
     assert (draft.architecture, draft.precision.weights) == ("mtp", "int8")
     assert "mtp head" in cli("inspect", tmp_path / "own").out
-    done = cli("export", source, *fast, "--draft-head", "none", "-o", tmp_path / "none")
+    done = cli("export", source, *fast, "--draft", "none", "-o", tmp_path / "none")
     assert "draft head" not in done.out
     assert bundles.load(tmp_path / "none").draft is None
     precision = ("--draft-precision", "int4")
-    done = cli(
-        "export", tmp_path / "none", "--draft-head", source, *precision, "-o", tmp_path / "later"
-    )
+    done = cli("export", tmp_path / "none", "--draft", source, *precision, "-o", tmp_path / "later")
     assert bundles.load(tmp_path / "later").draft.precision.weights == "int4"
-    wrong = (*fast, *precision, "--draft-head", "none")
+    wrong = (*fast, *precision, "--draft", "none")
     fails(cli("export", source, *wrong, "-o", tmp_path / "no"), "--draft-precision does nothing")
+
+
+def test_a_smaller_model_with_a_head_drafts_itself(tmp_path, cli):
+    checkpoint(tmp_path / "target")
+    layers = ["linear_attention", "full_attention"]
+    checkpoint(tmp_path / "small", num_hidden_layers=2, layer_types=layers)
+    words = ["--draft", tmp_path / "small", "--precision", "fp32", "-o", tmp_path / "bundle"]
+    done = cli("export", tmp_path / "target", *words)
+    draft = bundles.load(tmp_path / "bundle").draft
+    assert (done.code, draft.is_head, draft.layers) == (0, False, 2)
 
 
 def test_a_checkpoint_without_a_head_is_exported_as_before(tmp_path, cli):
@@ -124,8 +132,8 @@ def test_a_checkpoint_without_a_head_is_exported_as_before(tmp_path, cli):
     done = cli("export", source, "--precision", "fp32", "-o", tmp_path / "bundle")
     assert done.code == 0
     assert bundles.load(tmp_path / "bundle").draft is None
-    done = cli("export", tmp_path / "bundle", "--draft-head", source, "-o", tmp_path / "no")
-    fails(done, "has no tensors mtp.*", "download the original checkpoint")
+    with pytest.raises(CheckpointError, match=r"no tensors mtp.*download the original checkpoint"):
+        head_of(source)
     write_mtp(source, model.config)
     assert head_of(source).head.taps == (3,)
 
@@ -169,7 +177,7 @@ def test_the_head_of_a_gguf_file_is_read(tmp_path, family):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mtp_num_hidden_layers": 2}, "mtp_num_hidden_layers=2.*one layer.*--draft-head none"),
+        ({"mtp_num_hidden_layers": 2}, "mtp_num_hidden_layers=2.*one layer.*--draft none"),
         ({"mtp_use_dedicated_embeddings": True}, "mtp_use_dedicated_embeddings=True.*embedding"),
     ],
 )

@@ -183,9 +183,10 @@ def test_a_head_drafts_for_a_model(made, models, own_cache, tmp_path, name, flat
         assert found.drafted > 0
     sizes.hidden_size = 32
     write_head(tmp_path / "other", sizes, flat=flat)
+    shown = []
     with pytest.raises(CheckpointError, match="must be the target's, 64"):
-        made(name, tmp_path / "other")
-    assert left(own_cache) == set()
+        bundle_of(models / name, tmp_path / "other", lambda *each: shown.append(each))
+    assert (shown, left(own_cache)) == ([], set())  # before the target is written
 
 
 def test_a_bundle_gets_a_draft_and_keeps_its_own_files(made, models, tmp_path):

@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "checkpoint", metavar="CHECKPOINT",
         help="folder of a checkpoint, GGUF file, ONNX file that optimum made, or Hub id: "
-        "owner/name, or owner/name:FILE for a file; with --draft-head also a bundle",
+        "owner/name, or owner/name:FILE for a file; with --draft also a bundle",
     )  # fmt: skip
     parser.add_argument(
         "--via", choices=(OPTIMUM,),
@@ -31,18 +31,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create"
     )
     parser.add_argument(
-        "--draft", metavar="CHECKPOINT",
-        help="checkpoint of a draft model, in any of these forms: a smaller model, best of the "
-        "same family",
-    )  # fmt: skip
-    parser.add_argument(
-        "--draft-head", metavar="HEAD|none",
-        help=Rare(
-            "folder or Hub id of an EAGLE-3, DFlash or DSpark head of this model, to draft with "
-            "instead of a draft model; or of the checkpoint of a model that has its own head "
-            "(Qwen3.5); none: without any (default: the checkpoint's own head, if it has one and "
-            "there is no --draft)"
-        ),
+        "--draft", metavar="DRAFT|none",
+        help="what to draft with, in any of these forms: a smaller model, best of the same family, "
+        "or a draft head of this model; none: nothing (default: the checkpoint's own head, if it "
+        "has one)",
     )  # fmt: skip
     add_options(
         parser, ExportOptions, "precision", "draft_precision", "lm_head_precision", "kv_precision"
