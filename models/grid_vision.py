@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import TYPE_CHECKING, ClassVar
 
-from edgespec.bundle.manifest import Grid, Pixels
+from edgespec.bundle.pictures import Grid, Pixels
 from edgespec.models.elements import Compound, LayerNorm, Linear, Shapes
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes

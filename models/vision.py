@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from edgespec.bundle.manifest import Pixels
+from edgespec.bundle.pictures import Pixels
 from edgespec.models.elements import Compound, LayerNorm, Linear, Norm, Shapes
 from edgespec.models.fields import Fields
 from edgespec.models.safetensors_folder import SafetensorsFolder

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from edgespec.bundle.manifest import Pixels
+from edgespec.bundle.pictures import Pixels
 from edgespec.models.elements import Compound, Linear, Norm, Shapes
 from edgespec.models.tensors import check_shapes
 

@@ -26,30 +26,22 @@ from edgespec.bundle.manifest import (
     LOGITS,
     MEAN,
     OWN_FEATURES,
-    PICTURED,
-    PICTURES,
-    PIXELS,
-    PLACES,
     READS_TARGET,
-    ROWS,
     SIGHT,
     TARGET_FEATURES,
     Block,
     Embedding,
     FileEntry,
-    Grid,
     Manifest,
     Native,
     PoolShape,
     Precision,
-    Promise,
     Role,
     RopeTable,
-    SkipScore,
-    SkipSet,
     StateShape,
-    Vision,
 )
+from edgespec.bundle.pictures import PICTURED, PICTURES, PIXELS, PLACES, ROWS, Grid, Vision
+from edgespec.bundle.skips import Promise, SkipScore, SkipSet
 from edgespec.errors import BundleError
 from edgespec.system import records
 from edgespec.system.cachedir import cache_folder, warn_unwritable

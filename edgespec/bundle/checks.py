@@ -6,16 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from edgespec.bundle.manifest import (
-    POOLINGS,
-    Manifest,
-    Native,
-    Precision,
-    Role,
-    RopeTable,
-    SkipSet,
-    Vision,
-)
+from edgespec.bundle.manifest import POOLINGS, Manifest, Native, Precision, Role, RopeTable
+from edgespec.bundle.pictures import Vision
+from edgespec.bundle.skips import SkipSet
 from edgespec.bundle.sublayers import ATTENTION, FUSION, KINDS
 from edgespec.system import records
 

@@ -1,10 +1,12 @@
-"""The records of a bundle's ``manifest.json``: roles, their graphs, skip sets and files."""
+"""The records of a bundle's ``manifest.json``: roles, their graphs and files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from edgespec.bundle.pictures import Vision
+from edgespec.bundle.skips import SkipSet
 from edgespec.bundle.sublayers import DEFAULT_ROPE, FUSION, Sublayer, Sublayers
 from edgespec.system.records import LEFT_OUT
 
@@ -30,84 +32,8 @@ many rows of its picture follow a row, or 0."""
 LOGITS, LAST_HIDDEN = "logits", "last_hidden"
 """Outputs of a target: scores of tokens, or of an embedding model the rows behind the last norm."""
 
-PIXELS, ROWS = "pixels", "rows"
-"""Input and output of what makes rows of pictures: a piece, [1, 3, size, size] float32, or with
-`Vision.grid` [1, 3, height, width], and its rows, [rows, streams * hidden_size] float32. With
-`Vision.patch` N patches instead, [N, patch * patch * 3] float32, those of a row together."""
-
-PLACES = "places"
-"""Input beside such patches: where each lies, [N, 2] int64, counted in patches from the left and
-from the top."""
-
-PICTURED, PICTURES = "pictured", "pictures"
-"""Inputs of a target that reads pictures: which rows of a call read one, [S] bool, and these rows,
-[S, streams * hidden_size] float32, see `Vision`, zeros where none is read."""
-
 POOLINGS = LAST_TOKEN, MEAN = "last", "mean"
 """How an embedding model makes one row of all: that of the last token, or their mean."""
-
-
-@dataclass(frozen=True)
-class Promise:
-    """Estimated speed of a skip set on one kind of text.
-
-    Attributes:
-        agreement: share of positions at which draft and target choose the same token.
-        chain: number of drafted tokens per round with the highest estimate.
-        tokens_per_second: estimated speed.
-    """
-
-    agreement: float
-    chain: int
-    tokens_per_second: float
-
-
-@dataclass(frozen=True)
-class SkipScore:
-    """Estimated speed of a skip set on the machine that made the bundle.
-
-    Attributes:
-        draft_cost: time of a draft call divided by that of a call of the whole model, for one row.
-        plain_tokens_per_second: speed of the same model without drafts, from the same measurement.
-        engine: engine that was measured.
-        greedy: estimate for greedy text.
-        sampled: estimate for text sampled at temperature 0.8.
-    """
-
-    draft_cost: float
-    plain_tokens_per_second: float
-    engine: str
-    greedy: Promise
-    sampled: Promise
-
-    def speedup(self, sampled: bool) -> float:
-        """Returns the estimated speed relative to plain decoding; below 1 means slower."""
-        promise = self.sampled if sampled else self.greedy
-        return promise.tokens_per_second / self.plain_tokens_per_second
-
-    @property
-    def pays(self) -> bool:
-        """Whether the estimate beats plain decoding on at least one kind of text."""
-        return max(self.speedup(False), self.speedup(True)) > 1
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Estimated speed if half of the tokens are greedy and half sampled; ranks skip sets."""
-        seconds = 1 / self.greedy.tokens_per_second + 1 / self.sampled.tokens_per_second
-        return 2 / seconds
-
-
-@dataclass(frozen=True)
-class SkipSet:
-    """Sublayers that a layer-skip draft leaves out of the target.
-
-    Attributes:
-        skipped: numbers of the skipped sublayers, ascending.
-        score: estimated speed; None if it was never measured.
-    """
-
-    skipped: tuple[int, ...]
-    score: SkipScore | None = None
 
 
 @dataclass(frozen=True)
@@ -163,103 +89,6 @@ class Embedding:
         rows = "the last token's row" if self.pooling == LAST_TOKEN else "the mean of all rows"
         prompts = f"; prompts: {', '.join(self.prompts)}" if self.prompts else ""
         return f"{rows}{', normalized' * self.normalized}{prompts}"
-
-
-@dataclass(frozen=True)
-class Pixels:
-    """What becomes of a picture before it is made rows of.
-
-    Attributes:
-        size: pixels of a side of a piece.
-        longest: pixels of a picture's longer side, in which it is before it is cut; 0: it becomes a
-            piece at once.
-        split: whether it is cut into pieces, with the whole picture as the last one; else the whole
-            picture is the only piece.
-        mean: what is subtracted from each colour, which is between 0 and 1.
-        std: what each colour is divided by then.
-        resample: Pillow's number of the filter by which pictures are resized.
-    """
-
-    size: int
-    longest: int
-    split: bool
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    resample: int
-
-
-@dataclass(frozen=True)
-class Grid:
-    """How pictures of any size are read: a row for each square of `Pixels.size` pixels.
-
-    Attributes:
-        least: pixels of a picture at least; smaller ones are scaled to about so many.
-        most: pixels of a picture at most, of which larger ones have about so many then.
-        sections: how many pairs of a head's dimensions turn by the line and by the column of a
-            row, as far as there are so many: of three neighbours the second and the third.
-        layers: behind so many of the target's first layers further rows are added to the stream.
-    """
-
-    least: int
-    most: int
-    sections: tuple[int, int]
-    layers: int
-
-
-@dataclass(frozen=True)
-class Vision(Pixels):
-    """What makes rows of pictures, which the target reads in place of embeddings.
-
-    Attributes:
-        graph: file of its graph.
-        data: file of its weights, in tiles.
-        token: token that stands in prompts where such a row is read.
-        rows: number of rows of a piece of a picture; with `grid`, at least.
-        around: tokens before and behind rows of a picture; these rows see each other. None: each
-            sees those before it.
-        grid: how pictures of any size are read; None: their pieces are squares.
-        patch: pixels of a side of a patch. Then a picture keeps its proportions: its rows have
-            `size` pixels a side, and are `rows` at most. 0: it is cut as `Pixels` says.
-        causal: whether each row sees those before it alone although there are tokens around.
-    """
-
-    graph: str
-    data: str
-    token: int
-    rows: int
-    around: tuple[int, int] | None = field(default=None, metadata=LEFT_OUT)
-    grid: Grid | None = field(default=None, metadata=LEFT_OUT)
-    patch: int = field(default=0, metadata=LEFT_OUT)
-    causal: bool = field(default=False, metadata=LEFT_OUT)
-
-    @property
-    def streams(self) -> int:
-        """So many rows of [hidden_size] are read for a token of a picture."""
-        return 1 if self.grid is None else 1 + self.grid.layers
-
-    @property
-    def mark(self) -> int:
-        """The token that a chat template writes for a picture."""
-        return self.token if self.around is None or self.patch else self.around[0]
-
-    @property
-    def together(self) -> bool:
-        """Whether rows of a picture see each other, so that one pass reads them."""
-        return self.around is not None and not self.causal
-
-    @property
-    def patches(self) -> int:
-        """The most patches of a picture that keeps its proportions; 0 if it is cut."""
-        return self.rows * (self.size // self.patch) ** 2 if self.patch else 0
-
-    @property
-    def fewest(self) -> int:
-        """The least number of rows of a picture.
-
-        One that keeps its proportions has about `rows`, of which up to half are lost where its
-        sides are rounded down.
-        """
-        return max(self.rows // 2, 1) if self.patch else self.rows
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from edgespec.export.heads.taps import add_taps
 from edgespec.export.heads.writer import write_head
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import source_name
-from edgespec.models.heads.head import HeadCheckpoint, TargetSizes
+from edgespec.models.heads.checkpoint import HeadCheckpoint, TargetSizes
 from edgespec.models.heads.opening import load_head
 
 PRECISIONS = ("int4", "int8", "fp16", "fp32")

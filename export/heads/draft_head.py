@@ -12,7 +12,8 @@ from edgespec.export.exporter import check_drafted
 from edgespec.export.heads.attach import PRECISIONS, attach_head, sizes_of
 from edgespec.export.role import Progress
 from edgespec.models import Attention, load_checkpoint
-from edgespec.models.heads.head import Assistant, HeadCheckpoint, TargetSizes
+from edgespec.models.heads.assistant import Assistant
+from edgespec.models.heads.checkpoint import HeadCheckpoint, TargetSizes
 from edgespec.models.heads.mtp import MTP, holds_head
 from edgespec.models.heads.opening import is_head, load_head
 

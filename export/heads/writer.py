@@ -23,7 +23,10 @@ from edgespec.export.role import (
     rounded_errors,
 )
 from edgespec.export.storage import Storage
-from edgespec.models.heads.head import Assistant, BlockHead, Head, HeadCheckpoint
+from edgespec.models.heads.assistant import Assistant
+from edgespec.models.heads.block_head import BlockHead
+from edgespec.models.heads.checkpoint import HeadCheckpoint
+from edgespec.models.heads.head import Head
 
 
 def write_head(

@@ -18,7 +18,8 @@ from edgespec.export.heads.borrowing import borrow_embedding, borrow_norm
 from edgespec.export.native.graph import NativeGraph, write_ids
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.weights import TileWeights
-from edgespec.models.heads.head import Assistant, Clusters, HeadCheckpoint
+from edgespec.models.heads.assistant import Assistant, Clusters
+from edgespec.models.heads.checkpoint import HeadCheckpoint
 
 
 def write_native_assistant(

@@ -27,7 +27,8 @@ from edgespec.export.native.head import fused
 from edgespec.export.native.layers import FLOAT, INT32
 from edgespec.export.native.weights import TileWeights
 from edgespec.models import TensorSource
-from edgespec.models.heads.head import BlockHead, BlockLayer, Convolutions, HeadCheckpoint
+from edgespec.models.heads.block_head import BlockHead, BlockLayer, Convolutions
+from edgespec.models.heads.checkpoint import HeadCheckpoint
 
 
 def write_native_block(

@@ -18,7 +18,9 @@ from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
 from edgespec.export.native.graph import NativeGraph, write_ids
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.weights import TileWeights
-from edgespec.models.heads.head import BlockHead, Fusion, Head, HeadCheckpoint, HeadLayer
+from edgespec.models.heads.block_head import BlockHead
+from edgespec.models.heads.checkpoint import HeadCheckpoint
+from edgespec.models.heads.head import Fusion, Head, HeadLayer
 from edgespec.models.heads.mtp import MTP
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from edgespec.bundle.manifest import Pixels
+from edgespec.bundle.pictures import Pixels
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.fields import Fields
 from edgespec.models.gguf.header import read_header

@@ -16,19 +16,16 @@ from edgespec.models.config import ModelConfig
 from edgespec.models.elements import Linear
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
-from edgespec.models.heads.eagle3 import read_ids
-from edgespec.models.heads.head import (
-    BlockHead,
-    BlockLayer,
-    Convolutions,
-    Fusion,
+from edgespec.models.heads.block_head import BlockHead, BlockLayer, Convolutions, Markov
+from edgespec.models.heads.checkpoint import (
     HeadCheckpoint,
     HeadFiles,
-    Markov,
     TargetSizes,
     check_agrees,
     check_parts,
 )
+from edgespec.models.heads.eagle3 import read_ids
+from edgespec.models.heads.head import Fusion
 from edgespec.models.rope import rope_from_config
 from edgespec.models.tensors import check_shapes
 

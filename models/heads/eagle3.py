@@ -17,17 +17,14 @@ from edgespec.models.elements import Linear
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
-from edgespec.models.heads.head import (
-    Fusion,
-    Head,
+from edgespec.models.heads.checkpoint import (
     HeadCheckpoint,
     HeadFiles,
-    HeadLayer,
-    Masks,
     TargetSizes,
     check_agrees,
     check_parts,
 )
+from edgespec.models.heads.head import Fusion, Head, HeadLayer, Masks
 from edgespec.models.rope import Rope, rope_from_config
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import check_shapes

@@ -17,9 +17,8 @@ from edgespec.models.config import ModelConfig
 from edgespec.models.elements import Linear
 from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
 from edgespec.models.fields import Fields
-from edgespec.models.heads.head import (
-    Assistant,
-    Clusters,
+from edgespec.models.heads.assistant import Assistant, Clusters
+from edgespec.models.heads.checkpoint import (
     HeadCheckpoint,
     HeadFiles,
     TargetSizes,

@@ -20,14 +20,8 @@ from edgespec.models import nextn
 from edgespec.models.checkpoint import ARCHITECTURES, load_checkpoint
 from edgespec.models.elements import Linear
 from edgespec.models.fields import Fields
-from edgespec.models.heads.head import (
-    Fusion,
-    Head,
-    HeadCheckpoint,
-    HeadLayer,
-    TargetSizes,
-    check_parts,
-)
+from edgespec.models.heads.checkpoint import HeadCheckpoint, TargetSizes, check_parts
+from edgespec.models.heads.head import Fusion, Head, HeadLayer
 from edgespec.models.named import SUFFIX
 from edgespec.models.tensors import check_shapes
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError
 from edgespec.models.fields import Fields
+from edgespec.models.heads.checkpoint import HeadCheckpoint, HeadFiles, TargetSizes
 from edgespec.models.heads.dflash import is_block_head, load_block_head
 from edgespec.models.heads.eagle3 import is_eagle3, load_eagle3
 from edgespec.models.heads.gemma4_assistant import is_assistant, load_assistant
 from edgespec.models.heads.gguf_heads import open_gguf_head
-from edgespec.models.heads.head import HeadCheckpoint, HeadFiles, TargetSizes
 from edgespec.models.heads.mtp import is_gguf, load_mtp, may_hold
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from edgespec.bundle import DRAFT
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import load_checkpoint
-from edgespec.models.heads.head import TargetSizes
+from edgespec.models.heads.checkpoint import TargetSizes
 from edgespec.models.heads.mtp import holds_head
 from edgespec.models.heads.opening import load_head
 
