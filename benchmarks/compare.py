@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import suppress
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,8 +72,7 @@ def main() -> None:
 
 
 def _tasks(test: str, given: argparse.Namespace, tokenizer: Tokenizer) -> list[Task]:
-    code = turns.code_prompts(given, tokenizer)
-    stream = cycle([token for prompt in code for token in prompt])
+    stream = cycle(chain.from_iterable(turns.code_prompts(given, tokenizer)))
     if test == "first":
         prompts = [[tuple(islice(stream, _FIRST))]]
         tokens, repeats = 1, given.repeat
@@ -84,8 +83,12 @@ def _tasks(test: str, given: argparse.Namespace, tokenizer: Tokenizer) -> list[T
         prompts = [[tuple(islice(stream, _SEVERAL_PROMPT)) for _ in range(_SEVERAL)]]
         tokens, repeats = given.n, given.repeat
     else:
-        single = code if test == "code" else _chats(given, tokenizer)
-        prompts, tokens, repeats = [[each] for each in single[: given.limit]], given.n, given.repeat
+        single = (
+            _chats(given, tokenizer)
+            if test == "chat"
+            else turns.code_prompts(given, tokenizer, given.limit)
+        )
+        prompts, tokens, repeats = [[each] for each in single], given.n, given.repeat
     return [
         Task(test, number, tuple(each), tokens, repeat=repeat)
         for repeat in range(repeats)
@@ -94,7 +97,7 @@ def _tasks(test: str, given: argparse.Namespace, tokenizer: Tokenizer) -> list[T
 
 
 def _chats(given: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    texts = read_prompts([given.chat], given.limit) if given.chat else CHAT
+    texts = read_prompts([given.chat], given.limit) if given.chat else CHAT[: given.limit]
     chats = [tokenizer.chat([{"role": "user", "content": text}]) for text in texts]
     return [tuple(tokenizer.encode(text, add_special=False)) for text in chats]
 

@@ -214,10 +214,12 @@ def ways_of(arguments: argparse.Namespace, settings: Sequence[str]) -> list[Way]
     ]
 
 
-def code_prompts(arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """Returns the prompts of the file, or the built-in ones."""
+def code_prompts(
+    arguments: argparse.Namespace, tokenizer: Tokenizer, limit: int | None = None
+) -> list[tuple[int, ...]]:
+    """Returns prompts of the file, or built-in ones."""
     files = [arguments.code] if arguments.code else []
-    return [tuple(tokenizer.encode(text)) for text in read_prompts(files)]
+    return [tuple(tokenizer.encode(text)) for text in read_prompts(files, limit)]
 
 
 def tokenizer_of(model: Path) -> Tokenizer:
