@@ -48,7 +48,8 @@ def main() -> None:
     ]
     kinds = {
         "arithmetic": [tuple(tokenizer.encode(text, add_special=False)) for text in questions],
-        "code": turns.code_prompts(given, tokenizer, given.limit),
+        # The first ones, so that a run with a higher limit goes on from one with a lower one.
+        "code": turns.code_prompts(given, tokenizer)[: given.limit],
     }
     ways = [way for way in ways_of(given, (PLAIN, "auto", "draft")) if way != ("edgespec", "draft")]
     with suppress(KeyboardInterrupt):

@@ -95,39 +95,42 @@ def test_what_is_like_nothing_is_told_where_to_look(cli):
         assert "did you mean" not in found.err
 
 
-def completed(script, *words):
-    """What bash completes the last word to."""
-    code = (
-        'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _edgespec; '
-        'printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    run = [BASH, "-c", code, "bash", script, "edgespec", *words]
-    return subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
+SHELLS = {
+    "bash": 'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _edgespec; '
+    'printf "%s\\n" "${COMPREPLY[@]}"',
+    "zsh": 'autoload -Uz compinit; compinit -D -u; eval "$1"; shift; emulate -L sh; '
+    'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _edgespec; printf "%s\\n" "${COMPREPLY[@]}"',
+    "fish": 'eval "$argv[1]"; complete -C(string join -- " " $argv[2..])',
+}
+"""Print what a shell completes the last of its arguments to, behind the script."""
+WITHOUT = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["--no-config"]}
+"""The user's own settings."""
 
 
-BASH = shutil.which("bash")
+@pytest.mark.skipif(sys.platform == "win32", reason="paths in scripts are POSIX")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shells_complete_commands_options_values_and_models(cli, own_cache, tmp_path, shell):
+    path, script = shutil.which(shell), cli("completion", shell).out
+    assert ("-l draft-device" if shell == "fish" else "--draft-device") in script
+    if path is None:
+        pytest.skip(f"there is no {shell}")
 
+    def completed(*words):
+        own = [shell] * (shell != "fish")
+        run = [path, *WITHOUT[shell], "-c", SHELLS[shell], *own, script, "edgespec", *words]
+        done = subprocess.run(run, capture_output=True, text=True, check=True, cwd=tmp_path)
+        found = {line.split("\t")[0] for line in done.stdout.splitlines() if line}
+        return {each for each in found if shell != "zsh" or each.startswith(words[-1])}
 
-@pytest.mark.skipif(BASH is None or sys.platform == "win32", reason="there is no bash")
-def test_bash_completes_commands_options_values_and_models(cli, own_cache):
-    script = cli("completion", "bash").out
-    assert completed(script, "ch") == ["chat"]
-    assert {*COMMANDS, *SPELLINGS, "help"} == set(completed(script, ""))
-    assert completed(script, "run", "m", "--temp") == ["--temperature"]
-    assert completed(script, "train-draft", "b", "--kind", "d") == ["dflash", "dspark"]
-    assert completed(script, "help", "com") == ["completion"]
-    assert completed(script, "completion", "f") == ["fish"]
-    assert completed(script, "chat", "--history", "x") == []  # a file, which bash completes
+    assert completed("ch") == {"chat"}
+    assert completed("") == {*COMMANDS, *SPELLINGS, "help"}
+    assert completed("run", "m", "--temp") == {"--temperature"}
+    assert completed("train-draft", "b", "--kind", "d") == {"dflash", "dspark"}
+    assert completed("help", "com") == {"completion"}
+    assert completed("completion", "f") == {"fish"}
+    assert completed("chat", "--history", "x") == set()  # a file, which shells complete
     for name in ("qwen-coder", "smollm2"):
         (own_cache / "models" / name).mkdir()  # behind the script
-    for words in (["rm"], ["show"], ["run"], ["chat", "--json", "--draft"]):
-        assert completed(script, *words, "qw") == ["qwen-coder"]
-    assert completed(script, "chat", "--draft", "l") == ["layer-skip", "lookup"]
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_scripts_with_every_option(cli, shell):
-    script = cli("completion", shell).out
-    assert ("-l draft-device" if shell == "fish" else "--draft-device") in script
-    if path := shutil.which(shell):
-        subprocess.run([path, "-n"], input=script, text=True, check=True)
+    for words in (["rm"], ["show"], ["run"], ["serve"], ["chat", "--json", "--draft"]):
+        assert completed(*words, "qw") == {"qwen-coder"}
+    assert completed("chat", "--draft", "l") == {"layer-skip", "lookup"}

@@ -69,7 +69,7 @@ def _declared() -> Iterator[_Command]:
         actions = CommandParser(command=first).declare()
         others = [each for each in actions if not each.option_strings]
         words = [str(word) for each in others if not given for word in each.choices or ()]
-        models = any(each.dest in ("model", "names") for each in others)
+        models = any(each.dest in ("model", "models", "names") for each in others)
         yield _Command(name, [each for each in actions if each.option_strings], words, models)
     yield _Command("help", (), (*COMMANDS, *SPELLINGS), False)
 
@@ -112,9 +112,9 @@ def _fish(list_models: str) -> str:
             spelt = (
                 f"-{'l' if n[1] == '-' else 's'} {n.lstrip('-')}" for n in option.option_strings
             )
-            found, (told,) = _values(option, models), re.findall(r"^[^;(.]*", option.help or "")
+            found, told = _values(option, models), re.split(r"[;(]|\. ", option.help or "")[0]
             value = "" if option.nargs == 0 else f"-x -a {shlex.quote(found)}" if found else "-r"
-            told = shlex.quote(told.replace("'", "").replace("%%", "%").strip())
+            told = shlex.quote(told.replace("%%", "%").strip())
             lines.append(f"{here} {' '.join(spelt)} {value} -d {told}")
     return "\n".join(f"complete -c edgespec {line}" for line in lines)
 
