@@ -176,6 +176,8 @@ constexpr int Ahead = 4096;  // bytes: weights are read faster than processors f
 
 constexpr int log2_of(int x) { return x <= 1 ? 0 : 1 + log2_of(x / 2); }
 
+// Rows are counted by constants, and what `finish` reads is a copy: else compilers keep sums in
+// memory, and store them at each block.
 template <class Format, int Rows>
 NOINLINE void integer_tile(const Product& p, int64_t row, int64_t tile) {
   using Levels = typename Format::Levels;
@@ -192,7 +194,7 @@ NOINLINE void integer_tile(const Product& p, int64_t row, int64_t tile) {
   const int32_t* negated = rounded.negated + row;
   const float* weighted = rounded.weighted + row;
   F total[Rows];
-  for (int r = 0; r < Rows; ++r) total[r] = set(0.0f);
+  unrolled<Rows>([&](auto r) INLINED { total[r] = set(0.0f); });
   for (int64_t u = 0; u < p.units; ++u, unit += UnitBytes) {
     const uint8_t* planes = unit + Format::Header;
     for (int b = 0; b < Format::Blocks; ++b) {
@@ -201,23 +203,26 @@ NOINLINE void integer_tile(const Product& p, int64_t row, int64_t tile) {
       unrolled<Parts>([&](auto part) INLINED {
         constexpr int Sum = Parts == 1 ? 2 : int(part);
         Dot<Max> dot[Rows];
-        for (int r = 0; r < Rows; ++r) {
+        unrolled<Rows>([&](auto r) INLINED {
           const int32_t lack = Zero ? negated[Sum * rows + r] : 0;
           dot[r].begin(set_int<log2_of(Size)>(Zero < 0 ? -lack : lack));
-        }
+        });
         unrolled<Quads>([&](auto step) INLINED {
           constexpr int Quad = part * Quads + step;
           const auto levels = prepared<Max>(Levels::template quad<Quad>(planes));
-          for (int r = 0; r < Rows; ++r)
+          unrolled<Rows>([&](auto r) INLINED {
             dot[r].template add<step>(levels, x + 32 * r + 4 * Quad);
+          });
         });
         const F scale = Format::scale(unit, b * Parts + part);
-        for (int r = 0; r < Rows; ++r)
+        unrolled<Rows>([&](auto r) INLINED {
           total[r] = fma(from_int(dot[r].value()), mul(scale, set(scales[r])), total[r]);
+        });
         if constexpr (Format::Minimum) {
           const F least = Format::minimum(unit, b * Parts + part);
-          for (int r = 0; r < Rows; ++r)
+          unrolled<Rows>([&](auto r) INLINED {
             total[r] = fma(least, set(weighted[Sum * rows + r]), total[r]);
+          });
         }
       });
       planes += Levels::Bytes;
@@ -227,7 +232,9 @@ NOINLINE void integer_tile(const Product& p, int64_t row, int64_t tile) {
       weighted += Sums * rows;
     }
   }
-  finish<Rows>(p, total, row, tile);
+  F sums[Rows];
+  unrolled<Rows>([&](auto r) INLINED { sums[r] = total[r]; });
+  finish<Rows>(p, sums, row, tile);
 }
 
 template <int Rows, class Load>
