@@ -23,7 +23,7 @@ inline const float* widen_row(const void* row, float scale, int64_t dim, float* 
   return out;
 }
 
-// Dot products of some queries and keys, before their lanes are added: out[16 * query + key].
+// Dot products of some queries and keys, before their lanes are added: out[4 * query + key].
 template <CacheType Type, int Queries, int Keys>
 INLINE void partial_scores(const float* const* query, const void* const* key, int64_t dim, F* out) {
   F sums[Queries][Keys];
@@ -38,7 +38,7 @@ INLINE void partial_scores(const float* const* query, const void* const* key, in
     }
   }
   for (int q = 0; q < Queries; ++q)
-    for (int k = 0; k < Keys; ++k) out[16 * q + k] = sums[q][k];
+    for (int k = 0; k < Keys; ++k) out[4 * q + k] = sums[q][k];
 }
 
 // Scores of 16 keys. Keys that are no rows (outside of all queries' sight) repeat one that is.
@@ -46,10 +46,17 @@ template <CacheType Type, int Queries>
 INLINE void scores_of_16(const float* const* query, const void* const* key, int64_t dim,
                          float* out) {
   constexpr int Keys = Many ? 4 : Queries == 1 ? 4 : 2;
-  F partial[Queries * 16];
-  for (int k = 0; k < 16; k += Keys)
-    partial_scores<Type, Queries, Keys>(query, key + k, dim, partial + k);
-  for (int q = 0; q < Queries; ++q) store(out + q * BlockPositions, sums_of(partial + 16 * q));
+  F fours[Queries][4];
+  for (int k = 0; k < 4; ++k) {
+    const void* const some[4] = {key[k], key[k + 4], key[k + 8], key[k + 12]};
+    F partial[Queries * 4];
+    unrolled<4 / Keys>([&](auto step) INLINED {
+      constexpr int First = step * Keys;
+      partial_scores<Type, Queries, Keys>(query, some + First, dim, partial + First);
+    });
+    for (int q = 0; q < Queries; ++q) fours[q][k] = four_of(partial + 4 * q);
+  }
+  for (int q = 0; q < Queries; ++q) store(out + q * BlockPositions, sums_of(fours[q]));
 }
 
 // Adds the values of positions first to last, each times its share, to sums of some queries.

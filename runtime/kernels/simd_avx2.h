@@ -100,11 +100,12 @@ INLINE float sum_of(F a) {
   return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 // Sums of eight registers, of which each holds lanes that were added 8 apart.
-INLINE __m256 sums_of_eight(const __m256* a) {
-  __m256 x[4], y[2];
-  for (int i = 0; i < 4; ++i)  // lanes 4 apart, of a[i] below and a[i + 4] above
-    x[i] = _mm256_add_ps(_mm256_permute2f128_ps(a[i], a[i + 4], 0x20),
-                         _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+// Sums of lanes 4 apart, of a below and b above.
+INLINE __m256 sums_of_halves(__m256 a, __m256 b) {
+  return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+INLINE __m256 sums_of_eight(const __m256* x) {
+  __m256 y[2];
   for (int i = 0; i < 2; ++i)  // 2 apart
     y[i] = _mm256_add_ps(_mm256_shuffle_ps(x[i], x[i + 2], 0x44),
                          _mm256_shuffle_ps(x[i], x[i + 2], 0xee));
@@ -113,10 +114,15 @@ INLINE __m256 sums_of_eight(const __m256* a) {
                                  _mm256_shuffle_ps(y[0], y[1], 0xdd));
   return _mm256_permute_ps(z, 0xd8);
 }
-INLINE F sums_of(const F* a) {
-  __m256 x[16];
-  for (int i = 0; i < 16; ++i) x[i] = _mm256_add_ps(a[i].lo, a[i].hi);
-  return {sums_of_eight(x), sums_of_eight(x + 8)};
+INLINE F four_of(const F* a) {
+  __m256 x[4];
+  for (int i = 0; i < 4; ++i) x[i] = _mm256_add_ps(a[i].lo, a[i].hi);  // 8 apart
+  return {sums_of_halves(x[0], x[1]), sums_of_halves(x[2], x[3])};
+}
+INLINE F sums_of(const F* four) {
+  const __m256 low[4] = {four[0].lo, four[1].lo, four[2].lo, four[3].lo};
+  const __m256 high[4] = {four[0].hi, four[1].hi, four[2].hi, four[3].hi};
+  return {sums_of_eight(low), sums_of_eight(high)};
 }
 
 template <int Shift>

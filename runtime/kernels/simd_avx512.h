@@ -72,17 +72,20 @@ INLINE float sum_of(F a) {
   x = _mm_add_ps(x, _mm_movehl_ps(x, x));
   return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
-INLINE F sums_of(const F* a) {
-  __m512 x[8], y[4], z[2];
-  for (int i = 0; i < 8; ++i)  // lanes 8 apart, of a[i] below and a[i + 8] above
-    x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i].v, a[i + 8].v, 0x44),
-                         _mm512_shuffle_f32x4(a[i].v, a[i + 8].v, 0xee));
-  for (int i = 0; i < 4; ++i)  // 4 apart, of x[i] in even quarters and x[i + 4] in odd ones:
-    y[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[i], x[i + 4], 0x88),  // 0 2 of both
-                         _mm512_shuffle_f32x4(x[i], x[i + 4], 0xdd));
+INLINE F four_of(const F* a) {
+  __m512 x[2];
+  for (int i = 0; i < 2; ++i)  // lanes 8 apart, of a[i] below and a[i + 2] above
+    x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i].v, a[i + 2].v, 0x44),
+                         _mm512_shuffle_f32x4(a[i].v, a[i + 2].v, 0xee));
+  // 4 apart, of x[0] in even quarters and x[1] in odd ones
+  return {_mm512_add_ps(_mm512_shuffle_f32x4(x[0], x[1], 0x88),  // 0 2 of both
+                        _mm512_shuffle_f32x4(x[0], x[1], 0xdd))};
+}
+INLINE F sums_of(const F* four) {
+  __m512 z[2];
   for (int i = 0; i < 2; ++i)  // 2 apart
-    z[i] = _mm512_add_ps(_mm512_shuffle_ps(y[i], y[i + 2], 0x44),
-                         _mm512_shuffle_ps(y[i], y[i + 2], 0xee));
+    z[i] = _mm512_add_ps(_mm512_shuffle_ps(four[i].v, four[i + 2].v, 0x44),
+                         _mm512_shuffle_ps(four[i].v, four[i + 2].v, 0xee));
   const __m512 all = _mm512_add_ps(_mm512_shuffle_ps(z[0], z[1], 0x88),
                                    _mm512_shuffle_ps(z[0], z[1], 0xdd));
   // Quarters hold a[..3 + 0], a[.. + 8], a[.. + 4], a[.. + 12], and lanes in them 0, 2, 1, 3.

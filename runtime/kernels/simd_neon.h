@@ -132,13 +132,12 @@ INLINE float32x4_t sums_of_halves(float32x4_t a, float32x4_t b) {
   return vaddq_f32(vcombine_f32(vget_low_f32(a), vget_low_f32(b)),
                    vcombine_f32(vget_high_f32(a), vget_high_f32(b)));
 }
-INLINE F sums_of(const F* a) {
+INLINE F four_of(const F* a) { F r; QUARTERS(i) r.v[i] = sum_of_quarters(a[i]); return r; }
+INLINE F sums_of(const F* four) {
   F r;
-  QUARTERS(i) {
-    const float32x4_t x[4] = {sum_of_quarters(a[4 * i]), sum_of_quarters(a[4 * i + 1]),
-                              sum_of_quarters(a[4 * i + 2]), sum_of_quarters(a[4 * i + 3])};
-    r.v[i] = vpaddq_f32(sums_of_halves(x[0], x[1]), sums_of_halves(x[2], x[3]));
-  }
+  QUARTERS(i)
+    r.v[i] = vpaddq_f32(sums_of_halves(four[0].v[i], four[1].v[i]),
+                        sums_of_halves(four[2].v[i], four[3].v[i]));
   return r;
 }
 

@@ -86,8 +86,13 @@ INLINE float sum_of(F a) {
     for (int i = 0; i < step; ++i) a.v[i] += a.v[i + step];
   return a.v[0];
 }
-// Lane i of the result is sum_of(a[i]).
-INLINE F sums_of(const F* a) { F r; LANES(i) r.v[i] = sum_of(a[i]); return r; }
+// Lane 4i + j of sums_of(four) is sum_of(a[i]) of the a[0..3] that four[j] = four_of(a) is made of.
+INLINE F four_of(const F* a) {
+  F r{};
+  for (int i = 0; i < 4; ++i) r.v[i] = sum_of(a[i]);
+  return r;
+}
+INLINE F sums_of(const F* four) { F r; LANES(i) r.v[i] = four[i % 4].v[i / 4]; return r; }
 
 // x times 2^Shift in all lanes.
 template <int Shift>
