@@ -99,11 +99,11 @@ INLINE float sum_of(F a) {
   x = _mm_add_ps(x, _mm_movehl_ps(x, x));
   return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
-// Sums of eight registers, of which each holds lanes that were added 8 apart.
 // Sums of lanes 4 apart, of a below and b above.
 INLINE __m256 sums_of_halves(__m256 a, __m256 b) {
   return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
+// Sums of eight registers of lanes 8 apart, of which `sums_of_halves` made x: of i and i + 4.
 INLINE __m256 sums_of_eight(const __m256* x) {
   __m256 y[2];
   for (int i = 0; i < 2; ++i)  // 2 apart
