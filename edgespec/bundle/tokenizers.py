@@ -1,17 +1,34 @@
-"""Reading a `tokenizer.json` with the `tokenizers` library, whose panics are errors here."""
+"""Reading a `tokenizer.json` with the `tokenizers` library, whose panics are errors here.
+
+The library holds the interpreter's lock while it parses a file, 0.4 s for 150,000 tokens, in which
+no other thread runs and no window answers. So the large part of most files, a vocabulary and merges
+of the kind BPE, is parsed by Python and handed over a piece at a time.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, overload
 
 import tokenizers
+from tokenizers.models import BPE
 
 from edgespec.errors import caught_panics
 
-# Few files have one that is not empty, so that few are parsed twice.
+# Few files have one that is not empty, so that few are searched.
 _PREFIX = re.compile(r'"continuing_subword_prefix"\s*:\s*"[^"]')
+_BPE_OPTIONS = {
+    "dropout",
+    "unk_token",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "fuse_unk",
+    "byte_fallback",
+    "ignore_merges",
+}
 
 
 def parsed(text: str) -> tokenizers.Tokenizer:
@@ -25,11 +42,80 @@ def parsed(text: str) -> tokenizers.Tokenizer:
     if _PREFIX.search(text):
         _require_prefixes(json.loads(text))
     with caught_panics():
-        backend = tokenizers.Tokenizer.from_str(text)
+        backend = _in_pieces(text) or tokenizers.Tokenizer.from_str(text)
     processor = backend.post_processor
     if processor is not None:
         _require_defined(json.loads(processor.__getstate__()))
     return backend
+
+
+def _in_pieces(text: str) -> tokenizers.Tokenizer | None:
+    """Returns the tokenizer of a sound file of the kind BPE, made while other threads go on.
+
+    Returns:
+        The same as the library makes of the whole file; None if that must read it.
+    """
+    try:
+        content = json.loads(text, parse_int=_number)
+        options = dict(content["model"])
+        if options.pop("type") != "BPE":
+            return None
+        vocabulary, merges = options.pop("vocab"), options.pop("merges")
+        if not options.keys() <= _BPE_OPTIONS or not isinstance(merges, list):
+            return None
+        given = {name: value for name, value in options.items() if value is not None}
+        model = BPE(vocabulary, _Merges(merges), **given)
+        added = content.pop("added_tokens", [])
+        content["model"] |= {"vocab": {}, "merges": []}
+        backend = tokenizers.Tokenizer.from_str(json.dumps({**content, "added_tokens": []}))
+        backend.model = model
+        # Their numbers follow from the vocabulary, so that they can only come behind it.
+        for special, tokens in groupby(added, lambda token: token["special"]):
+            made = [_added_token(token) for token in tokens]
+            backend.add_special_tokens(made) if special else backend.add_tokens(made)
+    except Exception:  # a file that is damaged, of which the library tells what is wrong
+        return None
+    return backend
+
+
+def _number(digits: str) -> int:
+    """Converts a number of a file, in Python, so that other threads have a turn at each."""
+    return int(digits)
+
+
+def _added_token(token: dict[str, Any]) -> tokenizers.AddedToken:
+    told = {name: value for name, value in token.items() if name not in ("id", "content")}
+    return tokenizers.AddedToken(token["content"], **told)
+
+
+class _Merges(Sequence[tuple[str, str]]):
+    """Pairs of a file's merges, made one by one as the library asks for them.
+
+    Raises:
+        ValueError: while it is read, if a merge is none.
+    """
+
+    def __init__(self, merges: list[str | list[str]]) -> None:
+        self._merges = merges
+
+    def __len__(self) -> int:
+        return len(self._merges)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, str]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[str, str]]: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[str, str] | Sequence[tuple[str, str]]:
+        return list(self)[index]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for merge in self._merges:
+            first, second = merge.split(" ") if isinstance(merge, str) else merge
+            if first == "#version:":  # a comment, in old files
+                raise ValueError(f"{merge!r} is no merge")
+            yield first, second
 
 
 def _require_prefixes(content: Any) -> None:

@@ -279,10 +279,10 @@ class Tokenizer:
 
 def _vocab_size(backend: tokenizers.Tokenizer) -> int:
     """Returns one more than the highest id: the number of tokens, unless ids have gaps."""
-    # Where no id below the number of tokens is missing, none lies above it. Reading all tokens
-    # would take three times as long.
+    # Where no id below the number of tokens is missing, none lies above it. Reading all tokens at
+    # once would take three times as long, while no other thread runs.
     count = backend.get_vocab_size(with_added_tokens=True)
-    if None not in map(backend.id_to_token, range(count)):
+    if all(backend.id_to_token(id_) is not None for id_ in range(count)):
         return count
     return 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
 

@@ -169,7 +169,7 @@ def _damaged(path: Path, error: Exception) -> BundleError:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return path.read_bytes().decode()  # in one go, many times as fast as `read_text`
     except UnicodeDecodeError as error:
         raise _damaged(path, error) from error
 

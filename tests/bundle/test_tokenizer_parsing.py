@@ -1,0 +1,128 @@
+"""A `tokenizer.json` that is read in pieces is the one that the library reads in one go."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+
+import pytest
+from tokenizers import Tokenizer
+
+from edgespec.bundle import tokenizers
+from edgespec.models.embedded import BUNDLE
+
+WORDS = {"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4, "<unk>": 5, " ": 6}
+TEXT = "abc <s> cab <x>ab q"
+
+
+def content(merges=(["a", "b"], ["ab", "c"]), added=(), **options):
+    """The content of a small file of the kind BPE."""
+    model = {"type": "BPE", "vocab": WORDS, "merges": list(merges), **options}
+    return {"version": "1.0", "added_tokens": list(added), "model": model}
+
+
+def token(id_, text, special, **options):
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {"id": id_, "content": text, "special": special, **flags, **options}
+
+
+SOUND = {
+    "pairs": content(),
+    "merges as texts": content(["a b", "ab c"]),
+    "unknown token": content(unk_token="<unk>", fuse_unk=True, ignore_merges=True),
+    "bytes": content(byte_fallback=True, dropout=None, continuing_subword_prefix=None),
+    "parts of words": content([["a", "b"]], continuing_subword_prefix="", end_of_word_suffix=""),
+    "added tokens": content(
+        added=[
+            token(7, "<s>", True),
+            token(8, "<x>", False, lstrip=True),
+            token(5, "<unk>", True),
+            token(9, "cab", False, normalized=True, single_word=True),
+        ]
+    ),
+    "numbers that skip": content(added=[token(7, "<s>", True), token(8, "<x>", True)])
+    | {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"}},
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_files_are_read_alike(name):
+    text = json.dumps(SOUND[name])
+    found, expected = tokenizers._in_pieces(text), Tokenizer.from_str(text)
+    assert found is not None
+    assert found.to_str() == expected.to_str()
+    assert found.encode(TEXT).ids == expected.encode(TEXT).ids
+    assert found.get_vocab() == expected.get_vocab()
+
+
+def test_the_embedded_pairs_file_is_read_alike():
+    text = (BUNDLE / "tokenizer.json").read_text(encoding="utf-8")
+    found = tokenizers._in_pieces(text)
+    assert found is not None
+    assert found.to_str() == Tokenizer.from_str(text).to_str()
+
+
+DAMAGED = {
+    "a merge of three": content(["a b c"]),
+    "a merge of one": content([["a"]]),
+    "a merge of a number": content([1]),
+    "a merge of unknown tokens": content([["a", "z"]]),
+    "an option that is none": content(dropout="often"),
+    "a vocabulary that is none": {"model": {"type": "BPE", "vocab": [1], "merges": []}},
+    "no model": {},
+    "half a character": content([["\ud800", "b"]]),
+    "an added token without text": content(added=[{"id": 7, "special": True}]),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_files_are_left_to_the_library(name):
+    text = json.dumps(DAMAGED[name])
+    assert tokenizers._in_pieces(text) is None
+    with pytest.raises(Exception, match=r".+"):
+        tokenizers.parsed(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(content(["#version: 0.2", "a b"])),
+        json.dumps(content(later=1)),
+        json.dumps({"model": {"type": "WordLevel", "vocab": WORDS, "unk_token": "<unk>"}}),
+    ],
+    ids=["comment", "unknown option", "another kind"],
+)
+def test_other_files_are_read_by_the_library(text):
+    assert tokenizers._in_pieces(text) is None
+    assert tokenizers.parsed(text).to_str() == Tokenizer.from_str(text).to_str()
+
+
+def test_other_threads_go_on_while_a_file_is_read(monkeypatch):
+    """The library alone would hold the interpreter's lock from the first to the last merge."""
+    letters = [chr(0x4E00 + n) for n in range(200)]
+    pairs = [[first, second] for first in letters for second in letters]
+    tokens = letters + ["".join(pair) for pair in pairs]
+    vocabulary = {each: n for n, each in enumerate(tokens)}
+    text = json.dumps(content(pairs) | {"model": content(pairs)["model"] | {"vocab": vocabulary}})
+    turns, done = [0], threading.Event()
+
+    def count():
+        while not done.is_set():
+            turns[0] += 1
+
+    def turns_of(read):
+        before = turns[0]
+        read(text)
+        return turns[0] - before
+
+    interval = sys.getswitchinterval()
+    other = threading.Thread(target=count)
+    other.start()
+    sys.setswitchinterval(1e-4)
+    try:
+        assert turns_of(tokenizers._in_pieces) > 10 * turns_of(Tokenizer.from_str)
+    finally:
+        sys.setswitchinterval(interval)
+        done.set()
+        other.join()
