@@ -14,18 +14,31 @@ from typing import TypeVar
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.result import GenerationResult
+from edgespec.system.processes import tell_forks
 from edgespec.system.waiting import NOBODY_WAITS
 
 T = TypeVar("T")
 
-# Not the event loop's own, where looking up a host's name would wait for texts.
-_THREADS = ThreadPoolExecutor(64, "edgespec-async")
+
+class _Threads:
+    """Threads of edgespec's own: on the event loop's, looking up a host would wait for texts."""
+
+    def __init__(self) -> None:
+        self.forked()
+        tell_forks(self)
+
+    def forked(self) -> None:
+        """See `Forked`."""
+        self.pool = ThreadPoolExecutor(64, "edgespec-async")
+
+
+_THREADS = _Threads()
 
 
 def begun(work: Callable[[], T]) -> asyncio.Future[T]:
     """Begins work on a thread, in the context of the task."""
     # Not a task: the end of the event loop would cancel it while its thread goes on.
-    return asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, work)
+    return asyncio.get_running_loop().run_in_executor(_THREADS.pool, copy_context().run, work)
 
 
 async def ended(work: asyncio.Future[T]) -> None:

@@ -17,6 +17,7 @@ from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.system.options import Option
+from edgespec.system.processes import Unpicklable
 
 Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int]]
 """A text, or token ids, or a list of such."""
@@ -28,7 +29,7 @@ _CHUNK = 128  # rows of a pass
 _LEAST_LENGTH = 1e-12  # of a vector that is normalized, as in torch
 
 
-class Embedder:
+class Embedder(Unpicklable):
     """Makes the embeddings of a loaded bundle, as sentence-transformers does with its checkpoint.
 
     Created by `LLM.embedder`. Texts are read one after the other, in chunks.

@@ -22,11 +22,12 @@ from edgespec.runtime.text.fitting import misfit
 from edgespec.runtime.text.streaming import Piece, StreamDecoder, TextEnd, ToolCall
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.environment import peak_rss_mb
+from edgespec.system.processes import Unpicklable
 
 _log = logging.getLogger(__name__)
 
 
-class GenerationStream:
+class GenerationStream(Unpicklable):
     """Pieces of a text as they are generated; iterate over it once, then read `result`.
 
     It begins at its first piece, and goes on while it is read, here or beside others. When nobody

@@ -158,6 +158,11 @@ class Viewer:
                 found.append(cut(upright(_opened(each)), vision))
         return found
 
+    def close(self) -> None:
+        """Frees what looks at pictures, and the rows that it has made."""
+        self.__dict__.pop("_tower", None)
+        self._kept.clear()
+
     def written_out(self, text: str, pictures: Sequence[Picture]) -> str:
         """Returns a text of the chat template with what stands there for each picture.
 

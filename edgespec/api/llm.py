@@ -26,12 +26,13 @@ from edgespec.runtime.plan import MIB
 from edgespec.runtime.speculation.generation import AUTO
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.system.options import checked, shown
+from edgespec.system.processes import Unpicklable
 
 if TYPE_CHECKING:
     from edgespec.export import Progress
 
 
-class LLM:
+class LLM(Unpicklable):
     """A loaded bundle that generates text, or makes embeddings if its model is for that.
 
     Any number of threads may use it at once: their texts share passes of the target. It is also a

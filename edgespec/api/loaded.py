@@ -76,8 +76,9 @@ class Loaded:
         self.sources = Sources(bundle, options, self.tokenizer, self.plan)
         self.models = self.sources.models
         threads, placed = options.threads or default_threads(), self.plan.roles[TARGET]
-        viewer = Viewer(bundle, self.tokenizer, threads, placed.native and placed.behind is None)
-        self.prompts = Prompts(bundle, self.tokenizer, self.plan.context, viewer)
+        native = placed.native and placed.behind is None
+        self._viewer = Viewer(bundle, self.tokenizer, threads, native)
+        self.prompts = Prompts(bundle, self.tokenizer, self.plan.context, self._viewer)
         self._stored: StoredPrompts | None = None
         if files is not None:
             from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime
@@ -100,9 +101,9 @@ class Loaded:
         self.engine.close()
         if self._stored is not None:
             self._stored.close()
-        for model in self.models.values():
-            model.pool.arrays.clear()  # which a stream that nobody ended would hold
-        self.models.clear()
+        # Frees them whoever still refers to this, such as a stream that nobody ended.
+        self.sources.close()
+        self._viewer.close()
 
     @property
     def taken(self) -> Taken:

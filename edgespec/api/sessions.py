@@ -16,9 +16,10 @@ from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError
 from edgespec.runtime.sequences.pool import Sequence as Kept
 from edgespec.system.options import shown
+from edgespec.system.processes import Unpicklable
 
 
-class Session:
+class Session(Unpicklable):
     """Consecutive texts, such as the turns of a conversation, of which the last one stays known.
 
     Created by `LLM.session` and `LLM.load_session`. What a session keeps is evicted behind what

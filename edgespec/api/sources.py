@@ -111,6 +111,14 @@ class Sources:
                 "layers, or a head that drafts token by token; use another pipeline"
             )
 
+    def close(self) -> None:
+        """Frees the models and all that drafts."""
+        for model in self.models.values():
+            model.close()
+        self.models.clear()
+        self.drafters.clear()
+        self.timings.clear()
+
     def _successors(self) -> Successors:
         """Returns what recycling begins with."""
         vocab_size, memory = self._bundle.target.vocab_size, self._options.draft_memory

@@ -8,8 +8,9 @@ exception".
 from __future__ import annotations
 
 import atexit
-import os
 import threading
+
+from edgespec.system.processes import tell_forks
 
 
 class EngineCalls:
@@ -43,7 +44,7 @@ class EngineCalls:
             self._changed.wait_for(lambda: {*self._inside} <= {self._last})
 
     def forked(self) -> None:
-        """Forgets all threads but the one that forked, since no other exists in the child."""
+        """See `Forked`: no thread but the one that forked exists."""
         self._changed = threading.Condition()
         self._inside = [each for each in self._inside if each == threading.get_ident()]
 
@@ -52,5 +53,4 @@ ENGINE_CALLS = EngineCalls()
 """The engine calls of this process."""
 
 atexit.register(ENGINE_CALLS.end)
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=ENGINE_CALLS.forked)
+tell_forks(ENGINE_CALLS)

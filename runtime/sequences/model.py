@@ -14,6 +14,7 @@ import numpy as np
 
 from edgespec.bundle import FEATURES, LAST_HIDDEN, LOGITS
 from edgespec.bundle.sublayers import rope_inputs
+from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.sequences import pool as pools
 from edgespec.runtime.sequences.pictures import pictured
@@ -248,6 +249,11 @@ class Model:
             self.cost = PassCost(points)
             yield
 
+    def close(self) -> None:
+        """Frees the graph and what is in the pool, whoever still refers to the model."""
+        self.graph = _closed
+        self.pool.close()
+
     def sequence(self, tokens: list[int]) -> pools.Sequence:
         """Returns a sequence of these tokens, of which the model has read none."""
         return pools.Sequence(self.pool, tokens)
@@ -311,6 +317,11 @@ class Model:
             parts.append(logits[wanted : wanted + len(each.wanted)])
             row, wanted = own.stop, wanted + len(each.wanted)
         return parts
+
+
+def _closed(feeds: Mapping[str, Array]) -> Mapping[str, Floats]:
+    """Stands for the graph of a model that was closed."""
+    raise InputError("the model was closed: load it again")
 
 
 def _inputs(batch: Sequence[Rows]) -> tuple[dict[str, Array], list[int]]:

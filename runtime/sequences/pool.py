@@ -108,6 +108,11 @@ class Pool:
         """Bytes of the arrays."""
         return self.capacity * _slot_bytes(self._parts)
 
+    def close(self) -> None:
+        """Frees the arrays, and their memory's owner; nothing can be computed with them then."""
+        self.arrays.clear()
+        self._memory = HostMemory()
+
     def take(self, count: int) -> list[int]:
         """Returns free slots, each with one reference; the pool grows if there are too few.
 
@@ -222,6 +227,13 @@ class KVPool(Pool):
     ) -> None:
         super().__init__(_parts(shapes, kv), HostMemory() if memory is None else memory, limit)
         self.recurrent = recurrent
+
+    def close(self) -> None:
+        """See `Pool`."""
+        super().close()
+        if self.recurrent is not None:
+            self.recurrent.rows.close()
+            self.recurrent.states.close()
 
     @staticmethod
     def slot_bytes(shapes: ListLike[PoolShape], kv: str | Mapping[int, str]) -> int:

@@ -25,6 +25,7 @@ from edgespec.runtime.speculation.generation import (
 )
 from edgespec.runtime.speculation.plan import Plan
 from edgespec.runtime.speculation.schedule import Schedule, Scheduled
+from edgespec.system.processes import tell_forks
 from edgespec.system.shutdown import ENGINE_CALLS
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class Engine:
         self._changed = threading.Condition()
         self._busy = False  # whether a thread makes a pass, or has the engine for itself
         self._closed = False
+        self._lost = False  # whether this process was forked in the middle of a pass
+        tell_forks(self)
 
     @property
     def running(self) -> list[Generation]:
@@ -98,7 +101,7 @@ class Engine:
         """
         generation.cancelled = True
         with self._changed:
-            if not self._busy:
+            if not self._busy and not self._lost:
                 self._busy = True
                 self._release()
 
@@ -108,6 +111,7 @@ class Engine:
         Raises:
             InputError: if the engine was closed.
         """
+        self.require_open()
         while self._timings:
             with self.exclusive():
                 self._time_a_pass()
@@ -124,8 +128,10 @@ class Engine:
             for generation in self.running:
                 generation.cancelled = True
         with self._alone():
-            self._remove_ended()
-            self._clear()
+            if not self._lost:
+                self._remove_ended()
+                self._clear()
+            self.drafters, self._timings = [], []
 
     def generate(self, request: Request) -> Generator[Round, None, Generation]:
         """Makes one generation, perhaps beside others.
@@ -152,6 +158,7 @@ class Engine:
             EdgespecError: see `Generation.error`.
         """
         with ENGINE_CALLS:
+            self._require_whole()
             while True:
                 with self._changed:
                     while self._busy and not generation.is_answered:
@@ -188,10 +195,24 @@ class Engine:
         """Checks that the engine was not closed.
 
         Raises:
-            InputError: if it was closed.
+            InputError: if it was closed, or this process was forked in the middle of a pass.
         """
+        self._require_whole()
         if self._closed:
             raise InputError("the model was closed: load it again")
+
+    def _require_whole(self) -> None:
+        if self._lost:
+            raise InputError(
+                "this process was forked while another thread made a text: load the model again "
+                "here, or start processes by the method spawn of multiprocessing"
+            )
+
+    def forked(self) -> None:
+        """See `Forked`. A pass that another thread was making has no end in this process."""
+        self._lost = self._lost or self._busy or not self._changed.acquire(blocking=False)
+        self._changed = threading.Condition()
+        self._busy = False
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -208,7 +229,8 @@ class Engine:
     def _release(self) -> None:
         """Lets other threads make passes."""
         with self._changed:
-            self._remove_ended()
+            if not self._lost:
+                self._remove_ended()
             self._busy = False
             self._changed.notify_all()
 
