@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequen
 from dataclasses import dataclass, field, replace
 
 from edgespec.api.chat import Conversation
-from edgespec.api.result import GenerationResult
+from edgespec.api.result import GenerationResult, PromptProgress
 from edgespec.errors import InputError, reason
 from edgespec.runtime.drafters.alignment import Alignment, Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
@@ -49,6 +49,18 @@ class GenerationStream(Unpicklable):
     def prompt(self) -> Sequence[int]:
         """The tokens of the prompt."""
         return self._text.request.prompt
+
+    @property
+    def prompt_progress(self) -> PromptProgress:
+        """How much of the prompt was read so far; any thread may look while another one reads."""
+        return self._text.progress
+
+    def watch_prompt(self, told: Callable[[PromptProgress], None]) -> None:
+        """Has each pass that reads of the prompt told, on the thread that reads the stream.
+
+        Call it before the text begins.
+        """
+        self._text.told = told
 
     def share_by(self, salt: str) -> None:
         """Has the text share what was computed with texts of the same salt alone.
@@ -159,6 +171,7 @@ class Generated:
         draft_memory: see `GenerationResult`.
         rounds: the rounds so far, without the prompt's.
         result: the finished text; None before.
+        told: called with `progress` behind each pass that reads of the prompt; None: nobody is.
     """
 
     engine: Engine
@@ -168,6 +181,8 @@ class Generated:
     draft_memory: str | None
     rounds: list[Round] = field(default_factory=list)
     result: GenerationResult | None = None
+    told: Callable[[PromptProgress], None] | None = None
+    _progress: PromptProgress | None = None
     _logprobs: list[TokenLogprobs] = field(default_factory=list)
     _generation: Generation | None = None
     _cancelled: bool = False
@@ -176,6 +191,11 @@ class Generated:
     def count(self) -> int:
         """The number of new tokens so far."""
         return len(self.text.tokens)
+
+    @property
+    def progress(self) -> PromptProgress:
+        """How much of the prompt was read so far."""
+        return self._progress or PromptProgress(0, len(self.request.prompt))
 
     @property
     def logprobs(self) -> Sequence[TokenLogprobs]:
@@ -204,6 +224,7 @@ class Generated:
                 end = time.perf_counter()
                 if made.source == PROMPT:
                     first = end
+                    self._tell_progress(generation, first - begin)
                 if piece := self._push(made):
                     yield piece
         finally:
@@ -211,6 +232,13 @@ class Generated:
         if piece := text.flush():
             yield piece
         self.result = self._facts(first - begin, end - first, generation.reused)
+
+    def _tell_progress(self, generation: Generation, seconds: float) -> None:
+        total = len(self.request.prompt)
+        read = min(generation.sequence.length, total)
+        self._progress = PromptProgress(read, total, generation.reused, seconds)
+        if self.told is not None:
+            self.told(self._progress)
 
     def _push(self, made: Round) -> Piece:
         """Takes the tokens of a round, up to the end of the text; returns what is now final."""

@@ -11,6 +11,23 @@ from edgespec.runtime.text.streaming import ToolCall
 
 
 @dataclass(frozen=True)
+class PromptProgress:
+    """How much of a prompt the model has read.
+
+    Attributes:
+        read: number of its first tokens that were read, those of earlier texts among them.
+        total: number of tokens in the prompt.
+        reused: number of tokens that were read before this text.
+        seconds: time since the text began, up to the last pass that read of the prompt.
+    """
+
+    read: int
+    total: int
+    reused: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class GenerationResult:
     """A finished text and its statistics.
 

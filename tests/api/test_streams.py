@@ -16,6 +16,7 @@ from sessions import OPTIONS, turns
 from edgespec import LLM
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import inside
+from edgespec.api.result import PromptProgress
 from edgespec.errors import ContextLengthError, DeviceError, InputError
 
 pytestmark = with_library
@@ -67,6 +68,34 @@ def test_pieces_are_the_text(natives):
         assert stream.tokens == 200
     whole = llm.tokenizer.decode([*llm.tokenizer.encode(LONG_PROMPT), *stream.result.tokens])
     assert LONG_PROMPT + text == whole
+
+
+@pytest.mark.parametrize("draft", ["none", "auto"])
+def test_how_far_a_prompt_is_read_is_told(natives, draft):
+    llm = natives("llama", draft)
+    llm.forget()
+    tokens = llm.tokenizer.encode(LONG_PROMPT)
+    prompt = tokens * (400 // len(tokens) + 1)
+    fresh, known = llm.stream(prompt, max_new_tokens=4), llm.stream(prompt, max_new_tokens=4)
+    told, again = [], []
+    fresh.watch_prompt(lambda progress: told.append((progress, fresh.prompt_progress)))
+    known.watch_prompt(again.append)
+    assert fresh.prompt_progress == PromptProgress(0, len(prompt))
+    fresh.finish()
+    steps = [progress for progress, _ in told]
+    assert all(progress == shown for progress, shown in told)
+    read = [progress.read for progress in steps]
+    assert len(read) > 2, "a pass reads but a part of such a prompt"
+    assert read == sorted(set(read))
+    assert read[-1] == len(prompt)
+    assert {progress.total for progress in steps} == {len(prompt)}
+    assert {progress.reused for progress in steps} == {0}
+    seconds = [progress.seconds for progress in steps]
+    assert 0 < seconds[0] <= seconds[-1] <= fresh.result.ttft_ms / 1e3 + 1e-3
+    known.finish()
+    [progress] = again
+    assert progress.read == len(prompt)
+    assert progress.reused == known.result.reused > read[0]
 
 
 @pytest.mark.parametrize("draft", ["none", "auto"])
