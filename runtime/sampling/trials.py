@@ -11,39 +11,34 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import random
 import re
-import signal
-import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from edgespec.errors import InputError
-from edgespec.system.waiting import NOBODY_WAITS
+from edgespec.system.jobs import JobError, Limits, Why, Worker, held, serve
 
 LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
 """Bounds of every grammar, also while a text is made."""
 
 _LARGEST = 1_000_000  # characters of a grammar that is read at all
-_SECONDS, _MEGABYTES, _STACK = 2, 512, 1 << 20  # of a trial
+_LIMITS = Limits(seconds=2, megabytes=512)
+_STACK = 1 << 20  # bytes
 _MASK_SECONDS, _MASKS = 0.2, 32  # how long a mask may take, since others wait; how many are tried
-_WAITED, _LOADED, _IDLE = 10, 120, 60  # seconds: for a trial, for a child, of a child without work
-_LOOKS = 0.05  # seconds between looks at whether anybody still waits
 _KEPT = 1000  # results
 
-_TIME = f"it takes longer than {_SECONDS} s to compile"
-_MEMORY = f"it takes more than {_MEGABYTES} MB to compile"
-_DEPTH = "its parts nest too deep"
-_ENDED = {"SIGXCPU": _TIME, "SIGKILL": _TIME, "SIGALRM": _TIME, "SIGABRT": _MEMORY}
+_ENDED: dict[Why, str] = {
+    "time": f"it takes longer than {_LIMITS.seconds} s to compile",
+    "memory": f"it takes more than {_LIMITS.megabytes} MB to compile",
+    "crash": "its parts nest too deep",
+}
 
 _COUNTED = re.compile(r"(?:\{|~|\.\.|,)\s*(\d+)")  # {2,3} and ~2..3
 _MOST = {
@@ -129,8 +124,8 @@ class Trials:
     """
 
     def __init__(self, tokenizer: Path, vocab_size: int, stop_ids: Sequence[int]) -> None:
-        self._arguments = [str(tokenizer), str(vocab_size), *map(str, stop_ids)]
-        self._child: subprocess.Popen[str] | None = None
+        arguments = (str(tokenizer), str(vocab_size), *map(str, stop_ids))
+        self._worker = Worker(__name__, _LIMITS, *arguments)
         self._lock = threading.Lock()
         self._known: dict[bytes, str] = {}
 
@@ -147,86 +142,20 @@ class Trials:
         key = hashlib.sha256(grammar.encode()).digest()
         found = self._known.get(key)
         if found is None:
-            nobody_waits = NOBODY_WAITS.get()
-            while not self._lock.acquire(timeout=_LOOKS):
-                _require(not nobody_waits())
-            try:
+            with held(self._lock):  # so that the same one is tried once, whoever asks for it
                 found = self._known.get(key)
                 if found is None:
                     found = self._tried(grammar)
-                    _require(not nobody_waits())
                     if len(self._known) >= _KEPT:
                         self._known.clear()
                     self._known[key] = found
-            finally:
-                self._lock.release()
         return found
 
     def _tried(self, grammar: str) -> str:
-        child, fresh = self._child, False
-        while not fresh:  # a child that was there may just have ended, since it had no work
-            if child is None or child.poll() is not None:
-                child, fresh = self._started(), True
-                self._child = child
-            try:
-                assert child.stdin is not None
-                child.stdin.write(json.dumps(grammar) + "\n")
-                child.stdin.flush()
-                told = _line(child, _WAITED, NOBODY_WAITS.get())
-            except OSError:
-                told = ""
-            if told:
-                return str(json.loads(told))
-            child.kill()
-            child.wait()
-        return f"{_TIME}, or takes too much memory"
-
-    def _started(self) -> subprocess.Popen[str]:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, *self._arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        weakref.finalize(self, _ended, child)
-        _line(child, _LOADED)  # that it is ready
-        return child
-
-
-def _require(waits: bool) -> None:
-    if not waits:
-        raise InputError("nobody waits for this grammar any more: ask again")
-
-
-def _line(
-    child: subprocess.Popen[str], seconds: float, nobody_waits: Callable[[], bool] = lambda: False
-) -> str:
-    """Returns a line of a child; empty if it ended, or took too long, by which it is ended.
-
-    Its trial ends early if nobody waits for it any more.
-    """
-    come = threading.Event()
-
-    def watch() -> None:
-        late = time.monotonic() + seconds
-        while not come.wait(_LOOKS):
-            if time.monotonic() > late or (nobody_waits() and sys.platform == "win32"):
-                child.kill()
-            elif nobody_waits():
-                child.send_signal(signal.SIGUSR1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        assert child.stdout is not None
-        return child.stdout.readline()
-    finally:
-        come.set()
-
-
-def _ended(child: subprocess.Popen[str]) -> None:
-    child.kill()
-    child.wait()
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            pipe.close()
+        try:
+            return self._worker.run(grammar.encode()).decode()
+        except JobError as error:
+            return _ENDED[error.why]
 
 
 # What follows runs in the child.
@@ -256,63 +185,16 @@ def _on_small_stack(tokenizer: LLTokenizer, grammar: str) -> str:
     thread = threading.Thread(target=lambda: found.append(_compiled(tokenizer, grammar)))
     thread.start()
     thread.join()
+    if not found:
+        raise MemoryError
     return found[0]
 
 
-def _limited(tokenizer: LLTokenizer, grammar: str) -> str | None:
-    """Tries a grammar in a process of its own, where these are cheap.
-
-    Returns:
-        What is too large; None if that process has told it.
-    """
-    if sys.platform == "win32":
-        return _on_small_stack(tokenizer, grammar)
-    import resource
-
-    if child := os.fork():
-        signal.signal(signal.SIGUSR1, lambda *_: os.kill(child, signal.SIGKILL))
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        if status > 0:
-            return _MEMORY
-        return _ENDED.get(signal.Signals(-status).name, _DEPTH) if status else None
-    try:
-        signal.alarm(_WAITED - 2)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS + 1))
-        if Path("/proc/self/statm").exists():
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            most = pages * resource.getpagesize() + (_MEGABYTES << 20)
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        _tell(_on_small_stack(tokenizer, grammar))
-        os._exit(0)
-    finally:
-        os._exit(1)
-
-
-def _tell(text: str) -> None:
-    print(json.dumps(text), flush=True)
-
-
 def main(path: str, vocab_size: str, *stop_ids: str) -> None:
-    """Answers each line of standard input, a grammar, with what is too large about it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which is for the parent
-    if sys.platform != "win32":
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as long as there is no trial
+    """Answers each job, a grammar, with what is too large about it."""
     stops = [int(each) for each in stop_ids]
     tokenizer = LLTokenizer(path, n_vocab=int(vocab_size), eos_token=stops)
-    _tell("ready")
-    while True:
-        if sys.platform != "win32":
-            signal.alarm(_IDLE)  # ends a child that nobody needs
-        line = sys.stdin.readline()
-        if not line:
-            return
-        if sys.platform != "win32":
-            signal.alarm(0)
-        objection = _limited(tokenizer, json.loads(line))
-        if objection is not None:
-            _tell(objection)
+    serve(lambda job: _on_small_stack(tokenizer, job.decode()).encode(), _LIMITS)
 
 
 if __name__ == "__main__":
