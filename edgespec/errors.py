@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+_ADDRESS = re.compile(
+    r" at 0x[0-9A-Fa-f]{6,}"
+)  # of what lies in memory, which helps attackers alone
 
 
 def reason(error: object, most: int = 200) -> str:
     """Returns the message of a foreign error as one line of at most `most` characters."""
-    return printable(" ".join(str(error).split())[:most])
+    said = _ADDRESS.sub("", " ".join(str(error).split()))
+    return printable(said[:most])
 
 
 def printable(text: str) -> str:

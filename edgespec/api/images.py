@@ -24,17 +24,16 @@ from edgespec.runtime.vision import (
     Picture,
     cut,
     looked_at,
-    open_picture,
     require_pillow,
     rows_of,
+    seen,
     upright,
     written,
 )
+from edgespec.system.jobs import held
 from edgespec.system.shutdown import ENGINE_CALLS
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from edgespec.runtime.sequences.model import Graph
 
 SHOWN: Mapping[str, str] = {"type": "image"}
@@ -154,8 +153,8 @@ class Viewer:
         require_pillow()
         found = []
         for each in given:
-            with self._opening:
-                found.append(cut(upright(_opened(each)), vision))
+            with held(self._opening):
+                found.append(_seen(each, vision))
         return found
 
     def close(self) -> None:
@@ -265,15 +264,15 @@ class Viewer:
         return NativeGraph(self._bundle.path / self._vision.graph, operators, self._threads)
 
 
-def _opened(given: object) -> Image:
+def _seen(given: object, vision: Vision) -> Picture:
     from PIL.Image import Image
 
     if isinstance(given, Image):
-        return given
+        return cut(upright(given), vision)
     if isinstance(given, str) and given.startswith(("data:", "http:", "https:")):
-        return open_picture(decoded(given))
+        return seen(decoded(given), vision)
     if isinstance(given, bytes | bytearray | memoryview):
-        return open_picture(bytes(given))
+        return seen(bytes(given), vision)
     if not isinstance(given, str | Path):
         raise InputError(
             f"an image is {reason(repr(given), 60)}: give a path, bytes, a data URL, or a picture "
@@ -287,6 +286,6 @@ def _opened(given: object) -> Image:
             raise InputError(
                 f"{path} has more than {MOST_BYTES / 1e6:.0f} MB: give a smaller image"
             )
-        return open_picture(path.read_bytes())
+        return seen(path.read_bytes(), vision)
     except (OSError, ValueError) as error:
         raise InputError(f"the image {reason(repr(given), 80)} cannot be read ({error})") from error

@@ -1,4 +1,4 @@
-"""Pictures: files of them, opened safely, and the pieces that a model reads.
+"""The pieces of a picture that a model reads.
 
 With Idefics3 and SmolVLM a picture is scaled to a length and cut into squares, and all of it is the
 last square; with Gemma 3 that is the only one. With Qwen3-VL it is whole, and keeps about its size,
@@ -7,9 +7,7 @@ and with Gemma 4 its proportions.
 
 from __future__ import annotations
 
-import io
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.bundle import PIXELS, PLACES
-from edgespec.errors import InputError, installing, reason
+from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array, Floats
 
 if TYPE_CHECKING:
@@ -26,92 +24,8 @@ if TYPE_CHECKING:
 
     from edgespec.bundle import Grid, Vision
 
-MOST_BYTES = 32 << 20
-"""Bytes of a file."""
-
-MOST_PIXELS = 50_000_000
-"""Pixels of a picture: 150 MB while it is opened."""
-
-_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _MOST_RATIO = 200
 _AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
-
-
-def require_pillow() -> None:
-    """Checks that pictures can be opened.
-
-    Raises:
-        InputError: if Pillow is not installed.
-    """
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"images need Pillow, which is not installed: {installing('images')}"
-        ) from error
-
-
-def open_picture(content: bytes) -> Image:
-    """Opens the content of a file; of a moving picture, the first one.
-
-    Raises:
-        InputError: if it is no picture, damaged or too large.
-    """
-    from PIL import Image
-
-    if len(content) > MOST_BYTES:
-        raise InputError(
-            f"a picture has {len(content) / 1e6:.0f} MB: give one of {MOST_BYTES / 1e6:.0f} at most"
-        )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sizes, which are looked at here
-            picture = Image.open(io.BytesIO(content), formats=_FORMATS)
-        _require_size(picture)
-        picture.load()
-    except InputError:
-        raise
-    except MemoryError:
-        raise
-    except Image.DecompressionBombError as error:
-        raise InputError(f"a picture is too large ({reason(error)}): give a smaller one") from error
-    except Exception as error:  # decoders of damaged files raise anything
-        raise InputError(
-            f"a picture cannot be read ({reason(error)}): give a whole file of "
-            f"{', '.join(_FORMATS)}"
-        ) from error
-    return picture
-
-
-def _require_size(picture: Image) -> None:
-    width, height = picture.size
-    if width * height > MOST_PIXELS:
-        raise InputError(
-            f"a picture has {width} x {height} pixels: give one of {MOST_PIXELS // 10**6} million "
-            "at most"
-        )
-
-
-def upright(picture: Image) -> Image:
-    """Returns a picture in colours, as its camera was held, and on white where it was clear.
-
-    Raises:
-        InputError: if it is too large, or cannot be converted.
-    """
-    from PIL import Image, ImageOps
-
-    _require_size(picture)
-    try:
-        turned = ImageOps.exif_transpose(picture)
-        if "A" in turned.getbands() or turned.info.get("transparency") is not None:
-            clear = turned.convert("RGBA")
-            white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
-            turned = Image.alpha_composite(white, clear)
-        return turned.convert("RGB")
-    except MemoryError:
-        raise
-    except Exception as error:  # pictures that users have made may raise anything
-        raise InputError(f"a picture cannot be converted ({reason(error)})") from error
 
 
 @dataclass(frozen=True, eq=False)
