@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 # Where things lie in memory helps attackers alone.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]{6,}")
-    r" at 0x[0-9A-Fa-f]{6,}"
-)  # of what lies in memory, which helps attackers alone
 
 
 def reason(error: object, most: int = 200) -> str:
