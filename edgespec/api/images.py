@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
@@ -41,6 +43,9 @@ SHOWN: Mapping[str, str] = {"type": "image"}
 
 _KINDS = ("image", "image_url")
 _PLACES = ("image", "image_url", "url", "path")  # where a part may have its picture
+_BASE64_URL = re.compile(r"\s*data:.*; *base64\s*\Z", re.IGNORECASE | re.DOTALL)
+_SCHEMES, _SCHEME = ("data:", "http:", "https:"), 32  # and characters in which one is looked for
+_SPACES = b"\t\n\f\r "
 _MOST_KEPT = 64 << 20  # bytes of rows of pictures that may come again, as in each turn of a chat
 
 
@@ -85,30 +90,38 @@ def _given(part: Mapping[str, Any]) -> object:
 
 
 def decoded(url: str) -> bytes:
-    """Returns what a data URL holds (RFC 2397).
+    """Returns what a data URL holds, read as browsers do (WHATWG's Fetch standard).
 
     Raises:
         InputError: if it is another URL, not in base64, or damaged.
     """
     head, comma, data = url.partition(",")
-    if not head.startswith("data:") or not head.endswith(";base64") or not comma:
+    if not comma or not _BASE64_URL.match(head):
         raise InputError(
             f"an image is at {reason(repr(url), 60)}: nothing is fetched here, so give the file "
             "itself as data:image/png;base64,..."
         )
-    return from_base64(data)
+    return from_base64(unquote_to_bytes(data) if "%" in data else data)
 
 
-def from_base64(data: str) -> bytes:
-    """Returns what a text in base64 holds.
+def from_base64(data: str | bytes) -> bytes:
+    """Returns what a text in base64 holds, by WHATWG's forgiving decoding.
+
+    It may be broken into lines, and what fills its last four characters may be left out.
 
     Raises:
         InputError: if it is damaged, or too much for a picture.
     """
-    if len(data) > MOST_BYTES * 4 // 3 + 4:
+    raw = data if isinstance(data, bytes) else data.encode(errors="replace")
+    code = raw.translate(None, _SPACES)
+    if len(code) > MOST_BYTES * 4 // 3 + 4:
         raise InputError(f"an image has more than {MOST_BYTES / 1e6:.0f} MB: give a smaller one")
+    if len(code) % 4 == 0:
+        code = code.removesuffix(b"=").removesuffix(b"=")
     try:
-        return base64.b64decode(data, validate=True)
+        if b"=" in code:
+            raise ValueError("there is a = within it")
+        return base64.b64decode(code + b"=" * (-len(code) % 4), validate=True)
     except ValueError as error:
         raise InputError(f"an image is not in base64 ({reason(error)}): encode it again") from error
 
@@ -269,7 +282,7 @@ def _seen(given: object, vision: Vision) -> Picture:
 
     if isinstance(given, Image):
         return cut(upright(given), vision)
-    if isinstance(given, str) and given.startswith(("data:", "http:", "https:")):
+    if isinstance(given, str) and given[:_SCHEME].lstrip().lower().startswith(_SCHEMES):
         return seen(decoded(given), vision)
     if isinstance(given, bytes | bytearray | memoryview):
         return seen(bytes(given), vision)

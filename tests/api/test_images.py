@@ -29,7 +29,7 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from edgespec import LLM, bundle
-from edgespec.api.images import Viewer
+from edgespec.api.images import Viewer, decoded
 from edgespec.api.llm import inside
 from edgespec.bundle.checks import fault
 from edgespec.errors import ContextLengthError, InputError
@@ -428,10 +428,40 @@ HOSTILE = {
     "folder": ("/", "no file"),
     "nul": ("a\0b", "no file|cannot be read"),
     "of the web": ("https://example.org/a.png", "nothing is fetched"),
+    "capitals of the web": (" HTTPS://example.org/a.png", "nothing is fetched"),
     "no base64": ("data:image/png;base64,####", "not in base64"),
     "plain data": ("data:image/png,abc", "nothing is fetched"),
     "short data": ("data:image/png;base64", "nothing is fetched"),
 }
+
+
+BYTES = bytes(range(256)) * 3
+CODE, LINES = base64.b64encode(BYTES[:766]).decode(), base64.encodebytes(BYTES[:766]).decode()
+DATA = "data:image/png;base64,"
+FORGIVEN = {
+    "as it is written": DATA + CODE,
+    "lines": DATA + LINES,
+    "lines of Windows": DATA + LINES.replace("\n", "\r\n"),
+    "tabs and form feeds": DATA + CODE[:7] + "\t\f " + CODE[7:],
+    "nothing that fills": DATA + CODE.rstrip("="),
+    "spaces around": f"\n {DATA} {CODE} ",
+    "a space in the head": f"data:image/png; base64,{CODE}",
+    "capitals": f"DATA:image/PNG;BASE64,{CODE}",
+    "no kind": f"data:;base64,{CODE}",
+    "percents": DATA + CODE.replace("+", "%2B").replace("/", "%2f").replace("=", "%3D"),
+    "lines by percents": DATA + LINES.replace("\n", "%0A"),
+}
+
+
+@pytest.mark.parametrize("name", FORGIVEN)
+def test_base64_is_read_as_browsers_read_it(name):
+    assert decoded(FORGIVEN[name]) == BYTES[:766]
+
+
+@pytest.mark.parametrize("code", ["aGk=a", "=", "a", "aGk==", "aG=", "a-k_", "aG\x0bk", "\xe4Gk"])
+def test_what_browsers_do_not_read_is_refused(code):
+    with pytest.raises(InputError, match="not in base64"):
+        decoded(DATA + code)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
