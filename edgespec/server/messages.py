@@ -242,28 +242,36 @@ class JsonSchema(Fields):
     strict: bool | None = None
 
 
+_SCHEMAS = {"text": (0,), "json_object": (0, 1), "json_schema": (1,)}  # that go with each type
+
+
 class ResponseFormat(Fields):
-    """The format of the answer."""
+    """The format of the answer; `schema` is llama.cpp's place for that of either JSON type."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: Annotated[Json | None, Field(alias="schema")] = None
 
     @property
     def structure(self) -> Json:
         """The generation option for this format.
 
         Raises:
-            RequestError: if a schema is given with another type than json_schema, or is missing
-                with that type.
+            RequestError: if a schema is given with a type that has none, or twice, or is missing
+                with the type json_schema.
         """
-        if (self.json_schema is not None) != (self.type == "json_schema"):
+        named = None if self.json_schema is None else self.json_schema.schema_
+        given = [each for each in (named, self.schema_) if each is not None]
+        alien = named is not None and self.type != "json_schema"
+        if alien or len(given) not in _SCHEMAS[self.type]:
             raise RequestError(
-                400, f"response_format.type is {shown(self.type)}: give json_schema with the type "
-                "'json_schema' and with no other", param="response_format",
+                400, f"response_format.type is {shown(self.type)} with {len(given)} schemas: give "
+                "json_schema with the type 'json_schema' and with no other",
+                param="response_format",
             )  # fmt: skip
-        if self.json_schema is not None:
-            return {"json_schema": self.json_schema.schema_}
-        return {"json_schema": {"type": "object"}} if self.type == "json_object" else {}
+        if self.type == "text":
+            return {}
+        return {"json_schema": given[0] if given else {"type": "object"}}
 
 
 class PredictedOutput(Fields):

@@ -219,17 +219,18 @@ class TextFormat(Fields):
 
     @model_validator(mode="after")
     def _schema_of_its_type(self) -> TextFormat:
-        if (self.schema_ is not None) != (self.type == "json_schema"):
+        wanted = {"text": (False,), "json_object": (False, True), "json_schema": (True,)}
+        if (self.schema_ is not None) not in wanted[self.type]:
             raise PydanticCustomError(
-                "format", "Give schema with the type json_schema, and with no other"
+                "format", "Give schema with the type json_schema, and none with the type text"
             )
         return self
 
     @property
     def of_chat(self) -> Json:
         """The same format for a chat."""
-        if self.schema_ is None:
-            return {"type": self.type}
+        if self.type != "json_schema":
+            return {"type": self.type, "schema": self.schema_}
         given = self.model_dump(by_alias=True, exclude_none=True, exclude={"type"})
         return {"type": self.type, "json_schema": given}
 

@@ -37,8 +37,9 @@ class SamplingOptions:
         least=0,
     )  # fmt: skip
     top_p: float = option(
-        1.0, "sample from the smallest set of likeliest tokens with this probability; 1 is off",
-        above=0, most=1, give="a number above 0 and up to 1 (1 is off)",
+        1.0, "sample from the smallest set of likeliest tokens with this probability; 1 is off, "
+        "0 leaves the likeliest alone",
+        least=0, most=1, give="a number from 0 (the likeliest token) to 1 (off)",
     )  # fmt: skip
     min_p: float = option(
         0.0, "sample from tokens with at least this share of the best one's probability; 0 is off",

@@ -17,6 +17,7 @@ _Float = TypeVar("_Float", np.float32, np.float64)
 
 _LONGEST_BLOCK = 64  # tokens in one block of the block-maximum pass
 _BLOCKS_EACH = 8  # number of blocks for each wanted index
+_SOME = np.finfo(np.float64).tiny
 
 
 def largest_indices(values: npt.NDArray[_Float], count: int) -> Indices:
@@ -54,7 +55,7 @@ class Nucleus:
     Args:
         logits: [n] float32.
         temperature: Positive.
-        top_p: Inside (0, 1).
+        top_p: From 0, where the likeliest token is alone in it, to below 1.
     """
 
     def __init__(self, logits: npt.NDArray[np.float32], temperature: float, top_p: float) -> None:
@@ -66,7 +67,7 @@ class Nucleus:
             weights *= 1 / temperature
         self._weights = np.exp(weights, out=weights)
         total = float(self._weights.sum())
-        self._wanted = top_p * total
+        self._wanted = max(top_p * total, _SOME)  # the likeliest token is always inside
         self._spared = total - self._wanted
 
     def members(self, likeliest: Indices) -> Indices | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import httpx
@@ -89,6 +90,22 @@ def test_what_a_request_leaves_out_is_as_the_models_authors_ask(
 def test_a_temperature_of_almost_nothing_is_none(client, plain):
     given = client.completions.create(prompt=PROMPT, **{**GREEDY, "temperature": 1e-8})
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": PROMPT, "top_p": 0, "temperature": 0.9, "max_tokens": 9}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "top_p": 0.0, "max_tokens": 9}),
+        ("/v1/responses", {"input": MESSAGES, "top_p": 0, "max_output_tokens": 9}),
+        ("/api/chat", {"messages": MESSAGES, "options": {"top_p": 0, "num_predict": 9}}),
+    ],
+)
+def test_a_nucleus_of_nothing_is_the_likeliest_token(running, plain, path, fields):
+    given = running.post({"model": MODEL, "stream": False, **fields}, path)
+    ask, asked = (plain.generate, PROMPT) if "prompt" in fields else (plain.chat, MESSAGES)
+    text = ask(asked, max_new_tokens=9).text
+    assert json.dumps(text, ensure_ascii=False) in given.text
 
 
 def test_notes_of_clients_in_messages_are_passed_over(running, plain):

@@ -42,6 +42,19 @@ def test_a_schema_holds_in_a_stream(speaking):
     jsonschema.validate(json.loads(text), SCHEMA)
 
 
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+def test_a_schema_holds_where_llama_cpp_has_it(speaking, kind):
+    asked = {"model": MODEL, "seed": 1, "max_tokens": 100}
+    format_ = {"type": kind, "schema": SCHEMA}
+    given = speaking.chat.completions.create(messages=MESSAGES, response_format=format_, **asked)
+    jsonschema.validate(json.loads(given.choices[0].message.content), SCHEMA)
+    named = {**format_, "name": "person"}
+    text = speaking.responses.create(
+        model=MODEL, input="hello", text={"format": named}, extra_body={"seed": 1}
+    ).output_text
+    jsonschema.validate(json.loads(text), SCHEMA)
+
+
 def test_a_json_object_begins_like_one(speaking):
     given = speaking.chat.completions.create(
         model=MODEL, messages=MESSAGES, response_format={"type": "json_object"}, max_tokens=8
@@ -64,6 +77,9 @@ def test_what_is_beyond_openai(speaking):
     [
         ({"response_format": {"type": "json_schema"}}, "give json_schema"),
         ({"response_format": {**FORMAT, "type": "text"}}, "give json_schema"),
+        ({"response_format": {"type": "text", "schema": SCHEMA}}, "give json_schema"),
+        ({"response_format": {**FORMAT, "schema": SCHEMA}}, "with 2 schemas: give json_schema"),
+        ({"response_format": {**FORMAT, "type": "json_object"}}, "give json_schema"),
         ({"response_format": {"type": "xml"}}, "response_format.type is 'xml'"),
         ({"response_format": FORMAT, "regex": "a"}, "can follow only one of them"),
         ({"response_format": NONSENSE}, "json_schema cannot be used"),

@@ -189,6 +189,18 @@ def test_of_a_flat_row_few_are_tried_that_the_truncation_excludes(size, fields, 
         assert sum(asked) < 2 * LARGE
 
 
+@pytest.mark.parametrize("size", [1, SMALL, LARGE])
+@pytest.mark.parametrize("fields", [{}, {"top_k": 30}, {"top_k": 9000, "min_p": 0.1}], ids=str)
+def test_a_nucleus_of_no_probability_is_the_likeliest_token(size, fields):
+    rng = np.random.default_rng(4)
+    plain = rng.standard_normal(size)
+    for each in (plain * 3, np.round(plain), np.zeros(size)):
+        row = each.astype(np.float32)
+        sampler = Sampler(SamplingOptions(temperature=1.5, top_p=0, seed=2, **fields), size)
+        for position in range(4):
+            assert sampler.choose(row, position) == row.argmax()
+
+
 def test_greedy_takes_the_lowest_id_of_the_best():
     for size in (5, LARGE):
         row = np.zeros(size, dtype=np.float32)
@@ -250,7 +262,7 @@ def test_a_tokenizer_may_know_more_ids_than_the_model(size, known):
     [
         *(("temperature", value) for value in (-1, math.nan, 2e6, 1e-9, "0.8", True, None)),
         *(("top_k", value) for value in (-1, 1.5, math.nan, None)),
-        *(("top_p", value) for value in (0, -0.1, 1.01, math.nan, "1")),
+        *(("top_p", value) for value in (-0.1, 1.01, math.nan, "1")),
         *(("min_p", value) for value in (-0.1, 1.01, math.nan)),
         *(("repetition_penalty", value) for value in (0, -1, math.nan, math.inf)),
         *(("presence_penalty", value) for value in (2.1, math.nan, True)),
