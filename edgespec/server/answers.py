@@ -197,7 +197,7 @@ class Answer(Writer):
         """See `Writer`."""
         self._told[part.choice] += len(part.logprobs)
         rounds = {"edgespec": self._rounds(part)} if part.rounds else {}
-        return [self._object(self._chunk, self._part_choice(part), **rounds)]
+        return [self._piece(self._part_choice(part), **rounds)]
 
     def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
         """See `Writer`."""
@@ -205,9 +205,9 @@ class Answer(Writer):
         for index, (result, told) in enumerate(zip(results, self._told, strict=True)):
             rest = self._part_choice(Part("", result.logprobs[told:], (), index))
             told_last = speculation(result)
-            chunks.append(self._object(self._chunk, rest | _finish(result), edgespec=told_last))
+            chunks.append(self._piece(rest | _finish(result), edgespec=told_last))
         if self._tells_usage:
-            chunks.append(self._object(self._chunk, usage=self._usage(results)))
+            chunks.append(self._piece(usage=self._usage(results)))
         return chunks
 
     def _rounds(self, part: Part) -> Json:
@@ -238,6 +238,11 @@ class Answer(Writer):
                 "rejected_prediction_tokens": rejected,
             },
         }
+
+    def _piece(self, *choices: Json, **further: Json) -> Json:
+        """Returns a chunk of a stream; where the last one tells the usage, all have the field."""
+        usage: Json = {"usage": None} if self._tells_usage else {}
+        return self._object(self._chunk, *choices, **{**usage, **further})
 
     def _object(self, kind: str, *choices: Json, **further: Json) -> Json:
         return {**self._facts, "object": kind, "choices": list(choices), **further}
@@ -321,7 +326,7 @@ class ChatAnswer(Answer):
         for index in range(len(self._told)):
             choice = self._part_choice(Part("", (), (), index))
             choice["delta"]["role"] = "assistant"
-            chunks.append(self._object(self._chunk, choice))
+            chunks.append(self._piece(choice))
         return chunks
 
     def _whole_choice(self, index: int, result: GenerationResult) -> Json:

@@ -228,6 +228,23 @@ def test_usage_is_streamed_to_those_who_ask_for_it(running, options):
     assert '"usage"' not in running.post(body).text
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/completions", {"prompt": PROMPT, "n": 2}),
+        ("/v1/chat/completions", {"messages": MESSAGES}),
+    ],
+)
+def test_all_chunks_before_the_one_with_the_usage_have_none(running, path, asked):
+    told = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 3}
+    given = running.post({**asked, **told}, path).text
+    chunks = [json.loads(line[6:]) for line in given.splitlines() if line.startswith("data: {")]
+    *others, last = (chunk["usage"] for chunk in chunks)
+    assert len(others) > 2
+    assert set(others) == {None}
+    assert last["completion_tokens"] == 3 * asked.get("n", 1)
+
+
 def test_a_stream_of_an_empty_text_has_its_role_and_its_end(client, plain):
     text = plain.chat(MESSAGES, max_new_tokens=24).text
     fields = {"messages": MESSAGES, "stop": text[:2], "stream": True, **GREEDY}
