@@ -114,11 +114,13 @@ async def read(request: Request, limit: int) -> bytes:
 
     Raises:
         ClientDisconnect: if the client disconnects meanwhile.
-        RequestError: if the body is too large, or no JSON by its type.
+        RequestError: if the body is too large, or a page of a browser may have posted it without
+            being asked.
     """
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    # Browsers let pages of other sites post some content types without asking, but not JSON.
-    if content != "application/json":
+    # Browsers let pages of other sites post some content types without asking, but not JSON. Then
+    # they say where the page is from; programs don't, of which many, such as curl, name no JSON.
+    if content != "application/json" and _is_from_a_page(request):
         raise RequestError(
             415, f"the content type is {shown(content)}: send application/json", "not_json"
         )
@@ -130,6 +132,12 @@ async def read(request: Request, limit: int) -> bytes:
                 413, f"the body has more than {limit} bytes: shorten it", "too_large"
             )
     return bytes(body)
+
+
+def _is_from_a_page(request: Request) -> bool:
+    """Whether a browser tells that a page posts a body, which may be another site's."""
+    site = request.headers.get("sec-fetch-site", "none")
+    return "origin" in request.headers or site not in ("none", "same-origin")
 
 
 def parsed(kind: type[Checked], data: bytes, what: str = "the body") -> Checked:

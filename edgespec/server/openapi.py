@@ -71,7 +71,7 @@ _REFUSALS = {
     "400": "the body is invalid, or asks for what is not supported",
     "404": "there is no such model",
     "413": "the body is too large",
-    "415": "the body is not JSON",
+    "415": "a page posts a body whose type is not JSON",
     "429": "too many requests are waiting",
     "500": "the server has failed",
     "503": "the server is shutting down, or memory has no room for the model",

@@ -35,6 +35,21 @@ def test_a_chat_by_any_of_its_names_for_servers_like_this(running, plain, provid
     assert given.usage.prompt_tokens == expected.prompt_tokens
 
 
+@pytest.mark.parametrize("provider", ["ollama_chat", "ollama"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_in_ollamas_words(running, plain, provider, stream):
+    """Which names no content type."""
+    options = {"api_base": running.url, "stream": stream}
+    given = litellm.completion(messages=MESSAGES, **asked(running, provider, **options))
+    chunks = list(given) if stream else []
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    text = text if stream else given.choices[0].message.content
+    if provider == "ollama_chat":
+        assert text == plain.chat(MESSAGES, max_new_tokens=24).text
+    else:  # which writes the conversation as one prompt
+        assert text
+
+
 def test_a_streamed_chat(running, plain):
     told = {"stream": True, "stream_options": {"include_usage": True}}
     chunks = list(litellm.completion(messages=MESSAGES, **asked(running, **told)))

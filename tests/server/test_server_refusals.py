@@ -146,15 +146,31 @@ def test_other_refusals(running):
     whole = {"prompt": "a"}
     refused(running.post({**whole, "model": "gpt-5"}), 404, f"use '{MODEL}'")
     refused(running.post({"prompt": "a" * 200_000}), 413, "more than 100000 bytes")
-    refused(httpx.post(f"{running.url}/v1/completions", content=in_pieces()), 415, "send appl")
     refused(running.post(in_bytes(100_001)), 413, "more than 100000 bytes")
     refused(running.post(in_bytes(100_000)), 400, "context length")
     another = httpx.get(f"{running.url}/v1/completions")
     refused(another, 405, "does not support the method")
     assert another.headers["allow"] == "POST"
     refused(httpx.get(f"{running.url}/etc/passwd"), 404, "does not exist")
-    refused(running.post(whole, **{"content-type": "text/plain"}), 415, "application/json")
     refused(running.post(whole, host="evil.example:8080"), 403, "requests to localhost")
+
+
+KINDS = [None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "?"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_need_not_name_json_but_pages_must(running, kind):
+    """Pages of other sites may post what `curl -d` posts without asking."""
+    url = f"{running.url}/v1/completions"
+    body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+    named = {} if kind is None else {"content-type": kind}
+    assert httpx.post(url, content=body, headers=named).status_code == 200
+    assert httpx.post(url, content=in_pieces(body), headers=named).status_code == 200
+    refused(httpx.post(url, content=b"prompt=a", headers=named), 400, "not UTF-8 JSON")
+    pages = [{"origin": site} for site in ("http://evil.example", "null", running.url, "")]
+    pages += [{"sec-fetch-site": site} for site in ("cross-site", "same-site")]
+    for page in pages:
+        refused(httpx.post(url, content=body, headers=named | page), 415, "send application/json")
 
 
 @pytest.mark.parametrize(
@@ -233,8 +249,9 @@ def test_errors_have_openais_types(status, kind):
     assert RequestError(status, "why", "word", "n").body == {"error": error}
 
 
-def in_pieces():
-    yield b'{"prompt": "a"}'
+def in_pieces(body):
+    yield body[:3]
+    yield body[3:]
 
 
 def in_bytes(size):
