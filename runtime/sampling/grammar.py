@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -18,16 +18,10 @@ from llguidance import LLMatcher, LLTokenizer
 from edgespec.errors import BundleError, GrammarSizeError, InputError, reason
 from edgespec.runtime.sampling.constraint import Allowed
 from edgespec.runtime.sampling.holding import holdable
+from edgespec.runtime.sampling.spacing import spaced
 from edgespec.runtime.sampling.trials import LIMITS, Trials, is_small, too_long
 
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
-
-# Where any amount of white space is allowed, some models write it for ever.
-_COMPACT: JsonCompileOptions = {"whitespace_flexible": False}
-
 _LONGEST = 300_000  # characters of a grammar of small parts that is compiled without a trial
-
 
 _PLACE = re.compile(r"^(at \d+\(\d+\): )?(failed to compile JSON schema: )?")
 
@@ -195,9 +189,9 @@ def _compiled(kind: str, source: str) -> str:
     if kind == "grammar":
         return LLMatcher.grammar_from_lark(source)
     try:
-        LLMatcher.grammar_from_json_schema(source, defaults=_COMPACT)  # for errors of its own
-        converted = json.dumps(holdable(json.loads(source)))
-        return LLMatcher.grammar_from_json_schema(converted, defaults=_COMPACT)
+        LLMatcher.grammar_from_json_schema(source, defaults={})  # for errors of its own
+        converted = json.dumps(spaced(holdable(json.loads(source))))
+        return LLMatcher.grammar_from_json_schema(converted, defaults={})
     except (ValueError, RecursionError) as error:
         if "recursion" in str(error):
             raise GrammarSizeError("json_schema nests too deep: make it flatter") from error

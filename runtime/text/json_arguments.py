@@ -6,14 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-_SEPARATED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-SPACINGS: Mapping[str, Mapping[str, Any]] = {
-    "json": _SEPARATED,
-    "compact": {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"},
-    # Bounded, since some models write white space for ever where any amount may come.
-    "loose": {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}"},
-}
-"""White space in JSON: `json` as Python's json module writes it, none, or any."""
+from edgespec.runtime.sampling.spacing import spaced
 
 
 def json_rules(name: str, schema: Mapping[str, Any], spacing: str = "json") -> list[str]:
@@ -25,7 +18,7 @@ def json_rules(name: str, schema: Mapping[str, Any], spacing: str = "json") -> l
     Args:
         name: name of the rule.
         schema: JSON schema of the arguments.
-        spacing: name of one of `SPACINGS`.
+        spacing: name of one of `edgespec.runtime.sampling.spacing.SPACINGS`.
     """
     closed = {"additionalProperties": False} if "properties" in schema else {}
     return [f"{name}: {json_value({'type': 'object', **closed, **schema}, spacing)}"]
@@ -33,7 +26,7 @@ def json_rules(name: str, schema: Mapping[str, Any], spacing: str = "json") -> l
 
 def json_value(schema: Mapping[str, Any], spacing: str = "json") -> str:
     """Returns what stands in a Lark rule for a value of a schema; see `json_rules`."""
-    return f"%json {json.dumps({**schema, 'x-guidance': SPACINGS[spacing]})}"
+    return f"%json {json.dumps(spaced(schema, spacing))}"
 
 
 def json_written(value: Any, spacing: str = "json") -> str:

@@ -151,7 +151,7 @@ def test_a_grammar_may_allow_fewer_than_are_tried_under_noise():
 def test_a_text_cut_short_is_a_beginning(load):
     result = load("auto").generate(LONG_PROMPT, json_schema=SCHEMA, max_new_tokens=4)
     assert result.finish_reason == "length"
-    assert result.text.startswith('{"name":"'[: len(result.text)])
+    assert result.text.startswith('{"name": "'[: len(result.text)])
 
 
 def test_grammars_that_cannot_be_used_are_refused(load):
