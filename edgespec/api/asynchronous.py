@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.result import GenerationResult
-from edgespec.system.processes import tell_forks
+from edgespec.system.processes import listen_for_forks
 from edgespec.system.waiting import NOBODY_WAITS
 
 T = TypeVar("T")
@@ -24,11 +24,11 @@ class _Threads:
     """Threads of edgespec's own: on the event loop's, looking up a host would wait for texts."""
 
     def __init__(self) -> None:
-        self.forked()
-        tell_forks(self)
+        self.after_fork()
+        listen_for_forks(self)
 
-    def forked(self) -> None:
-        """See `Forked`."""
+    def after_fork(self) -> None:
+        """See `ForkListener`."""
         self.pool = ThreadPoolExecutor(64, "edgespec-async")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from edgespec.api.prompt_files import DamagedError, PromptFiles
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.sequences.pool import Sequence as Tokens
-from edgespec.system.processes import tell_forks
+from edgespec.system.processes import listen_for_forks
 
 BLOCK = 128
 """Tokens of a block. What a prompt has behind its last whole block is computed again."""
@@ -51,13 +51,13 @@ class StoredPrompts:
     def __init__(self, files: PromptFiles, circumstances: object) -> None:
         self._files = files
         self._root = hashlib.sha256(repr(circumstances).encode()).hexdigest()
-        self.forked()
+        self.after_fork()
         self._sequences = dict[Tokens, _Stored]()
         self._given_up = False
-        tell_forks(self)
+        listen_for_forks(self)
 
-    def forked(self) -> None:
-        """See `Forked`. What waits to be written is left to the other process."""
+    def after_fork(self) -> None:
+        """See `ForkListener`. What waits to be written is left to the other process."""
         self._writer = ThreadPoolExecutor(1, "edgespec-prompts")
         self._counting = threading.Lock()
         self._waiting = 0  # bytes

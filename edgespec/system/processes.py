@@ -9,24 +9,24 @@ from weakref import WeakSet
 from edgespec.errors import InputError
 
 
-class Forked(Protocol):
+class ForkListener(Protocol):
     """What has threads, or locks of theirs."""
 
-    def forked(self) -> None:
+    def after_fork(self) -> None:
         """Makes anew, in a process that was just forked, what its threads had."""
 
 
-_LIVING = WeakSet[Forked]()
+_LIVING = WeakSet[ForkListener]()
 
 
-def tell_forks(one: Forked) -> None:
+def listen_for_forks(one: ForkListener) -> None:
     """Lets it know in each process that is forked, for as long as it lives."""
     _LIVING.add(one)
 
 
 def _tell() -> None:
     for one in list(_LIVING):
-        one.forked()
+        one.after_fork()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import threading
 
-from edgespec.system.processes import tell_forks
+from edgespec.system.processes import listen_for_forks
 
 
 class EngineCalls:
@@ -43,8 +43,8 @@ class EngineCalls:
             # Ctrl-C may have kept this thread from leaving its own call.
             self._changed.wait_for(lambda: {*self._inside} <= {self._last})
 
-    def forked(self) -> None:
-        """See `Forked`: no thread but the one that forked exists."""
+    def after_fork(self) -> None:
+        """See `ForkListener`: no thread but the one that forked exists."""
         self._changed = threading.Condition()
         self._inside = [each for each in self._inside if each == threading.get_ident()]
 
@@ -53,4 +53,4 @@ ENGINE_CALLS = EngineCalls()
 """The engine calls of this process."""
 
 atexit.register(ENGINE_CALLS.end)
-tell_forks(ENGINE_CALLS)
+listen_for_forks(ENGINE_CALLS)

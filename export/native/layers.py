@@ -277,7 +277,7 @@ class LayerGraph(ABC):
             number = layer.source
         keys = self._keys.setdefault(number, layer.k)
         qkv = self.linear(x, *layer.linears[:-1])
-        return self._tree_attention(qkv, number, layer, self._evening(layer, keys))
+        return self._tree_attention(qkv, number, layer, self._key_scale(layer, keys))
 
     def _latent(self, x: str, number: int, layer: LatentAttention) -> str:
         """Emits attention to latents, and what heads make of its results, [S, values of all]."""
@@ -301,7 +301,7 @@ class LayerGraph(ABC):
         _, found = g.multi_op("Split", found, g.ints(turned, size), outputs=2, axis=2)
         return self.by_head(g.op("Reshape", found, g.ints(0, heads * size)), layer.values)
 
-    def _tree_attention(self, qkv: str, number: int, layer: Attention, evening: str = "") -> str:
+    def _tree_attention(self, qkv: str, number: int, layer: Attention, key_scale: str = "") -> str:
         """Emits attention of rows with these queries, keys and values, [S, heads * head_dim]."""
         cos, sin = self._rotation(layer)
         pool, scales = self._pool(number, layer)
@@ -322,7 +322,7 @@ class LayerGraph(ABC):
             "" if layer.q_norm is None else self.norm_weight(layer.q_norm),
             "" if layer.k_norm is None else self.norm_weight(layer.k_norm),
             "" if layer.sinks is None else self.vector(layer.sinks),
-            evening,
+            key_scale,
             self.sight if layer.window or not self.sight_in_windows else "",
             domain=NATIVE,
             heads=layer.heads,
@@ -337,7 +337,7 @@ class LayerGraph(ABC):
             **{name: float(norm.eps) for name, norm in eps.items() if norm is not None},
         )
 
-    def _evening(self, layer: Attention, keys: Linear | None) -> str:
+    def _key_scale(self, layer: Attention, keys: Linear | None) -> str:
         """Declares what keys are multiplied by in a cache of 8 bits, [kv_heads, head_dim].
 
         Biases of keys, as Qwen2 has, may be hundreds of times the rest of a key, of which little

@@ -15,7 +15,7 @@ from edgespec.export.portable.lowering import FLOAT, Lowering, attributes, dims_
 _HALF = TensorProto.FLOAT16
 _INPUTS = (
     "qkv", "cos", "sin", "pool", "scales", "write", "parent", "sequence", "context", "starts",
-    "q_norm", "k_norm", "sinks", "evening", "sight",
+    "q_norm", "k_norm", "sinks", "key_scale", "sight",
 )  # fmt: skip
 _DEFAULTS = {"scale": 1.0, "soft_cap": 0.0, "window": 0, "gated": 0, "norm_after_rope": 0}
 _Made = TypeVar("_Made")

@@ -41,7 +41,7 @@ INLINE void partial_scores(const float* const* query, const void* const* key, in
     for (int k = 0; k < Keys; ++k) out[4 * q + k] = sums[q][k];
 }
 
-// Scores of 16 keys. Keys that are no rows (outside of all queries' sight) repeat one that is.
+// Scores of 16 keys. Keys that no query sees are no rows, and repeat one that is.
 template <CacheType Type, int Queries>
 INLINE void scores_of_16(const float* const* query, const void* const* key, int64_t dim,
                          float* out) {
@@ -88,7 +88,7 @@ INLINE void add_values(const void* const* value, const float* const* shares, int
 }
 
 // Turns a query's scores into shares, in place, and scales what it has so far.
-inline void soften(const AttendBlock& block, int64_t q, float* scores) {
+inline void to_shares(const AttendBlock& block, int64_t q, float* scores) {
   const int first = block.first[q], last = block.last[q];
   Softmax& state = *block.softmax[q];
   for (int i = 0; i < BlockPositions; i += 16) {
@@ -134,7 +134,7 @@ void attend_rows(const AttendBlock& block) {
         scores_of_16<Type, count>(block.query + q, block.keys + i, dim,
                                   scores + q * BlockPositions + i);
     });
-  for (int64_t q = 0; q < queries; ++q) soften(block, q, scores + q * BlockPositions);
+  for (int64_t q = 0; q < queries; ++q) to_shares(block, q, scores + q * BlockPositions);
   for (int64_t q = 0; q < queries;) {
     const float* shares[Together];
     int64_t alike = 0;

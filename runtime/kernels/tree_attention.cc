@@ -13,10 +13,10 @@
 //   8 context [P] int32: committed slots, sequence after sequence, each in order
 //   9 starts [B + 1] int32: where each sequence begins in `context`, and the end
 //   10 q_norm, 11 k_norm [hd] or [heads * hd] float32, optional; 12 sinks [heads] float32, optional
-//   13 evening [kv_heads, hd] float32, optional: keys are kept times these powers of two, and
+//   13 key_scale [kv_heads, hd] float32, optional: keys are kept times these powers of two, and
 //     queries divided by them, where an int8 pool would lose small elements beside large ones
-//   14 sight [S] int32, optional: how many rows behind a row the one is whose slots it sees, its own
-//     and its ancestors', instead of its own path; -1: it sees nothing, and is only written
+//   14 visibility [S] int32, optional: how many rows behind a row the one is whose slots it sees,
+//     its own and its ancestors', instead of its own path; -1: it sees nothing, and is only written
 // Output [S, heads * hd]. Attributes: heads, kv_heads, head_dim, scale; soft_cap, window (0: none);
 // gated; q_eps, k_eps, v_eps (0: no norm); norm_after_rope; source: `own` keys and values, `keys`
 // (which are the values, too, before norm and rotation), or `other` (another layer's, already in
@@ -58,14 +58,18 @@ struct Paths : Ancestry {
   int32_t* branch;   // [S]
   int32_t* offset;   // [branches] of a branch's slots, from the sequence's end on
   int32_t* slots;
-  const int32_t* sight;  // null: each row sees its own path
+  const int32_t* visibility;  // null: each row sees its own path
 
   int64_t position(int64_t row) const { return length(row) + depth[row]; }
   const int32_t* committed(int64_t row) const { return context + starts[sequence[row]]; }
   const int32_t* behind(int64_t row) const { return slots + offset[branch[row]]; }
   // The row whose path a row sees, and the position behind the last one of it.
-  int64_t seen(int64_t row) const { return sight && sight[row] > 0 ? row + sight[row] : row; }
-  int64_t end(int64_t row) const { return sight && sight[row] < 0 ? 0 : position(seen(row)) + 1; }
+  int64_t seen(int64_t row) const {
+    return visibility && visibility[row] > 0 ? row + visibility[row] : row;
+  }
+  int64_t end(int64_t row) const {
+    return visibility && visibility[row] < 0 ? 0 : position(seen(row)) + 1;
+  }
 };
 
 // Writes depths and branches; returns how many slots all branches have together.
@@ -112,7 +116,7 @@ void rotate(float* x, const float* cos, const float* sin, int64_t half) {
 }
 
 // Queries or keys of a row, normalized and rotated in place.
-struct Turning {
+struct NormRope {
   const float* weight;  // null: ones
   float eps;            // 0: no norm
   bool whole;           // all heads as one vector
@@ -330,14 +334,14 @@ class TreeAttention : public Operator {
     }
     const Pool pool = pool_of(call);
     Paths paths{ancestry_of(call, 5, rows, pool.slots), nullptr, nullptr, nullptr, nullptr, nullptr};
-    paths.sight = sight_of(call, paths);
+    paths.visibility = visibility_of(call, paths);
     const Tensor sinks = call.input(12);
     if (sinks) sinks.check("sinks", F32, {heads});
-    const Tensor evening = call.input(13);
-    if (evening) evening.check("evening", F32, {kv, hd});
-    const float* even = evening ? evening.as<float>() : nullptr;
-    const Turning turn_queries = turning(call.input(10), "q_norm", shape_.q_eps, heads, half);
-    const Turning turn_keys = turning(call.input(11), "k_norm", shape_.k_eps, kv, half);
+    const Tensor scale = call.input(13);
+    if (scale) scale.check("key_scale", F32, {kv, hd});
+    const float* key_scale = scale ? scale.as<float>() : nullptr;
+    const NormRope query_norm_rope = norm_rope(call.input(10), "q_norm", shape_.q_eps, heads, half);
+    const NormRope key_norm_rope = norm_rope(call.input(11), "k_norm", shape_.k_eps, kv, half);
     float* out = call.output(0, {rows, heads * hd});
     if (!rows) return;
 
@@ -360,11 +364,11 @@ class TreeAttention : public Operator {
       for (int64_t r = rows * part / few; r < rows * (part + 1) / few; ++r) {
         float* x = turned + r * width;
         std::memcpy(x, qkv.as<float>() + r * width, sizeof(float) * size_t(width));
-        Turning q = turn_queries, k = turn_keys;
+        NormRope q = query_norm_rope, k = key_norm_rope;
         q.cos = k.cos = half ? cos.as<float>() + r * half : nullptr;
         q.sin = k.sin = half ? sin.as<float>() + r * half : nullptr;
-        put_queries(x, q, even, queries + r * heads * shape_.dim);
-        if (shape_.writes) put_keys(x + asked, k, even, pool, paths.write[r]);
+        put_queries(x, q, key_scale, queries + r * heads * shape_.dim);
+        if (shape_.writes) put_keys(x + asked, k, key_scale, pool, paths.write[r]);
       }
     });
     attend(call, pool, paths, rows, queries, sinks ? sinks.as<float>() : nullptr, out);
@@ -400,21 +404,21 @@ class TreeAttention : public Operator {
     return found;
   }
 
-  static const int32_t* sight_of(const Call& call, const Paths& paths) {
-    const Tensor sight = call.input(14);
-    if (!sight) return nullptr;
-    sight.check("sight", I32, {paths.rows});
-    const int32_t* found = sight.as<int32_t>();
+  static const int32_t* visibility_of(const Call& call, const Paths& paths) {
+    const Tensor visibility = call.input(14);
+    if (!visibility) return nullptr;
+    visibility.check("visibility", I32, {paths.rows});
+    const int32_t* found = visibility.as<int32_t>();
     for (int64_t r = 0; r < paths.rows; ++r)
       if (found[r] < -1 || found[r] >= paths.rows - r ||
           paths.sequence[r + std::max(found[r], 0)] != paths.sequence[r])
-        refuse("row %lld has sight %d", (long long)r, found[r]);
+        refuse("row %lld has visibility %d", (long long)r, found[r]);
     return found;
   }
 
-  Turning turning(const Tensor& weight, const char* name, float eps, int64_t heads,
+  NormRope norm_rope(const Tensor& weight, const char* name, float eps, int64_t heads,
                   int64_t half) const {
-    Turning found{nullptr, eps, false, nullptr, nullptr, half};
+    NormRope found{nullptr, eps, false, nullptr, nullptr, half};
     if (!weight) return found;
     found.whole = weight.rank == 1 && weight.dims[0] != shape_.head_dim;
     weight.check(name, F32, {found.whole ? heads * shape_.head_dim : shape_.head_dim});
@@ -422,15 +426,16 @@ class TreeAttention : public Operator {
     return found;
   }
 
-  void put_queries(float* x, const Turning& turning, const float* even, float* queries) const {
+  void put_queries(float* x, const NormRope& norm_rope, const float* key_scale,
+                   float* queries) const {
     const int64_t hd = shape_.head_dim;
     if (shape_.gated)  // close the gaps of the gates
       for (int64_t h = 1; h < shape_.heads; ++h)
         std::memmove(x + h * hd, x + 2 * h * hd, sizeof(float) * size_t(hd));
-    turning.apply(x, shape_.heads, hd, shape_.norm_after_rope);
+    norm_rope.apply(x, shape_.heads, hd, shape_.norm_after_rope);
     std::memset(queries, 0, sizeof(float) * size_t(shape_.heads * shape_.dim));
     for (int64_t h = 0; h < shape_.heads; ++h) {
-      const float* own = even ? even + h / (shape_.heads / shape_.kv_heads) * hd : nullptr;
+      const float* own = key_scale ? key_scale + h / (shape_.heads / shape_.kv_heads) * hd : nullptr;
       for (int64_t d = 0; d < hd; ++d) {
         const float q = x[h * hd + d] * shape_.scale;
         queries[h * shape_.dim + d] = own ? q / own[d] : q;
@@ -438,7 +443,7 @@ class TreeAttention : public Operator {
     }
   }
 
-  void put_keys(float* x, const Turning& turning, const float* even, const Pool& pool,
+  void put_keys(float* x, const NormRope& norm_rope, const float* key_scale, const Pool& pool,
                 int32_t slot) const {
     const int64_t hd = shape_.head_dim, kv = shape_.kv_heads;
     float* values = shape_.has_values ? x + kv * hd : x;  // as they are before keys turn
@@ -451,8 +456,8 @@ class TreeAttention : public Operator {
       }
       pool.put(pool.number(1, h, slot), value, hd);
     }
-    turning.apply(x, kv, hd, shape_.norm_after_rope);
-    for (int64_t i = 0; even && i < kv * hd; ++i) x[i] *= even[i];
+    norm_rope.apply(x, kv, hd, shape_.norm_after_rope);
+    for (int64_t i = 0; key_scale && i < kv * hd; ++i) x[i] *= key_scale[i];
     for (int64_t h = 0; h < kv; ++h) pool.put(pool.number(0, h, slot), x + h * hd, hd);
   }
 

@@ -25,7 +25,7 @@ from edgespec.runtime.speculation.generation import (
 )
 from edgespec.runtime.speculation.plan import Plan
 from edgespec.runtime.speculation.schedule import Schedule, Scheduled
-from edgespec.system.processes import tell_forks
+from edgespec.system.processes import listen_for_forks
 from edgespec.system.shutdown import ENGINE_CALLS
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Engine:
         self._busy = False  # whether a thread makes a pass, or has the engine for itself
         self._closed = False
         self._lost = False  # whether this process was forked in the middle of a pass
-        tell_forks(self)
+        listen_for_forks(self)
 
     @property
     def running(self) -> list[Generation]:
@@ -208,8 +208,8 @@ class Engine:
                 "here, or start processes by the method spawn of multiprocessing"
             )
 
-    def forked(self) -> None:
-        """See `Forked`. A pass that another thread was making has no end in this process."""
+    def after_fork(self) -> None:
+        """See `ForkListener`. A pass that another thread was making has no end in this process."""
         self._lost = self._lost or self._busy or not self._changed.acquire(blocking=False)
         self._changed = threading.Condition()
         self._busy = False

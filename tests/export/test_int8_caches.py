@@ -79,7 +79,7 @@ def test_large_biases_of_keys_leave_the_other_numbers_their_digits(tmp_path, mon
     model = Qwen2ForCausalLM.from_pretrained(tmp_path / "checkpoint", dtype=torch.float32).eval()
     export_bundle(tmp_path / "checkpoint", tmp_path / "even", options=OPTIONS)
     with monkeypatch.context() as patch:
-        patch.setattr(LayerGraph, "_evening", lambda *_: "")
+        patch.setattr(LayerGraph, "_key_scale", lambda *_: "")
         export_bundle(tmp_path / "checkpoint", tmp_path / "uneven", options=OPTIONS)
     expected = reference(model, PROMPT)
     even, uneven = (Text(load(tmp_path / name)).read(PROMPT)[-1] for name in ("even", "uneven"))

@@ -9,7 +9,7 @@ from nodes import Node
 
 NAMES = (
     "qkv", "cos", "sin", "pool", "scales", "write", "parent", "sequence", "context", "starts",
-    "q_norm", "k_norm", "sinks", "evening", "sight",
+    "q_norm", "k_norm", "sinks", "key_scale", "sight",
 )  # fmt: skip
 CACHES = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
 
