@@ -33,7 +33,7 @@ from common import count, exit_code, names, print_result, print_table
 from edgespec import bundle as bundles
 from edgespec.cli import main as edgespec
 from edgespec.errors import BundleError
-from edgespec.models.gguf.header import read_header
+from edgespec.models.formats.gguf.header import read_header
 from edgespec.system.environment import MIB
 
 _SUPPORT = Path(__file__).parents[1] / "tests" / "support"

@@ -19,7 +19,7 @@ from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.vocabulary import read_tokenizer
 from edgespec.models import Checkpoint, Decoder, load_checkpoint
-from edgespec.models.recurrent import Recurrent
+from edgespec.models.layers.recurrent import Recurrent
 
 
 @dataclass(frozen=True)

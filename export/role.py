@@ -35,10 +35,10 @@ from edgespec.models import (
     MlpAndMoe,
     Moe,
     Rope,
-    layers,
 )
-from edgespec.models.elements import Shapes
-from edgespec.models.layers import AltUpLayer, PlainMlp
+from edgespec.models.layers import sublayers
+from edgespec.models.layers.elements import Shapes
+from edgespec.models.layers.sublayers import AltUpLayer, PlainMlp
 
 Progress = Callable[[str, int, int], None]
 """Called with a role's name, the number of weights written so far and the total number."""
@@ -159,7 +159,7 @@ def described(decoder: Decoder) -> Iterator[Sublayer]:
             yield described_one(number, each)
 
 
-def described_one(number: int, each: layers.Sublayer) -> Sublayer:
+def described_one(number: int, each: sublayers.Sublayer) -> Sublayer:
     """Returns a sublayer of the layer of this number in the form of the manifest."""
     if isinstance(each, Attention):
         return Sublayer(number, ATTENTION, source=each.source)

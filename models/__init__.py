@@ -12,24 +12,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgespec.models.checkpoint import ARCHITECTURES, Checkpoint, load_checkpoint
     from edgespec.models.config import ModelConfig
-    from edgespec.models.decoder import Decoder
-    from edgespec.models.elements import Linear, Norm
-    from edgespec.models.layers import Attention, Injection, Mlp, MlpAndMoe, Moe, Sublayer
-    from edgespec.models.recurrent import GatedDelta, ShortConvolution
-    from edgespec.models.rope import Rope
-    from edgespec.models.safetensors_folder import SafetensorsFolder
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.safetensors_folder import SafetensorsFolder
+    from edgespec.models.formats.tensors import TensorSource
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.elements import Linear, Norm
+    from edgespec.models.layers.recurrent import GatedDelta, ShortConvolution
+    from edgespec.models.layers.rope import Rope
+    from edgespec.models.layers.sublayers import Attention, Injection, Mlp, MlpAndMoe, Moe, Sublayer
 
 _MODULES = {
     "checkpoint": ("ARCHITECTURES", "Checkpoint", "load_checkpoint"),
     "config": ("ModelConfig",),
-    "decoder": ("Decoder",),
-    "elements": ("Linear", "Norm"),
-    "layers": ("Attention", "Injection", "Mlp", "MlpAndMoe", "Moe", "Sublayer"),
-    "rope": ("Rope",),
-    "safetensors_folder": ("SafetensorsFolder",),
-    "tensors": ("TensorSource",),
-}  # fmt: skip
+    "formats.safetensors_folder": ("SafetensorsFolder",),
+    "formats.tensors": ("TensorSource",),
+    "layers.decoder": ("Decoder",),
+    "layers.elements": ("Linear", "Norm"),
+    "layers.recurrent": ("GatedDelta", "ShortConvolution"),
+    "layers.rope": ("Rope",),
+    "layers.sublayers": ("Attention", "Injection", "Mlp", "MlpAndMoe", "Moe", "Sublayer"),
+}
 
 __all__ = [
     "ARCHITECTURES", "Attention", "Checkpoint", "Decoder", "GatedDelta", "Injection", "Linear",

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError
-from edgespec.models import nextn
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.gemma2 import Gemma2
@@ -43,25 +42,26 @@ from edgespec.models.families.qwen3_vl_moe import Qwen3VlMoe
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, check_share, read_text
-from edgespec.models.gguf.opening import open_gguf
-from edgespec.models.grid_vision import read_grid_tower
+from edgespec.models.formats.gguf.opening import open_gguf
+from edgespec.models.formats.quantized.opening import opened as unpacked
+from edgespec.models.formats.safetensors_folder import SafetensorsFolder
+from edgespec.models.formats.tensors import TensorSource, check_shapes, equal_tensors
+from edgespec.models.heads import nextn
 from edgespec.models.named import TOWER
 from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, Opened
 from edgespec.models.pooled import Pooled, inner_name, read_pooled, without_projection
-from edgespec.models.quantized.opening import opened as unpacked
-from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.sampling import asked_sampling
-from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
-from edgespec.models.text_part import COMPOSITES, text_fields, text_name
-from edgespec.models.vision import read_tower
+from edgespec.models.vision.grid import read_grid_tower
+from edgespec.models.vision.text_part import COMPOSITES, text_fields, text_name
+from edgespec.models.vision.tower import read_tower
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from edgespec.bundle.manifest import Embedding
-    from edgespec.models.decoder import Decoder
-    from edgespec.models.grid_vision import AnyTower
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.vision.grid import AnyTower
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "exaone4": Exaone4,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgespec.models.elements import Activation
     from edgespec.models.fields import Fields
+    from edgespec.models.layers.elements import Activation
 
 # Limits far beyond any model: describing a larger one would take minutes or all memory.
 _WIDEST, _DEEPEST = 2**20, 2**12

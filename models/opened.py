@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import Fields
-    from edgespec.models.grid_vision import AnyTower
+    from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.pooled import Pooled
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.vision.grid import AnyTower
 
 CHAT_TEMPLATE = "chat_template.jinja"
 

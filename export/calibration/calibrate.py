@@ -36,7 +36,7 @@ from edgespec.models import (
     Moe,
     Sublayer,
 )
-from edgespec.models.layers import AltUpLayer, PlainMlp
+from edgespec.models.layers.sublayers import AltUpLayer, PlainMlp
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8

@@ -20,7 +20,7 @@ from edgespec.export.formats.checked import check_range, read_finite
 from edgespec.export.formats.products import in_threads
 from edgespec.export.formats.tiles import Floats
 from edgespec.models import Checkpoint, Linear, Mlp, Sublayer
-from edgespec.models.layers import PlainMlp
+from edgespec.models.layers.sublayers import PlainMlp
 
 Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]

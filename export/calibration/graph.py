@@ -20,8 +20,8 @@ from edgespec.models import (
     Sublayer,
     TensorSource,
 )
-from edgespec.models.layers import AltUpLayer, PlainMlp
-from edgespec.models.recurrent import Recurrent
+from edgespec.models.layers.recurrent import Recurrent
+from edgespec.models.layers.sublayers import AltUpLayer, PlainMlp
 
 # Inputs: what a part reads, the sum of a mixture's experts, and what `Injection` reads besides.
 STREAM, EXPERTS, LAYER_INPUT = "stream", "experts", "layer_input"

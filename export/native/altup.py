@@ -15,8 +15,8 @@ from edgespec.export.native.experts import sigmoid
 if TYPE_CHECKING:
     from edgespec.export.native.layers import LayerGraph
     from edgespec.models import Linear
-    from edgespec.models.decoder import AltUp
-    from edgespec.models.layers import AltUpLayer
+    from edgespec.models.layers.decoder import AltUp
+    from edgespec.models.layers.sublayers import AltUpLayer
 
 _LEAST = 1e-12  # added to mean squares that rows are divided by the root of
 

@@ -10,7 +10,7 @@ import numpy as np
 from edgespec.errors import UnsupportedModelError
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
 from edgespec.models import Linear, Moe
-from edgespec.models.layers import Mlp
+from edgespec.models.layers.sublayers import Mlp
 
 if TYPE_CHECKING:
     from edgespec.export.native.graph import NativeGraph

@@ -16,8 +16,8 @@ from edgespec.export.native.experts import lower_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
-from edgespec.models.grid_vision import AnyTower
-from edgespec.models.vision_gemma4 import PatchTower
+from edgespec.models.vision.gemma4 import PatchTower
+from edgespec.models.vision.grid import AnyTower
 
 
 class NativeGraph(LayerGraph):

@@ -1,4 +1,4 @@
-"""Emits what makes rows of pictures of any size, see `edgespec.models.grid_vision`.
+"""Emits what makes rows of pictures of any size, see `edgespec.models.vision.grid`.
 
 All follows from the pixels alone, whose lines and columns are multiples of those of a row.
 """
@@ -12,7 +12,7 @@ from edgespec import bundle
 from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.vit import emit_layer
-from edgespec.models.grid_vision import GridTower, Merger
+from edgespec.models.vision.grid import GridTower, Merger
 
 
 def emit_grid_tower(native: NativeGraph, tower: GridTower) -> None:

@@ -32,10 +32,10 @@ from edgespec.models import (
     Sublayer,
     TensorSource,
 )
-from edgespec.models.decoder import LayerInputs
-from edgespec.models.elements import Activation, ClampedSwiglu, LayerNorm
-from edgespec.models.layers import AltUpLayer, LatentAttention, OneStream, PlainMlp
-from edgespec.models.recurrent import Recurrent
+from edgespec.models.layers.decoder import LayerInputs
+from edgespec.models.layers.elements import Activation, ClampedSwiglu, LayerNorm
+from edgespec.models.layers.recurrent import Recurrent
+from edgespec.models.layers.sublayers import AltUpLayer, LatentAttention, OneStream, PlainMlp
 
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 _KV = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "int8": TensorProto.INT8}

@@ -1,4 +1,4 @@
-"""Emits what makes rows of Gemma 4's pictures, see `edgespec.models.vision_gemma4`."""
+"""Emits what makes rows of Gemma 4's pictures, see `edgespec.models.vision.gemma4`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from edgespec.export.graph_builder import CONTRIB
 from edgespec.export.native.graph import NativeGraph
 from edgespec.export.native.layers import FLOAT
 from edgespec.models import Linear
-from edgespec.models.vision_gemma4 import ClippedLinear, PatchLayer, PatchTower
-from edgespec.models.vision_gemma4_unified import PatchEmbedder
+from edgespec.models.vision.gemma4 import ClippedLinear, PatchLayer, PatchTower
+from edgespec.models.vision.gemma4_unified import PatchEmbedder
 
 
 def emit_patches(native: NativeGraph, tower: PatchTower) -> None:

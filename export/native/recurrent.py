@@ -9,12 +9,12 @@ from onnx import TensorProto
 
 from edgespec.bundle import StateShape
 from edgespec.export.graph_builder import NATIVE
-from edgespec.models.recurrent import ShortConvolution, StateSpace
+from edgespec.models.layers.recurrent import ShortConvolution, StateSpace
 
 if TYPE_CHECKING:
     from edgespec.export.native.layers import LayerGraph
-    from edgespec.models.elements import Convolution
-    from edgespec.models.recurrent import GatedDelta, Recurrent
+    from edgespec.models.layers.elements import Convolution
+    from edgespec.models.layers.recurrent import GatedDelta, Recurrent
 
 _LANES = 16
 _ROWS = ("recent_write", "parent", "sequence", "recent", "recent_starts")

@@ -1,4 +1,4 @@
-"""Emits what makes rows of pictures as a graph of its own, see `edgespec.models.vision`.
+"""Emits what makes rows of pictures as a graph of its own, see `edgespec.models.vision.tower`.
 
 That of Gemma 4 is in `export/native/patches.py`.
 """
@@ -21,10 +21,10 @@ from edgespec.export.native.patches import emit_embedder, emit_patches
 from edgespec.export.native.vit import emit_layer
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import FLOATS, Storage, kept_formats
-from edgespec.models.grid_vision import AnyTower, GridTower
-from edgespec.models.vision import Tower
-from edgespec.models.vision_gemma4 import InProportion, PatchTower
-from edgespec.models.vision_gemma4_unified import PatchEmbedder
+from edgespec.models.vision.gemma4 import InProportion, PatchTower
+from edgespec.models.vision.gemma4_unified import PatchEmbedder
+from edgespec.models.vision.grid import AnyTower, GridTower
+from edgespec.models.vision.tower import Tower
 
 _NAME = "vision"
 _MOST_KEPT = 8

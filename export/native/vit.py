@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgespec.export.graph_builder import CONTRIB
 from edgespec.export.native.graph import NativeGraph
-from edgespec.models.vision import TowerLayer
+from edgespec.models.vision.tower import TowerLayer
 
 
 def emit_layer(

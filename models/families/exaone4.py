@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edgespec.models.families.olmo2 import Olmo2
 
 if TYPE_CHECKING:
-    from edgespec.models.layers import Attention
+    from edgespec.models.layers.sublayers import Attention
 
 
 class Exaone4(Olmo2):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from edgespec.models.families.llama import Llama
 
 if TYPE_CHECKING:
-    from edgespec.models.decoder import Decoder
-    from edgespec.models.elements import Norm
-    from edgespec.models.layers import Attention
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.elements import Norm
+    from edgespec.models.layers.sublayers import Attention
 
 
 class Gemma2(Llama):

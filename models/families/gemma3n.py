@@ -6,16 +6,16 @@ from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from edgespec.models.decoder import AltUp
-from edgespec.models.elements import Linear
 from edgespec.models.families.gemma4 import Gemma4
 from edgespec.models.families.layer_inputs import with_layer_inputs
-from edgespec.models.layers import AltUpLayer, Attention, Injection, Mlp
+from edgespec.models.layers.decoder import AltUp
+from edgespec.models.layers.elements import Linear
+from edgespec.models.layers.sublayers import AltUpLayer, Attention, Injection, Mlp
 
 if TYPE_CHECKING:
-    from edgespec.models.decoder import Decoder
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Sublayer
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.sublayers import Sublayer
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _SPARSE, _WIDTH = "activation_sparsity_pattern", "intermediate_size"

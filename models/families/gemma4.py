@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
-from edgespec.models.elements import Norm
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma4_experts import beside_experts
 from edgespec.models.families.layer_inputs import SIZE, with_layer_inputs
 from edgespec.models.families.mixture import unstacked
-from edgespec.models.layers import MlpAndMoe
-from edgespec.models.rope import rope_from_config
+from edgespec.models.layers.elements import Norm
+from edgespec.models.layers.rope import rope_from_config
+from edgespec.models.layers.sublayers import MlpAndMoe
 
 if TYPE_CHECKING:
-    from edgespec.models.decoder import Decoder
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Mlp
-    from edgespec.models.rope import Rope
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.rope import Rope
+    from edgespec.models.layers.sublayers import Attention, Mlp
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 

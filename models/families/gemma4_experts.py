@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.elements import Linear, Norm
-from edgespec.models.layers import MlpAndMoe, Moe
+from edgespec.models.layers.elements import Linear, Norm
+from edgespec.models.layers.sublayers import MlpAndMoe, Moe
 
 if TYPE_CHECKING:
     from edgespec.models.families.llama import Llama
-    from edgespec.models.layers import Mlp
+    from edgespec.models.layers.sublayers import Mlp
 
 
 def beside_experts(family: Llama, mlp: Mlp, index: int) -> MlpAndMoe:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import QKV, Llama
 from edgespec.models.families.partly_rotated import PartlyRotated, split
-from edgespec.models.parts import Part, Parts
+from edgespec.models.formats.parts import Part, Parts
 
 if TYPE_CHECKING:
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
 
 
 class Glm(PartlyRotated):

@@ -16,9 +16,9 @@ from edgespec.models.families.partly_rotated import PartlyRotated
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
-    from edgespec.models.elements import Norm
-    from edgespec.models.layers import Mlp, MlpAndMoe
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
+    from edgespec.models.layers.elements import Norm
+    from edgespec.models.layers.sublayers import Mlp, MlpAndMoe
 
 _DENSE = "first_k_dense_replace"
 

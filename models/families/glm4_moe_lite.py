@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from edgespec.models.families.latent import Latent
 from edgespec.models.families.mixture import by_sigmoids
-from edgespec.models.layers import MlpAndMoe
+from edgespec.models.layers.sublayers import MlpAndMoe
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Mlp
+    from edgespec.models.layers.sublayers import Mlp
 
 
 class Glm4MoeLite(Latent):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from edgespec.models.elements import ClampedSwiglu, Linear
-from edgespec.models.expert_tensors import ExpertTensors, Part, Stack
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.mixture import experts_of
-from edgespec.models.layers import Mlp, Moe
+from edgespec.models.formats.expert_tensors import ExpertTensors, Part, Stack
+from edgespec.models.layers.elements import ClampedSwiglu, Linear
+from edgespec.models.layers.sublayers import Mlp, Moe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edgespec.models.expert_tensors import ByteSource, Layout
-    from edgespec.models.layers import Attention
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.expert_tensors import ByteSource, Layout
+    from edgespec.models.formats.tensors import TensorSource
+    from edgespec.models.layers.sublayers import Attention
 
 _ROPE = {
     "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.elements import Linear
 from edgespec.models.families.granite import Granite
 from edgespec.models.families.mixture import mixture, unstacked
+from edgespec.models.layers.elements import Linear
 
 if TYPE_CHECKING:
-    from edgespec.models.layers import Mlp, MlpAndMoe, Moe
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
+    from edgespec.models.layers.sublayers import Mlp, MlpAndMoe, Moe
 
 
 class GraniteMoe(Granite):

@@ -9,14 +9,14 @@ from edgespec.models.config import activation_of
 from edgespec.models.families.granitemoe import GraniteMoe
 from edgespec.models.families.mamba import Mamba
 from edgespec.models.families.partly_rotated import split
-from edgespec.models.layers import MlpAndMoe
-from edgespec.models.parts import Part, Parts
+from edgespec.models.formats.parts import Part, Parts
+from edgespec.models.layers.sublayers import MlpAndMoe
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Mlp, Sublayer
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
+    from edgespec.models.layers.sublayers import Attention, Mlp, Sublayer
 
 
 class GraniteMoeHybrid(GraniteMoe):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.llama import Llama
-from edgespec.models.rope import DEFAULT_THETA, rope_from_config
+from edgespec.models.layers.rope import DEFAULT_THETA, rope_from_config
 
 if TYPE_CHECKING:
-    from edgespec.models.decoder import Decoder
-    from edgespec.models.layers import Attention
-    from edgespec.models.rope import Rope
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.rope import Rope
+    from edgespec.models.layers.sublayers import Attention
 
 
 class Hunyuan(Llama):

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
-from edgespec.models.elements import Linear
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.mixture import beside_one_of_all, unstacked_by_layer
 from edgespec.models.families.partly_rotated import ordered
-from edgespec.models.layers import LatentAttention
-from edgespec.models.parts import Part, Parts
-from edgespec.models.rope import rope_from_config, rotation_order, scores_factor
+from edgespec.models.formats.parts import Part, Parts
+from edgespec.models.layers.elements import Linear
+from edgespec.models.layers.rope import rope_from_config, rotation_order, scores_factor
+from edgespec.models.layers.sublayers import LatentAttention
 
 if TYPE_CHECKING:
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Mlp, MlpAndMoe
-    from edgespec.models.rope import Rope
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
+    from edgespec.models.layers.rope import Rope
+    from edgespec.models.layers.sublayers import Mlp, MlpAndMoe
 
 _NORM_EPS = 1e-6  # of latents, whatever other norms have
 

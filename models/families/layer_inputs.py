@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.decoder import LayerInputs
-from edgespec.models.elements import Linear, Norm
-from edgespec.models.layers import Injection
+from edgespec.models.layers.decoder import LayerInputs
+from edgespec.models.layers.elements import Linear, Norm
+from edgespec.models.layers.sublayers import Injection
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
-    from edgespec.models.decoder import Decoder
-    from edgespec.models.elements import Activation
-    from edgespec.models.layers import Sublayer
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.elements import Activation
+    from edgespec.models.layers.sublayers import Sublayer
 
 SIZE = "hidden_size_per_layer_input"
 """The field with the size of a layer's input of a row; 0 or null: layers have none."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.elements import Convolution
 from edgespec.models.families.llama import Llama
-from edgespec.models.layers import Mlp
-from edgespec.models.recurrent import ShortConvolution
+from edgespec.models.layers.elements import Convolution
+from edgespec.models.layers.recurrent import ShortConvolution
+from edgespec.models.layers.sublayers import Mlp
 
 if TYPE_CHECKING:
-    from edgespec.models.decoder import Decoder
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Sublayer
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.sublayers import Attention, Sublayer
 
 _CONVOLUTION = "conv"
 

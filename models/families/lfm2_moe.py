@@ -9,7 +9,7 @@ from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.mixture import dense_layers, mixture
 
 if TYPE_CHECKING:
-    from edgespec.models.layers import Mlp, Moe
+    from edgespec.models.layers.sublayers import Mlp, Moe
 
 
 class Lfm2Moe(Lfm2):

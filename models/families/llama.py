@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE
 from edgespec.models.config import activation_of
-from edgespec.models.decoder import Decoder
-from edgespec.models.elements import Linear, Norm
-from edgespec.models.layers import Attention, Mlp, MlpAndMoe, Moe
-from edgespec.models.rope import rope_from_config
+from edgespec.models.layers.decoder import Decoder
+from edgespec.models.layers.elements import Linear, Norm
+from edgespec.models.layers.rope import rope_from_config
+from edgespec.models.layers.sublayers import Attention, Mlp, MlpAndMoe, Moe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from edgespec.models.config import ModelConfig
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Sublayer
-    from edgespec.models.rope import Rope
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
+    from edgespec.models.layers.rope import Rope
+    from edgespec.models.layers.sublayers import Sublayer
 
 QKV = (".q_proj", ".k_proj", ".v_proj")
 """What names of the projections to queries, keys and values end with."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.models.elements import Convolution, Linear
-from edgespec.models.recurrent import StateSpace
+from edgespec.models.layers.elements import Convolution, Linear
+from edgespec.models.layers.recurrent import StateSpace
 
 if TYPE_CHECKING:
-    from edgespec.models.elements import Norm
     from edgespec.models.families.llama import Llama
+    from edgespec.models.layers.elements import Norm
 
 _LIMIT = "time_step_limit"
 # JSON has no infinity: transformers writes it as an object.

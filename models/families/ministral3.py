@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from edgespec.models.families.llama import Mistral
 
 if TYPE_CHECKING:
-    from edgespec.models.decoder import Decoder
     from edgespec.models.fields import Fields
+    from edgespec.models.layers.decoder import Decoder
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from edgespec.models.families.ministral3 import within_original
 from edgespec.models.families.mixture import dense_layers
 
 if TYPE_CHECKING:
-    from edgespec.models.decoder import Decoder
+    from edgespec.models.layers.decoder import Decoder
 
 
 class Mistral4(Latent):

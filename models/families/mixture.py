@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from edgespec.models.elements import Linear
-from edgespec.models.expert_tensors import ExpertTensors, Part, Stack
-from edgespec.models.layers import Mlp, MlpAndMoe, Moe
+from edgespec.models.formats.expert_tensors import ExpertTensors, Part, Stack
+from edgespec.models.layers.elements import Linear
+from edgespec.models.layers.sublayers import Mlp, MlpAndMoe, Moe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgespec.models.config import ModelConfig
-    from edgespec.models.expert_tensors import ByteSource, Layout
     from edgespec.models.families.llama import Llama
     from edgespec.models.fields import Fields
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.expert_tensors import ByteSource, Layout
+    from edgespec.models.formats.tensors import TensorSource
 
 
 def experts_of(config: ModelConfig, names: tuple[str, ...]) -> tuple[int, int]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.elements import Linear
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.mamba import Mamba
 from edgespec.models.families.mixture import experts_of
-from edgespec.models.layers import MlpAndMoe, Moe, PlainMlp
+from edgespec.models.layers.elements import Linear
+from edgespec.models.layers.sublayers import MlpAndMoe, Moe, PlainMlp
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
-    from edgespec.models.decoder import Decoder
-    from edgespec.models.elements import Norm
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention
-    from edgespec.models.recurrent import StateSpace
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.elements import Norm
+    from edgespec.models.layers.recurrent import StateSpace
+    from edgespec.models.layers.sublayers import Attention
 
 _TYPES = "layers_block_type"
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.olmo2 import Olmo2
-from edgespec.models.rope import LOCAL_ROPE, ropes_by_layer_type
+from edgespec.models.layers.rope import LOCAL_ROPE, ropes_by_layer_type
 
 if TYPE_CHECKING:
-    from edgespec.models.layers import Attention
-    from edgespec.models.rope import Rope
+    from edgespec.models.layers.rope import Rope
+    from edgespec.models.layers.sublayers import Attention
 
 
 class Olmo3(Olmo2):

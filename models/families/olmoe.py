@@ -8,7 +8,7 @@ from edgespec.models.families.llama import Llama
 from edgespec.models.families.mixture import mixture
 
 if TYPE_CHECKING:
-    from edgespec.models.layers import Attention, Moe
+    from edgespec.models.layers.sublayers import Attention, Moe
 
 
 class Olmoe(Llama):

@@ -8,15 +8,15 @@ import numpy as np
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.llama import Llama
-from edgespec.models.parts import Part, Parts, stacked
-from edgespec.models.rope import partial_rope_from_config, rotated_dimensions, rotation_order
+from edgespec.models.formats.parts import Part, Parts, stacked
+from edgespec.models.layers.rope import partial_rope_from_config, rotated_dimensions, rotation_order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edgespec.models.elements import Linear, Norm
-    from edgespec.models.rope import Rope
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
+    from edgespec.models.layers.elements import Linear, Norm
+    from edgespec.models.layers.rope import Rope
 
 
 class PartlyRotated(Llama):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.partly_rotated import PartlyRotated, split
-from edgespec.models.parts import Part, Parts
+from edgespec.models.formats.parts import Part, Parts
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
     from edgespec.models.fields import Fields
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
 
 # Names of longrope in early checkpoints; transformers reads both in this way, for Phi-3 only.
 _LONGROPE = ("su", "yarn")

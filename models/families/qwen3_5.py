@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.elements import Convolution
 from edgespec.models.families.partly_rotated import PartlyRotated
-from edgespec.models.recurrent import GatedDelta
+from edgespec.models.layers.elements import Convolution
+from edgespec.models.layers.recurrent import GatedDelta
 
 if TYPE_CHECKING:
-    from edgespec.models.elements import Norm
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Sublayer
+    from edgespec.models.layers.elements import Norm
+    from edgespec.models.layers.sublayers import Attention, Sublayer
 
 
 class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name

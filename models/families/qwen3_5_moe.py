@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgespec.models.elements import Linear
 from edgespec.models.families.mixture import beside_shared, mixture, unstacked_by_layer
 from edgespec.models.families.qwen3_5 import Qwen3_5
+from edgespec.models.layers.elements import Linear
 
 if TYPE_CHECKING:
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import MlpAndMoe
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
+    from edgespec.models.layers.sublayers import MlpAndMoe
 
 
 class Qwen3_5Moe(Qwen3_5):  # noqa: N801 - the model's name

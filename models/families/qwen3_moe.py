@@ -8,7 +8,7 @@ from edgespec.models.families.mixture import mixture
 from edgespec.models.families.qwen3 import Qwen3
 
 if TYPE_CHECKING:
-    from edgespec.models.layers import Mlp, Moe
+    from edgespec.models.layers.sublayers import Mlp, Moe
 
 
 class Qwen3Moe(Qwen3):

@@ -8,7 +8,7 @@ from edgespec.models.families.mixture import unstacked_by_layer
 from edgespec.models.families.qwen3_moe import Qwen3Moe
 
 if TYPE_CHECKING:
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
 
 
 class Qwen3VlMoe(Qwen3Moe):

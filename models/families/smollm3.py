@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from edgespec.models.families.llama import Llama
 
 if TYPE_CHECKING:
-    from edgespec.models.decoder import Decoder
-    from edgespec.models.layers import Attention
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.sublayers import Attention
 
 
 class SmolLm3(Llama):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgespec.models.elements import LayerNorm
 from edgespec.models.families.llama import QKV, Llama
 from edgespec.models.families.partly_rotated import PartlyRotated
+from edgespec.models.layers.elements import LayerNorm
 
 if TYPE_CHECKING:
-    from edgespec.models.decoder import Decoder
-    from edgespec.models.elements import Norm
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.elements import Norm
 
 
 class StableLm(PartlyRotated):

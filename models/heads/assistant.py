@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edgespec.models.decoder import Decoder
-    from edgespec.models.elements import Linear, Shapes
-    from edgespec.models.layers import Attention
-    from edgespec.models.rope import Rope
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.elements import Linear, Shapes
+    from edgespec.models.layers.rope import Rope
+    from edgespec.models.layers.sublayers import Attention
 
 
 @dataclass(frozen=True)

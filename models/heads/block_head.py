@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgespec.models.elements import Compound, Linear, Norm, Shapes
 from edgespec.models.heads.head import Fusion
-from edgespec.models.layers import Attention, Mlp
-from edgespec.models.rope import Rope
+from edgespec.models.layers.elements import Compound, Linear, Norm, Shapes
+from edgespec.models.layers.rope import Rope
+from edgespec.models.layers.sublayers import Attention, Mlp
 
 
 @dataclass(frozen=True)

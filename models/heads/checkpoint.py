@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.models.safetensors_folder import SafetensorsFolder
+from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from edgespec.bundle import PoolShape
     from edgespec.models.fields import Fields
+    from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.heads.assistant import Assistant
     from edgespec.models.heads.block_head import BlockHead
     from edgespec.models.heads.head import Head
-    from edgespec.models.tensors import TensorSource
 
 
 @dataclass(frozen=True)

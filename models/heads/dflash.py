@@ -13,9 +13,9 @@ import numpy as np
 
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.config import ModelConfig
-from edgespec.models.elements import Linear
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
+from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.heads.block_head import BlockHead, BlockLayer, Convolutions, Markov
 from edgespec.models.heads.checkpoint import (
     HeadCheckpoint,
@@ -26,8 +26,8 @@ from edgespec.models.heads.checkpoint import (
 )
 from edgespec.models.heads.eagle3 import read_ids
 from edgespec.models.heads.head import Fusion
-from edgespec.models.rope import rope_from_config
-from edgespec.models.tensors import check_shapes
+from edgespec.models.layers.elements import Linear
+from edgespec.models.layers.rope import rope_from_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,10 +13,11 @@ import numpy as np
 
 from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
-from edgespec.models.elements import Linear
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields
+from edgespec.models.formats.safetensors_folder import SafetensorsFolder
+from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.heads.checkpoint import (
     HeadCheckpoint,
     HeadFiles,
@@ -25,16 +26,15 @@ from edgespec.models.heads.checkpoint import (
     check_parts,
 )
 from edgespec.models.heads.head import Fusion, Head, HeadLayer, Masks
-from edgespec.models.rope import Rope, rope_from_config
-from edgespec.models.safetensors_folder import SafetensorsFolder
-from edgespec.models.tensors import check_shapes
+from edgespec.models.layers.elements import Linear
+from edgespec.models.layers.rope import Rope, rope_from_config
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
 
 FLAT = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 """Names of the flat layout in `architectures`."""

@@ -14,9 +14,11 @@ import numpy as np
 
 from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
-from edgespec.models.elements import Linear
 from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
 from edgespec.models.fields import Fields
+from edgespec.models.formats.parts import Part, Parts
+from edgespec.models.formats.safetensors_folder import SafetensorsFolder
+from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.heads.assistant import Assistant, Clusters
 from edgespec.models.heads.checkpoint import (
     HeadCheckpoint,
@@ -25,18 +27,16 @@ from edgespec.models.heads.checkpoint import (
     check_agrees,
     check_parts,
 )
-from edgespec.models.layers import Attention
-from edgespec.models.parts import Part, Parts
-from edgespec.models.safetensors_folder import SafetensorsFolder
-from edgespec.models.tensors import check_shapes
+from edgespec.models.layers.elements import Linear
+from edgespec.models.layers.sublayers import Attention
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from edgespec.models.decoder import Decoder
-    from edgespec.models.layers import Sublayer
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.sublayers import Sublayer
 
 ASSISTANT = "gemma4_assistant"
 """Name of this form of a head."""

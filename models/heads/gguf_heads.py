@@ -9,19 +9,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgespec.models.fields import Fields
-from edgespec.models.gguf.architectures import ARCHITECTURES
-from edgespec.models.gguf.config import ConfigReader
-from edgespec.models.gguf.gemma4 import Gemma4Reader
-from edgespec.models.gguf.names import Naming
-from edgespec.models.gguf.opening import whole_header
-from edgespec.models.gguf.tensors import GgufTensors
-from edgespec.models.parts import Parts
+from edgespec.models.formats.gguf.architectures import ARCHITECTURES
+from edgespec.models.formats.gguf.config import ConfigReader
+from edgespec.models.formats.gguf.gemma4 import Gemma4Reader
+from edgespec.models.formats.gguf.names import Naming
+from edgespec.models.formats.gguf.opening import whole_header
+from edgespec.models.formats.gguf.tensors import GgufTensors
+from edgespec.models.formats.parts import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
 
 _GEMMA4 = ARCHITECTURES["gemma4"]
 _ASSISTANT_NAMING = replace(

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.models.elements import Compound, Linear, Norm, Shapes
-from edgespec.models.layers import Attention, Mlp, MlpAndMoe, Moe
+from edgespec.models.layers.elements import Compound, Linear, Norm, Shapes
+from edgespec.models.layers.sublayers import Attention, Mlp, MlpAndMoe, Moe
 
 if TYPE_CHECKING:
-    from edgespec.models.rope import Rope
+    from edgespec.models.layers.rope import Rope
 
 
 @dataclass(frozen=True)

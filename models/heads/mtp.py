@@ -1,6 +1,6 @@
 """Reads the draft head that a checkpoint holds beside the model, in tensors named `mtp.*`.
 
-Where it is a layer behind the model's last, it was given such names (`models/nextn.py`).
+Where it is a layer behind the model's last, it was given such names (`models/heads/nextn.py`).
 
 Multi-token prediction (DeepSeek-AI, DeepSeek-V3, 2024): the row that the target's last norm gives
 for a position and the embedding of the token after it, each normalized, become one row by a
@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import CheckpointError
-from edgespec.models import nextn
 from edgespec.models.checkpoint import ARCHITECTURES, load_checkpoint
-from edgespec.models.elements import Linear
 from edgespec.models.fields import Fields
+from edgespec.models.formats.tensors import check_shapes
+from edgespec.models.heads import nextn
 from edgespec.models.heads.checkpoint import HeadCheckpoint, TargetSizes, check_parts
 from edgespec.models.heads.head import Fusion, Head, HeadLayer
+from edgespec.models.layers.elements import Linear
 from edgespec.models.named import SUFFIX
-from edgespec.models.tensors import check_shapes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.models.checkpoint import Checkpoint
     from edgespec.models.families.llama import Llama
-    from edgespec.models.tensors import TensorSource
+    from edgespec.models.formats.tensors import TensorSource
 
 MTP = "mtp"
 """Name of this form of a head."""

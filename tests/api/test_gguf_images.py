@@ -19,7 +19,7 @@ from edgespec.errors import CheckpointError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.library.making import bundle_of
 from edgespec.models import load_checkpoint
-from edgespec.models.gguf.header import read_header
+from edgespec.models.formats.gguf.header import read_header
 from edgespec.models.named import tower_name
 from edgespec.runtime.vision import normalized
 

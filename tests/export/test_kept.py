@@ -22,8 +22,8 @@ from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import Storage, blocks_format
 from edgespec.models import load_checkpoint
-from edgespec.models.tensors import BlockRows, Blocks
-from edgespec.models.tensors import multiplied_out as values_of
+from edgespec.models.formats.tensors import BlockRows, Blocks
+from edgespec.models.formats.tensors import multiplied_out as values_of
 from edgespec.tuning.calibrating import opener
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")

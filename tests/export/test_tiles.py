@@ -17,9 +17,9 @@ from edgespec.export.formats.tiles import (
     tiles_of_floats,
     tiles_of_levels,
 )
-from edgespec.models import tensors
-from edgespec.models.gguf.encodings import ENCODINGS
-from edgespec.models.tensors import BlockRows, Blocks
+from edgespec.models.formats import tensors
+from edgespec.models.formats.gguf.encodings import ENCODINGS
+from edgespec.models.formats.tensors import BlockRows, Blocks
 
 ENCODED = sorted(each.name.lower() for each in ENCODINGS.values())
 # Where the bytes of a block are numbers in half precision.

@@ -96,7 +96,7 @@ def silu(x):
 
 
 def expected(layer, text):
-    """The outputs of a text, in float64, as `models/layers.py` describes the layers."""
+    """The outputs of a text, in float64, as `models/layers/sublayers.py` describes the layers."""
     x = layer.rows[np.asarray(text, int)].astype(np.float64)
     if layer.operator == "StateSpace":
         return expected_of_space(layer, x)

@@ -13,7 +13,7 @@ from ggufs import write_gguf
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import load_checkpoint
-from edgespec.models.tensors import multiplied_out
+from edgespec.models.formats.tensors import multiplied_out
 
 STATES = {
     "num_hidden_layers": 4, "layer_types": None, "linear_num_key_heads": 2,

@@ -21,10 +21,17 @@ from tokenizers import (
 )
 
 from edgespec.models.fields import Fields
-from edgespec.models.gguf.splitting import SPLITTINGS
-from edgespec.models.gguf.tokenizer import tokenizer_files
-from edgespec.models.gguf.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
-from edgespec.models.gguf.vocabulary import Vocabulary as Read
+from edgespec.models.formats.gguf.splitting import SPLITTINGS
+from edgespec.models.formats.gguf.tokenizer import tokenizer_files
+from edgespec.models.formats.gguf.vocabulary import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+)
+from edgespec.models.formats.gguf.vocabulary import Vocabulary as Read
 from edgespec.runtime.text.infill import InfillFormat
 from edgespec.runtime.text.tokenizer import Tokenizer as Runtime
 

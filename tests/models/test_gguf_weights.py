@@ -13,8 +13,8 @@ from ggufs import KINDS, write_gguf
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import load_checkpoint
-from edgespec.models.gguf.encodings import ENCODINGS
-from edgespec.models.tensors import multiplied_out
+from edgespec.models.formats.gguf.encodings import ENCODINGS
+from edgespec.models.formats.tensors import multiplied_out
 
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_key_value_heads": 2}
 

@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from edgespec.errors import CheckpointError
 from edgespec.models.fields import Fields
-from edgespec.models.rope import (
+from edgespec.models.layers.rope import (
     partial_rope_from_config,
     rope_from_config,
     rotated_dimensions,

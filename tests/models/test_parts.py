@@ -8,8 +8,8 @@ from checkpoints import edit_json, make_checkpoint
 
 from edgespec.errors import CheckpointError
 from edgespec.models import SafetensorsFolder, load_checkpoint
-from edgespec.models.parts import Part, Parts, stacked
-from edgespec.models.tensors import BlockRows, Blocks
+from edgespec.models.formats.parts import Part, Parts, stacked
+from edgespec.models.formats.tensors import BlockRows, Blocks
 
 
 class Arrays:

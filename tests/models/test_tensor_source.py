@@ -8,7 +8,7 @@ import pytest
 from edgespec.errors import CheckpointError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import SafetensorsFolder, checkpoint
-from edgespec.models.tensors import check_shapes, equal_tensors
+from edgespec.models.formats.tensors import check_shapes, equal_tensors
 
 
 class InMemory:

@@ -12,7 +12,7 @@ from converted import converted
 from gguf import GGUFWriter
 from ggufs import add_field, frequencies_of, numbers_of
 
-from edgespec.models.safetensors_folder import SafetensorsFolder
+from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 
 _MODEL = {
     "fc": "fc", "hidden_norm": "enc.output_norm", "norm": "output_norm",

@@ -11,7 +11,7 @@ from ggufs import add_field, write_gguf
 from safetensors.numpy import save_file
 
 from edgespec.models import SafetensorsFolder
-from edgespec.models.text_part import text_name
+from edgespec.models.vision.text_part import text_name
 
 _BLOCK = 32
 _LEGACY = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}

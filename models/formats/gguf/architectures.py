@@ -1,0 +1,348 @@
+"""The architectures of GGUF files that can be read.
+
+What llama.cpp's converter made of a checkpoint's config and tensors is taken from its source
+(https://github.com/ggml-org/llama.cpp, conversion/ and gguf-py/), and undone here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgespec.models.formats.gguf.names import BOTH, EXPERT, NUMBER, Naming
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NORMS_BEHIND = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_NORMS_AROUND = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
+_LAYER_INPUT = {
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+}
+_LAYER_INPUTS = {
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+}
+_DELTA = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_dt.bias": "linear_attn.dt_bias",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+_MIXTURE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+_GRANITE = {
+    "embedding_multiplier": "embedding_scale",
+    "attention_multiplier": "attention.scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+_MAMBA = {
+    "ssm_in": "in_proj",
+    "ssm_conv1d": "conv1d",
+    "ssm_dt.bias": "dt_bias",
+    "ssm_a": "A_log",
+    "ssm_d": "D",
+    "ssm_norm": "norm",
+    "ssm_out": "out_proj",
+}
+
+_LFM2 = Naming(
+    "lfm2",
+    layer={
+        "attn_norm": "operator_norm",
+        "attn_output": "self_attn.out_proj",
+        "attn_q_norm": "self_attn.q_layernorm",
+        "attn_k_norm": "self_attn.k_layernorm",
+        "shortconv.conv": "conv.conv",
+        "shortconv.in_proj": "conv.in_proj",
+        "shortconv.out_proj": "conv.out_proj",
+        "ffn_norm": "ffn_norm",
+        "ffn_gate": "feed_forward.w1",
+        "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+    },
+    model={"token_embd_norm": "model.embedding_norm"},
+    integers={"conv_L_cache": "shortconv.l_cache"},
+    present={"conv_bias": "shortconv.in_proj.bias"},
+    constants={"block_auto_adjust_ff_dim": False},
+)
+
+_SHARED_EXPERT = {
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+_LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": f"self_attn.k_b_proj.{NUMBER}",
+    "attn_v_b": f"self_attn.v_b_proj.{NUMBER}",
+    **_SHARED_EXPERT,
+}
+
+_NEMOTRON = Naming(
+    "nemotron_h",
+    {
+        **{place: f"mixer.{name}" for place, name in _MAMBA.items()},
+        "attn_norm": "norm",
+        **{f"attn_{name}": f"mixer.{name}_proj" for name in "qkv"},
+        "attn_output": "mixer.o_proj",
+        "ffn_up": "mixer.up_proj",
+        "ffn_down": "mixer.down_proj",
+        "ffn_gate_inp": "mixer.gate",
+        "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+        "ffn_up_exps": f"mixer{EXPERT}up_proj",
+        "ffn_down_exps": f"mixer{EXPERT}down_proj",
+        "ffn_up_shexp": "mixer.shared_experts.up_proj",
+        "ffn_down_shexp": "mixer.shared_experts.down_proj",
+        "ffn_latent_down": "mixer.fc1_latent_proj",
+        "ffn_latent_up": "mixer.fc2_latent_proj",
+    },
+    layers="backbone.layers",
+    model={"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"},
+    integers={
+        "mamba_num_heads": "ssm.time_step_rank",
+        "n_groups": "ssm.group_count",
+        "ssm_state_size": "ssm.state_size",
+        "conv_kernel": "ssm.conv_kernel",
+    },
+    numbers={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"},
+    present={
+        "mlp_bias": "ffn_up.bias",
+        "use_bias": "ssm_in.bias",
+        "use_conv_bias": "ssm_conv1d.bias",
+    },
+)
+
+_QWEN3_MOE = Naming(
+    "qwen3_moe",
+    integers={**_MIXTURE, "moe_intermediate_size": "expert_feed_forward_length"},
+    constants={"norm_topk_prob": True},
+)
+
+ARCHITECTURES: Mapping[str, Naming] = {
+    "llama": Naming("llama", interleaved=True),
+    "mistral3": Naming("ministral3", interleaved=True, log_multiplier=1.0),
+    "smollm3": Naming("smollm3", interleaved=True),
+    # Granite 4, too, where all layers are attention and an MLP.
+    "granite": Naming(
+        "granite",
+        interleaved=True,
+        numbers=_GRANITE,
+        only={"rope.scaling.finetuned": (None, True)},  # False stands for no RoPE
+    ),
+    "granitehybrid": Naming(
+        "granitemoehybrid",
+        {
+            **{place: f"mamba.{name}" for place, name in _MAMBA.items()},
+            "ffn_gate_inp": "block_sparse_moe.router.layer",
+            "ffn_gate_shexp": "mlp.gate_proj",
+            "ffn_up_shexp": "mlp.up_proj",
+            "ffn_down_shexp": "mlp.down_proj",
+        },
+        interleaved=True,
+        numbers=_GRANITE,
+        present={"mamba_conv_bias": "ssm_conv1d.bias", "mamba_proj_bias": "ssm_in.bias"},
+    ),
+    "granitemoe": Naming(
+        "granitemoe",
+        {"ffn_gate_inp": "block_sparse_moe.router.layer"},
+        interleaved=True,
+        numbers=_GRANITE,
+        integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
+    ),
+    "nemotron_h": _NEMOTRON,
+    "nemotron_h_moe": replace(
+        _NEMOTRON, present={**_NEMOTRON.present, "mlp_bias": "ffn_up_shexp.bias"}
+    ),
+    "qwen2": Naming("qwen2"),
+    "qwen3": Naming("qwen3"),
+    "qwen3moe": _QWEN3_MOE,
+    "qwen3vlmoe": replace(_QWEN3_MOE, model_type="qwen3_vl_moe_text"),
+    "qwen3vl": Naming("qwen3_vl_text"),
+    "qwen35": Naming("qwen3_5_text", layer=_DELTA, norm_offset=1.0),
+    "qwen35moe": Naming(
+        "qwen3_5_moe_text",
+        layer={
+            **_DELTA,
+            "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+            "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+            "ffn_up_shexp": "mlp.shared_expert.up_proj",
+            "ffn_down_shexp": "mlp.shared_expert.down_proj",
+        },
+        norm_offset=1.0,
+        integers={
+            **_MIXTURE,
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+        },
+    ),
+    "olmo2": Naming("olmo2", _NORMS_BEHIND, window=True, windowed="olmo3"),
+    "olmoe": Naming("olmoe", integers=_MIXTURE),
+    "exaone4": Naming("exaone4", _NORMS_BEHIND, window=True),
+    "gpt-oss": Naming(
+        "gpt_oss",
+        layer={
+            "attn_sinks.weight": "self_attn.sinks",
+            "post_attention_norm": "post_attention_layernorm",
+            "ffn_gate_inp": "mlp.router",
+        },
+        window=True,
+        integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
+    ),
+    "phi3": Naming(
+        "phi3",
+        layer={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+        window=True,
+    ),
+    "glm4": Naming(
+        "glm4",
+        layer={
+            "post_attention_norm": "post_self_attn_layernorm",
+            "post_ffw_norm": "post_mlp_layernorm",
+            "ffn_up": "mlp.gate_up_proj",
+        },
+        only={"rope.dimension_sections": (None,)},  # of models that also read pictures
+    ),
+    "glm4moe": Naming(
+        "glm4_moe",
+        layer={
+            "post_attention_norm": "post_attention_layernorm",
+            **_SHARED_EXPERT,
+            "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+        },
+        integers={
+            "num_experts_per_tok": "expert_used_count",
+            "n_routed_experts": "expert_count",
+            "n_shared_experts": "expert_shared_count",
+            "moe_intermediate_size": "expert_feed_forward_length",
+        },
+        present={"use_qk_norm": "attn_q_norm.weight"},
+        only={
+            "expert_gating_func": (2, None),  # sigmoids
+            "rope.dimension_sections": (None,),  # of models that also read pictures
+        },
+    ),
+    # GLM-4 MoE lite, and others that DeepSeek's computation fits.
+    "deepseek2": Naming(
+        "glm4_moe_lite",
+        layer={**_LATENT, "exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+        log_multiplier=0.1,
+        only={"expert_gating_func": (2,)},  # sigmoids
+    ),
+    "mistral4": Naming(
+        "mistral4",
+        layer=_LATENT,
+        log_multiplier=0.1,
+        only={"expert_gating_func": (1, None)},  # softmax
+    ),
+    "hunyuan-dense": Naming(
+        "hunyuan_v1_dense",
+        layer={
+            "attn_q_norm": "self_attn.query_layernorm",
+            "attn_k_norm": "self_attn.key_layernorm",
+        },
+    ),
+    "stablelm": Naming(
+        "stablelm",
+        layer_norm=True,
+        present={"use_qkv_bias": "attn_q.bias", "qk_layernorm": "attn_q_norm.weight"},
+    ),
+    "lfm2": _LFM2,
+    "lfm2moe": replace(
+        _LFM2,
+        model_type="lfm2_moe",
+        layer={
+            **_LFM2.layer,
+            "ffn_gate_inp": "feed_forward.gate",
+            "ffn_gate_exps": f"feed_forward{EXPERT}w1",
+            "ffn_up_exps": f"feed_forward{EXPERT}w3",
+            "ffn_down_exps": f"feed_forward{EXPERT}w2",
+            "exp_probs_b.bias": "feed_forward.expert_bias",
+        },
+        integers={
+            **_LFM2.integers,
+            **_MIXTURE,
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "num_dense_layers": "leading_dense_block_count",
+        },
+        present={**_LFM2.present, "use_expert_bias": "exp_probs_b.bias"},
+        only={"expert_gating_func": (2,), "expert_weights_scale": (None,)},  # 2: sigmoids
+    ),
+    "gemma2": Naming(
+        "gemma2",
+        _NORMS_AROUND,
+        norm_offset=1.0,
+        window=True,
+        widest=46,
+        numbers={
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        constants={"sliding_window": 4096},  # the first files do not say
+    ),
+    "gemma3": Naming(
+        "gemma3_text",
+        _NORMS_AROUND,
+        norm_offset=1.0,
+        window=True,
+        widest=62,
+        constants={"sliding_window_pattern": 6, "rope_local_base_freq": 10_000.0},
+    ),
+    "gemma3n": Naming(
+        "gemma3n_text",
+        {
+            **_NORMS_AROUND,
+            **_LAYER_INPUT,
+            "altup_correct_coef": "altup.correction_coefs",
+            "altup_correct_scale.weight": "altup.correct_output_scale",
+            "altup_predict_coef": "altup.prediction_coefs",
+            "altup_router": "altup.modality_router",
+            "altup_router_norm": "altup.router_norm",
+            "laurel_l": "laurel.linear_left",
+            "laurel_r": "laurel.linear_right",
+            "laurel_post_norm": "laurel.post_laurel_norm",
+        },
+        model={
+            **_LAYER_INPUTS,
+            "altup_proj": f"model.altup_projections.{NUMBER}",
+            "altup_unembd_proj": f"model.altup_unembed_projections.{NUMBER}",
+        },
+        window=True,
+    ),
+    "gemma4": Naming(
+        "gemma4_text",
+        {
+            **_NORMS_AROUND,
+            "post_ffw_norm_1": "post_feedforward_layernorm_1",
+            "post_ffw_norm_2": "post_feedforward_layernorm_2",
+            "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+            "ffn_gate_inp.scale": "router.scale",
+            "ffn_gate_inp": "router.proj",
+            "ffn_gate_up_exps": f"{EXPERT[1:]}{BOTH}",
+            "ffn_down_exps": f"{EXPERT[1:]}down_proj",
+            "ffn_down_exps.scale": "router.per_expert_scale",
+            "layer_output_scale.weight": "layer_scalar",
+            **_LAYER_INPUT,
+        },
+        model=_LAYER_INPUTS,
+        window=True,
+    ),
+}
+"""What can be read, by `general.architecture`; Mistral's older models are stored as `llama`."""

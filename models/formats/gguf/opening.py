@@ -1,0 +1,162 @@
+"""Opens a model in a GGUF file, or in the files that it was split into."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gguf import LlamaFileType
+
+from edgespec.bundle.manifest import LAST_TOKEN, MEAN, Embedding
+from edgespec.errors import CheckpointError
+from edgespec.models.fields import Fields
+from edgespec.models.formats.gguf.architectures import ARCHITECTURES
+from edgespec.models.formats.gguf.config import ConfigReader
+from edgespec.models.formats.gguf.gemma3n import Gemma3nReader
+from edgespec.models.formats.gguf.gemma4 import Gemma4Reader
+from edgespec.models.formats.gguf.header import Header, read_header
+from edgespec.models.formats.gguf.hybrids import Lfm2Reader, Qwen35Reader
+from edgespec.models.formats.gguf.mamba import GraniteHybridReader, NemotronReader
+from edgespec.models.formats.gguf.mmproj import TOWER_KIND, read_mmproj
+from edgespec.models.formats.gguf.routed import LatentReader, RoutedReader
+from edgespec.models.formats.gguf.tensors import GgufTensors
+from edgespec.models.formats.gguf.tokenizer import tokenizer_files
+from edgespec.models.formats.gguf.vocabulary import Vocabulary
+from edgespec.models.formats.parts import Parts
+from edgespec.models.named import parts
+from edgespec.models.opened import Opened
+from edgespec.models.pooled import Pooled
+from edgespec.models.sampling import gguf_sampling
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgespec.models.formats.gguf.encodings import Encoding
+
+_READERS = {
+    "deepseek2": LatentReader,
+    "gemma3n": Gemma3nReader,
+    "gemma4": Gemma4Reader,
+    "glm4moe": RoutedReader,
+    "granitehybrid": GraniteHybridReader,
+    "lfm2": Lfm2Reader,
+    "lfm2moe": Lfm2Reader,
+    "mistral4": LatentReader,
+    "nemotron_h": NemotronReader,
+    "nemotron_h_moe": NemotronReader,
+    "qwen35": Qwen35Reader,
+    "qwen35moe": Qwen35Reader,
+}
+_UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
+_TEMPLATE = "tokenizer.chat_template"
+# llama.cpp's numbers of ways to pool, of which 2 is the first token and 4 a ranking.
+_NONE, _POOLINGS = 0, {1: MEAN, 3: LAST_TOKEN}
+
+
+def open_gguf(path: Path) -> Opened:
+    """Opens a GGUF file; of a split one, any of its files.
+
+    Raises:
+        UnsupportedModelError: The file needs something that is not implemented.
+        CheckpointError: Something is missing, damaged or inconsistent.
+    """
+    header = whole_header(path)
+    metadata = Fields(header.metadata, str(path))
+    kind = metadata.get("general.architecture")
+    naming = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if naming is None:
+        remedy = f"use one of {', '.join(ARCHITECTURES)}"
+        if kind == TOWER_KIND:
+            remedy = "give the file of the model for which this one reads pictures"
+        raise metadata.unsupported("general.architecture", remedy)
+    reader = _READERS.get(str(kind), ConfigReader)(metadata, str(kind), naming, header.entries)
+    vocabulary = Vocabulary.read(metadata)
+    files = tokenizer_files(vocabulary)
+    template = metadata.get(_TEMPLATE)
+    if template is not None:
+        if not isinstance(template, str):
+            raise metadata.invalid(_TEMPLATE, "must be text")
+        files["chat_template.jinja"] = template
+    if sampling := gguf_sampling(metadata):
+        files["generation_config.json"] = json.dumps(sampling)
+    config = Fields(reader.config(vocabulary.ends()), str(path))
+    tensors = GgufTensors(str(path), header.entries, naming, reader.layers, reader.columns())
+    pooled = _pooled(metadata, str(kind))
+    return Opened(
+        config,
+        Parts(tensors, reader.rows(tensors)),
+        files,
+        _kind(header),
+        pooled,
+        read_mmproj(path, config, vocabulary) if pooled is None else None,
+    )
+
+
+def _kind(header: Header) -> str:
+    """The type that the file tells, such as Q4_K_M, and the encoding of most values if it differs.
+
+    Empty if most values are not rounded to blocks.
+    """
+    values: Counter[Encoding] = Counter()
+    for entry in header.entries.values():
+        values[entry.encoding] += math.prod(entry.shape)
+    encoding = max(values, key=values.__getitem__)
+    if encoding.block == 1:
+        return ""
+    told = header.metadata.get("general.file_type")
+    names = {int(each): each.name.removeprefix("MOSTLY_") for each in LlamaFileType}
+    name = names.get(told, "") if isinstance(told, int) else ""
+    if not name or told in _UNTOLD:
+        return encoding.name
+    return name if name.startswith(encoding.name) else f"{name} (mostly {encoding.name})"
+
+
+def whole_header(path: Path) -> Header:
+    """The header of the first file, with the tensors of all."""
+    files = [path.with_name(name) for name in parts(path.name)] or [path]
+    missing = [file for file in files if not file.is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{missing[0]} is missing, one of {len(files)} files that belong together: "
+            "download all of them to one folder"
+        )
+    first = read_header(files[0])
+    declared = first.metadata.get("split.count")
+    if declared not in (None, 0, len(files)):
+        raise CheckpointError(
+            f"{files[0]}: split.count={declared!r}, but the name tells of {len(files)}: give the "
+            "files the names that they were published with"
+        )
+    entries = dict(first.entries)
+    for file in files[1:]:
+        found = read_header(file).entries
+        twice = sorted(found.keys() & entries.keys())
+        if twice:
+            raise CheckpointError(
+                f"{file}: {twice[0]} is in another of the files, too: use files of one model"
+            )
+        entries |= found
+    return Header(first.metadata, entries)
+
+
+def _pooled(metadata: Fields, kind: str) -> Pooled | None:
+    """Returns how embeddings are made with a model; None if it writes text.
+
+    llama.cpp's server normalizes vectors whatever the model, and puts no prompt before texts.
+
+    Raises:
+        UnsupportedModelError: It has another pooling, or its rows see those behind them.
+    """
+    name, causal = f"{kind}.pooling_type", f"{kind}.attention.causal"
+    found = metadata.get(name)
+    if found in (None, _NONE):
+        return None
+    if not isinstance(found, int) or found not in _POOLINGS:
+        raise metadata.unsupported(name, "use a model with 1 (mean) or 3 (last token)")
+    if metadata.get(causal) is False:
+        raise metadata.unsupported(
+            causal, "use an embedding model whose tokens see only those before them"
+        )
+    return Pooled(Embedding(_POOLINGS[found], True, {}), None)

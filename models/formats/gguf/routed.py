@@ -1,0 +1,72 @@
+"""Configs of models in GGUF files that have DeepSeek's experts, or attend to latent vectors.
+
+Where they do, sizes of keys and values are those of latents, and those of heads have other names.
+"""
+
+from __future__ import annotations
+
+from edgespec.models.formats.gguf.config import ConfigReader
+
+
+class RoutedReader(ConfigReader):
+    """DeepSeek's experts, behind the first layers."""
+
+    def special(self) -> dict[str, object]:
+        """See `ConfigReader`."""
+        name = "leading_dense_block_count"
+        dense = self.get(name) or 0
+        if not isinstance(dense, int):
+            raise self.metadata.invalid(f"{self.kind}.{name}", "must be a number of layers")
+        return {
+            "n_group": self.integer("expert_group_count", 1),
+            "topk_group": self.integer("expert_group_used_count", 1),
+            "norm_topk_prob": bool(self.get("expert_weights_norm")),
+            "routed_scaling_factor": self.get("expert_weights_scale") or 1.0,
+            "first_k_dense_replace": dense,
+        }
+
+
+class LatentReader(RoutedReader):
+    """DeepSeek's computation: attention to latents, and experts behind the first layers."""
+
+    @property
+    def head_dim(self) -> int:
+        """Size of the part of a head that is rotated."""
+        return self.integer("rope.dimension_count")
+
+    def check_sizes(self) -> None:
+        """Checks that keys are larger than their rotated part.
+
+        Raises:
+            CheckpointError: They are not.
+        """
+        if self._key_size <= self.head_dim:
+            rule = f"must exceed rope.dimension_count={self.head_dim}"
+            raise self.metadata.invalid(f"{self.kind}.attention.key_length_mla", rule)
+
+    def special(self) -> dict[str, object]:
+        """See `ConfigReader`."""
+        routed = super().special()
+        dense = routed["first_k_dense_replace"]
+        assert isinstance(dense, int)
+        kinds = ["dense" if layer < dense else "sparse" for layer in range(self.layers)]
+        return {
+            **routed,
+            "q_lora_rank": self.get("attention.q_lora_rank") or None,
+            "kv_lora_rank": self.integer("attention.kv_lora_rank"),
+            "qk_rope_head_dim": self.head_dim,
+            "qk_nope_head_dim": self._key_size - self.head_dim,
+            "v_head_dim": self.integer(
+                "attention.value_length_mla", self.integer("attention.value_length", self._key_size)
+            ),
+            "moe_intermediate_size": self.integer("expert_feed_forward_length"),
+            "n_routed_experts": self.integer("expert_count"),
+            "n_shared_experts": self.integer("expert_shared_count"),
+            "num_experts_per_tok": self.integer("expert_used_count"),
+            "mlp_layer_types": kinds,
+        }
+
+    @property
+    def _key_size(self) -> int:
+        """Size of a head's key; the first files have no latents for keys."""
+        return self.integer("attention.key_length_mla", self.integer("attention.key_length"))

@@ -1,0 +1,162 @@
+"""The tokenizer of a GGUF file as a tokenizer.json, which finds the same tokens in any text."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from edgespec.models.formats.gguf.splitting import SPLITTINGS
+from edgespec.models.formats.gguf.vocabulary import BYTE_LEVEL, MERGED, NORMAL, SENTENCEPIECE, SPACE
+
+if TYPE_CHECKING:
+    from edgespec.models.formats.gguf.vocabulary import Vocabulary
+
+_PRE = "tokenizer.ggml.pre"
+# Tokens of Phi-3 that don't take the white space behind them; all others that are found before a
+# text is split do. The file does not say so, llama.cpp goes by the model's name.
+_PHI3_PLAIN = ("<unk>", "<s>", "<|endoftext|>")
+
+
+def tokenizer_files(vocabulary: Vocabulary) -> dict[str, str]:
+    """Returns tokenizer.json and tokenizer_config.json.
+
+    Raises:
+        UnsupportedModelError: The tokenizer is not supported.
+        CheckpointError: Something that it needs is missing or contradicts itself.
+    """
+    parts = _byte_level if vocabulary.kind == BYTE_LEVEL else _sentencepiece
+    content, begins = parts(vocabulary)
+    first = vocabulary.special("bos")
+    begins = vocabulary.flag("add_bos_token", begins) and first is not None
+    phi3 = vocabulary.metadata.get("general.architecture") == "phi3"
+    takes_spaces = phi3 and vocabulary.kind == SENTENCEPIECE
+    added = [
+        {
+            "id": id_,
+            "content": text,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": takes_spaces and text not in _PHI3_PLAIN,
+            "normalized": False,
+            "special": special,
+        }
+        for id_, text, special in vocabulary.added()
+    ]
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "post_processor": _beginning(vocabulary.tokens[first], first)
+        if begins and first is not None
+        else None,
+        **content,
+    }
+    return {
+        "tokenizer.json": json.dumps(tokenizer, ensure_ascii=False),
+        "tokenizer_config.json": vocabulary.config(begins),
+    }
+
+
+def _byte_level(vocabulary: Vocabulary) -> tuple[dict[str, object], bool]:
+    """The parts of a tokenizer of bytes, as GPT-2 has one."""
+    name = vocabulary.metadata.get(_PRE)
+    splitting = SPLITTINGS.get(name) if isinstance(name, str) else None
+    if splitting is None:
+        raise vocabulary.metadata.unsupported(
+            _PRE, "use a file whose tokenizer splits texts in one of these ways: "
+            f"{', '.join(SPLITTINGS)}"
+        )  # fmt: skip
+    bytes_ = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": False,
+    }
+    parts: dict[str, object] = {
+        "normalizer": splitting.normalizer(),
+        "pre_tokenizer": splitting.pre_tokenizer(),
+        "decoder": bytes_,
+        "model": _bpe(vocabulary.ids(), vocabulary.merges(), ignore_merges=splitting.whole),
+    }
+    return parts, splitting.begins
+
+
+def _sentencepiece(vocabulary: Vocabulary) -> tuple[dict[str, object], bool]:
+    """The parts of a tokenizer of SentencePiece (Kudo and Richardson, 2018), of its BPE kind.
+
+    Characters that are no tokens become bytes.
+    """
+    merged = vocabulary.kind == MERGED
+    prefix = vocabulary.flag("add_space_prefix", not merged)
+    spaces: dict[str, object] = {
+        "type": "Replace", "pattern": {"String": " "}, "content": SPACE,
+    }  # fmt: skip
+    before: dict[str, object] = {"type": "Prepend", "prepend": SPACE}
+    after: list[dict[str, object]] = [
+        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    if prefix:
+        after.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    unknown = vocabulary.special("unknown")
+    model = _bpe(
+        vocabulary.ids(),
+        vocabulary.merges() if merged else _merges_by_score(vocabulary),
+        unk_token=None if unknown is None else vocabulary.tokens[unknown],
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    parts: dict[str, object] = {
+        "normalizer": {"type": "Sequence", "normalizers": [before, spaces]} if prefix else spaces,
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": after},
+        "model": model,
+    }
+    return parts, True
+
+
+def _merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """All pairs of tokens that make a token, those of the highest score first."""
+    scores = vocabulary.scores()
+    ids = {
+        token: id_
+        for id_, (token, use) in enumerate(zip(vocabulary.tokens, vocabulary.uses, strict=True))
+        if use == NORMAL
+    }
+    pairs = []
+    for token, id_ in ids.items():
+        for place in range(1, len(token)):
+            left, right = ids.get(token[:place]), ids.get(token[place:])
+            if left is not None and right is not None:
+                pairs.append((-scores[id_], id_, left, right))
+    tokens = vocabulary.tokens
+    return [(tokens[left], tokens[right]) for _, _, left, right in sorted(pairs)]
+
+
+def _bpe(
+    ids: dict[str, int], merges: list[tuple[str, str]], **options: object
+) -> dict[str, object]:
+    usual = {
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    }
+    return {"type": "BPE", **usual, **options, "vocab": ids, "merges": merges}
+
+
+def _beginning(token: str, id_: int) -> dict[str, object]:
+    """A post-processor that puts a token before a text."""
+    first = {"SpecialToken": {"id": token, "type_id": 0}}
+    text, other = ({"Sequence": {"id": name, "type_id": n}} for n, name in enumerate("AB"))
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, text],
+        "pair": [first, text, other],
+        "special_tokens": {token: {"id": token, "ids": [id_], "tokens": [token]}},
+    }

@@ -1,0 +1,1 @@
+"""What a decoder is made of, by names and sizes, without weights."""

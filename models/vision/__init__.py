@@ -1,0 +1,1 @@
+"""The parts of checkpoints that read pictures."""
