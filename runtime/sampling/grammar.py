@@ -18,7 +18,7 @@ from llguidance import LLMatcher, LLTokenizer
 from edgespec.errors import BundleError, GrammarSizeError, InputError, reason
 from edgespec.runtime.sampling.constraint import Allowed
 from edgespec.runtime.sampling.holding import holdable
-from edgespec.runtime.sampling.spacing import spaced
+from edgespec.runtime.sampling.json_grammar import json_grammar
 from edgespec.runtime.sampling.trials import LIMITS, Trials, is_small, too_long
 
 _LONGEST = 300_000  # characters of a grammar of small parts that is compiled without a trial
@@ -190,9 +190,13 @@ def _compiled(kind: str, source: str) -> str:
         return LLMatcher.grammar_from_lark(source)
     try:
         LLMatcher.grammar_from_json_schema(source, defaults={})  # for errors of its own
-        converted = json.dumps(spaced(holdable(json.loads(source))))
-        return LLMatcher.grammar_from_json_schema(converted, defaults={})
+        rules = json_grammar("start", holdable(json.loads(source)))
     except (ValueError, RecursionError) as error:
         if "recursion" in str(error):
             raise GrammarSizeError("json_schema nests too deep: make it flatter") from error
         raise InputError(f"json_schema is no JSON object ({reason(error)}): correct it") from error
+    except InputError as error:
+        raise InputError(f"json_schema {error}") from error
+    if rules[0].startswith(alone := "start: %json "):
+        return LLMatcher.grammar_from_json_schema(rules[0].removeprefix(alone), defaults={})
+    return json.dumps({"grammars": [{"lark_grammar": "\n".join(rules)}]})

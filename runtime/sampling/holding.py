@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Any
 
+from edgespec.runtime.sampling.schemas import LISTED, NAMED, SINGLE
+
 _FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid",
             "uri"}  # fmt: skip
 _ANNOTATIONS = {"title", "description", "default", "examples", "$comment"}
@@ -21,9 +23,6 @@ _UNHELD = {
     "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
 }  # fmt: skip
 _UNHELD_PATTERN = re.compile(r"\(\?(<?[=!])|\\[1-9]")  # look-around and back-references
-_NAMED = ("properties", "patternProperties", "$defs", "definitions")
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE = ("items", "additionalItems", "additionalProperties")
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null",
           list: "array", dict: "object"}  # fmt: skip
 _ALTERNATIVES = 64  # of a `oneOf` that is looked into
@@ -45,15 +44,15 @@ def holdable(schema: Any, loosely: bool = False) -> Any:
         for key, value in part.items():
             if _says_nothing(key, value, part) or (loosely and _is_unheld(key, value)):
                 continue
-            if key in _NAMED and isinstance(value, Mapping):
+            if key in NAMED and isinstance(value, Mapping):
                 found[key] = {
                     name: converted(each) for name, each in value.items()
                     if not (loosely and key == "patternProperties" and _UNHELD_PATTERN.search(name))
                 }  # fmt: skip
-            elif key in (*_LISTED, *_SINGLE) and isinstance(value, list):
+            elif key in (*LISTED, *SINGLE) and isinstance(value, list):
                 found[key] = [converted(each) for each in value]
             else:
-                found[key] = converted(value) if key in _SINGLE else value
+                found[key] = converted(value) if key in SINGLE else value
         alternatives = found.get("oneOf")
         if not isinstance(alternatives, list) or "anyOf" in found:
             return found

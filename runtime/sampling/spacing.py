@@ -16,7 +16,9 @@ SPACINGS: Mapping[str, Mapping[str, Any]] = {
 }
 """Options of llguidance: `json` as Python's json module writes it, none, or any up to a bound."""
 
-_OPTIONS = "x-guidance"
+OPTIONS = "x-guidance"
+"""Keyword under which a schema has options for llguidance."""
+
 _ANY_SPACE = ("whitespace_flexible", "whitespace_pattern")
 
 
@@ -27,9 +29,9 @@ def spaced(schema: Mapping[str, Any], spacing: str = "json") -> dict[str, Any]:
         schema: JSON schema.
         spacing: name of one of `SPACINGS`.
     """
-    given = schema.get(_OPTIONS, {})
+    given = schema.get(OPTIONS, {})
     if not isinstance(given, Mapping):  # which llguidance refuses
         return dict(schema)
     # Who says where white space may come means it around llguidance's own separators.
     usual = {"whitespace_flexible": False} if given.keys() & {*_ANY_SPACE} else SPACINGS[spacing]
-    return {**schema, _OPTIONS: {**usual, **given}}
+    return {**schema, OPTIONS: {**usual, **given}}

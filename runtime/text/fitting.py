@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from edgespec.runtime.text.schemas import resolved
+from edgespec.runtime.sampling.schemas import resolved
 
 _STEPS = 10_000  # parts of a value and a schema that are compared
 _TYPES: dict[str, tuple[type, ...]] = {

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgespec.errors import InputError
-from edgespec.runtime.text.schemas import chained, length
+from edgespec.runtime.sampling.numbers import decimal, is_number
+from edgespec.runtime.sampling.schemas import chained, length
+from edgespec.runtime.text.json_arguments import json_value
 from edgespec.runtime.text.spelling import Spelling, quoted
 
 QUOTE = '<|"|>'
@@ -96,7 +98,7 @@ class GemmaRules:
         if kind == "string":
             return f"{self._quote} /(.|\\n){length(schema)}/ {self._quote}"
         kept = {key: schema[key] for key in ("type", *_KEPT) if key in schema}
-        return f"%json {json.dumps(kept)}"
+        return json_value(kept)
 
     def _any_of(self, schemas: Sequence[Any]) -> str:
         return " | ".join([self._new(schema) for schema in schemas])
@@ -115,7 +117,7 @@ class GemmaRules:
     def _value(self, value: Any) -> str:
         if isinstance(value, str):
             return f"{self._quote} {quoted(value)} {self._quote}"
-        return f"%json {json.dumps({'const': value})}"
+        return quoted(decimal(value)) if is_number(value) else json_value({"const": value})
 
     def _object(self, schema: Mapping[str, Any]) -> str:
         """Members in the order of their names."""

@@ -6,27 +6,27 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from edgespec.runtime.sampling.spacing import spaced
+from edgespec.runtime.sampling.json_grammar import compilable, json_grammar
 
 
 def json_rules(name: str, schema: Mapping[str, Any], spacing: str = "json") -> list[str]:
-    """Returns a Lark rule for an object.
+    """Returns Lark rules for an object.
 
     Parameters that are not named would be additional properties. They are left out unless the
     schema allows them by name.
 
     Args:
-        name: name of the rule.
+        name: name of the first rule; further ones begin with it.
         schema: JSON schema of the arguments.
         spacing: name of one of `edgespec.runtime.sampling.spacing.SPACINGS`.
     """
     closed = {"additionalProperties": False} if "properties" in schema else {}
-    return [f"{name}: {json_value({'type': 'object', **closed, **schema}, spacing)}"]
+    return json_grammar(name, {"type": "object", **closed, **schema}, spacing)
 
 
-def json_value(schema: Mapping[str, Any], spacing: str = "json") -> str:
-    """Returns what stands in a Lark rule for a value of a schema; see `json_rules`."""
-    return f"%json {json.dumps(spaced(schema, spacing))}"
+def json_value(schema: Mapping[str, Any]) -> str:
+    """Returns what stands in a Lark rule for a value of a schema."""
+    return f"%json {json.dumps(compilable(schema))}"
 
 
 def json_written(value: Any, spacing: str = "json") -> str:

@@ -14,8 +14,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgespec.errors import InputError, reason
+from edgespec.runtime.sampling.json_grammar import json_grammar
+from edgespec.runtime.sampling.numbers import decimal, is_number
+from edgespec.runtime.sampling.schemas import (
+    alone,
+    chained,
+    is_plain,
+    length,
+    named_values,
+    resolved,
+)
 from edgespec.runtime.text.json_arguments import JsonArguments, json_value, json_written
-from edgespec.runtime.text.schemas import alone, chained, is_plain, length, named_values, resolved
 from edgespec.runtime.text.spelling import quoted
 
 _LITERALS = {"True": "true", "False": "false", "None": "null"}
@@ -42,15 +51,13 @@ def keyword_rules(name: str, schema: Mapping[str, Any], python: bool) -> list[st
                 "names: rename it"
             )
         rule = f"{name}_value_{number}"
-        value = " | ".join(_python(given, schema)) if python else _json(given, schema)
-        rules.append(f"{rule}: {value}")
+        if python:
+            rules.append(f"{rule}: {' | '.join(_python(given, schema))}")
+        else:
+            rules += json_grammar(rule, alone(given, schema))
         members.append((f"{quoted(f'{key}=')} {rule}", key in schema.get("required", ())))
     first, chain = chained(name, members, '", "')
     return [f"{name}: {first}", *chain, *rules]
-
-
-def _json(schema: Any, root: Mapping[str, Any]) -> str:
-    return json_value(alone(schema, root))
 
 
 def _python(schema: Any, root: Mapping[str, Any], inner: bool = False) -> list[str]:
@@ -72,7 +79,7 @@ def _python(schema: Any, root: Mapping[str, Any], inner: bool = False) -> list[s
         # Each character is a plain one or an escape. A string may have several lines.
         ways = [rf"/{q}([^{q}\\]|\\[nrt\\'\"]){length(found)}{q}/" for q in ("'", '"')]
     else:
-        ways = [_json(found, root)]
+        ways = [json_value(alone(found, root))]
     return ways
 
 
@@ -94,7 +101,7 @@ def _literal(value: Any) -> str:
         return f"""{quoted(f'"{inner}"')} | {quoted(f"'{single}'")}"""
     if value is None or isinstance(value, bool):
         return quoted(str(value))
-    return json_value({"const": value})
+    return quoted(decimal(value)) if is_number(value) else json_value({"const": value})
 
 
 def keywords_written(arguments: Mapping[str, Any], python: bool) -> str:

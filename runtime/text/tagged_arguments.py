@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgespec.runtime.text.json_arguments import json_value
-from edgespec.runtime.text.schemas import alone, is_plain, length, named_values, resolved
+from edgespec.runtime.sampling.json_grammar import json_grammar
+from edgespec.runtime.sampling.schemas import alone, is_plain, length, named_values, resolved
 from edgespec.runtime.text.spelling import Spelling, quoted
 
 
@@ -65,7 +65,7 @@ def tagged_rules(name: str, schema: Mapping[str, Any], spelling: Spelling, tags:
             rules += spelling.ended(f"{rule}_text", tags.close, rf"(.|\n){length(found)}")
         else:
             rules.append(f"{rule}: {head} {rule}_json {close}")
-            rules.append(f"{rule}_json: {json_value(alone(found, schema))}")
+            rules += json_grammar(f"{rule}_json", alone(found, schema))
     return [f"{name}: {' '.join(parts) or quoted('')}", *rules]
 
 

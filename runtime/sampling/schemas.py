@@ -1,12 +1,48 @@
-"""Looking into the JSON schemas of arguments that are not written as one JSON object."""
+"""Looking into JSON schemas: the schemas within them, and what those say."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+NAMED = ("properties", "patternProperties", "$defs", "definitions")
+"""Keywords with schemas by names."""
+LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
+"""Keywords with lists of schemas."""
+SINGLE = ("items", "additionalItems", "additionalProperties")
+"""Keywords with a schema; older drafts have lists there, too."""
+
 _PLAIN = ("type", "title", "description", "default", "examples", "minLength", "maxLength")
+
+
+def inner(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yields a schema and all schemas within it that are objects."""
+    left = [schema]
+    while left:
+        part = left.pop()
+        if not isinstance(part, Mapping):
+            continue
+        yield part
+        for key, value in part.items():
+            if key in NAMED and isinstance(value, Mapping):
+                left += value.values()
+            elif key in (*LISTED, *SINGLE):
+                left += value if isinstance(value, list) else [value]
+
+
+def mapped(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
+    """Returns a schema in which it and all within it are changed, from the outside inwards."""
+    if not isinstance(schema, Mapping):
+        return schema
+    found = dict(change(schema))
+    for key, value in found.items():
+        if key in NAMED and isinstance(value, Mapping):
+            found[key] = {name: mapped(each, change) for name, each in value.items()}
+        elif key in (*LISTED, *SINGLE):
+            several = isinstance(value, list)
+            found[key] = [mapped(e, change) for e in value] if several else mapped(value, change)
+    return found
 
 
 def is_plain(schema: Any) -> bool:

@@ -1,0 +1,348 @@
+"""JSON schemas as rules in Lark's notation, of which llguidance compiles all that it can.
+
+Its own compiler takes numbers for doubles and counts members that have one name twice. Where a
+schema has such parts, what is around them is written as rules here, and the rest is left to it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from edgespec.errors import InputError, reason
+from edgespec.runtime.sampling.numbers import (
+    BOUNDS,
+    decimal,
+    has_exact_bounds,
+    is_exact,
+    is_number,
+    number_terminal,
+    rounded,
+)
+from edgespec.runtime.sampling.patterns import as_meant, names_of
+from edgespec.runtime.sampling.schemas import alone, inner, mapped, named_values, resolved
+from edgespec.runtime.sampling.spacing import OPTIONS, spaced
+
+_NUMBERS = ("integer", "number")
+_TYPES = (*_NUMBERS[1:], "string", "boolean", "null", "array", "object")
+_NOTES = {"title", "description", "default", "examples", "$comment", "$schema", "$defs", "format",
+          "definitions", "x-guidance", "$id", "readOnly", "writeOnly", "deprecated"}  # fmt: skip
+_JOINED = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+_CONTROL = re.compile(r"\\u00[01]")
+_NAME = r"/\"([^\"\\\x00-\x1f\x7f]|\\[\"\\bfnrt])*\"/"
+
+
+def json_grammar(name: str, schema: Mapping[str, Any], spacing: str = "json") -> list[str]:
+    """Returns Lark rules for values of a schema.
+
+    Args:
+        name: name of the first rule; further ones begin with it.
+        schema: JSON schema.
+        spacing: name of one of `SPACINGS`, for what the schema leaves open.
+
+    Raises:
+        InputError: if a text cannot be held to what the schema says.
+    """
+    try:
+        return _Rules(name, schema, spacing).lines
+    except (TypeError, AttributeError, LookupError) as error:
+        raise InputError(f"is not valid ({reason(error)}): correct it") from error
+
+
+def compilable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a schema that llguidance's compiler takes for what it means, or for less."""
+
+    def changed(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        part = rounded(part)
+        if isinstance(pattern := part.get("pattern"), str):
+            part["pattern"] = as_meant(pattern)
+        if isinstance(named := part.get("patternProperties"), Mapping):
+            part["patternProperties"] = {as_meant(key): each for key, each in named.items()}
+        return part
+
+    for part in inner(schema):
+        for value in named_values(part) or ():
+            if not _is_exact_value(value):
+                raise _unheld({"const": value})
+    found = spaced(mapped(schema, changed))
+    if any(map(_is_open, inner(schema))) and not _CONTROL.search(json.dumps(schema)):
+        # Else a member could have the name of another one, written as \u0061.
+        found[OPTIONS] = {"json_allowed_escapes": 'nrbtf\\"', **found[OPTIONS]}
+    return found
+
+
+def _is_open(schema: Mapping[str, Any]) -> bool:
+    """Whether an object may have members beside those that are named."""
+    named = any(schema.get(key) for key in ("properties", "patternProperties", "required"))
+    return named and schema.get("additionalProperties") is not False
+
+
+def _is_special(schema: Mapping[str, Any]) -> bool:
+    """Whether a part of a schema, apart from those in it, is beyond llguidance's compiler."""
+    if not has_exact_bounds(schema) or not all(map(_is_exact_value, named_values(schema) or ())):
+        return True
+    least, most = schema.get("minProperties", 0), schema.get("maxProperties")
+    if not isinstance(least, int) or (not least and most is None):
+        return False
+    required, named = schema.get("required", []), schema.get("properties", {})
+    free = schema.get("additionalProperties") is not False or "patternProperties" in schema
+    return (free and least > len(required) + 1) or bool(set(named) - set(required))
+
+
+def _is_exact_value(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_exact_value, value.values()))
+    return all(map(_is_exact_value, value)) if isinstance(value, list) else is_exact(value)
+
+
+class _Rules:
+    """Writes the rules of one schema."""
+
+    def __init__(self, name: str, schema: Mapping[str, Any], spacing: str) -> None:
+        self._name = name
+        self._root = schema
+        options = spaced(schema, spacing).get("x-guidance", {})
+        self._options = options
+        space = options.get("whitespace_pattern")
+        if space is None and options.get("whitespace_flexible", True):
+            space = r"[\x20\x0A\x0D\x09]+"
+        self._space = "" if space is None else f"({space})?"
+        self._comma = self._sign(options.get("item_separator", ","))
+        self._colon = self._sign(options.get("key_separator", ":"))
+        self._references: dict[str, str] = {}
+        self.lines: list[str] = []
+        self._rule(schema)
+
+    def _sign(self, sign: str) -> str:
+        """Returns what stands in a rule for a sign, given as a regular expression."""
+        return "/" + f"{self._space}{sign}{self._space}".replace("/", r"\/") + "/"
+
+    def _between(self, opening: str, found: str, closing: str) -> str:
+        return f"{self._sign(opening)} {found} {self._sign(closing)}"
+
+    def _new(self) -> str:
+        """Returns the name of the next rule, and takes its place."""
+        self.lines.append("")
+        number = len(self.lines) - 1
+        return f"{self._name}_{number}" if number else self._name
+
+    def _rule(self, schema: Any) -> str:
+        place, name = len(self.lines), self._new()
+        self.lines[place] = f"{name}: {self._expression(schema)}"
+        return name
+
+    def _terminal(self, body: str) -> str:
+        place, name = len(self.lines), self._new().upper()
+        self.lines[place] = f"{name}: {body}"
+        return name
+
+    def _expression(self, schema: Any) -> str:
+        if not isinstance(schema, Mapping) or not self._is_special(schema):
+            return self._compiled(schema)
+        joined = next((key for key in _JOINED if key in schema), None)
+        kind = schema.get("type", list(_TYPES))
+        if joined is not None:
+            return self._joined(joined, schema)
+        if isinstance(kind, list):
+            return self._any_of([_of_type(schema, each) for each in kind])
+        if kind in _NUMBERS and "multipleOf" not in schema and not has_exact_bounds(schema):
+            return self._terminal(number_terminal(schema))
+        if kind == "array":
+            return self._array(schema)
+        return self._object(schema) if kind == "object" else self._compiled(schema)
+
+    def _is_special(self, schema: Mapping[str, Any]) -> bool:
+        """Whether a schema, or what it refers to, has parts for which rules must be written."""
+        seen, left = set[str](), [schema]
+        while left:
+            for part in inner(left.pop()):
+                if _is_special(part):
+                    return True
+                reference = part.get("$ref")
+                if isinstance(reference, str) and reference not in seen:
+                    seen.add(reference)
+                    left.append(self._found(reference))
+        return False
+
+    def _found(self, reference: str) -> Mapping[str, Any]:
+        found = resolved({"$ref": reference}, self._root) if reference != "#" else self._root
+        return found if isinstance(found, Mapping) else {}
+
+    def _compiled(self, schema: Any) -> str:
+        """Returns what stands in a rule for values of a schema that llguidance compiles."""
+        if isinstance(schema, bool):
+            schema = {} if schema else {"not": {}}
+        return (
+            f"%json {json.dumps(compilable({**alone(schema, self._root), OPTIONS: self._options}))}"
+        )
+
+    def _joined(self, key: str, schema: Mapping[str, Any]) -> str:
+        """As `_expression`, of a schema with a keyword that tells of other schemas or values."""
+        kept = {each: schema[each] for each in schema.keys() - _NOTES - {key}}
+        if key in ("const", "enum"):
+            values = schema["enum"] if key == "enum" else [schema["const"]]
+            return f"({' | '.join([self._value(value) for value in values])})"
+        if key == "$ref":
+            return self._compiled(schema) if kept else self._reference(schema["$ref"])
+        alternatives = schema[key]
+        if key == "allOf":
+            alternatives, parts = [{}], alternatives
+            for each in parts:
+                if any(_meets(found, each) for found in alternatives):
+                    return self._compiled(schema)
+                alternatives = [{**found, **each} for found in alternatives]
+        if any(_meets(kept, each) for each in alternatives):
+            return self._compiled(schema)
+        return self._any_of([{**kept, **each} for each in alternatives])
+
+    def _value(self, value: Any) -> str:
+        """Returns what stands in a rule for a certain value."""
+        if isinstance(value, list):
+            items = [{"const": each} for each in value]
+            return self._array({"prefixItems": items, "items": False, "minItems": len(items)})
+        if isinstance(value, Mapping):
+            named = {key: {"const": each} for key, each in value.items()}
+            closed = {"additionalProperties": False, "required": list(named)}
+            return self._object({"properties": named, **closed})
+        written = decimal(value) if is_number(value) else json.dumps(value, ensure_ascii=False)
+        return json.dumps(written, ensure_ascii=False)
+
+    def _reference(self, reference: str) -> str:
+        if reference not in self._references:
+            place, name = len(self.lines), self._new()
+            self._references[reference] = name
+            self.lines[place] = f"{name}: {self._expression(self._found(reference))}"
+        return self._references[reference]
+
+    def _any_of(self, schemas: Sequence[Any]) -> str:
+        return f"({' | '.join([self._expression(each) for each in schemas])})"
+
+    def _array(self, schema: Mapping[str, Any]) -> str:
+        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        first, items = schema.get("prefixItems", [])[:most], schema.get("items", True)
+        if items is False:
+            most = len(first)
+        room = None if most is None else most - len(first)
+        found = ""
+        if room != 0:
+            found = self._repeated(self._rule(items), max(least - len(first), 0), room, bool(first))
+        for place in reversed(range(len(first))):
+            comma = f"{self._comma} " if place else ""
+            found = f"{comma}{self._rule(first[place])} {found}"
+            found = found if place < least else f"({found})?"
+        return self._between(r"\[", found, r"\]")
+
+    def _repeated(self, item: str, least: int, most: int | None, behind: bool) -> str:
+        """Returns what stands in a rule for items, behind others or not."""
+        if not behind:
+            later = None if most is None else most - 1
+            more = self._repeated(item, max(least - 1, 0), later, behind=True)
+            return f"({item} {more}){'' if least else '?'}"
+        if most == 0:
+            return ""
+        return f"({self._comma} {item}){{{least},{'' if most is None else most}}}"
+
+    def _object(self, schema: Mapping[str, Any]) -> str:
+        named = dict(schema.get("properties", {}))
+        needed = set(schema.get("required", ()))
+        others = schema.get("additionalProperties", True)
+        named |= {key: others for key in schema.get("required", ()) if key not in named}
+        free = [each for each in self._patterned(schema, named) if each]
+        if others is not False:
+            if free:
+                raise _unheld({"patternProperties": schema["patternProperties"]})
+            taken = "|".join(_literal(key) for key in named)
+            name = self._terminal(f'{_NAME} & ~/"({taken})"/' if taken else _NAME)
+            free.append(f"{name} {self._colon} {self._rule(others)}")
+        members = []
+        for key, each in named.items():
+            if each is not False:
+                member = f"/{_literal(json.dumps(key, ensure_ascii=False))}/ {self._colon}"
+                members.append((f"{member} {self._rule(each)}", key in needed))
+            elif key in needed:
+                raise _unheld({"required": key})
+        found = self._counted(members, " | ".join(free), schema)
+        return self._between(r"\{", found, r"\}")
+
+    def _patterned(self, schema: Mapping[str, Any], named: dict[str, Any]) -> Iterator[str]:
+        """Adds to named members those that patterns name, and yields rules for all others."""
+        given = list(named)
+        for pattern, each in schema.get("patternProperties", {}).items():
+            names = names_of(pattern)
+            if any(names is None or key in names for key in given):
+                raise _unheld({"patternProperties": pattern})
+            if names is None:
+                string = self._compiled({"type": "string", "pattern": pattern})
+                yield f"{string} {self._colon} {self._rule(each)}" if each is not False else ""
+            else:
+                named |= dict.fromkeys(names, each)
+
+    def _counted(
+        self, members: Sequence[tuple[str, bool]], free: str, schema: Mapping[str, Any]
+    ) -> str:
+        """Returns what stands in a rule for members in their order, and then free ones.
+
+        Each rule is the rest behind some members, of which so many came. Free members may have one
+        name, and count as one where some must come.
+        """
+        least, most = schema.get("minProperties", 0), schema.get("maxProperties")
+        item = "" if not free else self._rule_of(free)
+        behind: dict[int, str] = {}
+        for place in range(len(members), -1, -1):
+            rest = {}
+            for count in range(min(place, max(1, least, most or 0)) + 1):
+                ways = []
+                if place == len(members):
+                    ways += self._free(item, least - count, most, count)
+                else:
+                    member, required = members[place]
+                    after = behind.get(min(count + 1, max(1, least, most or 0)))
+                    if after is not None and (most is None or count < most):
+                        ways.append(f"{f'{self._comma} ' if count else ''}{member} {after}")
+                    if not required and count in behind:
+                        ways.append(behind[count])
+                if ways:
+                    rest[count] = self._rule_of(" | ".join(ways))
+            behind = rest
+        if 0 not in behind:
+            raise _unheld({"minProperties": least})
+        return behind[0]
+
+    def _free(self, item: str, needed: int, most: int | None, count: int) -> list[str]:
+        room = None if most is None else most - count
+        if needed > 1 or (needed == 1 and (not item or room == 0)):
+            return []
+        if not item or room == 0:
+            return ['""']
+        return [self._repeated(item, max(needed, 0), room, count > 0)]
+
+    def _rule_of(self, body: str) -> str:
+        place, name = len(self.lines), self._new()
+        self.lines[place] = f"{name}: {body}"
+        return name
+
+
+def _of_type(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Returns what a schema says of values of one of its types."""
+    kept = schema.items() if kind in _NUMBERS else [e for e in schema.items() if e[0] not in BOUNDS]
+    return {**dict(kept), "type": kind}
+
+
+def _meets(kept: Mapping[str, Any], alternative: Any) -> bool:
+    """Whether what stands beside alternatives cannot just be added to one of them."""
+    if not isinstance(alternative, Mapping) or (kept and "$ref" in alternative):
+        return True
+    return any(kept[key] != alternative[key] for key in kept.keys() & alternative.keys())
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"([^\w\s\"\\-])", r"\\\1", text.replace("\\", r"\\"))
+
+
+def _unheld(what: Mapping[str, Any]) -> InputError:
+    return InputError(
+        f"has {reason(json.dumps(what), 80)}, to which a text cannot be held there: describe it "
+        "otherwise, or leave it out"
+    )
