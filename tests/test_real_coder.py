@@ -57,6 +57,16 @@ def test_it_calls_without_marks(llm):
     assert plain.tokens == result.tokens
 
 
+def test_a_call_that_is_required_comes_once(llm):
+    for choice in ("required", "get_weather"):
+        result = asked(llm, "What is the weather in Rome?", tool_choice=choice)
+        [call] = result.tool_calls
+        assert call.arguments["city"] == "Rome"
+        assert (result.text, result.finish_reason) == ("", "tool_calls")
+        plain = asked(llm, "What is the weather in Rome?", tool_choice=choice, draft_source="none")
+        assert plain.tokens == result.tokens
+
+
 def test_it_answers_in_text_where_it_calls_nothing(llm):
     result = asked(llm, "What is 2 + 2? Answer with the number only.")
     assert (result.text.strip(), result.tool_calls) == ("4", ())

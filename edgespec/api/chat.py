@@ -35,6 +35,9 @@ _SMOL_TOOLS = "xml_tools"  # how SmolLM3's template calls tools
 
 _MARK = "\ue000"  # where an answer goes on: a character that nobody uses
 
+_ARGUMENT = "probe"  # of a call that is tried
+_ID = "call00000"  # of nine letters and digits, as Mistral's templates want it
+
 _MODES = ("auto", "none", "required")
 
 
@@ -53,7 +56,7 @@ class ChatOptions(GenerationOptions):
     )  # fmt: skip
     tool_choice: str = option(
         "auto", "auto if the model decides whether to call, none, required, or the name of the "
-        "function that it must call",
+        "function that it must call, once",
     )  # fmt: skip
     parallel_tool_calls: bool = option(True, "whether an answer may have several calls")
     template_options: Mapping[str, Any] | None = option(
@@ -91,6 +94,11 @@ class ChatOptions(GenerationOptions):
         return [dict(tool) for tool in self.tools or () if isinstance(tool, Mapping)]
 
     @property
+    def several(self) -> bool:
+        """Whether there may be several calls; one that is asked for by name comes once."""
+        return self.parallel_tool_calls and self.tool_choice in _MODES
+
+    @property
     def functions(self) -> list[Function]:
         """The functions that may be called."""
         return [
@@ -112,6 +120,7 @@ class Conversation:
         turns: numbers of the prompt's first tokens, behind which others may go on differently.
         unheld: schemas of the functions whose arguments the grammar does not hold to all of them.
         look: see `Request`.
+        stop_ids: tokens that end the answer, besides the model's own.
     """
 
     prompt: list[int]
@@ -121,6 +130,7 @@ class Conversation:
     turns: Sequence[int] = ()
     unheld: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     look: Callable[[], Pictures] | None = None
+    stop_ids: frozenset[int] = frozenset()
 
     def again(self, tokenizer: Tokenizer) -> Conversation:
         """Returns the same for another answer, if none was begun; both have the tokenizer."""
@@ -160,9 +170,10 @@ def conversation(
     render = partial(_rendered, tokenizer, options, calls)
     text, thinking, inside = _begun(tokenizer, messages, render, options.continue_final_message)
     prompt = encode(text)
+    last = {} if calls is None else _behind_calls(tokenizer, grammars(), render, functions[0].name)
     answer = AnswerGrammar(
         thinking=thinking, inside=inside, calls=calls, functions=functions,
-        required=options.tool_choice != "auto", several=options.parallel_tool_calls,
+        required=options.tool_choice != "auto", several=options.several, last="".join(last),
         content=CONTENT if options.structure else None,
     )  # fmt: skip
     compiled = partial(_grammar, tokenizer, grammars, options)
@@ -178,7 +189,7 @@ def conversation(
         return Conversation(prompt, grammar, turns=ends)
     shown = {
         id_: token for token, id_ in tokenizer.added_tokens.items()
-        if id_ in tokenizer.special_ids and token in answer.marks
+        if id_ in tokenizer.special_ids and token in answer.marks and token not in last
     }  # fmt: skip
     schemas = {function.name: function.parameters for function in answer.functions}
     unheld = {
@@ -186,7 +197,36 @@ def conversation(
         if each.parameters is not schemas[each.name]
     }  # fmt: skip
     reader = AnswerReader(thinking, calls, inside, schemas, answer.bare)
-    return Conversation(prompt, grammar, reader, shown, ends, unheld)
+    stop_ids = frozenset(last.values())
+    return Conversation(prompt, grammar, reader, shown, ends, unheld, stop_ids=stop_ids)
+
+
+def _behind_calls(
+    tokenizer: Tokenizer, grammars: GrammarCompiler, render: Callable[..., str], name: str
+) -> dict[str, int]:
+    """Returns the special token that the chat template writes behind a call, and its id, if any.
+
+    It ends an answer as the model's own end tokens do, among which files often lack it.
+    """
+    function = {"name": name, "arguments": {_ARGUMENT: _ARGUMENT}}
+    call = {"id": _ID, "type": "function", "function": function}
+    said: list[Mapping[str, Any]] = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    source = tokenizer.chat_source
+    marks = AnswerGrammar(calls=call_form(source)).marks
+    try:
+        text = render(with_calls_as_text(for_template(said), source), False)
+    except InputError:  # some refuse what ends with a call
+        return {}
+    behind = text.rpartition(_ARGUMENT)[2] if _ARGUMENT in text else ""
+    places = {
+        behind.find(token): {token: id_} for token, id_ in tokenizer.added_tokens.items()
+        if id_ in tokenizer.special_ids and token in behind and token not in marks
+    }  # fmt: skip
+    first = places[min(places)] if places else {}
+    return {token: id_ for token, id_ in first.items() if id_ not in grammars.stop_ids}
 
 
 def _turns(

@@ -174,7 +174,7 @@ class Loaded:
         limits = Limits(
             made.max_new_tokens or self.plan.context,
             self.plan.context,
-            frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids)),
+            frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids, *asked.stop_ids)),
             0 if source == NO_DRAFT else nodes,
             # Of a graph that another program exported, each branch is a call of its own.
             1 if self.bundle.target.native.adopted else made.tree_width,

@@ -34,6 +34,9 @@ class GrammarCompiler:
         vocab_size: number of token ids of the tokenizer.
         stop_ids: tokens that end a text; they are allowed where the grammar may end.
 
+    Attributes:
+        stop_ids: those of them that the tokenizer has.
+
     Raises:
         BundleError: if llguidance does not accept the tokenizer.
         InputError: if there is no token that ends a text.
@@ -53,6 +56,7 @@ class GrammarCompiler:
         except ValueError as error:
             raise BundleError(f"{path}: grammars do not work with it ({error})") from error
         self._vocab_size = vocab_size
+        self.stop_ids = frozenset(stops)
         self._trials = Trials(path, vocab_size, stops)
 
     def compile(self, kind: str, source: str) -> GrammarMatcher:

@@ -16,7 +16,7 @@ from edgespec.errors import InputError, reason
 from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
 from edgespec.runtime.text.bare_calls import BARE, BareForm, bare_rules
 from edgespec.runtime.text.notations import NOTATIONS
-from edgespec.runtime.text.spelling import TEXT, Spelling, escaped
+from edgespec.runtime.text.spelling import TEXT, Spelling, begun, escaped, quoted
 
 CONTENT = "content"
 """Name of the grammar that an answer's text follows, if it follows one."""
@@ -49,6 +49,7 @@ class AnswerGrammar:
         functions: functions that may be called.
         required: whether there must be a call.
         several: whether there may be several calls.
+        last: special token that the chat template writes behind the last call; empty for none.
         content: name of the grammar that text follows; None for free text.
         special: ids of tokens that the grammar must name, by what they are called.
     """
@@ -59,6 +60,7 @@ class AnswerGrammar:
     functions: Sequence[Function] = ()
     required: bool = False
     several: bool = True
+    last: str = ""
     content: str | None = None
     special: Mapping[str, int] = field(default_factory=dict)
 
@@ -70,6 +72,7 @@ class AnswerGrammar:
         if calls is not None:
             marks += [calls.begin, calls.opening, calls.middle, calls.closing]
             marks += [calls.separator or "", calls.end, NOTATIONS[calls.arguments].marks]
+            marks.append(self.last)
         return "\n".join(marks)
 
     @property
@@ -137,14 +140,22 @@ class AnswerGrammar:
         return f"/([^{escaped(calls.begin[0])}]{TEXT})?/"
 
     def _calls(self, form: CallForm) -> Iterator[str]:
-        marks, more = self._spelling.marks, ""
+        spelling = self._spelling
+        closing = spelling.lines(form.closing)
+        more = ""
         if self.several and form.separator is not None:
-            more = f" ({marks(form.separator)} call)*"
-        yield f"calls: call{more} {marks(form.end)}".rstrip()
+            between = [*closing, *spelling.lines(form.separator)]
+            more = f" ({' '.join([*between, 'call'])})*"
+        # A model may end its turn anywhere behind the arguments. One that wants to, and may not,
+        # would go on with further calls for ever.
+        ending = [*closing, *spelling.lines(form.end)]
+        line = quoted("\n")
+        last = f" ({spelling.marks(self.last)})?" if self.last else ""
+        yield f"calls: call{more}{begun(ending)}{begun([line] * 2)}{last}"
         yield "call: " + " | ".join([f"call_{n}" for n in range(len(self.functions))])
         for n, function in enumerate(self.functions):
-            head = marks(form.opening + function.name + form.middle)
-            yield f"call_{n}: {head} arguments_{n} {marks(form.closing)}".rstrip()
+            head = spelling.marks(form.opening + function.name + form.middle)
+            yield f"call_{n}: {head} arguments_{n}"
             yield from self._arguments(f"arguments_{n}", function, form.arguments)
 
     def _bare(self, form: BareForm) -> Iterator[str]:

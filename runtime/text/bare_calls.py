@@ -80,7 +80,7 @@ def bare_rules(form: BareForm, arguments: Mapping[str, str], several: bool) -> I
             heads.append(head)
             calls.append(f"{head} {rule}")
         more = " bare_more*" if several and form.several else ""
-        behind = f" /{space}{escaped(end)}{space}/" if form.spaced else ""
+        behind = f" /{space}{escaped(end)}{space}/" if form.spaced else r" /\n{0,2}/"
         ways.append(f"({' | '.join(calls)}){closing}{more}{behind}")
     if several and form.several:
         calls = [f"/{space}{_head(form, name, space)}/ {rule}" for name, rule in arguments.items()]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 TEXT = r"(.|\n)*"
 """Regular expression of any text."""
@@ -39,6 +39,11 @@ class Spelling:
         pattern = "|".join(map(re.escape, longest_first))
         return [part for part in re.split(f"({pattern})", text) if part]
 
+    def lines(self, text: str) -> list[str]:
+        """Returns a text for a rule in parts: tokens, ends of lines, and what is between them."""
+        split = (each for part in self.parts(text) for each in re.split(r"(\n)", part))
+        return [self._part(each) for each in split if each]
+
     def ended(self, rule: str, mark: str, text: str = TEXT, but: str = "") -> Iterator[str]:
         """Yields rules for a text that ends with the first of a mark, spelled or as a token.
 
@@ -64,6 +69,14 @@ class Spelling:
         if text in self._special:
             return f"<[{self._special[text]}]>"
         return quoted(text)
+
+
+def begun(parts: Sequence[str]) -> str:
+    """Returns what stands in a rule for the first of some parts, as many as come."""
+    nested = ""
+    for part in reversed(parts):
+        nested = f" ({part}{nested})?"
+    return nested
 
 
 def quoted(text: str) -> str:

@@ -151,9 +151,10 @@ def test_no_tool_may_hide_in_its_schema(tmp_path):
     chat = Chat(tmp_path, template("hermes"), FORMS["hermes"].tokens)
     given = json.dumps({key: each["const"] for key, each in odd.items()})
     text = f'<tool_call>\n{{"name": "f", "arguments": {given}}}\n</tool_call>'
-    # Its text is spelled, since the token would end the call.
+    # Its text is spelled, since the token would end the call. Behind it, the answer may end.
     grammar = chat.ask(tools=[tool], tool_choice="required").grammar
-    assert chat.tokenizer.decode(grammar.forced(), skip_special=False) == text
+    forced = chat.tokenizer.decode(grammar.forced(), skip_special=False)
+    assert forced == text.removesuffix("}\n</tool_call>")
     assert chat.read(text, 3, tools=[tool])[1] == [("f", json.loads(given))]
 
 
