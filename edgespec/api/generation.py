@@ -313,6 +313,8 @@ class Generated:
 class AnswerText:
     """Turns tokens into text: whole characters only, cut where it ends, without an end token.
 
+    What ends a text besides its tokens is looked for in the answer, not in reasoning or calls.
+
     Args:
         asked: the prompt, and how the text is taken apart.
         tokenizer: tokenizer of the target.
@@ -343,6 +345,7 @@ class AnswerText:
         self.tokens: list[int] = []
         self._ends = [0]  # characters of the text up to each token, its end aside
         self._shown = 0  # characters before that
+        self._held = 0  # characters of the answer that may be, or are, behind its end
         self.pieces: list[Piece] = []
         self.stopped = False
 
@@ -395,7 +398,7 @@ class AnswerText:
             text = "" if token in self._left_out else self._decoder.push(token)
             self._ends.append(self._ends[-1] + len(self._end.without_marks(text)))
             if token not in self._left_out:
-                piece += self._taken_apart(self._show(text), 1)
+                piece += self._taken_apart(text, 1)
             if self.stopped:
                 break
         self.pieces.append(piece)
@@ -405,18 +408,28 @@ class AnswerText:
         """Returns the rest of the text after the last token."""
         text = self._decoder.flush()
         self._ends[-1] += len(text)
-        rest, held = self._show(text), self._end.flush()
+        piece = self._taken_apart(text, 0)
+        if self._reader is not None and not self.stopped:
+            piece += self._ended(self._reader.finish())
+            self._shown = self._ends[-1] - self._held
+        held = self._end.flush()
         self._shown += len(held)
-        piece = self._taken_apart(rest + held, 0)
-        if self._reader is not None:
-            piece += self._reader.finish()
+        piece += Piece(held)
         self.pieces.append(piece)
         return piece
 
-    def _show(self, text: str) -> str:
-        piece, self.stopped = self._end.push(text)
-        self._shown += len(piece)
+    def _taken_apart(self, text: str, tokens: int) -> Piece:
+        """Returns what a text adds to the answer, up to its end."""
+        piece = Piece(text) if self._reader is None else self._reader.push(text, tokens)
+        piece = self._ended(piece)
+        unread = "" if self._reader is None else self._end.without_marks(self._reader.unread)
+        self._shown = self._ends[-1] - len(unread) - self._held
         return piece
 
-    def _taken_apart(self, text: str, tokens: int) -> Piece:
-        return Piece(text) if self._reader is None else self._reader.push(text, tokens)
+    def _ended(self, piece: Piece) -> Piece:
+        """Returns a piece up to where the answer ends."""
+        plain = self._end.without_marks
+        text, self.stopped = self._end.push(piece.text)
+        self._held += len(plain(piece.text)) - len(text)
+        calls = tuple(replace(each, arguments=plain(each.arguments)) for each in piece.calls)
+        return Piece(text, plain(piece.reasoning), calls)

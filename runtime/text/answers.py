@@ -77,6 +77,11 @@ class AnswerReader:
         return self._opened if self._state == self._argue else None
 
     @property
+    def unread(self) -> str:
+        """The end of the text so far, of which it is not certain what it adds to."""
+        return self._unread
+
+    @property
     def reasoning_tokens(self) -> int:
         """Number of tokens of reasoning so far, if the text came token by token."""
         return self._thoughts.count

@@ -166,7 +166,7 @@ class OllamaTextRequest(Noted, ABC):
 
     @property
     def prompt_tokens(self) -> list[int] | None:
-        """The tokens of the prompt, once it was made; with `raw` it is a text."""
+        """The tokens of the prompt, once it was made; with `raw` they are not told."""
         return self._prompt
 
     @property
@@ -177,9 +177,11 @@ class OllamaTextRequest(Noted, ABC):
     def texts(self, llm: LLM) -> list[GenerationStream]:
         """See `edgespec.server.requests.Asked`."""
         request = self.request(llm)
-        prompt = getattr(request, "prompt", None)
-        self._prompt = prompt if isinstance(prompt, list) else None
-        return request.texts(llm)
+        streams = request.texts(llm)
+        plain = isinstance(getattr(request, "prompt", None), str)
+        # Tokens alone would not be all of a prompt with images.
+        self._prompt = None if plain or getattr(self, "images", None) else list(streams[0].prompt)
+        return streams
 
     def request(self, llm: LLM) -> TextRequest:
         """Translates the body.
@@ -257,10 +259,10 @@ class OllamaGenerateRequest(OllamaTextRequest):
                     400, f"{name} and raw are given: drop one, since a raw prompt is whole",
                     "invalid_value", name,
                 )  # fmt: skip
-        if self.images:
-            return self._pictured(common)
-        likeliest = (self.top_logprobs or 0) if self.logprobs else None
         plain = self.raw or self.suffix
+        if self.images or (not (plain or self.context) and llm.tokenizer.has_chat_template):
+            return self._conversation(common)
+        likeliest = (self.top_logprobs or 0) if self.logprobs else None
         return CompletionRequest.model_validate(
             {
                 **common,
@@ -270,10 +272,10 @@ class OllamaGenerateRequest(OllamaTextRequest):
             }
         )
 
-    def _pictured(self, common: Json) -> ChatRequest:
-        """Returns the conversation of a prompt with images; its tokens alone would not be whole."""
+    def _conversation(self, common: Json) -> ChatRequest:
+        """Returns the conversation of a prompt, whose answer may have images to go by or reason."""
         for name in ("suffix", "context"):
-            if getattr(self, name):
+            if self.images and getattr(self, name):
                 raise RequestError(
                     400, f"{name} and images are given: drop one, and use /api/chat for "
                     "conversations with images",
