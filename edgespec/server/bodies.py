@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -26,6 +27,13 @@ from edgespec.system.options import declared
 
 Json = dict[str, Any]
 
+UNSUPPORTED = "unsupported"
+"""The type of an error of a field that asks for what is not here."""
+
+_MOST_TOLD = 1000  # different things of which the log tells
+
+_log = logging.getLogger(__name__)
+
 # Validation of a list stops at its first wrong item: an error for each could take seconds.
 LONG = Field(fail_fast=True)
 SOME = Field(min_length=1, fail_fast=True)
@@ -44,7 +52,6 @@ Int = Annotated[int, Whole]
 Count = Annotated[Int, Field(ge=1)]
 Unlimited = Annotated[Literal[-1], Whole]  # as in llama.cpp: as many tokens as fit
 One = Annotated[Int, Field(ge=1, le=1)]  # a literal would also accept true
-Nothing = Annotated[float, Field(ge=0, le=0)]
 Empty = Annotated[list[Any], Field(max_length=0)]
 Text = Annotated[str, Field(min_length=1)]
 Stop = Text | Annotated[list[Text], Field(max_length=16)]
@@ -63,13 +70,34 @@ def option(name: str) -> Any:
 
 
 class Fields(BaseModel):
-    """Base of all bodies: unknown fields are errors, and types are not converted."""
+    """Base of all bodies: types are not converted, and fields that are not known are passed over.
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    The log names each of those once. What would change a text and is not here is a field that is
+    known, see `unsupported`.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    def model_post_init(self, _context: Any) -> None:
+        """See pydantic."""
+        if extra := self.__pydantic_extra__:
+            for name in extra:
+                tell_once(f"a request has the field {shown(name)}, which is not known here")
+            extra.clear()
+
+
+_told = set[str]()
+
+
+def tell_once(what: str) -> None:
+    """Logs that something of a request is passed over, if no request had it before."""
+    if what not in _told and len(_told) < _MOST_TOLD:
+        _told.add(what)
+        _log.warning("%s: it is passed over", what)
 
 
 class Noted(Fields):
-    """Base of what may hold notes of a client's: unknown fields are passed over."""
+    """Base of what holds notes of a client's, such as ids: those are passed over without a word."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -173,8 +201,9 @@ def refusal(error: ValidationError, what: str = "the body") -> RequestError:
     if deepest["type"] == "json_invalid":
         return RequestError(400, f"{what} is not UTF-8 JSON: {deepest['msg']}", "invalid_json")
     name = _name(deepest["loc"])
-    if deepest["type"] == "extra_forbidden":
-        return RequestError(400, f"{name} is not supported: leave it out", "unknown", name)
+    if deepest["type"] == UNSUPPORTED:
+        said = f"{name} is {shown(deepest['input'])}, which is not supported here: leave it out"
+        return RequestError(400, said, "unsupported", name)
     if deepest["type"] == "missing":
         return RequestError(400, f"{name} is missing: give it", "missing", name)
     wanted = dict.fromkeys(each["msg"] for each in found if _name(each["loc"]) == name)

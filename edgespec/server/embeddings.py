@@ -20,6 +20,7 @@ from edgespec.server.bodies import Count, Fields, Json, Text, Tokens
 from edgespec.server.endpoint import Endpoint, SendJson
 from edgespec.server.models import ServedModel
 from edgespec.server.refusals import RequestError
+from edgespec.server.unsupported import NoValue
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,11 @@ class EmbeddingsRequest(Fields):
     dimensions: Count | None = None
     encoding_format: Literal["float", "base64"] | None = None
     prompt_name: str | None = None
-    user: str | None = None
+    user: Any = None
+    # What other servers have, and would make other vectors.
+    pooling: NoValue = None
+    input_type: NoValue = None
+    truncate_prompt_tokens: NoValue = None
 
     @property
     def inputs(self) -> Inputs:

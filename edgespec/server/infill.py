@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.server.answers import Origin, Writer, speculation
-from edgespec.server.bodies import LONG, Int, Json, Noted, Nothing, Off, One
+from edgespec.server.bodies import LONG, Count, Int, Json, Noted, Unlimited
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part
-
-_Milliseconds = Annotated[float, Field(le=1e9)]
+from edgespec.server.unsupported import One, Zero
 
 
 class ExtraFile(Noted):
@@ -29,29 +28,20 @@ class ExtraFile(Noted):
 
 
 class InfillRequest(TextRequest):
-    """`POST /infill`.
-
-    Fields that are not known are ignored, as by llama-server; what would change the text and is not
-    implemented is refused. Without a temperature it is greedy.
-    """
-
-    model_config = ConfigDict(extra="ignore")
+    """`POST /infill`. Without a temperature it is greedy."""
 
     input_prefix: str
     input_suffix: str
     input_extra: Annotated[list[ExtraFile], LONG] | None = None
     prompt: str | None = None
+    max_tokens: Count | Unlimited | None = None
     n_predict: Annotated[Int, Field(ge=-1)] | None = None
     n_indent: Annotated[Int, Field(ge=0)] | None = None
-    t_max_predict_ms: _Milliseconds | None = None
-    json_schema: Json | None = None
     return_tokens: bool | None = None
     response_fields: Annotated[list[str], LONG] | None = None
-    t_max_prompt_ms: _Milliseconds | None = None  # without effect: prompts are read to their ends
-    n: One | None = None
-    n_cmpl: One | None = None
-    n_probs: Nothing | None = None
-    ignore_eos: Off | None = None
+    t_max_prompt_ms: Any = None  # without effect: prompts are read to their ends
+    n: One = None
+    n_probs: Zero = None
 
     # Known once the prompt was made.
     _left_out: int = PrivateAttr(0)
@@ -66,10 +56,7 @@ class InfillRequest(TextRequest):
 
     @property
     def further(self) -> Json:  # noqa: D102
-        given: Json = {"json_schema": self.json_schema} if self.json_schema else {}
-        if self.t_max_predict_ms is not None and self.t_max_predict_ms > 0:
-            given["max_time"] = self.t_max_predict_ms / 1000
-        return {"min_indent": self.n_indent or 0, **given}
+        return {"min_indent": self.n_indent or 0, **super().further}
 
     @property
     def silent(self) -> bool:

@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from edgespec.api.images import decoded
-from edgespec.server.bodies import LONG, SOME, Empty, Fields, Json, Noted
+from edgespec.server.bodies import LONG, SOME, Empty, Fields, Json, Noted, tell_once
 from edgespec.server.refusals import RequestError, shown
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -38,6 +38,25 @@ class Tool(Fields):
     function: Function
 
 
+def own_kinds_left_out(*names: str) -> BeforeValidator:
+    """Returns what leaves tools out of a list whose type is none of these; the log names each type.
+
+    They are tools of OpenAI's own, such as `web_search`, which nobody has here, and clients offer
+    them beside functions. A model cannot call what it does not see.
+    """
+
+    def known(tool: Any) -> bool:
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if not isinstance(kind, str) or kind in names:
+            return True
+        tell_once(f"a request offers a tool of the type {shown(kind)}, which is not here")
+        return False
+
+    return BeforeValidator(
+        lambda tools: list(filter(known, tools)) if isinstance(tools, list) else tools
+    )
+
+
 class ChosenName(Noted):
     """The name of a tool."""
 
@@ -55,7 +74,7 @@ class Choices(Noted):
     """Tools that may be called, and whether one must be."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[Chosen], SOME]
+    tools: Annotated[list[Chosen], SOME, own_kinds_left_out("function")]
 
 
 class ChosenOf(Noted):
@@ -66,7 +85,7 @@ class ChosenOf(Noted):
 
 
 ToolChoice = Literal["none", "auto", "required"] | Chosen | ChosenOf
-Tools = Annotated[list[Tool], LONG]
+Tools = Annotated[list[Tool], LONG, own_kinds_left_out("function")]
 
 
 def tool_options(

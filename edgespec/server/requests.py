@@ -21,7 +21,6 @@ from edgespec.server.bodies import (
     Fields,
     Int,
     Json,
-    Nothing,
     Off,
     One,
     Stop,
@@ -42,6 +41,7 @@ from edgespec.server.messages import (
     tool_options,
 )
 from edgespec.server.refusals import RequestError
+from edgespec.server.unsupported import NoValue, Unsupported
 
 SEEDS = 1 << 64
 LAST_TOKENS = 64
@@ -57,9 +57,9 @@ _GIVEN = (
 
 # Where -1 switches something off, as in vLLM.
 _From0 = AfterValidator(lambda value: max(value, 0))
-_Neutral = Annotated[float, Field(ge=1, le=1)]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 # As llama.cpp has it; false is never.
+Milliseconds = Annotated[float, Field(le=1e9)]
 _Biases = Annotated[list[tuple[int, float | Literal[False]]], LONG]
 
 
@@ -67,7 +67,7 @@ class StreamOptions(Fields):
     """Options of a streamed response."""
 
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None  # chunks are never padded
+    include_obfuscation: Any = None  # chunks are never padded
 
 
 class Speculative(Fields):
@@ -77,7 +77,7 @@ class Speculative(Fields):
     num_draft_tokens: Annotated[Int, option("num_assistant_tokens")] | None = None
 
 
-class Asked(Fields, ABC):
+class Asked(Unsupported, ABC):
     """What all requests for texts have: how they are sampled and drafted."""
 
     model: str | None = None
@@ -93,16 +93,17 @@ class Asked(Fields, ABC):
     speculative: Speculative | None = None
     regex: Annotated[str, option("regex")] | None = None
     grammar: Annotated[str, option("grammar")] | None = None
-    cache_prompt: bool | None = None
-    # Fields for storage, scheduling and caching on OpenAI's servers; no effect here.
-    user: str | None = None
-    metadata: Json | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    prompt_cache_options: Json | None = None
+    # For storage, scheduling and caching on others' servers; whatever they hold has no effect here.
+    cache_prompt: Any = None
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_retention: Any = None
+    prompt_cache_options: Any = None
+    moderation: Any = None
 
     @abstractmethod
     def texts(self, llm: LLM) -> list[GenerationStream]:
@@ -116,12 +117,12 @@ class Asked(Fields, ABC):
 
 
 class TextRequest(Asked):
-    """Fields that completions and chat have in common.
+    """Fields that completions and chat have in common."""
 
-    Options that are not implemented are accepted with the value that has no effect.
-    """
-
-    max_tokens: Count | Unlimited | None = None
+    # Here and in Ollama's API, and in llama.cpp's.
+    max_tokens: Count | Unlimited | None = Field(
+        None, validation_alias=AliasChoices("max_tokens", "n_predict")
+    )
     n: Annotated[Int, Field(ge=1, le=_MAX_CHOICES)] | None = None
     frequency_penalty: Annotated[float, option("frequency_penalty")] | None = None
     presence_penalty: Annotated[float, option("presence_penalty")] | None = None
@@ -131,26 +132,22 @@ class TextRequest(Asked):
     # llama.cpp's name and window: all penalties then count the last tokens of prompt and text.
     repeat_penalty: Annotated[float, option("repetition_penalty")] | None = None
     repeat_last_n: Annotated[Int, option("repeat_last_n")] | None = None
-    # Samplers of llama.cpp's server that are not implemented, which must be off.
-    typical_p: _Neutral | None = None
-    dynatemp_range: Nothing | None = None
-    xtc_probability: Nothing | None = None
-    dry_multiplier: Nothing | None = None
-    mirostat: Nothing | None = None
-    lora: Empty | None = None
-    # What only matters to these samplers.
-    dynatemp_exponent: float | None = None
-    xtc_threshold: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: Int | None = None
-    dry_penalty_last_n: Int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    min_keep: Int | None = None
+    json_schema: Json | None = None
+    t_max_predict_ms: Milliseconds | None = None
+    # What only matters to samplers of llama.cpp's server that are not here.
+    dynatemp_exponent: Any = None
+    xtc_threshold: Any = None
+    dry_base: Any = None
+    dry_allowed_length: Any = None
+    dry_penalty_last_n: Any = None
+    dry_sequence_breakers: Any = None
+    mirostat_tau: Any = None
+    mirostat_eta: Any = None
+    min_keep: Any = None
     # Samplers have a fixed order here, and slots are chosen by what they hold.
-    samplers: list[str] | str | None = None
-    id_slot: Int | None = None
-    timings_per_token: bool | None = None
+    samplers: Any = None
+    id_slot: Any = None
+    timings_per_token: Any = None
 
     @property
     def prompts(self) -> int:
@@ -167,7 +164,6 @@ class TextRequest(Asked):
         given = {name: value for name in _GIVEN if (value := getattr(self, name)) is not None}
         if (temperature := self._temperature) is not None:
             given["temperature"] = temperature
-        structure = {} if self.response_format is None else self.response_format.structure
         first = self.ask(
             llm,
             stop=self.stop or (),
@@ -177,7 +173,7 @@ class TextRequest(Asked):
             num_assistant_tokens=drafts.num_draft_tokens,
             prediction=None if self.prediction is None else joined(self.prediction.content),
             **in_conversation(self.usual(llm), given | self._bias_and_window),
-            **structure,
+            **self._structure,
             **self.further,
         )
         # Choices of the same seed would be the same text.
@@ -190,6 +186,18 @@ class TextRequest(Asked):
     @abstractmethod
     def ask(self, llm: LLM, **options: Any) -> GenerationStream:
         """Creates the stream of the text with these options of a text."""
+
+    @property
+    def _structure(self) -> Json:
+        """The option for the form of the text."""
+        asked = {} if self.response_format is None else self.response_format.structure
+        if not self.json_schema:
+            return asked
+        if asked:
+            raise RequestError(
+                400, "json_schema and response_format are given: drop one", param="json_schema"
+            )
+        return {"json_schema": self.json_schema}
 
     @property
     def _bias_and_window(self) -> Json:
@@ -227,8 +235,9 @@ class TextRequest(Asked):
 
     @property
     def further(self) -> Json:
-        """Options of the text that only this route has."""
-        return {}
+        """Further options of the text, perhaps of this route alone."""
+        most = self.t_max_predict_ms
+        return {"max_time": most / 1000} if most is not None and most > 0 else {}
 
 
 def _are_several(prompt: Any) -> bool:
@@ -319,15 +328,14 @@ class ChatRequest(TextRequest):
     # As in vLLM; without them, a last message of the assistant is continued.
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
-    # An older way to call tools, which is not supported.
+    # An older way to call tools, other kinds of answers, and what other servers do about thoughts.
     functions: Empty | None = None
     function_call: Literal["none", "auto"] | None = None
+    audio: NoValue = None
+    web_search_options: NoValue = None
+    thinking: NoValue = None
     # For models that were trained to follow it; no effect here.
-    verbosity: str | None = None
-    # Fields that some clients send as null.
-    audio: None = None
-    moderation: None = None
-    web_search_options: None = None
+    verbosity: Any = None
 
     @property
     def tokens(self) -> int | None:  # noqa: D102

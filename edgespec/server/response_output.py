@@ -16,7 +16,7 @@ from edgespec.api.result import GenerationResult
 from edgespec.server.answers import ChatAnswer, Origin, Writer
 from edgespec.server.bodies import Json
 from edgespec.server.refusals import RequestError
-from edgespec.server.response_requests import ResponsesRequest
+from edgespec.server.response_requests import ResponsesRequest, within
 from edgespec.server.service import Part
 
 _GROWING = "in_progress"
@@ -29,11 +29,15 @@ _FACTS: dict[str, Json] = {"message": {"role": "assistant"}, "reasoning": {"summ
 class Output:
     """The items of one response, in the order in which they begin; the last one grows.
 
+    Args:
+        places: the namespace and the name there of functions, by the names that the model knows.
+
     Attributes:
         items: the finished items.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, places: Mapping[str, tuple[str, str]] | None = None) -> None:
+        self._places = places or {}
         self.items: list[Json] = []
         self._last: _Item | None = None
 
@@ -77,7 +81,12 @@ class Output:
         return events + self._last.add(text, logprobs)
 
     def _begin(self, kind: str, call: Json | None) -> list[Json]:
-        self._last = _Item(len(self.items), kind, call)
+        named: Json = {}
+        if call is not None:
+            namespace, name = self._places.get(call["function"]["name"], (None, None))
+            named = {"name": name or call["function"]["name"]}
+            named |= {"namespace": namespace} if namespace else {}
+        self._last = _Item(len(self.items), kind, call, named)
         return self._last.opening()
 
     def _end(self, status: str) -> list[Json]:
@@ -91,12 +100,12 @@ class Output:
 class _Item:
     """An item of the output: a text that is said or thought, or a call with its first delta."""
 
-    def __init__(self, place: int, kind: str, call: Json | None) -> None:
+    def __init__(self, place: int, kind: str, call: Json | None, named: Json) -> None:
         self.kind = kind
         self.call = None if call is None else call["id"]
         self._place = place
         self._id = f"{_PREFIXES[kind]}_{uuid.uuid4().hex}"
-        self._name = None if call is None else call["function"]["name"]
+        self._named = named
         self._pieces: list[str] = []
         self._logprobs: list[Json] = []
 
@@ -114,7 +123,7 @@ class _Item:
         facts = {"id": self._id, "type": self.kind, "status": status}
         if self.kind not in _PARTS:
             arguments = "".join(self._pieces)
-            return {**facts, "call_id": self.call, "name": self._name, "arguments": arguments}
+            return {**facts, "call_id": self.call, **self._named, "arguments": arguments}
         content = [] if status == _GROWING else [self._part()]
         return {**facts, "content": content, **_FACTS[self.kind]}
 
@@ -160,7 +169,13 @@ class ResponsesWriter(Writer):
 
     def __init__(self, body: ResponsesRequest, origin: Origin) -> None:
         self._chat = ChatAnswer(body.chat, origin)
-        self._output = Output()
+        self._output = Output(
+            {
+                within(namespace, function.name): (namespace, function.name)
+                for namespace, function in body.functions
+                if namespace is not None
+            }
+        )
         self._numbers = count()
         self._facts = {
             "id": f"resp_{uuid.uuid4().hex}",

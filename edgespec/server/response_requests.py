@@ -35,17 +35,13 @@ from edgespec.server.bodies import (
     Off,
     refusal,
 )
-from edgespec.server.messages import joined, kinds, tag
+from edgespec.server.messages import joined, kinds, own_kinds_left_out, tag
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import Asked, ChatRequest
+from edgespec.server.unsupported import NoValue
 
 LOGPROBS = "message.output_text.logprobs"
-Included = Literal[
-    "message.output_text.logprobs", "reasoning.encrypted_content", "file_search_call.results",
-    "web_search_call.results", "web_search_call.action.sources", "message.input_image.image_url",
-    "computer_call_output.output.image_url", "code_interpreter_call.outputs",
-]  # fmt: skip
-"""What an answer should include; here only log-probabilities, for there is nothing of the rest."""
+"""What an answer may be asked to include; there is nothing of what else it may have elsewhere."""
 
 
 class InputText(Noted):
@@ -114,11 +110,12 @@ class ReasoningItem(Noted):
 
 
 class FunctionCallItem(Noted):
-    """A function that the model called."""
+    """A function that the model called, perhaps one of a namespace."""
 
     type: Literal["function_call"]
     call_id: str
     name: str
+    namespace: str | None = None
     arguments: str
 
 
@@ -191,7 +188,8 @@ def _extend(messages: list[Json], item: Item) -> None:
     elif isinstance(item, FunctionCallItem):
         if not begun:
             messages.append(answer)
-        call = ToolCall(item.call_id, item.name, item.arguments)
+        name = within(item.namespace, item.name)
+        call = ToolCall(item.call_id, name, item.arguments)
         messages[-1].setdefault("tool_calls", []).append(call.message)
     elif text := joined(item.content or ""):
         messages.append({**answer, "reasoning_content": text})
@@ -206,6 +204,8 @@ def _finite(value: Any) -> Any:
 
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_finite)]
+Repeated = Annotated[Any, AfterValidator(_finite)]
+"""A field without effect, whatever it holds, which the answer repeats."""
 
 
 class TextFormat(Fields):
@@ -239,17 +239,17 @@ class TextOptions(Fields):
     """Options of the answer's text."""
 
     format: TextFormat | None = None
-    verbosity: str | None = None
+    verbosity: Repeated = None
 
 
-class Reasoning(Noted):
+class Reasoning(Fields):
     """How much the model thinks, where it does."""
 
     effort: str | None = None
-    summary: str | None = None  # thoughts are told as they are, or not at all
+    summary: Repeated = None  # thoughts are told as they are, or not at all
 
 
-class Function(Noted):
+class Function(Fields):
     """A function that the model may call."""
 
     type: Literal["function"]
@@ -259,11 +259,33 @@ class Function(Noted):
     strict: bool | None = None
 
 
+class Namespace(Fields):
+    """Functions that belong together, as those of a server of tools (MCP)."""
+
+    type: Literal["namespace"]
+    name: str
+    description: str | None = None
+    tools: Annotated[list[Function], LONG, own_kinds_left_out("function")]
+
+
+AnyTool = Annotated[
+    Annotated[Function, Tag(tag("function"))] | Annotated[Namespace, Tag(tag("namespace"))],
+    kinds("function", "namespace", what="a tool"),
+]
+"""A function, or several."""
+
+
+def within(namespace: str | None, name: str) -> str:
+    """Returns the name by which a model knows a function of a namespace, or one of none."""
+    return name if not namespace else f"{namespace.rstrip('_')}__{name}"
+
+
 class FunctionChoice(Fields):
     """The function that the model must call."""
 
     type: Literal["function"]
     name: str
+    namespace: str | None = None
 
 
 class AllowedTools(Fields):
@@ -271,17 +293,20 @@ class AllowedTools(Fields):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], SOME]
+    tools: Annotated[list[FunctionChoice], SOME, own_kinds_left_out("function")]
 
 
-def _of_chat(choice: str | Function | FunctionChoice | AllowedTools | None) -> Any:
-    """Returns a function, or a choice of such, as a chat has it."""
+def _of_chat(
+    choice: str | Function | FunctionChoice | AllowedTools | None, namespace: str | None = None
+) -> Any:
+    """Returns a function, perhaps of a namespace, or a choice of such, as a chat has it."""
     if isinstance(choice, AllowedTools):
         tools = list(map(_of_chat, choice.tools))
         return {"type": choice.type, "allowed_tools": {"mode": choice.mode, "tools": tools}}
     if isinstance(choice, Fields):
-        function = choice.model_dump(exclude={"type"}, exclude_none=True)
-        return {"type": "function", "function": function}
+        function = choice.model_dump(exclude={"type", "namespace"}, exclude_none=True)
+        place = choice.namespace if isinstance(choice, FunctionChoice) else namespace
+        return {"type": "function", "function": {**function, "name": within(place, choice.name)}}
     return choice
 
 
@@ -303,21 +328,26 @@ class ResponsesRequest(Asked):
     max_output_tokens: Count | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
-    tools: Annotated[list[Function], LONG] | None = None
+    tools: Annotated[list[AnyTool], LONG, own_kinds_left_out("function", "namespace")] | None = None
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
-    include: Annotated[list[Included], LONG] | None = None
+    include: Any = None
     top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
     previous_response_id: Unstored | None = None
     conversation: Unstored | None = None
     prompt: Unstored | None = None
     background: Off | None = None
     truncation: Literal["disabled", "auto"] | None = None  # too long an input is always refused
-    max_tool_calls: Count | None = None  # counts OpenAI's own tools
-    metadata: dict[str, str] | None = None  # without effect, but the answer repeats it
-    # Fields that some clients send as null.
-    context_management: None = None
-    moderation: None = None
+    max_tool_calls: Repeated = None  # counts OpenAI's own tools
+    metadata: Repeated = None
+    user: Repeated = None
+    safety_identifier: Repeated = None
+    # Codex tells about itself, and others shorten what is too long.
+    client_metadata: Any = None
+    context_management: Any = None
+    # A chat's names, which this API does not have.
+    n: NoValue = None
+    max_tokens: NoValue = None
 
     def texts(self, llm: LLM) -> list[GenerationStream]:  # noqa: D102 - of the base class
         return self.chat.texts(llm)
@@ -339,9 +369,19 @@ class ResponsesRequest(Asked):
                 400, f"as a chat: {refused}", refused.code, _PARAMS.get(name, name)
             ) from error
 
+    @property
+    def functions(self) -> list[tuple[str | None, Function]]:
+        """The functions that may be called, each with its namespace, if it has one."""
+        return [
+            (tool.name if isinstance(tool, Namespace) else None, function)
+            for tool in self.tools or ()
+            for function in (tool.tools if isinstance(tool, Namespace) else [tool])
+        ]
+
     def _renamed(self) -> Json:
         """Returns the fields of a chat that have another name or form."""
         text = self.text or TextOptions()
+        tools = [_of_chat(function, namespace) for namespace, function in self.functions]
         renamed = {
             "messages": chat_messages(self.instructions, self.input),
             "stream_options": {"include_usage": True},
@@ -349,10 +389,11 @@ class ResponsesRequest(Asked):
             "response_format": None if text.format is None else text.format.of_chat,
             "verbosity": text.verbosity,
             "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
-            "tools": list(map(_of_chat, self.tools)) if self.tools else None,
+            "tools": tools or None,
             "tool_choice": _of_chat(self.tool_choice),
         }
-        if self.top_logprobs or LOGPROBS in (self.include or ()):
+        included = self.include if isinstance(self.include, list) else ()
+        if self.top_logprobs or LOGPROBS in included:
             renamed |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         return {name: value for name, value in renamed.items() if value is not None}
 

@@ -67,7 +67,6 @@ def test_pieces_are_text_or_bytes(running):
         ("/tokenize", {}, "content is missing"),
         ("/tokenize", {"content": 5}, "content is 5"),
         ("/tokenize", {"content": "x", "add_special": "yes"}, "add_special is 'yes'"),
-        ("/tokenize", {"content": "x", "pieces": True}, "pieces is not supported"),
         ("/detokenize", {}, "tokens is missing"),
         ("/detokenize", {"tokens": [-1]}, "tokens.0 is -1"),
         ("/detokenize", {"tokens": ["a"]}, "tokens.0 is 'a'"),

@@ -236,7 +236,10 @@ def function(**fields):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools.0"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}], "tool_choice": "required"},
+         "tool_choice is 'required', but there is no such tool"),
+        ({"tools": TOOLS, "tool_choice": {"type": "custom", "custom": {"name": "f"}}},
+         "tool_choice.type is 'custom'"),
         ({"tools": function(name="f g")}, "tools.0.function.name is 'f g'"),
         ({"tools": function(parameters={"type": "string"})}, "schema of type object"),
         ({"tools": function(parameters={"type": "object", "properties": {"a": {"type": "b"}}}),
@@ -285,6 +288,36 @@ def test_whatever_is_a_schema_is_used_or_refused(name, request, parameters):
     assert response.status_code in (200, 400), response.text
     if response.status_code == 400:
         refused(response, 400, "")
+
+
+@pytest.mark.parametrize("space", ["mcp__home", "mcp__home__"])
+def test_functions_of_a_namespace_are_called_by_it(client, space):
+    """Codex names each server of tools so, and finds a call by both names."""
+    inner = {"type": "function", **CLOCK["function"]}
+    tools = [
+        inner,
+        {"type": "namespace", "name": space, "description": "at home", "tools": [inner]},
+        {"type": "web_search"},
+    ]
+    chosen = {"type": "function", "name": "clock", "namespace": space}
+    asked = {
+        "model": MODEL, "tools": tools, "tool_choice": chosen, "parallel_tool_calls": False,
+        "max_output_tokens": 220, "extra_body": {"seed": 1, "client_metadata": {"session": "1"}},
+    }  # fmt: skip
+    given = client.responses.create(input="what time is it?", **asked).output
+    events = client.responses.create(input="what time is it?", stream=True, **asked)
+    last = list(events)[-1].response.output
+    for output in (given, last):
+        call = output[-1].to_dict()
+        assert (call["type"], call["namespace"], call["name"]) == ("function_call", space, "clock")
+    answer = {"type": "function_call_output", "call_id": call["call_id"], "output": "noon"}
+    back = [{"role": "user", "content": "what time is it?"}, call, answer]
+    again = client.responses.create(input=back, **{**asked, "max_output_tokens": 2})
+    assert again.usage.output_tokens == 2
+    plain = client.responses.create(
+        input="hi", **{**asked, "tool_choice": {**chosen, "namespace": None}}
+    )
+    assert "namespace" not in plain.output[-1].to_dict()
 
 
 def test_a_model_without_tools_refuses_them(served_bundle):

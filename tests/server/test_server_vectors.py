@@ -247,7 +247,7 @@ def test_the_client_is_told_that_there_are_none(texts, given):
         ({"input": []}, 400, "at least 1 item"),
         ({"input": ["a", ""]}, 400, "at least 1 character"),
         ({"input": "a", "dimensions": 0}, 400, "dimensions is 0"),
-        ({"input": "a", "pooling": "mean"}, 400, "pooling is not supported"),
+        ({"input": "a", "pooling": "mean"}, 400, "pooling is 'mean', which is not supported"),
         ({"input": "a", "model": "text-embedding-3-small"}, 404, "not found: use"),
     ],
     ids=str,

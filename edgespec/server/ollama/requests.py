@@ -1,7 +1,8 @@
 """The request bodies of Ollama's API, and their translation to those of OpenAI's.
 
 Fields and defaults are those of https://docs.ollama.com/api. As with Ollama, unknown fields and
-options are ignored, and so are those about loading a model, which the server decides.
+options are passed over, and so are those about loading a model, which the server decides, and those
+of samplers that are not here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from edgespec.runtime.text.streaming import ToolCall
 from edgespec.server.bodies import (
     LONG,
     Count,
+    Fields,
     Int,
     Json,
     Noted,
@@ -36,7 +38,7 @@ from edgespec.server.requests import LAST_TOKENS, ChatRequest, CompletionRequest
 _UNLIMITED = -1
 
 
-class OllamaFunction(Noted):
+class OllamaFunction(Fields):
     """A function that the model may call."""
 
     name: str
@@ -44,7 +46,7 @@ class OllamaFunction(Noted):
     parameters: Json | None = None
 
 
-class OllamaTool(Noted):
+class OllamaTool(Fields):
     """A tool."""
 
     type: Literal["function"] = "function"
@@ -120,7 +122,7 @@ def _is_result(message: OllamaMessage, call: Json) -> bool:
     return message.tool_name in (None, call["function"]["name"])
 
 
-class OllamaOptions(Noted):
+class OllamaOptions(Fields):
     """The `options` of a text; what is not given is as the model's authors ask."""
 
     num_predict: Int | None = None
@@ -146,7 +148,7 @@ class OllamaOptions(Noted):
         return {**alike, "max_tokens": limit, "repeat_last_n": last}
 
 
-class OllamaTextRequest(Noted, ABC):
+class OllamaTextRequest(Fields, ABC):
     """Fields that `/api/chat` and `/api/generate` have in common."""
 
     model: Text
@@ -154,7 +156,7 @@ class OllamaTextRequest(Noted, ABC):
     format: Literal["", "json"] | Json | None = None
     options: OllamaOptions | None = None
     think: bool | str | None = None
-    keep_alive: float | str | None = None
+    keep_alive: Any = None
     logprobs: bool | None = None
 
     _prompt: list[int] | None = PrivateAttr(None)
@@ -302,13 +304,13 @@ class OllamaGenerateRequest(OllamaTextRequest):
         return [*before, *tokens]
 
 
-class OllamaShowRequest(Noted):
+class OllamaShowRequest(Fields):
     """`POST /api/show`; `name` is an older name of `model`."""
 
     model: Text = Field(validation_alias=AliasChoices("model", "name"))
 
 
-class OllamaEmbedRequest(Noted):
+class OllamaEmbedRequest(Fields):
     """`POST /api/embed`.
 
     A text that does not fit the context is refused whatever `truncate` says, as one of a chat is.
@@ -335,7 +337,7 @@ class OllamaEmbedRequest(Noted):
         }
 
 
-class OllamaEmbeddingsRequest(Noted):
+class OllamaEmbeddingsRequest(Fields):
     """`POST /api/embeddings`, which came before `/api/embed`."""
 
     model: Text
