@@ -171,7 +171,7 @@ WRONG_TEXTS = [
     (response("stream", "x", stream=True), 400, "stream is true: leave it out"),
     (response("stored", "x", previous_response_id="resp_1"), 400, "Nothing is stored here"),
     (response("model", "x", model="gpt-4o"), 404, f"use '{MODEL}'"),
-    (response("field", "x", n=2), 400, "n is not supported"),
+    (response("field", "x", n=2), 400, "n is 2, which is not supported"),
     (response("none", []), 400, "input"),
     (response("rule", "x", regex="a"), 400, "cannot follow a grammar"),
     (response("chosen", "x", tool_choice="required"), 400, "there is no such tool"),
@@ -186,7 +186,7 @@ WRONG_VECTORS = [
     (vectors("long", [1] * 5000), 400, "the text is too long"),
     (vectors("prompt", "x", prompt_name="poem"), 400, "prompt_name is 'poem'"),
     (vectors("model", "x", model="gpt-4o"), 404, f"use '{MODEL}'"),
-    (vectors("field", "x", temperature=1), 400, "temperature is not supported"),
+    (vectors("field", "x", pooling="cls"), 400, "pooling is 'cls', which is not"),
     (completion("text", "x"), 400, "the model makes embeddings, and no text"),
 ]
 
