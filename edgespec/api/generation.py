@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 
 from edgespec.api.chat import Conversation
 from edgespec.api.result import GenerationResult, PromptProgress
@@ -65,9 +66,11 @@ class GenerationStream(Unpicklable):
     def share_by(self, salt: str) -> None:
         """Has the text share what was computed with texts of the same salt alone.
 
-        Call it before the text begins.
+        Call it before the text begins. Of the salt, which may be long and stays as long as what was
+        computed, only a hash is kept.
         """
-        self._text.request = replace(self._text.request, salt=salt)
+        short = sha256(salt.encode(errors="surrogatepass")).hexdigest() if salt else ""
+        self._text.request = replace(self._text.request, salt=short)
 
     @property
     def rounds(self) -> Sequence[Round]:

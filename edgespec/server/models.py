@@ -23,6 +23,7 @@ from edgespec.server.refusals import RequestError, fault, shown
 from edgespec.system.machine import release_memory
 
 _DEFAULT_TAG = "latest"
+_LONGEST_NAME = 256  # characters of a name that is not known; some answers repeat it in each line
 _NAMED = 5  # models that a refusal names
 _log = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class Models:
             RequestError: if there is none.
         """
         found = self.served[0] if name is None else self._names.get(tagged(name))
-        if found is None and self._any_name:
+        if found is None and self._any_name and len(name or "") <= _LONGEST_NAME:
             return self.served[0]
         if found is None:
             names = " or ".join(repr(each.name) for each in self.served[:_NAMED])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import signal
@@ -18,6 +19,8 @@ from commandline import FAST
 from servers import MODEL, PROMPT, one_model, refused, serving, started, until
 
 from edgespec.api.llm import inside
+from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server import running as running_module
 from edgespec.server import service as service_module
@@ -248,6 +251,21 @@ def test_prompts_of_others_cannot_be_found_out_token_by_token(llm):
         told = running.metrics()["edgespec_reused_total"]
         assert cached(running, "the word that \x01")[0] == 0
         assert running.metrics()["edgespec_reused_total"] == told
+
+
+def test_of_a_key_only_a_hash_is_kept(llm):
+    llm.forget()
+    key = "k" * 90_000
+    with serving(llm) as running:
+        length = cached(running, PROMPT, prompt_cache_key=key)[1]
+        assert cached(running, PROMPT, prompt_cache_key=key)[0] == length - 1
+        for other in (key + "k", key[:-1], ""):
+            assert cached(running, PROMPT, prompt_cache_key=other)[0] == 0
+    kept = [each for each in gc.get_objects() if isinstance(each, Sequence | Generation)]
+    salts = {each.salt if isinstance(each, Sequence) else each.request.salt for each in kept}
+    salts |= set(inside(llm).engine.target.prefixes._roots)
+    assert len(salts) > 3
+    assert max(map(len, salts)) == 64
 
 
 def test_a_conversation_knows_what_it_has_said(llm):

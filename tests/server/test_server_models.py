@@ -155,6 +155,8 @@ def test_the_first_answers_any_name_if_it_may(several, expected):
         assert text(running, "second") == expected["second"]
         body = {"model": "llama3", "prompt": "a", "stream": False, "options": {"num_predict": 2}}
         assert running.post(body, "/api/generate").json()["eval_count"] == 2
+        # Each line of an answer of Ollama's repeats the name.
+        assert running.post({**body, "model": "x" * 9000}, "/api/generate").status_code == 404
 
 
 # What gives way
