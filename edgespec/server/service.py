@@ -168,7 +168,10 @@ class TextService:
                 self._note(self._large.submit(release_memory))
 
     async def aside(self, work: Callable[[], Made]) -> Made:
-        """Does work that is no text on another thread; nobody waits for it if the client leaves.
+        """Does work that is no text on another thread.
+
+        If the client leaves, work that has begun is told so (`NOBODY_WAITS`) and waited for, so
+        that its request counts as long as it takes a thread.
 
         Raises:
             Exception: what the work raises.
@@ -182,7 +185,11 @@ class TextService:
         self._note(job)
         waiting = asyncio.wrap_future(job)
         waiting.add_done_callback(lambda _: gone.set())
-        return await self._made(waiting)
+        try:
+            return await self._made(waiting)
+        except asyncio.CancelledError:
+            await self._ended(job)
+            raise
 
     async def in_place(self, work: Callable[[], Made]) -> Made:
         """Does work as `aside`, for a request that counts as one of those that may wait.
@@ -195,14 +202,26 @@ class TextService:
             return await self.aside(work)
 
     async def _made(self, waiting: asyncio.Future[Made]) -> Made:
-        self._awaited.add(waiting)
-        waiting.add_done_callback(self._awaited.discard)
+        self._until_close(waiting)
         try:
             return await waiting
         except asyncio.CancelledError:
             if self._closed:
                 raise shutting_down() from None
             raise
+
+    async def _ended(self, job: Future[Any]) -> None:
+        """Waits for the end of work that nobody waits for any more, or of the server."""
+        if not job.cancel():
+            ending = asyncio.wrap_future(job)
+            ending.add_done_callback(lambda ending: ending.cancelled() or ending.exception())
+            self._until_close(ending)
+            await asyncio.wait([ending])
+
+    def _until_close(self, waiting: asyncio.Future[Any]) -> None:
+        """Has a future cancelled when the server shuts down."""
+        self._awaited.add(waiting)
+        waiting.add_done_callback(self._awaited.discard)
 
     def _note(self, job: Future[Any]) -> None:
         self._started.add(job)
@@ -309,6 +328,7 @@ class TextService:
         except asyncio.CancelledError:  # the client has disconnected
             beginning.cancel()
             self.metrics.unbegun(claim.model.name)
+            await asyncio.wait([beginning])
             raise
 
     async def _begun(self, claim: Claim, begin: Callable[[LLM], Begun]) -> Begun:

@@ -19,6 +19,7 @@ from commandline import FAST
 from servers import MODEL, PROMPT, one_model, refused, serving, started, until
 
 from edgespec.api.llm import inside
+from edgespec.errors import InputError
 from edgespec.runtime.sequences.pool import Sequence
 from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -29,6 +30,7 @@ from edgespec.server.refusals import RequestError
 from edgespec.server.requests import CompletionRequest
 from edgespec.server.routes import TokenizeRequest
 from edgespec.server.service import TextService
+from edgespec.system.waiting import NOBODY_WAITS
 
 LONG = "x " * 40_000  # more than the context holds, and less than a body
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -123,6 +125,49 @@ def test_what_waits_to_be_prepared_is_counted_and_leaves_with_its_client(plain):
     finally:
         release.set()
     until(lambda: not service.busy)
+
+
+@pytest.mark.parametrize("kind", ["in place", "text", "in turn"])
+def test_what_is_prepared_for_a_client_that_left_counts_until_it_ends(plain, kind):
+    service = TextService(one_model(plain), 1, 0)
+    begun, left, release = threading.Event(), threading.Event(), threading.Event()
+
+    def work(*_):
+        begun.set()
+        until(NOBODY_WAITS.get())
+        left.set()
+        assert release.wait(30)
+        raise InputError("nobody hears it")
+
+    async def show(_part):
+        pass
+
+    def asked():
+        [model] = service.models.served
+        if kind == "text":
+            return service.texts(model, work, show)
+        return service.in_place(work) if kind == "in place" else service.in_turn(model, work, work)
+
+    async def ask():
+        task = asyncio.create_task(asked())
+        await asyncio.to_thread(begun.wait, 30)
+        task.cancel()
+        assert await asyncio.to_thread(left.wait, 30)
+        assert service.running == 1
+        with pytest.raises(RequestError, match="are waiting already"):
+            await service.in_place(int)
+        assert not task.done()
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (service.running, service.waiting, service.busy) == (0, 0, False)
+        assert await service.in_place(int) == 0
+        service.close()
+
+    try:
+        asyncio.run(ask())
+    finally:
+        release.set()
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
@@ -261,7 +306,7 @@ def test_of_a_key_only_a_hash_is_kept(llm):
         assert cached(running, PROMPT, prompt_cache_key=key)[0] == length - 1
         for other in (key + "k", key[:-1], ""):
             assert cached(running, PROMPT, prompt_cache_key=other)[0] == 0
-    kept = [each for each in gc.get_objects() if isinstance(each, Sequence | Generation)]
+    kept = [each for each in gc.get_objects() if type(each) in (Sequence, Generation)]
     salts = {each.salt if isinstance(each, Sequence) else each.request.salt for each in kept}
     salts |= set(inside(llm).engine.target.prefixes._roots)
     assert len(salts) > 3
