@@ -19,6 +19,7 @@ from edgespec.api.loading import LoadOptions
 from edgespec.bundle import Bundle
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array
+from edgespec.system.files import PRIVATE_FOLDER
 
 VERSION = "1"
 _KIND = "edgespec prompt"
@@ -161,7 +162,7 @@ class PromptFiles:
         return total <= self._budget
 
     def _create(self) -> None:
-        self.folder.mkdir(0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
 
     def _path(self, key: str) -> Path:
         return self.folder / (key + _SUFFIX)

@@ -48,7 +48,7 @@ def tensors_of(models: Models, tokens: list[int]) -> Tensors:
 
 
 def save(path: Path, digest: str, tensors: Tensors) -> None:
-    """Writes a file, replacing one atomically.
+    """Writes a file, for its owner alone, replacing one atomically.
 
     Args:
         path: path of the file; its folder must exist.
@@ -61,7 +61,7 @@ def save(path: Path, digest: str, tensors: Tensors) -> None:
     facts = {"kind": _KIND, "version": VERSION, "bundle": digest}
     metadata = {**seals_of(digest, tensors), **facts}
     try:
-        with replaced(path) as partial:
+        with replaced(path, private=True) as partial:
             save_file(dict(tensors), partial, metadata)
     except SafetensorError as error:
         raise InputError(f"{path} cannot be written ({error}): name another file") from error

@@ -156,7 +156,7 @@ class Journal:
         Raises:
             InputError: if the file cannot be written.
         """
-        with replaced(path) as partial:
+        with replaced(path, private=True) as partial:
             partial.write_bytes(_line(records.encode(start)))
         with _told(path):
             sync_folder(path.parent)

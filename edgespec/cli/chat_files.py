@@ -178,7 +178,7 @@ def write_conversation(path: Path, messages: list[Message]) -> None:
         text = json.dumps(messages, ensure_ascii=False, indent=1) + "\n"
     else:
         text = _markdown(messages)
-    with replaced(path) as partial:
+    with replaced(path, private=True) as partial:
         partial.write_bytes(text.encode())
 
 

@@ -14,13 +14,12 @@ from typing import Any
 
 from edgespec.errors import InputError
 from edgespec.system.cachedir import cache_folder, warn_unwritable
-from edgespec.system.files import replaced
+from edgespec.system.files import PRIVATE, replaced
 
 BLOCK = '"""'
 """Begins and ends a message of several lines."""
 
 _MOST = 1000  # entries that are kept
-_PRIVATE = 0o600
 _BURST = 0.05  # longest time in seconds between two lines of a paste; nobody types as fast
 
 Completer = Callable[[str, bool], Sequence[str]]
@@ -156,7 +155,7 @@ class TypedHistory:
     """
 
     def __init__(self) -> None:
-        folder = cache_folder("chat")
+        folder = cache_folder("chat", private=True)
         self._file = None if folder is None else folder / "typed.jsonl"
         self._last: str | None = None
 
@@ -172,7 +171,7 @@ class TypedHistory:
         entries = [entry for entry in found if entry][-_MOST:]
         if len(found) > 2 * _MOST:
             # Where it cannot be written, it stays long.
-            with suppress(InputError), replaced(self._file) as partial:
+            with suppress(InputError), replaced(self._file, private=True) as partial:
                 partial.write_bytes(b"".join(map(_line, entries)))
         self._last = entries[-1] if entries else None
         return entries
@@ -182,7 +181,7 @@ class TypedHistory:
         if self._file is None or not entry.strip() or entry.startswith(" ") or entry == self._last:
             return
         try:
-            number = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _PRIVATE)
+            number = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE)
             with os.fdopen(number, "ab") as file:
                 file.write(_line(entry))
         except OSError as error:

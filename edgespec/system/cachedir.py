@@ -10,17 +10,19 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from edgespec.system.files import PRIVATE_FOLDER
+
 _SEAL = "seal.json"
 _INTACT = set[Path]()  # folders that this process has hashed
 
 _log = logging.getLogger(__name__)
 
 
-def cache_folder(name: str) -> Path | None:
+def cache_folder(name: str, private: bool = False) -> Path | None:
     """Returns a sub-folder of the cache and creates it if needed; None if that is impossible.
 
     `EDGESPEC_CACHE` overrides the platform's usual location. A write-protected folder can still be
-    read.
+    read. A private one that is created is for its owner alone.
     """
     try:
         folder = _base() / name
@@ -28,7 +30,7 @@ def cache_folder(name: str) -> Path | None:
         _warn("the cache folder", str(error))
         return None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(PRIVATE_FOLDER if private else 0o777, parents=True, exist_ok=True)
         next(folder.iterdir(), None)
     except OSError as error:
         warn_unwritable(folder, error)

@@ -11,12 +11,20 @@ from pathlib import Path
 
 from edgespec.errors import InputError
 
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+"""Modes of files and folders that are for their owner alone."""
+
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
+def replaced(path: Path, private: bool = False) -> Iterator[Path]:
     """Yields a temporary path that replaces `path` if the block ends without an error.
 
-    A symbolic link stays one: the file that it points to is replaced.
+    A symbolic link stays one: the file that it points to is replaced. A file that was there keeps
+    who may read it.
+
+    Args:
+        path: path of the file.
+        private: whether a new file is for its owner alone, since it holds users' texts.
 
     Raises:
         InputError: if `path` cannot be written; an existing file stays as it was.
@@ -33,8 +41,10 @@ def replaced(path: Path) -> Iterator[Path]:
             partial = Path(folder) / "partial"
             yield partial
             sync_file(partial)
-            if target.exists():  # keep the file's permissions
+            if target.exists():
                 shutil.copymode(target, partial)
+            elif private:
+                partial.chmod(PRIVATE)
             partial.replace(target)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error

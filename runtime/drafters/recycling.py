@@ -307,7 +307,7 @@ class RecyclingDrafter:
 def _write(path: Path, fingerprint: str, body: bytes) -> None:
     """Writes a file: its kind, its version, what it was learned from, and a digest of it all."""
     content = b"%s %d %s\n" % (_KIND, VERSION, fingerprint.encode()) + body
-    with replaced(path) as partial:
+    with replaced(path, private=True) as partial:
         partial.write_bytes(content + hashlib.sha256(content).digest())
 
 
