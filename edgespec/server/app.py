@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import re
 from collections.abc import Iterable, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -26,6 +27,7 @@ from edgespec.server.service import TextService
 
 _log = logging.getLogger(__name__)
 
+_HOST = re.compile(r"[a-z0-9._-]{1,64}")
 _OPEN = ("/", "/health", "/openapi.json")  # routes that need no API key
 _PHRASES = {
     404: "this route does not exist: /openapi.json lists all routes",
@@ -113,9 +115,8 @@ class _Gate:
         host = request.headers.get("host", "").lower()
         if self._hosts is not None and _without_port(host) not in self._hosts:
             return RequestError(
-                403, "the server only accepts requests to localhost: use that name, or start it "
-                "with --allow-host or --host",
-                "unknown_host",
+                403, f"the server only accepts requests to localhost, not to {_told(host)}: use "
+                f"that name, or start it with --allow-host {_told(host)}", "unknown_host",
             )  # fmt: skip
         # What a page of another site asks for, which no Origin tells of where nothing is posted.
         foreign = request.headers.get("sec-fetch-site") == "cross-site"
@@ -136,6 +137,11 @@ class _Gate:
             401, "the API key is missing or wrong: send it as Authorization: Bearer KEY",
             "invalid_api_key",
         )  # fmt: skip
+
+
+def _told(host: str) -> str:
+    """Returns a host's name as a refusal names it; what is none is not repeated."""
+    return name if _HOST.fullmatch(name := _without_port(host)) else "NAME"
 
 
 def _without_port(host: str) -> str:

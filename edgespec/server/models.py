@@ -15,7 +15,7 @@ from edgespec.api.llm import LLM, around, inside
 from edgespec.api.loaded import Loaded
 from edgespec.api.loading import LoadOptions
 from edgespec.api.models import Taken, find_plan, planned, with_sessions
-from edgespec.bundle import Bundle
+from edgespec.bundle import MANIFEST, Bundle
 from edgespec.errors import EdgespecError, MemoryLimitError
 from edgespec.runtime.plan import Plan
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -44,6 +44,7 @@ class ServedModel:
 
     Attributes:
         tokenizer: its tokenizer.
+        modified: when its bundle was written, in seconds since 1970; its folder may go later.
         llm: the model; None while it is not loaded.
         claims: number of requests that use it.
         used: when the last of them ended.
@@ -62,6 +63,7 @@ class ServedModel:
     ) -> None:
         self.name, self.bundle, self.options, self._sessions = name, bundle, options, sessions
         self.llm, self.claims, self.used = llm, 0, time.monotonic()
+        self.modified = (bundle.path / MANIFEST).stat().st_mtime
         self.tokenizer = Tokenizer.of(bundle) if llm is None else llm.tokenizer
         self._alone = find_plan(bundle, options) if llm is None else llm.plan
 

@@ -20,8 +20,7 @@ from edgespec.errors import InputError
 from edgespec.server.app import application
 from edgespec.server.service import TextService
 
-# The last one is what containers call the machine that they run on.
-_LOCAL = ("localhost", "127.0.0.1", "[::1]", "host.docker.internal")
+_LOCAL = ("localhost", "127.0.0.1", "[::1]")
 _GRACE_SECONDS = 1  # time at shutdown for clients that do not read their responses
 _END_SECONDS = 1.4  # from a signal to the end of the process, even if native code does not end
 _HEAD_BYTES = 1 << 16  # of a request, without its body

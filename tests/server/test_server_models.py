@@ -318,6 +318,24 @@ def test_a_model_that_cannot_be_loaded_is_an_error_of_who_asks(several, bundles,
         assert running.service.running == 0
 
 
+def test_a_model_whose_folder_is_gone_hides_no_other(several, bundles, expected):
+    folder = bundles["second"].path
+    with serving(several(most=1)) as running:
+        told = [httpx.get(f"{running.url}/{path}").json() for path in ("api/tags", "v1/models")]
+        shown = running.post({"model": "second"}, "/api/show").json()
+        kept = folder.rename(folder.with_suffix(".gone"))
+        try:
+            for path, before in zip(("api/tags", "v1/models"), told, strict=True):
+                assert httpx.get(f"{running.url}/{path}").json() == before
+            assert running.post({"model": "second"}, "/api/show").json() == shown
+            assert httpx.get(f"{running.url}/api/ps").status_code == 200
+            refused(running.post({"model": "second", **ASKED}), 500, "'second' cannot be loaded: ")
+            assert text(running, "first") == expected["first"]
+        finally:
+            kept.rename(folder)
+        assert text(running, "second") == expected["second"]
+
+
 def test_a_failure_without_a_reason_to_tell_names_nothing(several, monkeypatch):
     def fail(self, *_):
         raise RuntimeError(f"no {Path.cwd()}")

@@ -193,7 +193,6 @@ def test_programs_need_not_name_json_but_pages_must(running, kind):
         "127.0.0.1",
         "[::1]",
         "[::1]:8080",
-        "host.docker.internal:8080",
     ],
 )
 def test_a_server_of_this_machine_is_asked_by_any_of_its_names(running, host):
@@ -243,9 +242,17 @@ def test_what_cannot_be_continued_is_refused(running, field):
     refused(running.post(body, "/v1/chat/completions"), 400, "nothing to continue")
 
 
-@pytest.mark.parametrize("host", ["", "localhost:x", ":80", "[::2]:80", "localhost.evil.example"])
+HOSTS = ["", "localhost:x", ":80", "[::2]:80", "localhost.evil.example", "x" * 65, "<b>"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
 def test_and_by_no_other(running, host):
     refused(running.post({"prompt": "a"}, host=host), 403, "requests to localhost")
+
+
+def test_the_name_of_a_containers_host_is_one_to_be_given(running):
+    given = running.post({"prompt": "a"}, host="host.docker.internal:8080")
+    refused(given, 403, "start it with --allow-host host.docker.internal")
 
 
 @pytest.mark.parametrize(

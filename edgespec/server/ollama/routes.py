@@ -12,7 +12,6 @@ from starlette.types import Send
 
 import edgespec
 from edgespec.api.options import conversational
-from edgespec.bundle import MANIFEST
 from edgespec.runtime.plan import HOST
 from edgespec.server.bodies import Json
 from edgespec.server.embeddings import EmbeddingsEndpoint
@@ -157,8 +156,7 @@ def _details(model: ServedModel) -> Json:
 
 
 def _modified(model: ServedModel) -> str:
-    seconds = (model.bundle.path / MANIFEST).stat().st_mtime
-    return written(datetime.fromtimestamp(seconds, UTC))
+    return written(datetime.fromtimestamp(model.modified, UTC))
 
 
 def _size(parameters: int) -> str:
