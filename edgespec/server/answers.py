@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from edgespec.api.options import conversational
-from edgespec.api.result import GenerationResult
+from edgespec.api.result import GenerationResult, PromptProgress
 from edgespec.bundle import Bundle
 from edgespec.errors import BundleError
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
@@ -20,9 +20,9 @@ from edgespec.runtime.text.streaming import CallPiece
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary import kind_of, spelled
 from edgespec.server.bodies import Json, one_line
+from edgespec.server.parts import Part
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import TextRequest
-from edgespec.server.service import Part
 
 _REPLACEMENT = "\ufffd"
 _FINISH_REASONS = {"context": "length"}  # the other names are the same
@@ -150,6 +150,15 @@ class Writer(ABC):
     def part(self, part: Part) -> list[Json]:
         """Returns the events of a part."""
 
+    @property
+    def tells_all_progress(self) -> bool:
+        """Whether each step of the reading of a prompt is told, and not only one a second."""
+        return False
+
+    def reading(self, choice: int, progress: PromptProgress) -> str:
+        """Returns what tells how much of a prompt was read; readers of events pass over it."""
+        return f": reading {progress.read} of {progress.total} tokens\n\n"
+
     @abstractmethod
     def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
         """Returns the events after the last part."""
@@ -171,6 +180,7 @@ class Answer(Writer):
 
     def __init__(self, body: TextRequest, origin: Origin) -> None:
         options = body.stream_options
+        self._tells_progress = bool(body.return_progress)
         self._tells_usage = options is not None and bool(options.include_usage)
         self._repeats = body.choices // body.prompts  # choices of one prompt
         self._told = [0] * body.choices  # tokens whose log-probabilities were in parts
@@ -198,6 +208,18 @@ class Answer(Writer):
         self._told[part.choice] += len(part.logprobs)
         rounds = {"edgespec": self._rounds(part)} if part.rounds else {}
         return [self._piece(self._part_choice(part), **rounds)]
+
+    @property
+    def tells_all_progress(self) -> bool:
+        """See `Writer`; llama.cpp's clients ask for it."""
+        return self._tells_progress
+
+    def reading(self, choice: int, progress: PromptProgress) -> str:
+        """See `Writer`."""
+        if not self._tells_progress:
+            return super().reading(choice, progress)
+        said = self._part_choice(Part("", (), (), choice))
+        return self.written(self._piece(said, prompt_progress=prompt_progress(progress)))
 
     def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
         """See `Writer`."""
@@ -362,6 +384,16 @@ def _call_delta(piece: CallPiece) -> Json:
 
 def _finish(result: GenerationResult) -> Json:
     return {"finish_reason": _FINISH_REASONS.get(result.finish_reason, result.finish_reason)}
+
+
+def prompt_progress(progress: PromptProgress) -> Json:
+    """Returns how much of a prompt was read as llama.cpp's server tells it."""
+    return {
+        "total": progress.total,
+        "cache": progress.reused,
+        "processed": progress.read,
+        "time_ms": round(progress.seconds * 1e3),
+    }
 
 
 def speculation(result: GenerationResult) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import nullcontext
@@ -17,10 +18,12 @@ from starlette.types import Receive, Scope, Send
 from edgespec.server.answers import Origin, Writer
 from edgespec.server.bodies import Json, parsed, read
 from edgespec.server.models import ServedModel
+from edgespec.server.parts import Part
 from edgespec.server.refusals import as_refusal, fault
-from edgespec.server.service import Part, Show, TextService
+from edgespec.server.service import Show, TextService
 
 _SMALL = 1 << 16  # bytes of a body that are parsed in less than a few milliseconds
+_READING = 1.0  # seconds without a word until a stream tells how much of its prompt was read
 _PIECE = 1 << 16  # characters of an answer that are written at a time
 
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -136,18 +139,23 @@ class TextEndpoint(Endpoint):
         return await self.service.texts(model, body.texts, show, key)
 
     async def _stream(self, body: Any, model: ServedModel, writer: Writer, send: Send) -> None:
-        begun = False
+        begun, last = False, time.monotonic()
 
         def events(all_: Iterable[Json | str]) -> str:
             return "".join(map(writer.written, all_))
 
         async def put(text: str, more: bool = True) -> None:
+            nonlocal last
             if text or not more:
+                last = time.monotonic()
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
 
         async def show(part: Part | None) -> None:
             nonlocal begun
-            if part is not None:
+            if part is not None and part.progress is not None:
+                if writer.tells_all_progress or time.monotonic() - last >= _READING:
+                    await put(writer.reading(part.choice, part.progress))
+            elif part is not None:
                 await put(events(writer.part(part)))
             elif begun:
                 await put(writer.waiting)

@@ -15,8 +15,8 @@ from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.server.answers import Origin, Writer, speculation
 from edgespec.server.bodies import LONG, Count, Int, Json, Noted, Unlimited
+from edgespec.server.parts import Part
 from edgespec.server.requests import TextRequest
-from edgespec.server.service import Part
 from edgespec.server.unsupported import One, Zero
 
 

@@ -148,6 +148,7 @@ class TextRequest(Asked):
     samplers: Any = None
     id_slot: Any = None
     timings_per_token: Any = None
+    return_progress: bool | None = None  # of the prompt, in a stream
 
     @property
     def prompts(self) -> int:

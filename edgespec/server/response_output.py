@@ -15,9 +15,9 @@ from edgespec.api.options import in_conversation
 from edgespec.api.result import GenerationResult
 from edgespec.server.answers import ChatAnswer, Origin, Writer
 from edgespec.server.bodies import Json
+from edgespec.server.parts import Part
 from edgespec.server.refusals import RequestError
 from edgespec.server.response_requests import ResponsesRequest, within
-from edgespec.server.service import Part
 
 _GROWING = "in_progress"
 _CUT = "length"  # a chat's word for an answer that did not end by itself

@@ -12,78 +12,24 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, replace
-from functools import partial, reduce
-from itertools import accumulate
+from functools import partial
 from typing import Any, TypeVar
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
-from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.speculation.generation import Round
-from edgespec.runtime.text.streaming import CallPiece
 from edgespec.server.metrics import Metrics
 from edgespec.server.models import Claim, Models, ServedModel
+from edgespec.server.parts import Conversations, Part, Reader
 from edgespec.server.refusals import RequestError, shutting_down
 from edgespec.system.machine import release_memory
 from edgespec.system.waiting import NOBODY_WAITS
 
-
-@dataclass(frozen=True)
-class Part:
-    """A piece of a text with its statistics.
-
-    Attributes:
-        text: piece of text; it may be empty if there is reasoning or a call.
-        logprobs: log-probabilities of the tokens since the last part; empty if not requested.
-        rounds: rounds since the last part, without the prompt's.
-        choice: which of a request's texts it belongs to.
-        reasoning: piece of reasoning.
-        calls: pieces of tool calls.
-    """
-
-    text: str
-    logprobs: tuple[TokenLogprobs, ...]
-    rounds: tuple[Round, ...]
-    choice: int = 0
-    reasoning: str = ""
-    calls: tuple[CallPiece, ...] = ()
-
-
-class _Conversations:
-    """How much of a prompt its client may know to be cached, where nobody gave a key.
-
-    What other clients have sent must not be found out token by token. So only whole earlier prompts
-    count, with their texts or without: who sends them again has been in that conversation.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, None] = {}  # hashes of tokens, the latest last
-        self._noting = threading.Lock()
-
-    def own(self, tokens: Sequence[int]) -> int:
-        """Returns how many of the first tokens are such a prompt."""
-        hashes = accumulate(tokens, lambda value, token: hash((value, token)), initial=0)
-        return max((n for n, value in enumerate(hashes) if value in self._known), default=0)
-
-    def note(self, *texts: Sequence[int]) -> None:
-        """Makes prompts known."""
-        with self._noting:
-            for tokens in texts:
-                value = reduce(lambda value, token: hash((value, token)), tokens, 0)
-                self._known.pop(value, None)
-                self._known[value] = None
-            while len(self._known) > _CONVERSATIONS:
-                del self._known[next(iter(self._known))]
-
-
 Show = Callable[[Part | None], Awaitable[None]]
 """Shows a client a part; None shows that its request was accepted, and that it still waits."""
 
-_CONVERSATIONS = 4096  # earlier prompts and texts that are known
 _ASIDE = 2  # threads for what is done besides texts, beyond the one for large requests
 _FIRST_SIGN = 2.0  # seconds until a client hears that its request is still being looked at
 _SIGNS = 5.0  # seconds between further signs
@@ -122,7 +68,7 @@ class TextService:
         self._started: set[Future[Any]] = set()
         self._requests = 0
         self._jobs: dict[Future[Any], Callable[[], None]] = {}  # and what ends them early
-        self._conversations = defaultdict[str, _Conversations](_Conversations)  # by model
+        self._conversations = defaultdict[str, Conversations](Conversations)  # by model
         self._closed = False
 
     @property
@@ -256,22 +202,13 @@ class TextService:
         asked, loop = time.perf_counter(), asyncio.get_running_loop()
         parts = asyncio.Queue[Part | None]()
 
+        def put(part: Part) -> None:
+            loop.call_soon_threadsafe(parts.put_nowait, part)
+
         def read(choice: int, stream: GenerationStream) -> GenerationResult:
             waited = time.perf_counter() - asked
-            tokens_sent = rounds_sent = 0
-            own = conversations.own(stream.prompt)
-            with closing(stream):
-                for piece in stream.pieces():
-                    logprobs = tuple(stream.logprobs[tokens_sent:])
-                    rounds = tuple(stream.rounds[rounds_sent:])
-                    tokens_sent += len(logprobs)
-                    rounds_sent += len(rounds)
-                    part = Part(piece.text, logprobs, rounds, choice, piece.reasoning, piece.calls)
-                    loop.call_soon_threadsafe(parts.put_nowait, part)
-            result = stream.result
-            if key is None:
-                result = replace(result, reused=min(result.reused, own))
-                conversations.note(stream.prompt, [*stream.prompt, *result.tokens])
+            known = conversations if key is None else None
+            result = Reader(choice, stream, put, known).read()
             self.metrics.finished(model.name, result, waited)
             return result
 

@@ -15,8 +15,8 @@ from edgespec.api.llm import inside
 from edgespec.errors import DeviceError
 from edgespec.runtime.speculation.generation import Round
 from edgespec.server.answers import CompletionAnswer, Origin
+from edgespec.server.parts import Part
 from edgespec.server.requests import CompletionRequest
-from edgespec.server.service import Part
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 24}

@@ -18,8 +18,8 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.answers import ChatAnswer, CompletionAnswer, Origin, TokenTexts
 from edgespec.server.metrics import Metrics
 from edgespec.server.models import Models
+from edgespec.server.parts import Part
 from edgespec.server.requests import ChatRequest, CompletionRequest, StreamOptions
-from edgespec.server.service import Part
 
 TOKENIZER = Tokenizer(byte_level(), {})
 BODIES = {

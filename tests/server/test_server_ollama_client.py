@@ -8,6 +8,8 @@ import pytest
 from pydantic import BaseModel, Field
 from servers import MODEL, PROMPT
 
+from edgespec.server import endpoint
+
 ollama = pytest.importorskip("ollama")
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
@@ -22,6 +24,17 @@ class Person(BaseModel, extra="forbid"):
 @pytest.fixture(scope="module")
 def client(running):
     return ollama.Client(running.url)
+
+
+def test_lines_that_say_how_much_was_read_are_empty_pieces(client, plain, monkeypatch):
+    monkeypatch.setattr(endpoint, "_READING", 0.0)
+    long = [{"role": "user", "content": "what is it? " * 40}]
+    told = list(client.chat(MODEL, long, options=GREEDY, stream=True))
+    assert told[0].message.content == ""
+    text = plain.chat(long, max_new_tokens=24).text
+    assert "".join(part.message.content for part in told) == text
+    told = list(client.generate(MODEL, long[0]["content"], options=GREEDY, stream=True))
+    assert (told[0].response, told[-1].done) == ("", True)
 
 
 def test_chat_whole_and_streamed(client, plain):

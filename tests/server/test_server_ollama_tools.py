@@ -15,7 +15,7 @@ from edgespec.runtime.text.streaming import CallPiece, ToolCall
 from edgespec.server.answers import Origin
 from edgespec.server.ollama.answers import OllamaChatAnswer
 from edgespec.server.ollama.requests import OllamaChatRequest, OllamaMessage, translated
-from edgespec.server.service import Part
+from edgespec.server.parts import Part
 
 USER = {"role": "user", "content": "hello"}
 CALL = {"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}

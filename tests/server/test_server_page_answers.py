@@ -32,6 +32,7 @@ pytestmark = [
 
 SUMMARIES = f"[...{ANSWER}.querySelectorAll('summary')].map((each) => each.textContent)"
 FORM = "document.querySelector('.results')"
+FACTS = "document.getElementById('facts').textContent"
 PROBLEM = "document.getElementById('tools-problem').textContent"
 
 
@@ -121,6 +122,19 @@ def test_reasoning_that_was_stopped_says_so(acted):
     acted.until(IDLE)
     assert acted.run(SUMMARIES)[0].endswith("unfinished")
     assert acted.run("document.getElementById('status').textContent") == "Stopped."
+
+
+def test_the_page_says_how_much_of_a_prompt_was_read(acted):
+    say(acted, "a long one")
+    acted.until("sent.length === 1")
+    assert acted.run("sent[0].return_progress")
+    acted.run("read(512, 2139)")
+    acted.until(
+        f"{FACTS} === `reading ${{(512).toLocaleString()}} of ${{(2139).toLocaleString()}} tokens`"
+    )
+    feed(acted, {"content": "an"})
+    acted.until(f"{FACTS} === ''")
+    finish(acted)
 
 
 def test_times_are_for_people(acted):

@@ -32,6 +32,9 @@ _MADE_UP = """
       send(JSON.stringify({choices: [{delta, finish_reason}]}));
     signal.addEventListener("abort", () => stream.error(signal.reason));
     window.feed = (...deltas) => deltas.forEach((delta) => choice(delta, null));
+    const silent = [{delta: {content: ""}, finish_reason: null}];
+    window.read = (processed, total) =>
+      send(JSON.stringify({choices: silent, prompt_progress: {processed, total}}));
     window.fail = (message) => send(JSON.stringify({error: {message}}));
     window.finish = (reason) => { choice({}, reason); send("[DONE]"); stream.close(); };
     return new Response(answer);

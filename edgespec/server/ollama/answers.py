@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from edgespec.api.result import GenerationResult
+from edgespec.api.result import GenerationResult, PromptProgress
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.streaming import ToolCall
-from edgespec.server.answers import Origin, Writer
+from edgespec.server.answers import Origin, Writer, prompt_progress
 from edgespec.server.bodies import Json, one_line
 from edgespec.server.ollama.requests import OllamaTextRequest
+from edgespec.server.parts import Part
 from edgespec.server.refusals import RequestError
-from edgespec.server.service import Part
 
 _NS_PER_MS = 1_000_000
 _ENDED = ("stop", "tool_calls")  # finish reasons of texts that are whole
@@ -44,6 +44,11 @@ class OllamaAnswer(Writer):
         if not (part.text or part.reasoning or part.logprobs):
             return []
         return [self._object(self._said(part.text, part.reasoning), part.logprobs)]
+
+    def reading(self, choice: int, progress: PromptProgress) -> str:
+        """See `Writer`; clients of Ollama's take it for an empty piece."""
+        told = prompt_progress(progress)
+        return self.written(self._object(self._said(""), prompt_progress=told))
 
     def whole(self, results: Sequence[GenerationResult]) -> Json:
         """See `Writer`."""

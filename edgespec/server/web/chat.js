@@ -41,7 +41,7 @@ function readable(error) {
 
 /** Returns the body of a request for what follows a node. */
 function request(place) {
-  const body = {model, stream: true, max_tokens: -1, ...options()}, [schema] = schemaInUse(), tools = toolsInUse();
+  const body = {model, stream: true, return_progress: true, max_tokens: -1, ...options()}, [schema] = schemaInUse(), tools = toolsInUse();
   const messages = path(talk, place).map((each) => sentAs(talk.nodes[each]));
   if (!chats) return {...body, prompt: messages.map((each) => each.content).join("")};
   if (at("system").value.trim()) messages.unshift({role: "system", content: at("system").value});
@@ -59,7 +59,8 @@ async function* pieces(body, signal) {
     if (event.error) throw new Error(event.error.message);
     const [choice] = event.choices;
     const round = event.edgespec?.tokens ? event.edgespec : {tokens: 1, drafted: 0, rounds: 0};
-    yield {delta: chats ? choice.delta : {content: choice.text}, finish: choice.finish_reason, round};
+    const delta = chats ? choice.delta : {content: choice.text};
+    yield {delta, finish: choice.finish_reason, round, progress: event.prompt_progress};
   }
 }
 
@@ -74,7 +75,8 @@ async function answer(place, goesOn, signal) {
   try {
     if (model === null) await meet();
     if (at("models").selectedOptions[0]?.label !== model) tell("The model is being loaded.");
-    for await (const {delta, finish, round} of pieces(request(place), signal)) {
+    for await (const {delta, finish, round, progress} of pieces(request(place), signal)) {
+      if (progress) tellReading(progress);
       got.add(delta);
       got.finish = finish ?? got.finish;
       if (talk === mine) view.add(delta, round.drafted);
@@ -103,6 +105,12 @@ async function answer(place, goesOn, signal) {
   if (kept !== null) dress(view.article, kept);
 }
 
+/** Tells how much of a prompt the model has read. */
+function tellReading({processed, total}) {
+  const [read, all] = [processed, total].map((count) => count.toLocaleString());
+  tell(processed < total ? `reading ${read} of ${all} tokens` : "");
+}
+
 /** Keeps what has come of an answer; returns the place of its node. */
 function keep(talk, place, parent, got) {
   if (place === null) place = grow(talk, parent, got.message);
@@ -126,6 +134,7 @@ class Speed {
 
   add(round) {
     if (this.first === null) {
+      tell("");  // how far the prompt was read
       this.first = performance.now();
       return;
     }
