@@ -70,7 +70,7 @@ def main() -> None:
 def _start(model: Path, cache: Path, given: argparse.Namespace) -> float:
     """Returns the seconds until `edgespec run` prints its first character."""
     command = [
-        sys.executable, "-P", "-m", "edgespec", "run", str(model), PYTHON[0], "-n", "4",
+        sys.executable, "-P", "-m", "edgespec", "run", str(model), "--raw", PYTHON[0], "-n", "4",
         f"--threads={given.threads}",
     ]  # fmt: skip
     environment = {**os.environ, "EDGESPEC_CACHE": str(cache)}

@@ -72,7 +72,8 @@ def _measure(path: Path, draft: str, context: int, arguments: argparse.Namespace
         prompt = Path(folder) / "prompt.txt"
         prompt.write_text(_text(path, context - arguments.new_tokens), encoding="utf-8")
         command = [
-            sys.executable, "-m", "edgespec", "run", str(path), "-f", str(prompt), "--json",
+            sys.executable, "-m", "edgespec", "run", str(path), "--raw", "--json",
+            "-f", str(prompt),
             f"-n={arguments.new_tokens}", f"--draft={draft}", f"--context={context}",
             f"--device={arguments.device}",
         ]  # fmt: skip

@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 # Where things lie in memory helps attackers alone.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]{6,}")
+# What a terminal obeys instead of showing it: control characters but tabs and newlines, and those
+# that turn the order of what follows. Halves of a surrogate pair cannot be written at all.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def reason(error: object, most: int = 200) -> str:
@@ -21,6 +24,14 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def harmless(text: str) -> str:
+    """Returns a text of any lines that a terminal shows: what would steer it is written as escapes.
+
+    Unlike `printable`, it leaves all characters that writing needs as they are.
+    """
+    return _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -165,7 +165,7 @@ def start(tmp_path):
     """Run the CLI in a process of its own, away from the checkout."""
     started = []
 
-    def run(*arguments, both=False, **environment):
+    def run(*arguments, both=False, stdin=subprocess.DEVNULL, **environment):
         # Background jobs of a shell ignore SIGINT, and so would their children.
         code = (
             "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
@@ -173,7 +173,7 @@ def start(tmp_path):
         )
         process = subprocess.Popen(
             [sys.executable, "-c", code, *map(str, arguments)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stdin=stdin, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if both else subprocess.PIPE,
             cwd=tmp_path, env={**os.environ, **environment},
         )  # fmt: skip

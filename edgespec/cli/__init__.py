@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgespec.cli.parsing import module, parsed
+from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notice, waiting
 from edgespec.errors import EdgespecError, MemoryLimitError, printable
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 arguments = parsed(sys.argv[1:] if argv is None else argv)
                 log.setLevel(logging.INFO if arguments.verbose else logging.WARNING)
             code: int = module(arguments.command).execute(arguments)
-            print(end="", flush=True)
+            tell(end="")
             return code
     except EdgespecError as error:
         return _fail(_one_line(str(error)), error.exit_code)
@@ -118,7 +119,7 @@ def _logged_to_stderr(log: logging.Logger) -> Iterator[None]:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"edgespec: {message}", file=sys.stderr)
+    tell(f"edgespec: {message}", stream=sys.stderr)
     return code
 
 

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, TextIO
 
+from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notices_kept, waiting
-from edgespec.errors import printable
+from edgespec.errors import harmless
 
 if TYPE_CHECKING:
     from edgespec.runtime.text.streaming import Piece
@@ -71,7 +72,7 @@ class Wrapped:
         """Ends the current word; returns it with what parts it from the one before."""
         if not self._word:
             return ""
-        word, gap, columns = printable(self._word), self._gap, get_terminal_size().columns
+        word, gap, columns = harmless(self._word), self._gap, get_terminal_size().columns
         if not self._column and word.startswith(_FENCE):
             self._code = not self._code
         wide, start = sum(map(_width, word)), self._column
@@ -125,4 +126,4 @@ def show(pieces: Iterable[Piece], thoughts: bool) -> None:
                 say_how_long()
             answer.close()
             if whole or answer.begun:
-                print(flush=True)
+                tell()

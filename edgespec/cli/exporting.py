@@ -16,6 +16,7 @@ from edgespec.bundle import MANIFEST, Bundle
 from edgespec.bundle.sublayers import parse
 from edgespec.cli.arguments import given
 from edgespec.cli.commands.export import AUTO, BUILT_IN, NONE
+from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
 from edgespec.export import (
     DraftHead,
@@ -91,7 +92,7 @@ def export(arguments: argparse.Namespace) -> int:
             if draft is not None:
                 vocabularies = VocabularyMap.of(bundles.load(folder), tokenizer)
     share = report.bundle_bytes / report.source_bytes
-    print(
+    tell(
         f"{arguments.output}: {decimal(report.bundle_bytes)}, "
         f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
     )
@@ -99,10 +100,10 @@ def export(arguments: argparse.Namespace) -> int:
     made = bundles.load(arguments.output)
     found = describe_skips(made) if arguments.layer_skip != NONE else None
     if made.target.embedding is not None:
-        print(f"makes embeddings of {made.target.hidden_size} numbers: {made.target.embedding}")
+        tell(f"makes embeddings of {made.target.hidden_size} numbers: {made.target.embedding}")
     for each in (*report.kept, quality, vocabularies, head, found):
         if each is not None and each != "":
-            print(each)
+            tell(each)
     return 0
 
 
@@ -141,9 +142,9 @@ def _attach(arguments: argparse.Namespace, source: Bundle, draft: Path) -> int:
             head.attach(folder, show)
         if model is not None:
             _attach_model(arguments, folder, model, show)
-    print(f"{arguments.output}: {decimal(bundles.load(arguments.output).size)}")
+    tell(f"{arguments.output}: {decimal(bundles.load(arguments.output).size)}")
     if head is not None:
-        print(head)
+        tell(head)
     return 0
 
 
@@ -166,7 +167,7 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None, draft: Path | None
         tokenizer = Tokenizer.from_folder(folder)
         tokenizer.require_messages_shown(Path(arguments.checkpoint))
         fault = tokenizer.chat_fault()
-    print(f"{arguments.output}: {decimal(report.bundle_bytes)}")
+    tell(f"{arguments.output}: {decimal(report.bundle_bytes)}")
     _warn_of_template(fault, arguments.checkpoint)
     return 0
 
@@ -196,7 +197,7 @@ def _warn_of_template(fault: str | None, checkpoint: str) -> None:
     if fault is not None:
         _log.warning(
             "the chat template is broken (%s): repair it in %s and export again; until then, chat "
-            "may fail, but run works without --chat", fault, checkpoint,
+            "may fail, but run works with --raw", fault, checkpoint,
         )  # fmt: skip
 
 

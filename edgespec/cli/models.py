@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.api.loading import LoadOptions
 from edgespec.cli.arguments import given as values_of
-from edgespec.cli.waiting import clear_line, waiting
+from edgespec.cli.waiting import notice, waiting
 from edgespec.errors import EdgespecError
 
 if TYPE_CHECKING:
@@ -69,8 +68,7 @@ def name_demonstration(arguments: argparse.Namespace, llm: LLM) -> None:
 
 
 def _say(line: str) -> None:
-    clear_line()
-    print(f"edgespec: {line}", file=sys.stderr, flush=True)
+    notice(f"edgespec: {line}")
 
 
 def warm_up_aside(llm: LLM) -> None:

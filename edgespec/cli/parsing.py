@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import edgespec
+from edgespec.cli.terminal import tell
 from edgespec.errors import InputError, did_you_mean
 
 COMMANDS = {
@@ -131,7 +132,7 @@ class CommandParser(_Parser):
         """Shows help, and checks names of options: a misspelt one may be one that is required."""
         words = args[: args.index("--") if "--" in args else None]
         if {"-h", "--help", "--help-all"} & {*words}:
-            print(super().format_help() if "--help-all" in words else self.format_help(), end="")
+            tell(super().format_help() if "--help-all" in words else self.format_help(), end="")
             self.exit()
         known = self._option_string_actions
         for name in (word.partition("=")[0] for word in words if " " not in word):

@@ -14,14 +14,16 @@ from edgespec.library.asked import asked_for, looks_like_model
 from edgespec.system.files import decoded, read_utf8
 
 STDIN = "-"
+_MOST_BYTES = 64 << 20  # of stdin, far more than any context holds
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares MODEL, PROMPT, -p and -f."""
     add_model(parser)
     parser.add_argument(
-        "words", nargs="?", metavar="PROMPT",
-        help="the text to continue; read from stdin if it is - or missing. On a terminal, a chat "
+        "words", nargs="*", metavar="PROMPT",
+        help="what a chat model answers, or the text that another one continues; read from stdin "
+        "if it is - or missing, and put behind what is piped in beside it. On a terminal, a chat "
         "model without a prompt chats",
     )  # fmt: skip
     parser.add_argument("-p", "--prompt", metavar="PROMPT", help=Rare("the prompt, as an option"))
@@ -32,7 +34,7 @@ def take_prompt(arguments: argparse.Namespace) -> str | None:
     """Returns the prompt, and leaves the model's name or None in `arguments.model`.
 
     A single argument is the prompt if it is - or has spaces in it and is no file or folder, and if
-    no option gives a prompt; otherwise it is the model.
+    no option gives a prompt; otherwise it is the model. What is piped in goes before the prompt.
 
     Returns:
         The prompt; None if there is none, and stdin is a terminal that nobody asked to read.
@@ -41,7 +43,8 @@ def take_prompt(arguments: argparse.Namespace) -> str | None:
         InputError: if there is more than one prompt or one that is not UTF-8, or no such model.
         OSError: if the file cannot be read.
     """
-    word, prompt, file = arguments.model, arguments.words, arguments.file
+    word, file = arguments.model, arguments.file
+    prompt = " ".join(arguments.words) if arguments.words else None
     options = [value for value in (arguments.prompt, file) if value is not None]
     if len(options) > 1 or (options and prompt is not None):
         raise InputError("more than one prompt is given: use only one of PROMPT, -p and -f")
@@ -55,13 +58,30 @@ def take_prompt(arguments: argparse.Namespace) -> str | None:
         except InputError as error:
             how = f"; or -p {word!r}, if this is the prompt" if alone else ""
             raise InputError(f"{error}{how}") from None
+    if STDIN in (prompt, file):
+        return _piped(asked=True)
+    typed = prompt if file is None else read_utf8(Path(file))
     if arguments.prompt is not None:
-        return str(arguments.prompt)
-    if file is not None and file != STDIN:
-        return read_utf8(Path(file))
-    if prompt is not None and prompt != STDIN:
-        return str(prompt)
-    asked = STDIN in (prompt, file)
+        typed = arguments.prompt
+    piped = _piped(asked=False) if typed is None else _beside()
+    if piped and piped.strip() and typed:
+        return "\n\n".join([piped.strip("\n"), typed])
+    return piped if typed is None else typed
+
+
+def _piped(asked: bool) -> str | None:
+    """Returns what stdin holds; None if it is a terminal that nobody asked to read."""
     if sys.stdin is None or (sys.stdin.isatty() and not asked):
         return None
-    return decoded(sys.stdin.buffer.read(), "stdin")
+    read = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    if len(read) > _MOST_BYTES:
+        raise InputError(f"stdin has more than {_MOST_BYTES >> 20} MiB: give a shorter text")
+    return decoded(read, "stdin")
+
+
+def _beside() -> str | None:
+    """Returns what is piped in beside a prompt, if stdin can be read at all."""
+    try:
+        return _piped(asked=False)
+    except OSError:  # as nohup leaves it
+        return None

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
 from edgespec.system.cachedir import cache_folder, warn_unwritable
 from edgespec.system.files import PRIVATE, replaced
@@ -86,7 +87,7 @@ class Typed:
         except EOFError:
             pass
         except KeyboardInterrupt:
-            print()
+            tell()
             return ""
         if block:
             return "\n".join(lines).rstrip().removesuffix(BLOCK).strip("\n")

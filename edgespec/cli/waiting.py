@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from edgespec.cli.terminal import tell
+
 _shown: list[str] = []  # the line, if there is one
 _kept: list[list[str]] = []  # lines that wait for the end of each text that is being shown
 
@@ -35,7 +37,7 @@ def notice(line: str) -> None:
         _kept[-1].append(line)
         return
     clear_line()
-    print(line, file=sys.stderr, flush=True)
+    tell(line, stream=sys.stderr)
 
 
 @contextmanager

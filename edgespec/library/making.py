@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import edgespec
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST, Bundle
-from edgespec.errors import InputError
+from edgespec.errors import InputError, harmless
 from edgespec.library.asked import Asked, asked_for
 from edgespec.library.fitting import advice, vocabulary_hash
 from edgespec.library.store import RECORD, Made, Record, Store, write_record
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 def _say(line: str) -> None:
     if sys.stderr is not None and sys.stderr.isatty():
-        print(f"edgespec: {line}", file=sys.stderr, flush=True)
+        print(f"edgespec: {harmless(line)}", file=sys.stderr, flush=True)
     else:
         _log.info("%s", line)
 

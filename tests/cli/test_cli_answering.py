@@ -16,6 +16,7 @@ from terminals import Terminal
 
 from edgespec import LLM
 from edgespec.cli.answering import Wrapped, show
+from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notice
 from edgespec.runtime.text.streaming import Piece
 
@@ -110,10 +111,12 @@ def test_a_notice_waits_for_the_end_of_an_answer(cli, monkeypatch):
 
 
 def test_a_warning_does_not_split_a_text_of_run(cli, monkeypatch):
-    show_prompt = "edgespec.cli.commands.run._show_prompt"
-    monkeypatch.setattr(
-        show_prompt, lambda _: logging.getLogger("edgespec.any").warning("passes are slow")
-    )
+    def warned(*lines, **how):
+        tell(*lines, **how)
+        if how == {"end": ""}:
+            logging.getLogger("edgespec.any").warning("passes are slow")
+
+    monkeypatch.setattr("edgespec.cli.commands.run.tell", warned)
     screen = io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", screen)

@@ -57,8 +57,8 @@ def test_without_a_prompt_a_chat_model_chats(cli, files, own_cache):
 
 
 def test_a_draft_is_named_like_a_model(cli, files, own_cache):
-    alone = cli("run", files / "chatty.gguf", "-p", PROMPT, *QUICK).out
-    words = ["--draft", files / "plain.gguf", *FAST, "-n", 8]
+    alone = cli("run", files / "chatty.gguf", "-p", PROMPT, "--temperature", 0, *QUICK).out
+    words = ["--draft", files / "plain.gguf", *FAST, "-n", 8, "--temperature", 0]
     assert cli("run", "chatty", "-p", PROMPT, *words).out == alone
     listed = json.loads(cli("models", "--json").out)
     assert {each["name"] for each in listed} == {"chatty", "chatty+plain"}

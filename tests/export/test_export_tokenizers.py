@@ -72,8 +72,8 @@ def test_a_broken_chat_template_is_exported_with_a_warning(cli, source, output):
     [line] = found.err.splitlines()
     assert "the chat template is broken (it fails on a plain message: Unexpected end of" in line
     assert f"repair it in {source} and export again" in line
-    assert cli("run", output, "x", "-n", 1, *FAST).code == 0
-    fails(cli("run", output, "x", "--chat", "-n", 1, *FAST), "the model's chat template is not")
+    assert cli("run", output, "x", "--raw", "-n", 1, *FAST).code == 0
+    fails(cli("run", output, "x", "-n", 1, *FAST), "the model's chat template is not")
 
 
 def test_a_chat_template_that_shows_no_message_is_refused(cli, source, output):

@@ -1,4 +1,4 @@
-"""Chats at a terminal, for tests that type and read as a person does."""
+"""Commands at a terminal, for tests that type and read as a person does."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ LIBEDIT = (
 
 
 class Terminal:
-    """A chat at a terminal of its own."""
+    """A command at a terminal of its own, a chat unless another one is given."""
 
-    def __init__(self, before, *arguments, folder=None, columns=80):
+    def __init__(self, before, *arguments, folder=None, columns=80, command="chat"):
         pty, fcntl = pytest.importorskip("pty"), pytest.importorskip("fcntl")
         self._ours, theirs = pty.openpty()
         size = struct.pack("4H", 24, columns, 0, 0)
@@ -38,7 +38,7 @@ class Terminal:
         environment = {**os.environ, "TERM": "xterm"}
         environment.pop("COLUMNS", None)  # which counts more than the terminal's own
         self._process = subprocess.Popen(
-            [sys.executable, "-c", CODE.format(before=before), "chat", *map(str, arguments)],
+            [sys.executable, "-c", CODE.format(before=before), command, *map(str, arguments)],
             stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
             cwd=folder, start_new_session=True,
         )  # fmt: skip

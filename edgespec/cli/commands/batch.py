@@ -15,6 +15,7 @@ from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, give
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.cli.models import chosen, loaded
 from edgespec.cli.parsing import Rare
+from edgespec.cli.terminal import tell
 from edgespec.errors import InputError, installing
 
 if TYPE_CHECKING:
@@ -105,10 +106,10 @@ def _answer(
         seconds = time.perf_counter() - begin
     if not complete:
         journal.close()
-        print(
+        tell(
             f"stopped: {len(journal)} of {total} requests are answered, in {batch.partial}; the "
             "same command goes on from there",
-            file=sys.stderr,
+            stream=sys.stderr,
         )
         return INTERRUPTED
     batch.finish(journal)
@@ -119,7 +120,9 @@ def _answer(
 def _summary(batch: Batch, failed: int, more: str) -> int:
     """Prints what the output has, and returns the exit code."""
     errors = f" ({failed} of them errors)" if failed else ""
-    print(f"{len(batch.requests.lines)} answers{errors} in {batch.output}: {more}", file=sys.stderr)
+    tell(
+        f"{len(batch.requests.lines)} answers{errors} in {batch.output}: {more}", stream=sys.stderr
+    )
     return ERRORS_IN_LINES if failed else 0
 
 

@@ -20,6 +20,7 @@ from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_model, add_options, g
 from edgespec.cli.models import chosen
 from edgespec.cli.parsing import Rare
 from edgespec.cli.tables import markdown_table
+from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import waiting
 
 if TYPE_CHECKING:
@@ -110,13 +111,13 @@ def execute(arguments: argparse.Namespace) -> int:
         with progress_bar(bench.steps(arguments.repeat)) as show:
             lines = bench.measure(arguments.repeat, lambda what: show(what, 1), others)
         if arguments.share:
-            print(shared(llm, lines, others, arguments.prompts))
+            tell(shared(llm, lines, others, arguments.prompts))
         bits = bench.bits(arguments.bits) if arguments.bits else None
         exact = llm.engines[TARGET] == NATIVE
         facts = _facts(llm, arguments, len(requests))
     if arguments.json:
         found = {"settings": [asdict(line) for line in lines]}
-        print(json.dumps(facts | {"exact": exact, "bits": bits and asdict(bits)} | found))
+        tell(json.dumps(facts | {"exact": exact, "bits": bits and asdict(bits)} | found))
     elif not arguments.share:
         told = _heading(bundle, facts)
         if bits is not None:
@@ -124,7 +125,7 @@ def execute(arguments: argparse.Namespace) -> int:
             told.append(
                 f"{bits.differing} of {bits.rows} rows have other bits in another pass{note}"
             )
-        print(*(fill(line, _WIDTH) for line in told), "", _table(lines), sep="\n")
+        tell(*(fill(line, _WIDTH) for line in told), "", _table(lines))
     wrong = [line.name for line in lines if line.equal_to_plain == "no"]
     for name in wrong:
         _log.warning("%s: the text differs from plain decoding's: please report it", name)

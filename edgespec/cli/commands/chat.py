@@ -30,6 +30,7 @@ from edgespec.cli.chat_files import (
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import loaded, name_demonstration, warm_up_aside
+from edgespec.cli.terminal import tell
 from edgespec.cli.typed import BLOCK, Typed
 from edgespec.errors import EdgespecError, InputError, did_you_mean, reason
 from edgespec.system.files import typed_path
@@ -162,7 +163,7 @@ class _Conversation:
             except EOFError:
                 return None
             except KeyboardInterrupt:
-                print()
+                tell()
                 _say("quit with Ctrl-D or /bye")
 
     def _with_files(self, said: str) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from edgespec.api.loading import DRAFTS
 from edgespec.cli.parsing import COMMANDS, SPELLINGS, CommandParser
+from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
 from edgespec.system.cachedir import cache_folder
 
@@ -50,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     folder = cache_folder("models")
     if folder is None:
         raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")
-    print(_SCRIPTS[arguments.shell](f"ls {shlex.quote(str(folder))} 2>/dev/null"))
+    tell(_SCRIPTS[arguments.shell](f"ls {shlex.quote(str(folder))} 2>/dev/null"))
     return 0
 
 
@@ -66,7 +67,8 @@ class _Command(NamedTuple):
 def _declared() -> Iterator[_Command]:
     for name in (*COMMANDS, *SPELLINGS):
         first, *given = SPELLINGS.get(name, (name,))
-        actions = CommandParser(command=first).declare()
+        declared = CommandParser(command=first).declare()
+        actions = [each for each in declared if each.help != argparse.SUPPRESS]
         others = [each for each in actions if not each.option_strings]
         words = [str(word) for each in others if not given for word in each.choices or ()]
         models = any(each.dest in ("model", "models", "names") for each in others)

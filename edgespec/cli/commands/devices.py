@@ -9,10 +9,14 @@ from dataclasses import asdict
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
+from edgespec.cli.consoles import HarmlessConsole
+from edgespec.cli.terminal import tell
+
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from edgespec.runtime.engines.portable import Device
 
 
@@ -25,7 +29,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Prints the devices."""
     from edgespec.runtime.kernels import kernel_name, lacking, missing_kernels
 
-    console, kernels, lacks = Console(), kernel_name(), lacking()
+    console, kernels, lacks = HarmlessConsole(), kernel_name(), lacking()
     if not arguments.json:  # before libraries of devices are loaded
         used = lacks or "it lacks nothing that there are kernels for"
         _say(console, missing_kernels() or f"the cpu computes with kernels for {kernels}: {used}")
@@ -36,7 +40,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         devices = [asdict(device) for device in found]
         facts = {"devices": devices, "gpu": gpu, "kernels": kernels, "lacking": lacks}
-        print(json.dumps(facts))
+        tell(json.dumps(facts))
     else:
         _show(console, found, gpu)
     return 0
@@ -67,5 +71,5 @@ def _say(console: Console, line: str) -> None:
             line, console.width, subsequent_indent="  ", break_long_words=False,
             break_on_hyphens=False,
         )  # fmt: skip
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(line, highlight=False, soft_wrap=True)
     sys.stdout.flush()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.api.loading import LoadOptions
 from edgespec.cli.arguments import add_options, given
+from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import waiting
 
 if TYPE_CHECKING:
@@ -40,27 +41,27 @@ def execute(arguments: argparse.Namespace) -> int:
         facts |= _passes(arguments, facts)
     facts["advice"] = list(_advice(facts))
     if arguments.json:
-        print(json.dumps(facts))
+        tell(json.dumps(facts))
         return 0
-    print(
+    tell(
         f"{facts['cpu']}: {facts['threads']} threads of {facts['cores']} cores, "
         f"kernels for {facts['kernels'] or 'no instruction set'}"
     )
-    print(
+    tell(
         f"memory is read with {facts['bandwidth'] / 1e9:.1f} GB/s by all threads, "
         f"{facts['bandwidth_of_one'] / 1e9:.1f} GB/s by one"
     )
     if "passes_ms" in facts:
         one, times = facts["passes_ms"][1], facts["passes_ms"]
-        print(
+        tell(
             f"a token takes {one:.1f} ms: its {facts['row_bytes'] / 1e9:.2f} GB alone take "
             f"{one / facts['to_limit']:.1f} ms from memory ({facts['to_limit']:.2f} times that)"
         )
         rows = ", ".join(f"{n} rows {each / one:.2f}" for n, each in times.items() if n > 1)
-        print(f"drafts are verified in passes over several rows, in times of one row: {rows}")
-    print("what would make it faster:" if facts["advice"] else "nothing is known to be amiss")
+        tell(f"drafts are verified in passes over several rows, in times of one row: {rows}")
+    tell("what would make it faster:" if facts["advice"] else "nothing is known to be amiss")
     for line in facts["advice"]:
-        print(f"* {line}")
+        tell(f"* {line}")
     return 0
 
 

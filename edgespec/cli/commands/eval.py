@@ -14,6 +14,7 @@ from edgespec.cli.arguments import add_model, add_options
 from edgespec.cli.models import chosen
 from edgespec.cli.parsing import Rare
 from edgespec.cli.tables import markdown_table
+from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
 from edgespec.system.files import read_utf8
 
@@ -75,9 +76,9 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         from edgespec.system.environment import circumstances
 
-        print(json.dumps(_of_bundle(llm) | facts | circumstances()))
+        tell(json.dumps(_of_bundle(llm) | facts | circumstances()))
     else:
-        print("\n".join(lines))
+        tell(*lines)
     return 0
 
 

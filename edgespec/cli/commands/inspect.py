@@ -6,7 +6,6 @@ import argparse
 import json
 from statistics import fmean
 
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -14,8 +13,9 @@ from edgespec import bundle as bundles
 from edgespec.api.options import conversational
 from edgespec.bundle import Bundle, Role
 from edgespec.cli.arguments import add_model
+from edgespec.cli.consoles import HarmlessConsole
 from edgespec.cli.models import chosen
-from edgespec.errors import printable
+from edgespec.cli.terminal import tell
 from edgespec.system import records
 
 _SHORT_HASH = 12
@@ -38,20 +38,20 @@ def execute(arguments: argparse.Namespace) -> int:
         facts = {
             "path": str(bundle.path), "digest": bundle.digest, "verified": arguments.verify,
         }  # fmt: skip
-        print(json.dumps(facts | records.encode(manifest)))
+        tell(json.dumps(facts | records.encode(manifest)))
         return 0
-    console = Console(markup=False)  # paths may have brackets
+    console = HarmlessConsole()
     console.print(_roles(bundle))
     if bundle.draft is not None and bundle.draft.tokenizer:
         from edgespec.runtime.text.tokenizer import Tokenizer
         from edgespec.runtime.text.vocabulary_map import VocabularyMap
 
-        console.print(VocabularyMap.of(bundle, Tokenizer.of(bundle)))
+        console.print(str(VocabularyMap.of(bundle, Tokenizer.of(bundle))))
     if manifest.skip_sets:
         console.print(_skip_sets(bundle))
     console.print(_files(bundle))
     made = ", ".join(f"{key} {value}" for key, value in manifest.provenance.items())
-    console.print(f"format {manifest.format}, made from: {printable(made)}")
+    console.print(f"format {manifest.format}, made from: {made}")
     if arguments.verify:
         console.print(f"the hashes of all {len(manifest.files)} files are correct")
     return 0
@@ -65,7 +65,7 @@ def _sampling(asked: dict[str, float] | None) -> str:
 
 def _roles(bundle: Bundle) -> Table:
     """Returns a table with one column per role, so that it fits eighty characters."""
-    table = Table(title=printable(str(bundle.path)), title_justify="left")
+    table = Table(title=str(bundle.path), title_justify="left")
     table.add_column("role")
     columns = []
     for name, role in bundle.manifest.roles.items():
@@ -93,7 +93,7 @@ def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
         "vocabulary": _vocabulary(role),
         "context": f"{role.context_length:,} tokens",
         "chats": _sampling(bundle.manifest.sampling) if chats else "",
-        "embeddings": "" if role.embedding is None else printable(str(role.embedding)),
+        "embeddings": "" if role.embedding is None else str(role.embedding),
         "images": _images(role),
         "weights": ", ".join(
             name if count == total else f"{count / total:.1%} {name}" for name, count in formats

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from edgespec.errors import InputError, printable
+from edgespec.cli.consoles import HarmlessConsole
+from edgespec.cli.terminal import tell
+from edgespec.errors import InputError
 from edgespec.library.store import Store
 
 
@@ -49,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _show(store: Store, as_json: bool) -> None:
     made = store.made()
     if as_json:
-        print(json.dumps([
+        tell(json.dumps([
             {
                 "name": name, "size": each.size, "path": str(each.path),
                 "target": each.record.target, "draft": each.record.draft or None,
@@ -61,9 +62,9 @@ def _show(store: Store, as_json: bool) -> None:
     table.add_column("size", justify="right")
     table.add_column("made from", overflow="fold")
     for name, each in made.items():
-        sources = (printable(each) for each in (each.record.target, each.record.draft) if each)
+        sources = filter(None, (each.record.target, each.record.draft))
         table.add_row(name, decimal(each.size), "\n".join(sources))
-    console = Console(markup=False)
+    console = HarmlessConsole()
     if made:
         console.print(table)
     total = sum(each.size for each in made.values())

@@ -10,6 +10,7 @@ from edgespec import bundle as bundles
 from edgespec.api.loading import LoadOptions
 from edgespec.cli.arguments import MACHINE, add_model, add_options, given
 from edgespec.cli.models import chosen
+from edgespec.cli.terminal import tell
 from edgespec.system import records
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def execute(arguments: argparse.Namespace) -> int:
     bundle = bundles.load(chosen(arguments))
     found = planned(bundle, LoadOptions(**given(arguments, LoadOptions)))
     if arguments.json:
-        print(json.dumps(records.encode(found)))
+        tell(json.dumps(records.encode(found)))
     else:
         _show(str(bundle.path), found)
     return 0
@@ -52,8 +53,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _show(title: str, plan: Plan) -> None:
     """Prints a table with one column per memory, and a line for each role."""
-    from rich.console import Console
     from rich.table import Table
+
+    from edgespec.cli.consoles import HarmlessConsole
 
     table = Table("MiB")
     for each in plan.demands:
@@ -61,7 +63,7 @@ def _show(title: str, plan: Plan) -> None:
     for part, label in _PARTS.items():
         sizes = (f"{getattr(each, part) / (1 << 20):,.1f}" for each in plan.demands)
         table.add_row(label, *sizes, end_section=part in ("workspace", "limit"))
-    console = Console(markup=False, highlight=False, soft_wrap=True)
+    console = HarmlessConsole(highlight=False, soft_wrap=True)
     console.print(title, style="italic")
     console.print(table)
     console.print(f"context of {plan.context:,} tokens")

@@ -7,6 +7,7 @@ import argparse
 from edgespec.api.loading import LoadOptions
 from edgespec.cli.arguments import MODEL_HELP, add_options
 from edgespec.cli.models import chosen
+from edgespec.cli.terminal import tell
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,5 +18,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Makes the bundle unless it is there, and prints its folder."""
-    print(chosen(arguments))
+    tell(chosen(arguments))
     return 0

@@ -1,4 +1,4 @@
-"""`edgespec run`: continues a prompt and prints the text as it is generated."""
+"""`edgespec run`: answers a prompt, or continues it, and prints the text as it is generated."""
 
 from __future__ import annotations
 
@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING
 from edgespec.api.loading import PLANNED_DRAFTS, LoadOptions
 from edgespec.api.options import GenerationOptions, in_conversation
 from edgespec.cli import INTERRUPTED
-from edgespec.cli.arguments import (
-    CHAT_HELP,
-    MACHINE,
-    TEXT,
-    WHOLE,
-    add_options,
-    cut_off,
-    given,
-)
+from edgespec.cli.answering import show
+from edgespec.cli.arguments import MACHINE, TEXT, WHOLE, add_options, cut_off, given
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import chosen, loaded, name_demonstration
 from edgespec.cli.parsing import Rare
 from edgespec.cli.prompt import add_prompt_arguments, take_prompt
+from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notices_kept
 from edgespec.errors import InputError
 from edgespec.system.options import checked
@@ -39,7 +33,12 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     add_prompt_arguments(parser)
-    parser.add_argument("--chat", action="store_true", help=CHAT_HELP)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--raw", action="store_true",
+        help="continue the prompt as plain text, though the model has a chat template",
+    )  # fmt: skip
+    form.add_argument("--chat", action="store_true", help=argparse.SUPPRESS)  # as it was once asked
     parser.add_argument(
         "--json", action="store_true", help=Rare("print one JSON object at the end")
     )
@@ -69,15 +68,21 @@ def execute(arguments: argparse.Namespace) -> int:
         return _chat(arguments)
 
     with loaded(arguments) as llm:
-        asked: str | list[int] = prompt
-        if arguments.chat:
-            asked = llm.chat_tokens([{"role": "user", "content": prompt}])
+        answers = arguments.chat or (llm.tokenizer.has_chat_template and not arguments.raw)
+        if answers:
             options = in_conversation(llm.sampling, options)
-        stream = llm.stream(asked, **options)
+        stream = (llm.chat_stream if answers else llm.stream)(prompt, **options)
         if not arguments.json:
             name_demonstration(arguments, llm)
         with cancelled_by_sigint(stream), notices_kept():
-            _show(stream, "" if arguments.chat else prompt, arguments)
+            if arguments.json:
+                tell(json.dumps(asdict(stream.finish())))
+            elif answers:
+                show(stream.pieces(), thoughts=False)
+            else:
+                _continue(prompt, stream)
+            if arguments.explain:
+                _explain(stream.rounds)
             if not arguments.json:
                 _tell(stream.result, llm.context_length, options.get("temperature", 0) > 0)
     return INTERRUPTED if stream.result.finish_reason == "cancelled" else 0
@@ -86,7 +91,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _chat(arguments: argparse.Namespace) -> int:
     """Chats, if the model does and nothing was asked for that belongs to a single text."""
     missing = "there is no prompt: give PROMPT, -p, -f or text on stdin"
-    if arguments.model is None or arguments.json or arguments.explain:
+    if arguments.model is None or arguments.json or arguments.explain or arguments.raw:
         raise InputError(missing)
     from edgespec import bundle as bundles
     from edgespec.cli.commands import chat
@@ -99,32 +104,31 @@ def _chat(arguments: argparse.Namespace) -> int:
     return chat.execute(argparse.Namespace(**(vars(arguments) | how)))
 
 
-def _show(stream: GenerationStream, prompt: str, arguments: argparse.Namespace) -> None:
-    """Prints the text piece by piece, and behind it what there is to say."""
-    if not arguments.json:
-        _show_prompt(prompt)
+def _continue(prompt: str, stream: GenerationStream) -> None:
+    """Prints the text piece by piece behind the prompt, which a terminal shows less bright."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        from edgespec.cli.consoles import HarmlessConsole
+
+        HarmlessConsole(highlight=False).print(prompt, style="dim", end="", soft_wrap=True)
     for piece in stream:
-        if not arguments.json:
-            print(piece, end="", flush=True)
-    result = stream.result
-    print(json.dumps(asdict(result)) if arguments.json else "", flush=True)
-    if arguments.explain:
-        _explain(stream.rounds)
+        tell(piece, end="")
+    tell()
 
 
 def _tell(result: GenerationResult, context: int, sampled: bool) -> None:
     """Prints why the text was cut, if it was, and its statistics."""
     if result.finish_reason == "length":
-        print(cut_off(result.new_tokens), file=sys.stderr)
+        tell(cut_off(result.new_tokens), stream=sys.stderr)
     if result.finish_reason == "context":
-        print(f"stopped at the end of the context, {context} tokens", file=sys.stderr)
-    print(_facts(result, sampled), file=sys.stderr)
+        tell(f"stopped at the end of the context, {context} tokens", stream=sys.stderr)
+    tell(_facts(result, sampled), stream=sys.stderr)
 
 
 def _explain(rounds: Sequence[Round]) -> None:
     """Prints a line for each round, with the expected values if drafts were planned."""
-    from rich.console import Console
     from rich.table import Table
+
+    from edgespec.cli.consoles import HarmlessConsole
 
     planned = any(step.forecast is not None for step in rounds)
     names = ("round", "source", "nodes", "tokens", "expected", "ms", "expected")
@@ -138,16 +142,7 @@ def _explain(rounds: Sequence[Round]) -> None:
             tokens.append("" if forecast is None else f"{forecast.tokens:.2f}")
             ms.append("" if forecast is None else f"{forecast.seconds * 1e3:.1f}")
         table.add_row(str(number), step.source, str(step.drafted), *tokens, *ms)
-    Console(stderr=True).print(table)
-
-
-def _show_prompt(prompt: str) -> None:
-    """Prints the prompt on a terminal, so that prompt and output read as one text."""
-    if prompt and sys.stdout is not None and sys.stdout.isatty():
-        from rich.console import Console
-        from rich.text import Text
-
-        Console().print(Text(prompt, "dim"), end="", soft_wrap=True)
+    HarmlessConsole(stderr=True).print(table)
 
 
 def _facts(result: GenerationResult, sampled: bool) -> str:

@@ -22,6 +22,7 @@ from edgespec.cli.arguments import (
 from edgespec.cli.interrupts import ignoring_termination
 from edgespec.cli.models import chosen, warm_up_aside
 from edgespec.cli.parsing import Rare
+from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 
@@ -141,7 +142,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
         def ready() -> None:
             are = "is" if len(served) == 1 else "are"
-            print(f"{names} {are} served on {url}: Ctrl-C stops it", file=sys.stderr, flush=True)
+            tell(f"{names} {are} served on {url}: Ctrl-C stops it", stream=sys.stderr)
 
         key, origins, hosts = arguments.api_key, arguments.allow_origin, arguments.allow_host
         server = Server(service, key, sock, ready, origins, hosts)

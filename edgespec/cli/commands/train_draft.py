@@ -18,6 +18,7 @@ from edgespec.api.loading import LoadOptions
 from edgespec.cli import INTERRUPTED
 from edgespec.cli.arguments import add_options, given
 from edgespec.cli.interrupts import noted_interrupts
+from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
 from edgespec.library.progress import bars
 from edgespec.training.options import TrainingOptions, require_torch
@@ -76,7 +77,7 @@ def execute(arguments: argparse.Namespace) -> int:
         texts = texts_of(llm, arguments.text, options.window, options.generate)
         training = Training(llm, bundle, texts, options, output, report, stop)
         training.run()
-    print(json.dumps({"head": str(output), **training.facts()}))
+    tell(json.dumps({"head": str(output), **training.facts()}))
     return INTERRUPTED if stop() else 0
 
 
