@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from edgespec.api import at_once
 from edgespec.api.loaded import Loaded
+from edgespec.api.prompts import or_more_context
 from edgespec.bundle import MEAN
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
@@ -103,7 +104,7 @@ class Embedder(Unpicklable):
         if len(ids) > most:
             raise ContextLengthError(
                 f"the text is too long: it has {len(ids)} tokens, and the model's context length "
-                f"is {most}: shorten the text or raise --context"
+                f"is {most}: shorten the text{or_more_context(self._loaded.bundle, most)}"
             )
         return ids
 

@@ -161,7 +161,7 @@ class Viewer:
         if len(given) * vision.fewest >= most:
             raise ContextLengthError(
                 f"there are {len(given)} images of {vision.fewest} tokens at least, and the "
-                f"context has {most}: leave some out, or raise --context"
+                f"context has {most}: leave some out"
             )
         require_pillow()
         found = []

@@ -28,6 +28,12 @@ USUAL = 16
 _LEAST_LONGEST = 64  # bytes a token, where normalizing may shorten a text, or tokens are short
 
 
+def or_more_context(bundle: Bundle, context_length: int) -> str:
+    """Returns what else helps against a text that is too long; nothing at the model's most."""
+    most = bundle.target.context_length
+    return "" if context_length >= most else f", or raise --context, up to {most}"
+
+
 class Prompts:
     """Converts what users give to prompts for a model; needs no loaded model.
 
@@ -133,8 +139,8 @@ class Prompts:
         if length >= self._context_length:
             raise ContextLengthError(
                 f"the prompt is too long: its {length} tokens and a new one are longer than "
-                f"the model's context length of {self._context_length}: shorten the prompt or "
-                "raise --context"
+                f"the model's context length of {self._context_length}: shorten the prompt"
+                f"{or_more_context(self._bundle, self._context_length)}"
             )
 
     def encoded(self, text: str, add_special: bool = False) -> list[int]:
@@ -155,7 +161,8 @@ class Prompts:
             if size > most * bytes_ or len(begun) > 2 * most:
                 raise ContextLengthError(
                     f"the text is too long: its {size} bytes are more tokens than the model's "
-                    f"context length of {most}: shorten the prompt or raise --context"
+                    f"context length of {most}: shorten the prompt"
+                    f"{or_more_context(self._bundle, most)}"
                 )
         return self._tokenizer.encode(text, add_special)
 

@@ -9,10 +9,10 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from edgespec.cli.parsing import module, parsed
+from edgespec.cli.parsing import asks_for_help, module, parsed
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notice, waiting
 from edgespec.errors import EdgespecError, MemoryLimitError, printable
@@ -49,8 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     log = logging.getLogger("edgespec")
     try:
         with _logged_to_stderr(log):
-            with waiting("edgespec starts"):
-                arguments = parsed(sys.argv[1:] if argv is None else argv)
+            given = sys.argv[1:] if argv is None else argv
+            with nullcontext() if asks_for_help(given) else waiting("edgespec starts"):
+                arguments = parsed(given)
                 log.setLevel(logging.INFO if arguments.verbose else logging.WARNING)
             code: int = module(arguments.command).execute(arguments)
             tell(end="")

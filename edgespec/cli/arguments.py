@@ -109,11 +109,6 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
 
 
-def cut_off(tokens: int) -> str:
-    """Returns the message for a text that -n has ended."""
-    return f"stopped after {tokens} tokens: use a larger -n for a longer text"
-
-
 def require_least(arguments: argparse.Namespace, **least: int) -> None:
     """Checks numbers that users may have given, before a large model is loaded.
 
@@ -133,8 +128,12 @@ def require_least(arguments: argparse.Namespace, **least: int) -> None:
 
 def reader(kind: type, name: str) -> Callable[[str], object]:
     """Returns what reads the value of an option as users type it."""
-    kinds = (each for each in (float, str, int) if each in kinds_of(kind)[name])
-    return _PARSERS.get(name) or next(kinds, str)
+    if (own := _PARSERS.get(name)) is not None:
+        return own
+    kinds = kinds_of(kind)[name]
+    if str in kinds or not {int, float} & {*kinds}:
+        return str
+    return lambda text: declared(kind)[name].read(name, text, kinds)
 
 
 def _layers(text: str) -> tuple[int, ...]:

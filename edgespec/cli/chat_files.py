@@ -33,10 +33,12 @@ class Mentions:
     Args:
         tokens: counts the tokens of a text.
         limit: number of tokens that a file must stay below.
+        otherwise: what else helps against a larger file.
     """
 
     tokens: Callable[[str], int]
     limit: int
+    otherwise: str = ""
 
     def expand(self, said: str) -> tuple[str, list[str]]:
         """Puts the texts of the files that it mentions into a message.
@@ -103,7 +105,7 @@ class Mentions:
         if tokens >= self.limit:
             raise InputError(
                 f"{name} has {tokens} tokens, too many for a context of {self.limit}: name a "
-                "smaller file, or raise --context"
+                f"smaller file{self.otherwise}"
             )
         return text, tokens
 

@@ -41,6 +41,12 @@ _ABOUT_SPELLINGS = (
 )
 
 
+def asks_for_help(argv: Sequence[str]) -> bool:
+    """Whether help or the version is asked for, which nobody waits for."""
+    words = {*argv[: [*argv, "--"].index("--")]}
+    return not argv or argv[0] == "help" or not words.isdisjoint((*_OPTIONS, "--help-all"))
+
+
 class Rare(str):
     """The help of an option that `--help` leaves to `--help-all`."""
 
@@ -75,8 +81,34 @@ def _spelt_out(argv: Sequence[str]) -> Sequence[str]:
     return argv
 
 
+def whole_number(text: str) -> int:
+    """Reads a number as users type it.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is none.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no whole number") from None
+
+
+def number(text: str) -> float:
+    """Reads a number as `whole_number`."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no number") from None
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that raises an error instead of printing its usage and exiting."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        # Python's own would say "invalid int value".
+        self.register("type", int, whole_number)
+        self.register("type", float, number)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")

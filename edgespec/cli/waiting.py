@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from edgespec.cli.echo import echo_off
 from edgespec.cli.terminal import tell
 
 _shown: list[str] = []  # the line, if there is one
@@ -14,15 +15,16 @@ _kept: list[list[str]] = []  # lines that wait for the end of each text that is 
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Shows a text on stderr until the end of the block, if that is a terminal."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        clear_line()
-        _shown.append(f"{text} …")
-        print(_shown[-1], end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        clear_line()
+    """Shows a text on stderr until the end of the block, if that is a terminal, and no keys."""
+    with echo_off():
+        if sys.stderr is not None and sys.stderr.isatty():
+            clear_line()
+            _shown.append(f"{text} …")
+            print(_shown[-1], end="", file=sys.stderr, flush=True)
+        try:
+            yield
+        finally:
+            clear_line()
 
 
 def clear_line() -> None:

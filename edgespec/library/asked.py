@@ -104,17 +104,17 @@ def asked_for(model: str | Path) -> Asked:
         return Asked(str(made.path), made.path)
     if isinstance(model, str) and (HUB_ID.fullmatch(model) or HUB_FILE.fullmatch(model)):
         return Asked(model, None)
-    raise InputError(f"'{word}' is no model: {_why(word)}")
+    raise InputError(f"there is no model '{word}': {_why(word)}")
 
 
 def _why(word: str) -> str:
     if looks_like_model(word):
         return (
-            "there is no such file or folder, and names on the Hub are owner/name or "
+            "no such file or folder is there, and names on the Hub are owner/name or "
             "owner/name:FILE.gguf"
         )
     return (
-        "there is no such file or folder, and `edgespec models` lists no such name"
+        "it is no file or folder, and `edgespec models` lists no such name"
         f"{did_you_mean(word, _names())}: give a path, or owner/name on the Hub"
     )
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM, inside
+from edgespec.api.prompts import or_more_context
 from edgespec.bundle import TARGET
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.measuring.bits import Bits, compare_bits
@@ -135,7 +136,8 @@ class Bench:
             if len(request.prompt) >= llm.context_length:
                 raise ContextLengthError(
                     f"prompt {number} has {len(request.prompt)} tokens, and the context has room "
-                    f"for {llm.context_length} including a new one: leave it out or raise --context"
+                    f"for {llm.context_length} including a new one: leave it out"
+                    f"{or_more_context(llm.bundle, llm.context_length)}"
                 )
 
     def steps(self, repeats: int) -> int:

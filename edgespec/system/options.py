@@ -78,6 +78,18 @@ class Option:
         if (kinds and not _is_of(value, kinds)) or (_is_number(value) and not self._holds(value)):
             raise InputError(f"{name} is {value!r}: give {self.give or self._wanted(value, kinds)}")
 
+    def read(self, name: str, text: str, kinds: tuple[type, ...]) -> float:
+        """Reads a number as users type it; `check` says whether it is allowed.
+
+        Raises:
+            InputError: if it is none, as `check`.
+        """
+        try:
+            return float(text) if float in kinds else int(text)
+        except ValueError:
+            wanted = self.give or self._wanted(text, kinds)
+            raise InputError(f"{name} is {text!r:.80}: give {wanted}") from None
+
     def _holds(self, value: float) -> bool:
         least, most = _or(self.least, -math.inf), _or(self.most, math.inf)
         # A NaN is not within.
@@ -88,7 +100,7 @@ class Option:
         if _is_number(value) and self.most is not None and value > self.most:
             return f"{self.most} or less"
         if int in kinds or not kinds:
-            return f"a whole number of at least {self.least}"
+            return "a whole number" + f" of at least {self.least}" * (self.least is not None)
         return " or ".join(words for kind, words in _WANTED.items() if kind in kinds)
 
 

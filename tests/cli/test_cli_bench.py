@@ -92,7 +92,7 @@ def test_faults_are_an_exit_code_and_a_warning(cli, monkeypatch):
         (["--threads", "5000"], ["threads is 5000: give 1024 or less"]),
         (["--prompts", "nowhere.jsonl"], ["nowhere.jsonl cannot be read"]),
         (["--chat"], ["the model has no chat template"]),
-        (["nowhere"], ["'nowhere' is no model"]),
+        (["nowhere"], ["there is no model 'nowhere'"]),
         (["--context", "9999"], ["context is 9999"]),
         (["--device", "toaster"], ["toaster"]),
     ],

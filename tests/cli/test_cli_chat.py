@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
-from commandline import FAST, fails
+from commandline import FAST, PLACE, fails
 
 from edgespec import LLM, bundle
 from edgespec.cli import main
@@ -18,7 +18,7 @@ from edgespec.export import ExportOptions, export_bundle
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 SHORT = [*FAST, "-n", "6", "--draft", "lookup", "--temperature", "0"]
-CUT = "stopped after 6 tokens: use a larger -n for a longer text\n"
+CUT = "stopped after 6 tokens: /continue goes on, /set max_new_tokens allows longer answers\n"
 
 
 @pytest.fixture(scope="module")
@@ -241,12 +241,23 @@ def test_options_are_set(cli, bundles, answers):
     for line, part in (
         ("/set temperture 1", "did you mean temperature?"),
         ("/set temperature -1", "temperature is -1.0: give 0 for greedy decoding"),
-        ("/set seed many", "seed is 'many': "),
+        ("/set seed many", "seed is 'many': give a whole number from 0 to 2**64 - 1"),
+        ("/set top_k many", "top_k is 'many': give a whole number of at least 0\n"),
+        ("/set max_time soon", "max_time is 'soon': give seconds above 0"),
         ("/set thoughts maybe", "thoughts is 'maybe': use one of on, off"),
-        ("/set json_schema nowhere", "json_schema is 'nowhere': "),
+        ("/set json_schema nowhere", "json_schema is 'nowhere': No such file or directory\n"),
         ("/clera", "did you mean /clear?"),
     ):
         assert part in cli("chat", bundles / "chat", *SHORT, stdin=said(line)).err
+
+
+def test_commands_say_what_they_did(cli, bundles):
+    commands = "/set temperature 0.5", "/set thoughts on", "/system be brief", "/clear"
+    result = cli("chat", bundles / "chat", *SHORT, stdin=said("/clear", *commands))
+    assert result.err.splitlines() == [
+        "a new conversation", "temperature 0.5", "thoughts on", "the system message is set",
+        "a new conversation, with the same system message",
+    ]  # fmt: skip
 
 
 def test_a_model_without_a_template_continues_plain_text(cli, bundles):
@@ -262,8 +273,22 @@ def test_the_context_ends(cli, bundles):
     arguments = ["chat", bundles / "chat", *FAST, "--draft=none", "--context=24", "--temperature=0"]
     result = cli(*arguments, stdin=said("hello", "hello"))
     assert result.code == 0
-    assert "new conversation with /clear" in result.err
-    assert "the prompt is too long" in result.err
+    assert "the context is full: start a new conversation with /clear" in result.err
+    most = LLM(bundles / "chat", draft="none", **PLACE).bundle.target.context_length
+    told = f"shorten the prompt, or raise --context, up to {most}, or start a new conversation with"
+    assert "the prompt is too long: its 47 tokens and a new one are longer than" in result.err
+    assert told in result.err
+
+
+def test_what_cannot_help_is_not_advised(cli, bundles):
+    """A larger context at the model's most, and to clear a conversation that is empty."""
+    words = ["chat", bundles / "chat", *FAST, "--draft=none", "--temperature=0"]
+    most = LLM(bundles / "chat", draft="none", **PLACE).context_length
+    long = "x" * (most + 1)
+    told = cli(*words, stdin=said(long, "hello", long)).err
+    assert "--context" not in told
+    assert told.count("shorten the prompt") == 2
+    assert told.count("start a new conversation with /clear") == told.count("clear")
 
 
 def test_what_cannot_be_saved_leaves_the_old_file(cli, bundles, tmp_path):

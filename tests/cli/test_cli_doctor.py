@@ -133,5 +133,5 @@ def test_llama_cpp_is_shared_where_it_is_installed_and_reads_the_file(cli, tmp_p
 
 def test_what_is_refused(cli):
     fails(cli("bench", "--share", "--json"), "not allowed with")
-    fails(cli("doctor", "nowhere"), "'nowhere' is no model")
+    fails(cli("doctor", "nowhere"), "there is no model 'nowhere'")
     fails(cli("doctor", "--threads", "0"), "threads is 0")

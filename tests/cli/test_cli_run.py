@@ -88,9 +88,9 @@ def test_what_follows_two_dashes_is_no_option(cli, llm):
     [
         (["-p", "a", "-f", "b"], "more than one prompt"),
         ([BUNDLE, "a", "-p", "b"], "more than one prompt"),
-        (["a", "-p", "b"], "'a' is no model"),
-        (["a", "b", "c"], "'a' is no model"),
-        (["a", "b"], "'a' is no model"),
+        (["a", "-p", "b"], "there is no model 'a'"),
+        (["a", "b", "c"], "there is no model 'a'"),
+        (["a", "b"], "there is no model 'a'"),
         ([""], "the prompt is empty"),
         ([], "the prompt is empty"),
         (["-f", "missing.txt"], "missing.txt: No such file or directory"),
@@ -103,7 +103,8 @@ def test_prompts_that_are_refused(cli, words, part):
 def test_what_looks_like_a_model_is_not_taken_for_a_prompt(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for word in ("model.gguf", "my model.gguf", "./model", "a/b/c", "misspelt", r"C:\model"):
-        fails(cli("run", word), f"'{word}' is no model", f"or -p {word!r}, if this is the prompt")
+        how = f"or -p {word!r}, if this is the prompt"
+        fails(cli("run", word), f"there is no model '{word}'", how)
     fails(cli("run", tmp_path), f"{tmp_path}", "config.json")
 
 
@@ -193,7 +194,7 @@ def test_settings_come_from_a_file(cli, llm, tmp_path):
     [
         ("max_token = 3", "unknown option 'max_token' (did you mean max_new_tokens?)"),
         ("draft = ", "is not TOML"),
-        ('threads = "two"', "invalid int value: 'two'"),
+        ('threads = "two"', "threads is 'two': give a whole number of at least 1"),
         ('draft = "best"', "draft is 'best': use one of auto, none"),
         ("regex = 3", "regex is 3: give a text"),
     ],
@@ -219,7 +220,7 @@ def test_stop_strings_know_three_escapes(cli, llm):
     [
         (["--top-p", "2"], "top_p is 2.0"),
         (["-n", "0"], "max_new_tokens is 0"),
-        (["-n", "many"], "invalid int value: 'many'"),
+        (["-n", "many"], "max_new_tokens is 'many': give a whole number of at least 1"),
         (["--stop", ""], "at least one character"),
         (["--draft", "best"], "draft is 'best': use one of auto, none"),
         (["--device", "toaster"], "device 'toaster' is not known"),

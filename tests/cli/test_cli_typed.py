@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 
@@ -200,3 +201,42 @@ def test_what_was_typed_comes_back_in_later_chats(brackets, chat, tmp_path, own_
     second = chat()
     say(second, 2 * UP)
     assert heard(second, tmp_path) == ["pasted\nlines"]
+
+
+def test_what_is_typed_meanwhile_is_read_afterwards_and_not_shown_before():
+    """While the model is loaded, and during an answer, of which `^C` is no part either."""
+    chat = Terminal("", *FAST, "-n", 300, "--draft", "none", "--temperature", 0)
+    chat.until("the model is loaded")
+    chat.type("def ahead():")
+    chat.until("> ")
+    assert "ahead" not in chat.shown[: chat.shown.rindex("> ")]
+    chat.until(r"def ahead\(\):")
+    chat.type("\r")
+    chat.until(r"\n +\w")  # the answer has begun
+    chat.type("def meanwhile():")
+    chat.until("> ")
+    assert "meanwhile" not in chat.shown[: chat.shown.rindex("> ")]
+    chat.until(r"def meanwhile\(\):")
+    chat.type("\r")
+    chat.until(r"\n +\w")
+    chat.type("\x03")
+    chat.until("> ")
+    assert "^C" not in chat.shown
+    chat.leave()
+
+
+def test_a_process_in_the_background_and_a_pager_keep_their_terminal(monkeypatch):
+    """There, changing modes would stop the process, or be undone by others in the wrong order."""
+    from edgespec.cli import echo
+
+    monkeypatch.setattr(sys.stdin, "fileno", lambda: 0)
+    for attribute in ("stdout", "foreground"):
+        pty = pytest.importorskip("pty")
+        ours, theirs = pty.openpty()
+        monkeypatch.setattr(sys.stdin, "fileno", lambda number=theirs: number)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda shown=attribute != "stdout": shown)
+        group = os.getpgrp() + (attribute == "foreground")
+        monkeypatch.setattr(os, "tcgetpgrp", lambda _, found=group: found)
+        assert echo._terminal_modes() is None
+        os.close(ours)
+        os.close(theirs)

@@ -12,7 +12,7 @@ import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from commandline import fails
 
-from edgespec.cli.parsing import COMMANDS, SPELLINGS
+from edgespec.cli.parsing import COMMANDS, SPELLINGS, CommandParser
 
 
 def helped(cli, capsys, *words):
@@ -67,7 +67,7 @@ def test_models_are_pulled_listed_shown_and_removed(cli, tmp_path, own_cache):
     assert cli("show", "small").out == cli("inspect", "small").out
     assert cli("pull", "small").out.strip() == folder  # which is there already
     assert cli("rm", "small").code == 0
-    fails(cli("show", "small"), "'small' is no model")
+    fails(cli("show", "small"), "there is no model 'small'")
     fails(cli("pull"), "MODEL")
 
 
@@ -134,3 +134,35 @@ def test_shells_complete_commands_options_values_and_models(cli, own_cache, tmp_
     for words in (["rm"], ["show"], ["run"], ["serve"], ["chat", "--json", "--draft"]):
         assert completed(*words, "qw") == {"qwen-coder"}
     assert completed("chat", "--draft", "l") == {"layer-skip", "lookup"}
+
+
+INTERNAL = re.compile(r"invalid \w+ value|literal|could not convert|Errno|<class")
+"""What Python says, and users should not have to read."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_option_answers_in_pythons_words(cli, command, tmp_path):
+    """Every option of every command with a value that it does not take."""
+    parser = CommandParser(command=command, prog=f"edgespec {command}")
+    for option in parser.declare():
+        if not option.option_strings or option.nargs == 0 or option.dest in ("help", "config"):
+            continue
+        for value in ("many", "", "1e", "nan", "-"):
+            words = [*{"export": ["x", "-o", "y"]}.get(command, []), option.option_strings[0]]
+            found = cli(command, *words, value, "--", "nowhere")
+            assert found.code in (0, 2, 3), (option, value, found)
+            assert not INTERNAL.search(found.err), (option, value, found.err)
+
+
+def test_help_on_a_terminal_begins_with_it(cli, capsys, monkeypatch):
+    """No line about waiting comes before it, nor is anything removed."""
+    for words in ([], ["--help"], ["help", "run"], ["run", "--help"], ["run", "-h", "x"]):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        with pytest.raises(SystemExit):
+            cli(*words, terminal=True)
+        shown = capsys.readouterr()
+        assert shown.out.startswith("usage: edgespec ")
+        assert shown.err == ""
+    with pytest.raises(SystemExit):
+        cli("--version", terminal=True)
+    assert capsys.readouterr().out.startswith("edgespec ")

@@ -322,9 +322,9 @@ def test_names_are_of_letters_and_free(made, models):
 
 def test_a_name_that_is_near_is_proposed(made):
     made("target.gguf")
-    with pytest.raises(InputError, match=r"'tarqet' is no model: .*did you mean target\?"):
+    with pytest.raises(InputError, match=r"there is no model 'tarqet': .*did you mean target\?"):
         bundle_of("tarqet")
-    with pytest.raises(InputError, match="'nowhere/at/all' is no model: there is no such file"):
+    with pytest.raises(InputError, match="there is no model 'nowhere/at/all': no such file"):
         bundle_of(Path("nowhere/at/all"))
 
 

@@ -423,4 +423,4 @@ def test_what_goes_with_one_model_alone_is_said(cli, bundles):
     fails(cli("serve", first, second, "--draft", first), "--draft is", "one model alone")
     fails(cli("serve", first, first, "--port=0"), "two models are called 'bundle'")
     fails(cli("serve", first, "--max-models=0"), "--max-models is 0")
-    fails(cli("serve", first, "no-such-model", "--port=0"), "'no-such-model' is no model")
+    fails(cli("serve", first, "no-such-model", "--port=0"), "there is no model 'no-such-model'")

@@ -17,7 +17,6 @@ from edgespec.cli.arguments import (
     WHOLE,
     add_model,
     add_options,
-    cut_off,
     given,
     reader,
 )
@@ -28,11 +27,12 @@ from edgespec.cli.chat_files import (
     read_conversation,
     write_conversation,
 )
+from edgespec.cli.echo import echo_off
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import loaded, name_demonstration, warm_up_aside
 from edgespec.cli.terminal import tell
 from edgespec.cli.typed import BLOCK, Typed
-from edgespec.errors import EdgespecError, InputError, did_you_mean, reason
+from edgespec.errors import ContextLengthError, EdgespecError, InputError, did_you_mean
 from edgespec.system.files import typed_path
 from edgespec.system.options import Option, checked, kinds_of, unknown
 
@@ -114,6 +114,7 @@ class _Conversation:
         self, llm: LLM, messages: list[Message], options: dict[str, Any], history: Path | None
     ) -> None:
         from edgespec.api.chat import ChatOptions
+        from edgespec.api.prompts import or_more_context
 
         self._llm = llm
         self._session = llm.session()
@@ -130,7 +131,9 @@ class _Conversation:
         }  # fmt: skip
         self._typed = Typed(self._complete)
         self._mentions = Mentions(
-            lambda text: len(llm.tokenizer.encode(text, add_special=False)), llm.context_length
+            lambda text: len(llm.tokenizer.encode(text, add_special=False)),
+            llm.context_length,
+            or_more_context(llm.bundle, llm.context_length),
         )
         # Files that may be replaced: those of this conversation, and those that were asked about.
         self._own = set() if history is None else {history.resolve()}
@@ -153,6 +156,9 @@ class _Conversation:
                 else:
                     asked = {"role": "user", "content": self._with_files(said)}
                     self._answer([*self._messages, asked])
+            except ContextLengthError as error:
+                begun = len(self._messages) > len(self._beginning)
+                _say(f"{error}{', or start a new conversation with /clear' * begun}")
             except EdgespecError as error:  # the conversation goes on
                 _say(str(error))
 
@@ -180,6 +186,7 @@ class _Conversation:
 
     def _clear(self, _: str) -> None:
         self._messages, self._last = list(self._beginning), None
+        _say("a new conversation" + ", with the same system message" * bool(self._beginning))
 
     def _retry(self, _: str) -> None:
         before = self._require_answer()["content"]
@@ -203,6 +210,7 @@ class _Conversation:
             others = self._messages[len(self._beginning) :]
             self._beginning = [{"role": "system", "content": text}]
             self._messages = [*self._beginning, *others]
+            _say("the system message is set")
         else:
             _say(self._beginning[0]["content"] if self._beginning else "there is no system message")
 
@@ -219,15 +227,17 @@ class _Conversation:
         elif name == _THOUGHTS:
             Option("", choices=("on", "off")).check(name, value, (str,))
             self._thoughts = value == "on"
+            _say(f"{_THOUGHTS} {value}")
         elif name not in known:
             raise InputError(unknown(name, [_THOUGHTS, *known]))
         else:
             try:
                 found = {name: reader(self._kind, name)(value)}
-            except (ValueError, OSError) as error:
-                raise InputError(f"{name} is {value!r}: {reason(error)}") from error
+            except OSError as error:
+                raise InputError(f"{name} is {value!r}: {error.strerror}") from error
             checked(self._kind, self._given | found)
             self._given |= found
+            _say(f"{name} {value}")
 
     def _save(self, name: str) -> None:
         if not name:
@@ -250,7 +260,7 @@ class _Conversation:
         """Answers a conversation, or goes on with the answer that it ends with."""
         begun = asked[-1] if asked[-1]["role"] == "assistant" else {}
         stream = self._stream(asked)
-        with cancelled_by_sigint(stream):
+        with cancelled_by_sigint(stream), echo_off():
             show(stream.pieces(), self._thoughts)
         self._last = result = stream.result
         answer = {"role": "assistant", "content": begun.get("content", "") + result.text}
@@ -258,7 +268,10 @@ class _Conversation:
             answer["reasoning_content"] = begun.get("reasoning_content", "") + result.reasoning
         self._messages = [*(asked[:-1] if begun else asked), answer]
         if result.finish_reason == "length":
-            _say(cut_off(result.new_tokens))
+            _say(
+                f"stopped after {result.new_tokens} tokens: /continue goes on, /set max_new_tokens "
+                "allows longer answers"
+            )
         elif result.finish_reason == "context":
             _say("the context is full: start a new conversation with /clear")
 

@@ -59,7 +59,12 @@ def _show(console: Console, found: list[Device], gpu: str | None) -> None:
             hardware = f"{each.hardware}{' (experimental)' * each.experimental}"
             table.add_row(each.name, hardware, each.version, free)
     console.print(table)
-    _say(console, f"the device gpu means {gpu or 'the cpu, since no GPU can be used'}")
+    _say(
+        console,
+        f"--device gpu runs on {gpu}"
+        if gpu
+        else "no GPU can be used: --device gpu runs on the CPU",
+    )
     for each in found:
         if each.reason is not None:
             _say(console, f"{each.name} cannot be used: {each.reason}")

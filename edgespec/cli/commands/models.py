@@ -36,10 +36,12 @@ def execute(arguments: argparse.Namespace) -> int:
         if len(names) != 2:
             raise InputError("`models name` takes two names: OLD NEW")
         store.rename(*names)
+        tell("{} is called {} now".format(*names))
     elif arguments.action == "rm":
         if not names:
             raise InputError("`models rm` takes the names of the models to remove")
         store.remove(*names)
+        tell(f"removed {' and '.join(names)}")
     elif names:
         raise InputError(f"`models list` takes no names, but {names[0]!r} is given")
     else:

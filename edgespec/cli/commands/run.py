@@ -12,7 +12,8 @@ from edgespec.api.loading import PLANNED_DRAFTS, LoadOptions
 from edgespec.api.options import GenerationOptions, in_conversation
 from edgespec.cli import INTERRUPTED
 from edgespec.cli.answering import show
-from edgespec.cli.arguments import MACHINE, TEXT, WHOLE, add_options, cut_off, given
+from edgespec.cli.arguments import MACHINE, TEXT, WHOLE, add_options, given
+from edgespec.cli.echo import echo_off
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import chosen, loaded, name_demonstration
 from edgespec.cli.parsing import Rare
@@ -74,9 +75,11 @@ def execute(arguments: argparse.Namespace) -> int:
         stream = (llm.chat_stream if answers else llm.stream)(prompt, **options)
         if not arguments.json:
             name_demonstration(arguments, llm)
-        with cancelled_by_sigint(stream), notices_kept():
+        with cancelled_by_sigint(stream), notices_kept(), echo_off():
             if arguments.json:
-                tell(json.dumps(asdict(stream.finish())))
+                for _ in stream:
+                    pass
+                tell(json.dumps(asdict(stream.result)))
             elif answers:
                 show(stream.pieces(), thoughts=False)
             else:
@@ -118,7 +121,8 @@ def _continue(prompt: str, stream: GenerationStream) -> None:
 def _tell(result: GenerationResult, context: int, sampled: bool) -> None:
     """Prints why the text was cut, if it was, and its statistics."""
     if result.finish_reason == "length":
-        tell(cut_off(result.new_tokens), stream=sys.stderr)
+        line = f"stopped after {result.new_tokens} tokens: use a larger -n for a longer text"
+        tell(line, stream=sys.stderr)
     if result.finish_reason == "context":
         tell(f"stopped at the end of the context, {context} tokens", stream=sys.stderr)
     tell(_facts(result, sampled), stream=sys.stderr)
