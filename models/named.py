@@ -15,10 +15,31 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 HUB_FILE = re.compile(r"(\w[\w.-]*/\w[\w.-]*):([\w./ -]+\.gguf)")
 """One file of a repository that has a model in many precisions, as owner/name:q4/model.gguf."""
 
+HUB_PRECISION = re.compile(r"(\w[\w.-]*/\w[\w.-]*):([A-Za-z]\w+)")
+"""A repository's file by its precision, as owner/name:Q4_K_M, or latest for the usual one."""
+
+_ADDRESS = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:hf\.co|huggingface\.co)/([^/:?#]+/[^/:?#]+)"
+    r"(?:/(?:tree/[^/?#]+|(?:blob|resolve)/[^/?#]+/(?P<file>[^?#]+\.gguf)))?/?(?:[?#].*)?"
+    r"(?P<precision>:\w+)?"
+)
+
 TOWER = "mmproj"
 """What names of files have that only read pictures for a model."""
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+
+
+def hub_name(word: str) -> str:
+    """Returns what a word means on the Hub: an address of it is owner/name, perhaps with a file.
+
+    Any other word is returned as it is.
+    """
+    found = _ADDRESS.fullmatch(word)
+    if found is None:
+        return word.removesuffix(":latest") if HUB_PRECISION.fullmatch(word) else word
+    behind = f":{found['file']}" if found["file"] else found["precision"] or ""
+    return found[1] + behind.replace(":latest", "")
 
 
 def parts(name: str) -> list[str]:

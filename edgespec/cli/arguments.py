@@ -98,9 +98,9 @@ def settings(file: str) -> dict[str, Any]:
 
 
 MODEL_HELP = (
-    "a bundle, a GGUF file, a checkpoint's folder, owner/name or owner/name:FILE.gguf on the Hub, "
-    "or a name that `edgespec models` lists; what is no bundle is made into one, once (default: "
-    "the embedded pair, a demonstration)"
+    "a bundle, a GGUF file, a checkpoint's folder, owner/name, owner/name:Q4_K_M or "
+    "owner/name:FILE.gguf on the Hub, or a name that `edgespec models` lists; what is no bundle is "
+    "made into one, once (default: the embedded pair, a demonstration)"
 )
 
 

@@ -8,6 +8,13 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import edgespec
+from edgespec.cli.spellings import (
+    ELSEWHERE,
+    INSTEAD,
+    MODEL_OPTIONS,
+    OF_LLAMA_CPP,
+    translated,
+)
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError, did_you_mean
 
@@ -37,7 +44,9 @@ SPELLINGS = {"list": ("models", "list"), "rm": ("models", "rm"), "show": ("inspe
 _OPTIONS = ("-h", "--help", "--version")
 _ABOUT_SPELLINGS = (
     "As users of Ollama type them: `list` and `rm NAME` are `models list` and `models rm NAME`, "
-    "`show MODEL` is `inspect MODEL`, and `help COMMAND` is `COMMAND --help`."
+    "`show MODEL` is `inspect MODEL`, and `help COMMAND` is `COMMAND --help`. As users of "
+    "llama.cpp type them: -m FILE and -hf owner/name:Q4_K_M name a model, and -c, -t, -ngl, -s and "
+    "--temp are --context, --threads, --gpu-layers, --seed and --temperature."
 )
 
 
@@ -63,7 +72,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
         InputError: if a command or an option is unknown, or a value is wrong.
         SystemExit: after help and the version.
     """
-    return main_parser().parse_args(_spelt_out(argv))
+    return main_parser().parse_args(translated(_spelt_out(argv)))
 
 
 def _spelt_out(argv: Sequence[str]) -> Sequence[str]:
@@ -75,6 +84,10 @@ def _spelt_out(argv: Sequence[str]) -> Sequence[str]:
             return [*_spelt_out([command])[:1], "--help"]
         case [word, *others] if word in SPELLINGS:
             return [*SPELLINGS[word], *others]
+        case [word, *_] if word in ELSEWHERE:
+            raise InputError(f"there is no command {word!r}: {ELSEWHERE[word]}")
+        case [word, *_] if word in (*MODEL_OPTIONS, *OF_LLAMA_CPP):
+            raise InputError(f"{word} needs a command before it, as in `edgespec run {word} …`")
         case [word, *_] if word not in (*COMMANDS, *_OPTIONS):
             like = did_you_mean(word, [*COMMANDS, *SPELLINGS, "help", *_OPTIONS])
             raise InputError(f"there is no command {word!r}{like}: see edgespec --help")
@@ -168,6 +181,8 @@ class CommandParser(_Parser):
             self.exit()
         known = self._option_string_actions
         for name in (word.partition("=")[0] for word in words if " " not in word):
+            if name in INSTEAD and name not in known:
+                self.error(f"there is no option {name}: {INSTEAD[name]}")
             if name.startswith("--") and name not in known:
                 self.error(f"there is no option {name}{did_you_mean(name, known)}")
 

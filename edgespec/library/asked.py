@@ -12,7 +12,15 @@ from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
 from edgespec.errors import InputError, did_you_mean
 from edgespec.library.store import Store
-from edgespec.models.named import HUB_FILE, HUB_ID, SUFFIX, parts, tower_beside
+from edgespec.models.named import (
+    HUB_FILE,
+    HUB_ID,
+    HUB_PRECISION,
+    SUFFIX,
+    hub_name,
+    parts,
+    tower_beside,
+)
 from edgespec.system.cachedir import cache_folder
 from edgespec.system.files import exists
 
@@ -102,20 +110,22 @@ def asked_for(model: str | Path) -> Asked:
     if isinstance(model, str) and word in _names():
         made = Store().named(model)
         return Asked(str(made.path), made.path)
-    if isinstance(model, str) and (HUB_ID.fullmatch(model) or HUB_FILE.fullmatch(model)):
-        return Asked(model, None)
+    named = hub_name(word) if isinstance(model, str) else ""
+    if any(each.fullmatch(named) for each in (HUB_ID, HUB_FILE, HUB_PRECISION)):
+        return Asked(named, None)
     raise InputError(f"there is no model '{word}': {_why(word)}")
 
 
 def _why(word: str) -> str:
     if looks_like_model(word):
         return (
-            "no such file or folder is there, and names on the Hub are owner/name or "
-            "owner/name:FILE.gguf"
+            "no such file or folder is there, and names on the Hub are owner/name, "
+            "owner/name:FILE.gguf or owner/name:Q4_K_M"
         )
     return (
         "it is no file or folder, and `edgespec models` lists no such name"
-        f"{did_you_mean(word, _names())}: give a path, or owner/name on the Hub"
+        f"{did_you_mean(word, _names())}: give a path, or owner/name on the Hub, such as "
+        "Qwen/Qwen2.5-0.5B-Instruct-GGUF"
     )
 
 

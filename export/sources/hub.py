@@ -8,7 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgespec.errors import ExportError
-from edgespec.models.named import HUB_FILE, HUB_ID, SUFFIX, TOWER, parts, tower_name
+from edgespec.models.named import (
+    HUB_FILE,
+    HUB_ID,
+    HUB_PRECISION,
+    SUFFIX,
+    TOWER,
+    hub_name,
+    parts,
+    tower_name,
+)
 from edgespec.models.pooled import MODULES
 
 _WANTED = ["*.safetensors", "*.json", "*.jinja"]
@@ -34,9 +43,9 @@ def resolve_checkpoint(source: str) -> Path:
 
     Args:
         source: a local folder or GGUF file, a Hub id (owner/name), or a GGUF file of a repository
-            (owner/name:file.gguf), of which all parts are downloaded if it was split, and what
-            reads pictures. Of a repository of GGUF files alone, Q4_K_M is taken, or what is nearest
-            to it.
+            (owner/name:file.gguf, or by its precision, owner/name:Q4_K_M), of which all parts are
+            downloaded if it was split, and what reads pictures; or an address of either. Of a
+            repository of GGUF files alone, Q4_K_M is taken, or what is nearest to it.
 
     Raises:
         ExportError: if `source` is none of these, or cannot be downloaded.
@@ -44,6 +53,12 @@ def resolve_checkpoint(source: str) -> Path:
     local = Path(source)
     if local.is_dir() or local.is_file():
         return local
+    source = hub_name(source)
+    by_precision = HUB_PRECISION.fullmatch(source)
+    if by_precision is not None:
+        repository, precision = by_precision.groups()
+        listed = _files_of(repository) or _names_in(download(repository, _WANTED, _UNWANTED))
+        return _download_file(repository, _of_precision(repository, listed, precision), listed)
     file = HUB_FILE.fullmatch(source)
     if file is not None:
         return _download_file(file[1], file[2], _files_of(file[1]))
@@ -54,8 +69,7 @@ def resolve_checkpoint(source: str) -> Path:
         )
     folder = download(source, _WANTED, _UNWANTED)
     if not any(folder.glob("*.safetensors")):
-        here = [each.relative_to(folder).as_posix() for each in folder.rglob("*")]
-        listed = _files_of(source) or here
+        listed = _files_of(source) or _names_in(folder)
         if (chosen := _gguf_of(source, listed)) is not None:
             return _download_file(source, chosen, listed)
     return download(source, _POOLING) if (folder / MODULES).is_file() else folder
@@ -93,6 +107,34 @@ def _files_of(repository: str) -> list[str]:
     return files
 
 
+def _names_in(folder: Path) -> list[str]:
+    return [each.relative_to(folder).as_posix() for each in folder.rglob("*")]
+
+
+def _precisions(name: str) -> list[str]:
+    """Returns the precisions that a file's name tells; none for what is no model."""
+    if not name.lower().endswith(SUFFIX) or any(word in name.lower() for word in _NO_MODELS):
+        return []
+    return [each.upper() for each in _FILE_TYPE.findall(name)]
+
+
+def _of_precision(repository: str, files: Sequence[str], wanted: str) -> str:
+    """Returns the file of a repository that has a precision.
+
+    Raises:
+        ExportError: if there is none.
+    """
+    found = {name: _precisions(name) for name in files}
+    fitting = [name for name, kinds in found.items() if wanted.upper() in kinds]
+    if not fitting:
+        known = ", ".join(sorted({each for kinds in found.values() for each in kinds}))
+        raise ExportError(
+            f"{repository} has no GGUF file in {wanted}: "
+            + (f"it has {known}" if known else f"leave out :{wanted}")
+        )
+    return min(fitting, key=lambda name: (name.count("/"), name))
+
+
 def _gguf_of(repository: str, files: Sequence[str]) -> str | None:
     """Returns the file to take of a repository without a checkpoint; None if it has no GGUF files.
 
@@ -106,9 +148,8 @@ def _gguf_of(repository: str, files: Sequence[str]) -> str | None:
     found = [each for each in files if each.lower().endswith(SUFFIX)]
     ranks = dict[str, tuple[int, int, str]]()
     for name in found:
-        kinds = [each.upper() for each in _FILE_TYPE.findall(name)]
-        known = [_NEAREST.index(each) for each in kinds if each in _NEAREST]
-        if known and not any(word in name.lower() for word in _NO_MODELS):
+        known = [_NEAREST.index(each) for each in _precisions(name) if each in _NEAREST]
+        if known:
             ranks[name] = known[-1], name.count("/"), name
     if found and not ranks:
         raise ExportError(

@@ -260,6 +260,34 @@ def test_commands_say_what_they_did(cli, bundles):
     ]  # fmt: skip
 
 
+def test_what_users_of_ollama_type_is_done_or_said(cli, bundles, answers):
+    lines = said(
+        "/set parameter temperature 0", "/set parameter num_predict 3", '/set system "be brief"',
+        "hello", "/show", "/?", "/set parameter repeat_penalty 1.2", "/quit", "not read",
+    )  # fmt: skip
+    result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
+    brief = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+    llm = LLM(bundles / "chat", **PLACE, draft="none")
+    assert result.out == llm.chat(brief, max_new_tokens=3).text + "\n"
+    assert "max_new_tokens 3\n" in result.err
+    assert "chat: llama, " in result.err
+    assert " parameters, context of 512 tokens, draft lookup\nbe brief\n" in result.err
+    assert "/retry  " in result.err
+    assert "repetition_penalty 1.2\n" in result.err
+    for line, told in (
+        ("/load qwen", "`edgespec chat qwen` chats with another model: leave with /bye"),
+        (
+            "/set parameter num_ctx 4096",
+            "there is no option num_ctx: start the chat with --context",
+        ),
+        ("/set verbose", "/stats shows"),
+        ("/set nowordwrap", "words are wrapped on a terminal"),
+        ("/set nothink", "/set thoughts on"),
+        ("/set format json", "/set json_schema FILE"),
+    ):
+        assert told in cli("chat", bundles / "chat", *SHORT, stdin=said(line)).err
+
+
 def test_a_model_without_a_template_continues_plain_text(cli, bundles):
     llm = LLM(bundles / "plain", device="cpu", draft="none", threads=1)
     first = llm.generate("def f(", max_new_tokens=6).text

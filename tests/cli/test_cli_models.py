@@ -14,6 +14,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundEr
 
 from edgespec.export import resolve_checkpoint
 from edgespec.models.embedded import BUNDLE
+from edgespec.models.named import hub_name
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 NAME = "owner/name-GGUF"
@@ -130,6 +131,69 @@ def test_a_repository_of_files_is_used_once_fetched(cli, hub, monkeypatch):
     assert (second.out, len(hub)) == (first.out, 3)
     assert json.loads(cli("models", "--json").out)[0]["name"] == "name-gguf"
     assert cli("run", f"{NAME}:name.Q8_0.gguf", PROMPT, *QUICK).out == first.out
+
+
+@pytest.mark.parametrize(
+    ("pasted", "meant"),
+    [
+        ("hf.co/owner/name-GGUF", NAME),
+        ("huggingface.co/owner/name-GGUF:latest", NAME),
+        ("https://huggingface.co/owner/name-GGUF", NAME),
+        ("https://huggingface.co/owner/name-GGUF/", NAME),
+        ("https://huggingface.co/owner/name-GGUF/tree/main?x=1", NAME),
+        ("https://huggingface.co/owner/name-GGUF/blob/main/q/a.gguf", f"{NAME}:q/a.gguf"),
+        ("http://hf.co/owner/name-GGUF/resolve/main/a.gguf?download=true", f"{NAME}:a.gguf"),
+        ("hf.co/owner/name-GGUF:Q8_0", f"{NAME}:Q8_0"),
+        (f"{NAME}:latest", NAME),
+        (f"{NAME}:Q8_0", f"{NAME}:Q8_0"),
+        ("https://example.com/owner/name", "https://example.com/owner/name"),
+        ("./hf.co/owner/name", "./hf.co/owner/name"),
+    ],
+)
+def test_addresses_of_the_hub_are_names(pasted, meant):
+    assert hub_name(pasted) == meant
+
+
+def test_a_file_is_asked_for_by_its_precision(cli, hub, monkeypatch):
+    whole = cli("run", f"{NAME}:name.Q8_0.gguf", PROMPT, *QUICK)
+    for pasted in (f"hf.co/{NAME}:Q8_0", f"https://huggingface.co/{NAME}:q8_0"):
+        hub.clear()
+        assert cli("run", pasted, PROMPT, *QUICK).out == whole.out
+        assert hub[0] == f"{NAME}:name.Q8_0.gguf"
+    fails(cli("run", f"{NAME}:Q3_K_M", PROMPT), "no GGUF file in Q3_K_M: it has Q2_K, Q4_K_M, Q8_0")
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: ["model.safetensors"])
+    fails(cli("run", f"{NAME}:Q4_K_M", PROMPT), "no GGUF file in Q4_K_M: leave out :Q4_K_M")
+
+
+def test_options_of_llama_cpp_are_taken(cli, files, own_cache):
+    ours = cli("run", files / "plain.gguf", PROMPT, "--threads=1", "--context=256", "-n", 8)
+    for words in (
+        ["run", "-m", files / "plain.gguf", "-p", PROMPT, "-t", 1, "-c", 256, "-n", 8],
+        ["run", "-n", 8, f"--model={files / 'plain.gguf'}", "-t", 1, "--ctx-size=256", PROMPT],
+        ["run", PROMPT, "-hf", "plain", "-s", 3, "--temp", 0, "-t", 1, "-c", 256, "--predict", 8],
+    ):
+        found = cli(*words)
+        assert (found.code, found.out) == (0, ours.out), found.err
+    assert cli("run", "plain", "-n", 2, *FAST, "--", "-m").code == 0  # a prompt
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["ps"], "`edgespec list` shows"),
+        (["stop", "qwen"], "Ctrl-C ends a server"),
+        (["create", "mine", "-f", "Modelfile"], "`edgespec pull MODEL` makes a model ready"),
+        (["cp", "a", "b"], "`edgespec models name OLD NEW`"),
+        (["-m", "model.gguf", "-p", "x"], "as in `edgespec run -m"),
+        (["run", "-m"], "-m names no model"),
+        (["chat", "-cnv"], "`edgespec chat MODEL`"),
+        (["chat", "-p", "x"], "`edgespec run MODEL -p PROMPT`"),
+        (["run", "x y", "--repeat-penalty", "1.1"], "--config FILE, as repetition_penalty = 1.1"),
+        (["run", "x y", "-fa", "on"], "leave it out"),
+    ],
+)
+def test_what_others_have_and_is_none_here_says_how(cli, words, told):
+    fails(cli(*words), told)
 
 
 @pytest.mark.parametrize(

@@ -226,8 +226,8 @@ def test_stop_strings_know_three_escapes(cli, llm):
         (["--device", "toaster"], "device 'toaster' is not known"),
         (["--context", "1000000"], "context is 1000000"),
         (
-            ["--temp", "1"],
-            "there is no option --temp (did you mean --temperature?) (see edgespec run --help)",
+            ["--temper", "1"],
+            "there is no option --temper (did you mean --temperature?) (see edgespec run --help)",
         ),
         (["--chat"], "no chat template"),
     ],

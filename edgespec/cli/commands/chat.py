@@ -30,6 +30,7 @@ from edgespec.cli.chat_files import (
 from edgespec.cli.echo import echo_off
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import loaded, name_demonstration, warm_up_aside
+from edgespec.cli.spellings import SETTINGS_INSTEAD, SETTINGS_OF_OLLAMA
 from edgespec.cli.terminal import tell
 from edgespec.cli.typed import BLOCK, Typed
 from edgespec.errors import ContextLengthError, EdgespecError, InputError, did_you_mean
@@ -52,7 +53,8 @@ _HELP = f"""\
 /save FILE       save the conversation as Markdown, or as JSON if FILE ends in .json:
                  --history FILE goes on from that
 /stats           show statistics of the last answer: speed, drafts, reused tokens
-/help            show this help
+/show            show the model and the system message
+/help            show this help, like /?
 /bye             quit, like /exit and Ctrl-D
 @FILE            puts the text of a file into the message; @"a b" if its name has
                  spaces, \\@ if no file is meant. TAB completes names and commands.
@@ -63,7 +65,7 @@ with a space. TAB, pasted lines and earlier chats are not for Windows."""
 
 _THOUGHTS = "thoughts"  # what /set takes besides options of an answer
 _OTHERS = ("stop", "json_schema")  # options that it takes though they are no plain values
-_LEAVE = ("/bye", "/exit")
+_LEAVE = ("/bye", "/exit", "/quit")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +129,8 @@ class _Conversation:
         self._commands: dict[str, Callable[[str], None]] = {
             "/clear": self._clear, "/retry": self._retry, "/continue": self._continue,
             "/system": self._system, "/set": self._set, "/save": self._save,
-            "/stats": self._stats, "/help": lambda _: _say(_HELP),
+            "/stats": self._stats, "/show": self._show, "/load": self._load,
+            "/help": lambda _: _say(_HELP), "/?": lambda _: _say(_HELP),
         }  # fmt: skip
         self._typed = Typed(self._complete)
         self._mentions = Mentions(
@@ -217,6 +220,7 @@ class _Conversation:
     def _set(self, words: str) -> None:
         name, _, value = words.removeprefix("parameter ").partition(" ")
         name, value = name.replace("-", "_"), value.strip()
+        name = SETTINGS_OF_OLLAMA.get(name, name)
         plain = (each for each, kinds in kinds_of(self._kind).items() if {*kinds} - {bool})
         known = [*plain, *_OTHERS]
         if not words:
@@ -228,6 +232,10 @@ class _Conversation:
             Option("", choices=("on", "off")).check(name, value, (str,))
             self._thoughts = value == "on"
             _say(f"{_THOUGHTS} {value}")
+        elif name == "system":
+            self._system(value.strip('"'))
+        elif name not in known and (how := SETTINGS_INSTEAD.get(name.removeprefix("no"))):
+            raise InputError(f"there is no option {name}: {how}")
         elif name not in known:
             raise InputError(unknown(name, [_THOUGHTS, *known]))
         else:
@@ -283,6 +291,22 @@ class _Conversation:
 
     def _stats(self, _: str) -> None:
         _say("there is no answer yet" if self._last is None else _facts(self._last))
+
+    def _show(self, _: str) -> None:
+        from edgespec.library.making import model_name
+
+        target = self._llm.bundle.target
+        _say(
+            f"{model_name(self._llm.bundle)}: {target.architecture}, {target.parameters:,} "
+            f"parameters, context of {self._llm.context_length:,} tokens, draft {self._llm.draft}"
+        )
+        self._system("")
+
+    def _load(self, name: str) -> None:
+        _say(
+            f"`edgespec chat {name or 'MODEL'}` chats with another model: leave with /bye; /save "
+            "FILE.json before, and --history FILE.json goes on with this conversation"
+        )
 
     def _complete(self, word: str, first: bool) -> list[str]:
         if word.startswith("@"):
