@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.api.messages import Messages, about_tools, for_template, with_calls_as_text
 from edgespec.api.options import GenerationOptions
+from edgespec.api.rendering import Rendering, no_tools
 from edgespec.api.tools import Tool, described
 from edgespec.errors import GrammarSizeError, InputError
 from edgespec.runtime.sampling.constraint import Constraint
 from edgespec.runtime.sampling.holding import holdable, outline
 from edgespec.runtime.sampling.thinking_budget import Reasoning, ThinkingBudget
 from edgespec.runtime.sequences.prefixes import common_length
-from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm, call_form, thinking_form
+from edgespec.runtime.text.answer_forms import call_form
 from edgespec.runtime.text.answer_grammar import CONTENT, AnswerGrammar, Function
 from edgespec.runtime.text.answers import AnswerReader
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     from edgespec.runtime.sequences.pictures import Pictures
 
 _log = logging.getLogger(__name__)
-
-_SMOL_TOOLS = "xml_tools"  # how SmolLM3's template calls tools
-
-_MARK = "\ue000"  # where an answer goes on: a character that nobody uses
-
-_ARGUMENT = "probe"  # of a call that is tried
-_ID = "call00000"  # of nine letters and digits, as Mistral's templates want it
 
 _MODES = ("auto", "none", "required")
 
@@ -165,12 +158,13 @@ def conversation(
     converted = for_template(messages)
     left_out = "tool" not in tokenizer.chat_source and about_tools(converted)
     if left_out or (functions and calls is None):
-        raise _no_tools()
+        raise no_tools()
     messages = with_calls_as_text(converted, tokenizer.chat_source)
-    render = partial(_rendered, tokenizer, options, calls)
-    text, thinking, inside = _begun(tokenizer, messages, render, options.continue_final_message)
+    tools = options.tools_described if calls is not None else []
+    rendering = Rendering(tokenizer, calls, tools, options.template_options)
+    text, thinking, inside = rendering.begun(messages, options.continue_final_message)
     prompt = encode(text)
-    last = {} if calls is None else _behind_calls(tokenizer, grammars(), render, functions[0].name)
+    last = {} if calls is None else rendering.behind_calls(grammars().stop_ids)
     answer = AnswerGrammar(
         thinking=thinking, inside=inside, calls=calls, functions=functions,
         required=options.tool_choice != "auto", several=options.several, last="".join(last),
@@ -184,7 +178,7 @@ def conversation(
             grammars().compile(*options.structure)  # for an error that is about this alone
         answer = replace(answer, functions=[_held(each, answer, compiled) for each in functions])
         grammar = compiled(answer)
-    ends = _turns(messages, text, prompt, render, encode) if turns else ()
+    ends = _turns(messages, text, prompt, rendering.text, encode) if turns else ()
     if thinking is None and calls is None:
         return Conversation(prompt, grammar, turns=ends)
     shown = {
@@ -199,34 +193,6 @@ def conversation(
     reader = AnswerReader(thinking, calls, inside, schemas, answer.bare)
     stop_ids = frozenset(last.values())
     return Conversation(prompt, grammar, reader, shown, ends, unheld, stop_ids=stop_ids)
-
-
-def _behind_calls(
-    tokenizer: Tokenizer, grammars: GrammarCompiler, render: Callable[..., str], name: str
-) -> dict[str, int]:
-    """Returns the special token that the chat template writes behind a call, and its id, if any.
-
-    It ends an answer as the model's own end tokens do, among which files often lack it.
-    """
-    function = {"name": name, "arguments": {_ARGUMENT: _ARGUMENT}}
-    call = {"id": _ID, "type": "function", "function": function}
-    said: list[Mapping[str, Any]] = [
-        {"role": "user", "content": "hello"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-    ]
-    source = tokenizer.chat_source
-    marks = AnswerGrammar(calls=call_form(source)).marks
-    try:
-        text = render(with_calls_as_text(for_template(said), source), False)
-    except InputError:  # some refuse what ends with a call
-        return {}
-    behind = text.rpartition(_ARGUMENT)[2] if _ARGUMENT in text else ""
-    places = {
-        behind.find(token): {token: id_} for token, id_ in tokenizer.added_tokens.items()
-        if id_ in tokenizer.special_ids and token in behind and token not in marks
-    }  # fmt: skip
-    first = places[min(places)] if places else {}
-    return {token: id_ for token, id_ in first.items() if id_ not in grammars.stop_ids}
 
 
 def _turns(
@@ -284,87 +250,6 @@ def _held(
 @lru_cache(1000)
 def _warn(message: str) -> None:
     _log.warning(message)
-
-
-def _no_tools() -> InputError:
-    return InputError(
-        "the model's chat template knows no tools, or writes calls in a form that is not known "
-        "here: leave out tools and messages with them, or use a model that was trained to call"
-    )
-
-
-def _begun(
-    tokenizer: Tokenizer,
-    messages: Sequence[Mapping[str, Any]],
-    render: Callable[..., str],
-    goes_on: bool,
-) -> tuple[str, ThinkingForm | None, bool]:
-    """Returns the prompt's text, how the answer may reason, and whether it is doing so already.
-
-    A last message of the assistant is written as the template writes it, up to the end of what it
-    says. If it has only reasoned yet, it goes on with that.
-    """
-    # What is no list of messages is left to the template, which tells what is wrong.
-    last = messages[-1] if isinstance(messages, Sequence) and messages else {}
-    said = isinstance(last, Mapping) and last.get("role") == "assistant"
-    if not (goes_on and said) or "tool_calls" in last:
-        text = render(messages)
-        return text, *_thinking(tokenizer, text)
-    before = messages[:-1]
-    if content := last.get("content"):
-        with suppress(InputError):
-            shown, found, _ = render([*before, {**last, "content": _MARK}], False).partition(_MARK)
-            if found:
-                return shown + content, None, False
-        return render(before) + content, None, False
-    text = render(before)
-    thinking, inside = _thinking(tokenizer, text)
-    if thinking is None or not (reasoning := last.get("reasoning_content")):
-        return text, thinking, inside
-    return f"{text}{'' if inside else thinking.begin}{reasoning}", thinking, True
-
-
-def _rendered(
-    tokenizer: Tokenizer,
-    options: ChatOptions,
-    calls: CallForm | None,
-    messages: Sequence[Mapping[str, Any]],
-    opened: bool = True,
-) -> str:
-    """Returns the text of messages, with the opening of an answer if it is to be `opened`.
-
-    Raises:
-        InputError: if the template refuses the messages, or does not show the tools.
-    """
-    variables = options.template_options
-    if calls is None:
-        return tokenizer.chat(messages, opened, variables=variables)
-    tools = options.tools_described
-    names = [tool["function"]["name"] for tool in tools]
-    variables = {_SMOL_TOOLS: tools, **(variables or {})}
-    text = tokenizer.chat(messages, opened, tools, variables)
-    if calls.in_system and not all(name in text for name in names):
-        functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
-        text = tokenizer.chat(_with_system(messages, functions), opened, variables=variables)
-    if not all(name in text for name in names):
-        raise _no_tools()
-    return text
-
-
-def _with_system(messages: Sequence[Mapping[str, Any]], tools: str) -> list[Mapping[str, Any]]:
-    first, *others = messages
-    if first.get("role") == "system":
-        return [{**first, "tools": tools}, *others]
-    return [{"role": "system", "content": "", "tools": tools}, *messages]
-
-
-def _thinking(tokenizer: Tokenizer, prompt: str) -> tuple[ThinkingForm | None, bool]:
-    """Returns how the answer may reason, and whether the prompt has begun that."""
-    form, end = thinking_form(tokenizer.chat_source), prompt.rstrip()
-    # Where several parts may come, what ends one begins the next.
-    if form is None or (end.endswith(form.end) and not form.intros):
-        return None, False
-    return form, end.endswith(form.begin)
 
 
 def _grammar(

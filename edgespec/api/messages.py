@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from edgespec.api.called import bound
 from edgespec.api.images import SHOWN
 from edgespec.errors import InputError, reason
 from edgespec.runtime.text.answer_forms import CallForm, call_form
@@ -23,7 +24,8 @@ def for_template(messages: Messages) -> Sequence[Mapping[str, Any]]:
     want them (`ChatTemplate`). Only a content with pictures, whose places `edgespec.api.images` has
     left, stays in parts. Templates read the arguments of calls as values, while OpenAI's API
     has them as JSON text. Those that are no JSON object, as of a call that was cut short, stay as
-    they were written. Some want to know a tool by its name, where the API gives the id of a call.
+    they were written. Some want to know a tool by its name, where the API gives the id of a call,
+    and most show no ids: results come in the order of their calls.
 
     Raises:
         InputError: if a part of a content is no text, or a call has no function.
@@ -31,8 +33,7 @@ def for_template(messages: Messages) -> Sequence[Mapping[str, Any]]:
     given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     if not isinstance(given, Sequence) or not all(isinstance(m, Mapping) for m in given):
         return given  # the template tells what is wrong with them
-    names: dict[Any, Any] = {}
-    return [_converted(_joined(message), names) for message in given]
+    return bound([_converted(_joined(message)) for message in given])
 
 
 def _joined(message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -63,18 +64,14 @@ def about_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
     )
 
 
-def _converted(message: Mapping[str, Any], names: dict[Any, Any]) -> Mapping[str, Any]:
-    """Converts a message; `names` holds the functions of earlier calls by id."""
-    call = message.get("tool_call_id")  # some clients name no ids: then it is the last call
-    if message.get("role") == "tool" and call in names:
-        return {"name": names[call], **message}
+def _converted(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Converts a message alone."""
     if "tool_calls" not in message:
         return message
     others = {key: value for key, value in message.items() if key != "tool_calls"}
     if not message["tool_calls"]:
         return others
     calls = [_call(call) for call in message["tool_calls"]]
-    names |= {call.get("id"): call["function"]["name"] for call in calls}
     content = others.get("content") or ""
     reasoning = others.get("reasoning_content")
     # How gpt-oss's template calls reasoning before a call; it refuses it beside a content.

@@ -311,8 +311,9 @@ class TextEnd:
         special: Mapping[str, int] | None = None,
     ) -> None:
         named = [name for name in special or {} if name and any(name in each for each in stop)]
-        # Lone surrogates, which no text has, stand for the tokens.
-        marks = {name: chr(_SURROGATES + n) for n, name in enumerate(named[:_MOST_MARKS])}
+        # Lone surrogates, which no text has, stand for the tokens; those of stop strings do not.
+        free = sorted({chr(_SURROGATES + n) for n in range(_MOST_MARKS)} - set("".join(stop)))
+        marks = dict(zip(named, free, strict=False))
         self.marks = {special[name]: mark for name, mark in marks.items()} if special else {}
         if marks:
             names = "|".join(map(re.escape, sorted(marks, key=len, reverse=True)))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from chats import TOOLS, Chat
 from servers import PLACE, make_bundle
 
 from edgespec import LLM
+from edgespec.errors import InputError
 
 USER = {"role": "user", "content": "hello"}
 CHATML = """{%- for m in messages -%}
@@ -18,15 +20,23 @@ CHATML = """{%- for m in messages -%}
 {% endfor -%}
 {% if add_generation_prompt %}<assistant>
 {% endif %}"""
+# Shows nothing of reasoning, as DeepSeek's, and calls.
+FORGETTING = """{%- for m in messages -%}
+<{{ m.role }}>
+{{ m.content }}{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}</call>{% endfor %}<end>
+{% endfor -%}
+{% if add_generation_prompt %}<assistant>
+{% endif %}{{ '</think>' if 0 }}"""
 REFUSING = """{%- for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor -%}
 {% if add_generation_prompt %}<assistant>{% elif messages[-1].role != 'user' %}{{ 1/0 }}{% endif %}
 """
+CALL = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
 BEGUN = "<user>\nhello<end>\n<assistant>\n"
 
 
 @pytest.fixture(scope="module")
 def llms(tmp_path_factory):
-    sources = {"chatml": CHATML, "refusing": REFUSING}
+    sources = {"chatml": CHATML, "refusing": REFUSING, "forgetting": FORGETTING}
     loaded = {
         name: LLM(make_bundle(tmp_path_factory.mktemp(name), source), draft="lookup", **PLACE)
         for name, source in sources.items()
@@ -49,6 +59,14 @@ def said(content, **further):
         ("chatml", said("", reasoning_content="Hm"), f"{BEGUN}<think>Hm"),
         ("chatml", said([{"type": "text", "text": "Yes"}]), f"{BEGUN}<think>\n\n</think>\n\nYes"),
         ("chatml", said(""), BEGUN),
+        ("chatml", said("\ue000It\ue001"), f"{BEGUN}<think>\n\n</think>\n\n\ue000It\ue001"),
+        ("chatml", said("It", reasoning_content="\n Hm "),
+         f"{BEGUN}<think>\n\n Hm \n</think>\n\nIt"),
+        ("forgetting", said(" It\n"), f"{BEGUN} It\n"),
+        ("forgetting", said("It", reasoning_content="Hm."), f"{BEGUN}<think>\nHm.\n</think>\n\nIt"),
+        ("forgetting", said("", reasoning_content="Hm"), f"{BEGUN}<think>Hm"),
+        ("forgetting", said("Well.", tool_calls=[CALL]), f"{BEGUN}Well.<call>f</call>"),
+        ("forgetting", said(None, tool_calls=[CALL]), f"{BEGUN}<call>f</call>"),
         ("refusing", said("It is"), "<user>hello<assistant>It is"),
     ],
 )  # fmt: skip
@@ -69,3 +87,37 @@ def test_another_answer_may_be_asked_for(llms):
     expected = llm.generate(llm.tokenizer.encode(prompt, add_special=False), max_new_tokens=4)
     given = llm.chat([USER, said("It is")], max_new_tokens=4, continue_final_message=False)
     assert given.tokens == expected.tokens
+
+
+def test_marks_of_private_characters_in_a_conversation_are_text(llms):
+    """Any character may stand in what was said before."""
+    llm = llms["chatml"]
+    odd = "".join(map(chr, (0xE000, 0xE001, 0xF8FF, 0xFFFF, 0x10FFFD, 1, 0xFDD0)))
+    asked = {"role": "user", "content": f"hello{odd}"}
+    prompt = f"<user>\nhello{odd}<end>\n<assistant>\n<think>\n\n</think>\n\nIt{odd}"
+    given = llm.chat([asked, said(f"It{odd}")], max_new_tokens=2)
+    assert given.prompt_tokens == len(llm.tokenizer.encode(prompt, add_special=False))
+
+
+def test_a_beginning_that_still_reasons_goes_on_with_that(llms):
+    llm = llms["forgetting"]
+    given = llm.chat([USER, said("<think>\nHm")], max_new_tokens=8)
+    assert (given.text, bool(given.reasoning)) == ("", True)
+    given = llm.chat([USER, said("<think>\nHm</think>It is")], max_new_tokens=8)
+    assert (bool(given.text), given.reasoning) == (True, "")
+
+
+@pytest.mark.parametrize("mark", ["<think>", "</think>"])
+def test_a_question_that_ends_with_a_mark_begins_no_reasoning(tmp_path, mark):
+    source = "{{ messages[-1].content }}{{ '</think>' if 0 }}"
+    chat = Chat(tmp_path, source)
+    asked = chat.ask(messages=[{"role": "user", "content": f"What is {mark}"}])
+    piece = asked.reader.push("Well") + asked.reader.finish()
+    assert (piece.text, piece.reasoning) == ("Well", "")
+
+
+def test_a_question_that_names_a_tool_does_not_show_it(tmp_path):
+    chat = Chat(tmp_path, "{{ messages[0].content }}{{ tools if 0 }}<tool_call>'\"arguments\"'")
+    asked = [{"role": "user", "content": "What do get_weather and clock tell?"}]
+    with pytest.raises(InputError, match="knows no tools"):
+        chat.ask(messages=asked, tools=TOOLS)

@@ -202,11 +202,11 @@ class Chat:
         self.tokenizer = chat_tokenizer(folder, source, tokens)
         self._compiler = GrammarCompiler(folder, self.tokenizer.vocab_size, [0])
 
-    def ask(self, **options):
+    def ask(self, messages=QUESTION, **options):
         made = ChatOptions(**options)
         return conversation(
             self.tokenizer, partial(self.tokenizer.encode, add_special=False),
-            lambda: self._compiler, QUESTION, made,
+            lambda: self._compiler, messages, made,
         )  # fmt: skip
 
     def accepted(self, text, **options):

@@ -136,3 +136,9 @@ def test_stops_are_found_across_pieces_as_in_the_whole_text(pieces, stops):
 def test_an_empty_stop_is_refused():
     with pytest.raises(InputError, match="empty"):
         StopMatcher(("a", ""))
+
+
+def test_no_character_of_a_stop_string_stands_for_a_token():
+    end = TextEnd(["\ud800", "a<x>"], special={"<x>": 7})
+    assert end.push(f"b{end.marks[7]}c") == ("bc", False)
+    assert end.push(f"a{end.marks[7]}") == ("", True)
