@@ -17,7 +17,7 @@ from edgespec.errors import InputError, reason
 Tool = Callable[..., Any] | Mapping[str, Any]
 """A Python function, or a function in the format of OpenAI's API."""
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")  # as MCP has them
 _SIMPLE = {
     str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null",
 }  # fmt: skip
@@ -76,7 +76,7 @@ def _checked(tool: Mapping[str, Any]) -> dict[str, Any]:
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputError(
-            f"a tool has the name {reason(repr(name), 60)}: give up to 64 letters, digits, - and _"
+            f"a tool has the name {reason(repr(name), 60)}: give up to 128 letters, digits, -, _ and ."
         )
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":

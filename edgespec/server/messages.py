@@ -19,7 +19,7 @@ from edgespec.api.images import decoded
 from edgespec.server.bodies import LONG, SOME, Empty, Fields, Json, Noted, tell_once
 from edgespec.server.refusals import RequestError, shown
 
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
 class Function(Fields):

@@ -30,7 +30,7 @@ class Function:
     """A function that may be called.
 
     Attributes:
-        name: its name, of letters, digits, `_` and `-`.
+        name: its name, of letters, digits, `_`, `-` and `.`.
         parameters: JSON schema of its arguments.
     """
 

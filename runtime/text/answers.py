@@ -16,7 +16,7 @@ from edgespec.runtime.text.streaming import CallPiece, Piece, ToolCall, overlap
 
 _ID_LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 9  # what Mistral's templates want of the ids of calls
-_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_NAME = re.compile(r"[a-zA-Z0-9_.-]+")
 
 
 @dataclass

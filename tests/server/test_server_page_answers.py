@@ -254,7 +254,7 @@ def test_a_message_without_an_answer_is_not_sent_again(acted):
         ("[null]", "Tool 1 is no function"),
         ('[{"type": "function", "name": "f"}]', "Tool 1 is no function"),
         ('[{"type": "function", "function": {}}]', "The name of tool 1 is missing"),
-        ('[{"type": "function", "function": {"name": "a b"}}]', 'is "a b": use up to 64 letters'),
+        ('[{"type": "function", "function": {"name": "a b"}}]', 'is "a b": use up to 128 letters'),
         ('[{"type": "function", "function": {"name": "f", "parameters": []}}]', "no JSON schema"),
         (json.dumps([WEATHER, WEATHER]), 'Two tools have the name "get_weather"'),
     ],

@@ -2,7 +2,7 @@
 
 const KEPT = "edgespec.settings";
 const FIELDS = ["system", "temperature", "top_p", "seed", "tokens", "schema", "tools", "drafts"];
-const NAME = /^[a-zA-Z0-9_-]{1,64}$/;
+const NAME = /^[a-zA-Z0-9_.-]{1,128}$/;
 
 const headers = () => {
   const key = at("key").value;
@@ -44,7 +44,7 @@ function checked(tool, number) {
   const {name, parameters} = tool.function;
   if (typeof name !== "string" || !NAME.test(name)) {
     const found = name === undefined ? "is missing" : `is ${JSON.stringify(name)}`;
-    throw new Error(`The name of tool ${number} ${found}: use up to 64 letters, digits, _ and -.`);
+    throw new Error(`The name of tool ${number} ${found}: use up to 128 letters, digits, _, - and .`);
   }
   if (parameters !== undefined && !isObject(parameters)) {
     throw new Error(`The parameters of "${name}" are no JSON schema: write {"type": "object", "properties": {…}}.`);
