@@ -26,6 +26,7 @@ Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int
 Check = Callable[[], None]
 """Called before each pass of the model. What it raises ends the work."""
 
+_LONG_TOKEN = 64  # characters; longer ones are rare, and reading a text for them takes long
 _CHUNK = 128  # rows of a pass
 _LEAST_LENGTH = 1e-12  # of a vector that is normalized, as in torch
 
@@ -50,14 +51,21 @@ class Embedder(Unpicklable):
         self._embedding = loaded.bundle.target.embedding
         self._loaded = loaded
 
-    def tokens(self, texts: Inputs, prompt_name: str | None = None) -> list[list[int]]:
+    def tokens(
+        self, texts: Inputs, prompt_name: str | None = None, cuts: bool = False
+    ) -> list[list[int]]:
         """Converts texts as `LLM.embed` takes them, with the checkpoint's prompt, to token ids.
+
+        Args:
+            texts: the texts.
+            prompt_name: name of the prompt.
+            cuts: whether the end of a text that does not fit the context is left out.
 
         Raises:
             ContextLengthError: if a text does not fit the context.
             InputError: if one is empty or invalid, or there is no such prompt.
         """
-        tokens = partial(self._tokens, prompt_name)
+        tokens = partial(self._tokens, prompt_name, cuts)
         if isinstance(texts, list) and not texts:
             return []
         if at_once.are_prompts(texts):
@@ -88,8 +96,10 @@ class Embedder(Unpicklable):
             found[number] = row
         return found
 
-    def _tokens(self, prompt_name: str | None, text: str | Sequence[int]) -> list[int]:
+    def _tokens(self, prompt_name: str | None, cuts: bool, text: str | Sequence[int]) -> list[int]:
         prompt = self._prompt(prompt_name)
+        if isinstance(text, str) and cuts:
+            return self._beginning(prompt, text)
         if isinstance(text, str):
             given = text and prompt + text  # a prompt alone is no text
             ids = self._loaded.tokenizer.ended(self._loaded.prompts.valid_ids(given))
@@ -107,6 +117,14 @@ class Embedder(Unpicklable):
                 f"is {most}: shorten the text{or_more_context(self._loaded.bundle, most)}"
             )
         return ids
+
+    def _beginning(self, prompt: str, text: str) -> list[int]:
+        """Returns the token ids of as much of a text as fits the context."""
+        most, tokenizer = self._loaded.plan.context, self._loaded.tokenizer
+        enough = text[: most * min(tokenizer.longest, _LONG_TOKEN)]
+        end = tokenizer.ended([])
+        ids = tokenizer.encode(prompt + enough) if text else self._loaded.prompts.valid_ids(text)
+        return [*ids[: most - len(end)], *end]
 
     def _prompt(self, name: str | None) -> str:
         prompts = self._embedding.prompts

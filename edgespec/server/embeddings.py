@@ -94,7 +94,9 @@ class EmbeddingsEndpoint(Endpoint):
 
         def begin(llm: LLM) -> tuple[Embedder, list[list[int]]]:
             embedder = llm.embedder
-            return embedder, embedder.tokens(body.inputs, getattr(body, "prompt_name", None))
+            return embedder, embedder.tokens(
+                body.inputs, getattr(body, "prompt_name", None), getattr(body, "cuts", False)
+            )
 
         def make(begun: tuple[Embedder, list[list[int]]], check: Callable[[], None]) -> Embedded:
             embedder, tokens = begun

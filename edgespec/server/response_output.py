@@ -276,7 +276,7 @@ _REPEATED: Json = {
 # What no request changes.
 _CONSTANT: Json = {
     "background": False, "conversation": None, "previous_response_id": None,
-    "service_tier": "default", "store": False, "truncation": "disabled",
+    "service_tier": "default", "store": False,
 }  # fmt: skip
 
 
@@ -286,7 +286,8 @@ def _settings(body: ResponsesRequest, sampling: Mapping[str, float]) -> Json:
     used = in_conversation(sampling, given)
     text = _REPEATED["text"] | given.get("text", {})
     settings = {name: used.get(name, value) for name, value in _REPEATED.items()}
-    return {**_CONSTANT, **settings, "text": text}
+    truncation = body.truncation or "disabled"
+    return {**_CONSTANT, "truncation": truncation, **settings, "text": text}
 
 
 def _logprobs(choice: Json) -> list[Json]:

@@ -38,6 +38,7 @@ from edgespec.server.bodies import (
 from edgespec.server.messages import joined, kinds, own_kinds_left_out, tag
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import Asked, ChatRequest
+from edgespec.server.shortening import ShortenedChatRequest
 from edgespec.server.unsupported import NoValue
 
 LOGPROBS = "message.output_text.logprobs"
@@ -337,7 +338,7 @@ class ResponsesRequest(Asked):
     conversation: Unstored | None = None
     prompt: Unstored | None = None
     background: Off | None = None
-    truncation: Literal["disabled", "auto"] | None = None  # too long an input is always refused
+    truncation: Literal["disabled", "auto"] | None = None
     max_tool_calls: Repeated = None  # counts OpenAI's own tools
     metadata: Repeated = None
     user: Repeated = None
@@ -361,7 +362,8 @@ class ResponsesRequest(Asked):
         """
         given = {name: value for name in _COMMON if (value := getattr(self, name)) is not None}
         try:
-            return ChatRequest.model_validate(given | self._renamed())
+            kind = ShortenedChatRequest if self.truncation == "auto" else ChatRequest
+            return kind.model_validate(given | self._renamed())
         except ValidationError as error:
             refused = refusal(error)
             name = (refused.param or "").partition(".")[0]

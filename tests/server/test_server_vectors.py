@@ -130,6 +130,27 @@ def test_ollamas_routes(made, llm, running):
     assert np.array_equal(np.array(given["embedding"], np.float32), llm.embed(TEXTS[0])[0])
 
 
+def test_ollamas_route_cuts_what_is_too_long_unless_it_must_not(llm, running):
+    text = "a word after another " * 300
+    most = llm.context_length
+    tokens = llm.tokenizer.encode(text)
+    assert len(tokens) > most
+    end = llm.tokenizer.ended([])
+    expected = llm.embed([*tokens[: most - len(end)], *end])
+    for truncate in ({}, {"truncate": None}, {"truncate": True}):
+        body = {"model": MODEL, "input": [TEXTS[0], text], **truncate}
+        given = running.post(body, "/api/embed").json()
+        found = np.array(given["embeddings"], np.float32)
+        assert np.array_equal(found, np.concatenate([llm.embed(TEXTS[0]), expected]))
+    for body, path in (
+        ({"input": text, "truncate": False}, "/api/embed"),
+        ({"prompt": text}, "/api/embeddings"),
+    ):
+        given = running.post({"model": MODEL, **body}, path)
+        assert given.status_code == 400
+        assert "too long" in given.json()["error"]
+
+
 def test_ollama_is_asked_for_nothing_to_load_a_model(running):
     for nothing in ({}, {"input": ""}, {"input": []}):
         assert running.post({"model": MODEL, **nothing}, "/api/embed").json()["embeddings"] == []

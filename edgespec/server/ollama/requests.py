@@ -34,6 +34,7 @@ from edgespec.server.bodies import (
 from edgespec.server.embeddings import Embedded
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import LAST_TOKENS, ChatRequest, CompletionRequest, TextRequest
+from edgespec.server.shortening import ShortenedChatRequest, room_for_prompts
 
 _UNLIMITED = -1
 
@@ -158,6 +159,8 @@ class OllamaTextRequest(Fields, ABC):
     think: bool | str | None = None
     keep_alive: Any = None
     logprobs: bool | None = None
+    truncate: bool | None = None
+    shift: Any = None  # a text ends where its context does
 
     _prompt: list[int] | None = PrivateAttr(None)
 
@@ -213,7 +216,8 @@ class OllamaTextRequest(Fields, ABC):
         # The templates of hybrid models take a switch, others an effort.
         switch = "enable_thinking" if isinstance(self.think, bool) else "reasoning_effort"
         asked = {switch: self.think, "messages": translated(messages), "logprobs": self.logprobs}
-        return ChatRequest.model_validate({**common, **asked, **further})
+        kind = ChatRequest if self.truncate is False else ShortenedChatRequest
+        return kind.model_validate({**common, **asked, **further})
 
 
 class OllamaChatRequest(OllamaTextRequest):
@@ -301,6 +305,8 @@ class OllamaGenerateRequest(OllamaTextRequest):
             tokens = tokenizer.encode("\n\n".join(filter(None, (system, prompt))))
         if before and tokens[:1] == [tokenizer.bos_id]:  # a text begins only once
             tokens = tokens[1:]
+        if self.truncate is not False and len(before) + len(tokens) >= llm.context_length:
+            before = before[len(before) + len(tokens) - room_for_prompts(llm.context_length) :]
         return [*before, *tokens]
 
 
@@ -311,15 +317,19 @@ class OllamaShowRequest(Fields):
 
 
 class OllamaEmbedRequest(Fields):
-    """`POST /api/embed`.
-
-    A text that does not fit the context is refused whatever `truncate` says, as one of a chat is.
-    """
+    """`POST /api/embed`."""
 
     model: Text
+    keep_alive: Any = None
+    options: Any = None  # those of loading a model
     dimensions: Count | None = None
     input: str | Annotated[list[str], LONG] | None = None
     truncate: bool | None = None
+
+    @property
+    def cuts(self) -> bool:
+        """Whether the end of a text that is too long is left out."""
+        return self.truncate is not False
 
     @property
     def inputs(self) -> Inputs:
@@ -341,6 +351,8 @@ class OllamaEmbeddingsRequest(Fields):
     """`POST /api/embeddings`, which came before `/api/embed`."""
 
     model: Text
+    keep_alive: Any = None
+    options: Any = None
     dimensions: Count | None = None
     prompt: str | None = None
 
