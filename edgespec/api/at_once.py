@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeGuard, TypeVar
 
 from edgespec.errors import InputError
+from edgespec.system.waiting import require_waiting
 
 if TYPE_CHECKING:
     from edgespec.api.result import GenerationResult
@@ -126,6 +127,7 @@ def tokens_of_all(
     """
     found = []
     for index, prompt in enumerate(prompts):
+        require_waiting()
         try:
             found.append(tokens(prompt))
         except InputError as error:

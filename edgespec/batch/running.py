@@ -152,7 +152,7 @@ class Batch:
         Raises:
             InputError: if the output cannot be written; the journal is kept.
         """
-        with replaced(self.output) as partial, partial.open("wb") as file:
+        with replaced(self.output, private=True) as partial, partial.open("wb") as file:
             file.writelines(journal.outputs())
         sync_folder(self.output.resolve().parent)
         journal.close()

@@ -42,6 +42,7 @@ from edgespec.server.messages import (
 )
 from edgespec.server.refusals import RequestError
 from edgespec.server.unsupported import NoValue, Unsupported
+from edgespec.system.waiting import require_waiting
 
 SEEDS = 1 << 64
 LAST_TOKENS = 64
@@ -288,8 +289,11 @@ class CompletionRequest(TextRequest):
             )  # fmt: skip
         if self.prompts == 1:
             return super().texts(llm)
-        alone = [self.model_copy(update={"prompt": prompt}) for prompt in self.prompt]
-        return [stream for each in alone for stream in each.texts(llm)]
+        streams = list[GenerationStream]()
+        for prompt in self.prompt:
+            require_waiting()
+            streams += self.model_copy(update={"prompt": prompt}).texts(llm)
+        return streams
 
     def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
         prompt = cast("str | list[int]", self.prompt)  # one, as `texts` asks for it

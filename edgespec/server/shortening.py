@@ -9,9 +9,8 @@ from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
 from edgespec.errors import ContextLengthError
 from edgespec.server.messages import Message
-from edgespec.server.refusals import shutting_down
 from edgespec.server.requests import ChatRequest
-from edgespec.system.waiting import NOBODY_WAITS
+from edgespec.system.waiting import require_waiting
 
 _SYSTEM = ("system", "developer")
 _ROOM = 4  # the share of the context that an answer gets where messages are left out: one in 4
@@ -59,8 +58,7 @@ def shortened(
     tight: GenerationStream | None = None
     first, last = 0, len(starts)
     while first < last:
-        if NOBODY_WAITS.get()():
-            raise shutting_down()
+        require_waiting()
         middle = (first + last) // 2
         start = starts[middle]
         told = [each for each in messages[:start] if each.role in _SYSTEM]

@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from contextvars import copy_context
 
 import httpx
 import pytest
@@ -168,6 +169,23 @@ def test_what_is_prepared_for_a_client_that_left_counts_until_it_ends(plain, kin
         asyncio.run(ask())
     finally:
         release.set()
+
+
+def test_a_list_of_prompts_is_prepared_no_further_when_its_client_left(plain, monkeypatch):
+    texts, gone, encode = [], threading.Event(), Tokenizer.encode
+
+    def leaving(self, text, *arguments, **options):
+        texts.append(text)
+        gone.set()
+        return encode(self, text, *arguments, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode", leaving)
+    body = CompletionRequest(prompt=[f"text {number}" for number in range(9)])
+    context = copy_context()
+    context.run(NOBODY_WAITS.set, gone.is_set)
+    with pytest.raises(InputError, match="nobody waits"):
+        context.run(body.texts, plain)
+    assert texts == ["text 0"]
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
