@@ -65,6 +65,7 @@ def _way(folder: Path, given: argparse.Namespace) -> dict[str, float]:
     end = time.perf_counter()
     chat.type("\x04")  # Ctrl-D
     seconds |= {"chat is ready": round(ready - begin, 1), "answer": round(end - ready, 1)}
+    seconds["longest wait without a sign"] = round(chat.longest_wait, 1)
     print(f"$ {command}    # {seconds['chat is ready']} s, and {seconds['answer']} s to the answer")
     print(chat.rest(), flush=True)
     return seconds
@@ -81,6 +82,7 @@ class _Terminal:
         self._ours, theirs = pty.openpty()
         termios.tcsetwinsize(theirs, (_LINES, _COLUMNS))
         self._command, self._shown, self._seen = command, "", 0
+        self.longest_wait = 0.0  # seconds in which nothing new was shown
         environment = {
             **os.environ, "TERM": "xterm", "EDGESPEC_CACHE": str(folder / ".cache"),
             "PIP_CACHE_DIR": str(folder / ".pip"), "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -112,6 +114,7 @@ class _Terminal:
         return self._text()
 
     def _read(self) -> bool:
+        begin = time.perf_counter()
         if not select.select([self._ours], [], [], _PATIENCE)[0]:
             raise RuntimeError(f"{self._command} shows nothing more:\n{self._text()}")
         try:
@@ -119,6 +122,7 @@ class _Terminal:
         except OSError:  # on Linux, the end
             return False
         self._shown += found.decode(errors="replace")
+        self.longest_wait = max(self.longest_wait, time.perf_counter() - begin)
         return bool(found)
 
     def _text(self) -> str:

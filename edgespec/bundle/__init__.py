@@ -14,6 +14,7 @@ import hashlib
 import json
 import mmap
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -47,6 +48,7 @@ from edgespec.system import records
 from edgespec.system.cachedir import cache_folder, warn_unwritable
 
 MANIFEST = "manifest.json"
+_CHUNK = 1 << 20  # bytes that are read at once
 TARGET, DRAFT = "target", "draft"
 _LOCATION = re.compile(rb"\n\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])", re.DOTALL)
 DRAFT_TOKENIZER = "draft-tokenizer.json"
@@ -159,10 +161,19 @@ def save_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8", errors="replace")
 
 
-def sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file as hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(path: Path, read: Callable[[int], object] = lambda count: None) -> str:
+    """Returns the SHA-256 of a file as hex digits.
+
+    Args:
+        path: the file.
+        read: called with each number of bytes that were read.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            read(len(chunk))
+    return digest.hexdigest()
 
 
 def _weights_of(graph: Path) -> set[str]:

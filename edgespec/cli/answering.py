@@ -6,19 +6,23 @@ import os
 import sys
 import time
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notices_kept, waiting
 from edgespec.errors import harmless
 
 if TYPE_CHECKING:
+    from edgespec.api.generation import GenerationStream
     from edgespec.runtime.text.streaming import Piece
 
+T = TypeVar("T")
+
 _FENCE = "```"
+_READING_DELAY = 0.3  # seconds before a prompt that takes long is said to be read
 
 
 class Wrapped:
@@ -94,6 +98,25 @@ def _width(character: str) -> int:
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def read_first(pieces: Iterator[T], stream: GenerationStream) -> Iterator[T]:
+    """Yields pieces of a stream; until the first one comes, a line says how much was read."""
+    begin = time.perf_counter()
+
+    def reading() -> str:
+        found = stream.prompt_progress
+        new, total = found.read - found.reused, found.total - found.reused
+        passed = time.perf_counter() - begin
+        left = found.seconds * total / new - passed if new > 0 else 0
+        told = f"{left:.0f} s left" if left >= 1 else f"{passed:.1f} s so far"
+        return f"reading {found.read:,} of {found.total:,} tokens, {told}"
+
+    with waiting(reading, delay=_READING_DELAY):
+        first = next(pieces, None)
+    if first is not None:
+        yield first
+        yield from pieces
 
 
 def show(pieces: Iterable[Piece], thoughts: bool) -> None:

@@ -49,6 +49,7 @@ def loaded(given: argparse.Namespace, bundle: Path | None = None, **options: Any
         from edgespec.api.llm import LLM
 
         found = bundle or chosen(given)
+    with waiting("the model is loaded"):  # again: a bar may have taken the line's place
         llm = LLM(found, **{**values_of(given, LoadOptions), **options})
     with llm:
         yield llm

@@ -11,13 +11,14 @@ from rich.progress import (
     SpinnerColumn,
     Task,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.text import Text
 
 from edgespec.cli.waiting import clear_line
 from edgespec.library.progress import bars
+
+_SPEED_SECONDS = 600  # what the last so many seconds brought tells how long the rest will take
 
 Show = Callable[[str, int], None]
 """Shows the current step's name and advances the bar by a number of steps."""
@@ -26,14 +27,11 @@ Show = Callable[[str, int], None]
 @contextmanager
 def progress_bar(steps: int) -> Iterator[Show]:
     """Shows a bar with `steps` steps if stderr is a terminal; otherwise shows nothing."""
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     clear_line()
-    with bars(*columns, transient=True) as progress:
+    with bars(*columns, transient=True, speed_estimate_period=_SPEED_SECONDS) as progress:
         bar = progress.add_task("", total=steps)
         yield lambda what, done: progress.update(bar, description=what, advance=done)
-
-
-_SPEED_SECONDS = 600  # texts of the last so many seconds tell how long the others will take
 
 
 @contextmanager

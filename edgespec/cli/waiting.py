@@ -3,34 +3,88 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from edgespec.cli.echo import echo_off
 from edgespec.cli.terminal import tell
 
+_TICK = 0.5  # seconds between two signs of life
+
 _shown: list[str] = []  # the line, if there is one
 _kept: list[list[str]] = []  # lines that wait for the end of each text that is being shown
+_writing = threading.RLock()  # held by who writes to the terminal
 
 
 @contextmanager
-def waiting(text: str) -> Iterator[None]:
-    """Shows a text on stderr until the end of the block, if that is a terminal, and no keys."""
+def waiting(text: str | Callable[[], str], delay: float = 0) -> Iterator[None]:
+    """Shows a text on stderr until the end of the block, if that is a terminal, and no keys.
+
+    A text that stays says after a while for how many seconds.
+
+    Args:
+        text: the text, or what returns it anew; it is asked for by another thread.
+        delay: seconds before it is shown.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        with echo_off():
+            yield
+        return
+    line, ended = _Line(text), threading.Event()
     with echo_off():
-        if sys.stderr is not None and sys.stderr.isatty():
-            clear_line()
-            _shown.append(f"{text} …")
-            print(_shown[-1], end="", file=sys.stderr, flush=True)
+        if not delay:
+            line.show()
+        threading.Thread(target=_tick, args=(line, ended, delay), daemon=True).start()
         try:
             yield
         finally:
+            ended.set()
             clear_line()
+
+
+class _Line:
+    """The line of a command that waits.
+
+    Attributes:
+        text: what it says now, which is what the terminal shows unless another line came.
+    """
+
+    def __init__(self, text: str | Callable[[], str]) -> None:
+        self._text, self._begun = text, time.perf_counter()
+        self.text = ""
+
+    def show(self) -> None:
+        """Shows it in place of any other."""
+        if callable(self._text):
+            text = f"{self._text()} …"
+        else:
+            halves = int((time.perf_counter() - self._begun) / _TICK)
+            text = f"{self._text} …" + f" {halves * _TICK:g} s" * (halves > 0)
+        if text != self.text or not _shown:
+            clear_line()
+            self.text = text
+            _shown.append(text)
+            print(text, end="", file=sys.stderr, flush=True)
+
+
+def _tick(line: _Line, ended: threading.Event, delay: float) -> None:
+    """Shows a line anew until it has ended, or something else was printed in its place."""
+    while not ended.wait(delay or _TICK):
+        with _writing:
+            over = ended.is_set() or (not delay and _shown != [line.text])
+            if over:
+                return
+            line.show()
+        delay = 0
 
 
 def clear_line() -> None:
     """Removes the line, for what is printed meanwhile."""
-    if _shown:
-        print(f"\r{' ' * len(_shown.pop())}\r", end="", file=sys.stderr, flush=True)
+    with _writing:
+        if _shown:
+            print(f"\r{' ' * len(_shown.pop())}\r", end="", file=sys.stderr, flush=True)
 
 
 def notice(line: str) -> None:
@@ -38,8 +92,9 @@ def notice(line: str) -> None:
     if _kept:
         _kept[-1].append(line)
         return
-    clear_line()
-    tell(line, stream=sys.stderr)
+    with _writing:
+        clear_line()
+        tell(line, stream=sys.stderr)
 
 
 @contextmanager

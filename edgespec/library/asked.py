@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
@@ -23,6 +24,9 @@ from edgespec.models.named import (
 )
 from edgespec.system.cachedir import cache_folder
 from edgespec.system.files import exists
+
+if TYPE_CHECKING:
+    from edgespec.export import Progress
 
 # What a checkpoint's folder is read from; Mistral's have all weights twice.
 _READ = ("*.safetensors", "*.json", "*.jinja", "*_Pooling/config.json")
@@ -52,32 +56,48 @@ class Asked:
         if self.path is None:
             return f"Hub: {self.name}"
         if self.is_bundle:
-            return self.content
+            return self.content()
         return "\n".join(
             f"{file.resolve()} {file.stat().st_size} {file.stat().st_mtime_ns}"
             for file in _files(self.path)
         )
 
-    @property
-    def content(self) -> str:
-        """A hash of what it is; all files are read, but a bundle's."""
+    def content(self, progress: Progress = lambda stage, done, total: None) -> str:
+        """Returns a hash of what it is; all files are read, but a bundle's.
+
+        Args:
+            progress: called with the number of bytes that were read.
+        """
         assert self.path is not None
         if self.is_bundle:
             return bundles.load(self.path).digest
-        hashes = (f"{each.name} {bundles.sha256(each)}" for each in _files(self.path))
+        done, total = 0, sum(each.stat().st_size for each in _files(self.path))
+
+        def read(size: int) -> None:
+            nonlocal done
+            done += size
+            progress("reading", done, total)
+
+        hashes = (f"{each.name} {bundles.sha256(each, read)}" for each in _files(self.path))
         if self.path.is_file():  # whose name says nothing
             hashes = (each.rpartition(" ")[2] for each in hashes)
         return sha256("\n".join(hashes).encode(errors="surrogatepass")).hexdigest()
 
-    def fetched(self) -> Asked:
+    def fetched(self, progress: Progress | None = None) -> Asked:
         """Returns the same on this machine, downloaded from the Hub if need be.
+
+        Args:
+            progress: called with the number of bytes that were downloaded; None: the Hub's own
+                bars show it.
 
         Raises:
             ExportError: if it cannot be downloaded.
         """
         from edgespec.export import resolve_checkpoint  # loads the onnx package
 
-        return self if self.path is not None else Asked(self.name, resolve_checkpoint(self.name))
+        if self.path is not None:
+            return self
+        return Asked(self.name, resolve_checkpoint(self.name, progress))
 
     @property
     def short_name(self) -> str:

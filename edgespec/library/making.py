@@ -65,7 +65,8 @@ def bundle_of(
     store, identity = Store(), _hashed([each.identity for each in pair])
     made = store.seen(identity)
     if made is None:
-        made = _made(store, [each.fetched() for each in pair], identity, progress, say)
+        with _shown(progress) as show:
+            made = _made(store, [each.fetched(show) for each in pair], identity, show, say)
     return made.path
 
 
@@ -87,13 +88,13 @@ def _made(
     store: Store,
     pair: Sequence[Asked],
     identity: str,
-    progress: Progress | None,
+    progress: Progress,
     say: Callable[[str], None],
 ) -> Made:
     """Makes a bundle of a model and perhaps its draft, unless one of this content is there."""
     from edgespec.export import replacing  # loads the onnx package
 
-    contents, names = [each.content for each in pair], [each.name for each in pair]
+    contents, names = [each.content(progress) for each in pair], [each.name for each in pair]
     content, alone = _hashed(contents), _hashed(contents[:1])
     target, draft = names[0], "".join(names[1:])
     with store.changing(lambda: say("waiting for another process that makes a bundle")):
@@ -109,8 +110,8 @@ def _made(
         paths = [each.path for each in pair if each.path is not None]
         if (linked := store.of_content(alone)) is not None:
             paths[0] = linked.path
-        with _shown(progress) as show, replacing(folder, overwrite=False) as partial:
-            _write(partial, paths[0], *paths[1:], progress=show)
+        with replacing(folder, overwrite=False) as partial:
+            _write(partial, paths[0], *paths[1:], progress=progress)
             record = Record(target, draft, content, (identity,), vocabulary_hash(partial))
             write_record(partial / RECORD, record)
     made = Made(folder, record)

@@ -11,6 +11,7 @@ from rich.progress import (
     BarColumn,
     Progress,
     ProgressColumn,
+    SpinnerColumn,
     TaskID,
     TaskProgressColumn,
     TextColumn,
@@ -29,18 +30,32 @@ def bars(*columns: str | ProgressColumn, **how: Any) -> Progress:
 
 @contextmanager
 def role_bars() -> Iterator[export.Progress]:
-    """Shows a bar for each role of a bundle that is made, if stderr is a terminal.
+    """Shows one bar for all stages of a bundle that is made, if stderr is a terminal.
+
+    It is there at once, before the first stage has told anything.
 
     Yields:
-        A function to call with a role's name, and how much of it is done of how much.
+        A function to call with a stage's name, such as a role, and how much of it is done of how
+        much.
     """
-    columns = TextColumn("{task.description:7}"), BarColumn(), TaskProgressColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description:8}"), BarColumn(), TaskProgressColumn()
     with bars(*columns, TimeRemainingColumn()) as progress:
-        roles: dict[str, TaskID] = {}
+        between = shown = progress.add_task("begins", total=None)
+        stages: dict[str, TaskID] = {}
 
-        def show(role: str, done: int, total: int) -> None:
-            if role not in roles:
-                roles[role] = progress.add_task(role, total=total)
-            progress.update(roles[role], completed=done, total=total)
+        def put(task: TaskID) -> None:
+            nonlocal shown
+            if task != shown:
+                progress.update(shown, visible=False)
+                progress.update(task, visible=True)
+                shown = task
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage not in stages:
+                stages[stage] = progress.add_task(stage, visible=False)
+            progress.update(stages[stage], completed=done, total=total)
+            progress.update(between, description=stage)
+            put(stages[stage] if done < total else between)  # where it goes on in a moment
 
         yield show
+        put(next(reversed(stages.values()), between))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import ExportError
 from edgespec.models.named import (
@@ -19,6 +23,9 @@ from edgespec.models.named import (
     tower_name,
 )
 from edgespec.models.pooled import MODULES
+
+if TYPE_CHECKING:
+    from edgespec.export.role import Progress
 
 _WANTED = ["*.safetensors", "*.json", "*.jinja"]
 # Mistral's repositories contain all weights twice; subfolders contain other formats.
@@ -38,7 +45,7 @@ _NEAREST = (
 _NO_MODELS = (TOWER, "imatrix")  # image towers, and statistics
 
 
-def resolve_checkpoint(source: str) -> Path:
+def resolve_checkpoint(source: str, progress: Progress | None = None) -> Path:
     """Returns a checkpoint's folder or GGUF file, which is downloaded if `source` is on the Hub.
 
     Args:
@@ -46,6 +53,7 @@ def resolve_checkpoint(source: str) -> Path:
             (owner/name:file.gguf, or by its precision, owner/name:Q4_K_M), of which all parts are
             downloaded if it was split, and what reads pictures; or an address of either. Of a
             repository of GGUF files alone, Q4_K_M is taken, or what is nearest to it.
+        progress: called with the bytes that were downloaded; None: the Hub's own bars show it.
 
     Raises:
         ExportError: if `source` is none of these, or cannot be downloaded.
@@ -53,35 +61,41 @@ def resolve_checkpoint(source: str) -> Path:
     local = Path(source)
     if local.is_dir() or local.is_file():
         return local
-    source = hub_name(source)
+    source, how = hub_name(source), _told(progress)
     by_precision = HUB_PRECISION.fullmatch(source)
     if by_precision is not None:
         repository, precision = by_precision.groups()
-        listed = _files_of(repository) or _names_in(download(repository, _WANTED, _UNWANTED))
-        return _download_file(repository, _of_precision(repository, listed, precision), listed)
+        listed = _files_of(repository) or _names_in(download(repository, _WANTED, _UNWANTED, how))
+        return _download_file(repository, _of_precision(repository, listed, precision), listed, how)
     file = HUB_FILE.fullmatch(source)
     if file is not None:
-        return _download_file(file[1], file[2], _files_of(file[1]))
+        return _download_file(file[1], file[2], _files_of(file[1]), how)
     if not HUB_ID.fullmatch(source):
         raise ExportError(
             f"{source}: no such folder or GGUF file, and not on the Hub (owner/name, or "
             "owner/name:file.gguf)"
         )
-    folder = download(source, _WANTED, _UNWANTED)
+    folder = download(source, _WANTED, _UNWANTED, how)
     if not any(folder.glob("*.safetensors")):
         listed = _files_of(source) or _names_in(folder)
         if (chosen := _gguf_of(source, listed)) is not None:
-            return _download_file(source, chosen, listed)
-    return download(source, _POOLING) if (folder / MODULES).is_file() else folder
+            return _download_file(source, chosen, listed, how)
+    return download(source, _POOLING, (), how) if (folder / MODULES).is_file() else folder
 
 
-def download(repository: str, wanted: Sequence[str], unwanted: Sequence[str] = ()) -> Path:
+def download(
+    repository: str,
+    wanted: Sequence[str],
+    unwanted: Sequence[str] = (),
+    how: Mapping[str, Any] = MappingProxyType({}),
+) -> Path:
     """Downloads files of a Hub repository, and returns the folder that has them.
 
     Args:
         repository: its id, owner/name.
         wanted: patterns of the files.
         unwanted: patterns of those that are left out.
+        how: what the Hub's function is to be given besides.
 
     Raises:
         ExportError: if that fails.
@@ -90,7 +104,9 @@ def download(repository: str, wanted: Sequence[str], unwanted: Sequence[str] = (
 
     with _failures(repository):
         return Path(
-            snapshot_download(repository, allow_patterns=[*wanted], ignore_patterns=[*unwanted])
+            snapshot_download(
+                repository, allow_patterns=[*wanted], ignore_patterns=[*unwanted], **how
+            )
         )
 
 
@@ -159,7 +175,40 @@ def _gguf_of(repository: str, files: Sequence[str]) -> str | None:
     return min(ranks, key=ranks.__getitem__, default=None)
 
 
-def _download_file(repository: str, name: str, listed: Sequence[str]) -> Path:
+def _told(progress: Progress | None) -> dict[str, Any]:
+    """Returns what has the Hub's functions tell the bytes that they download."""
+    from huggingface_hub import hf_hub_download
+
+    # Before 1.0 it had no such option.
+    if progress is None or "tqdm_class" not in inspect.signature(hf_hub_download).parameters:
+        return {}
+    return {"tqdm_class": _telling(progress)}
+
+
+def _telling(progress: Progress) -> type:
+    """Returns a class of bars that show nothing and tell their bytes."""
+    from tqdm.auto import tqdm
+
+    bars = dict[int, tuple[float, float]]()  # one or more for a repository, which tell the same
+
+    class Told(tqdm):  # type: ignore[misc] # has no types
+        def __init__(self, *given: Any, **how: Any) -> None:
+            super().__init__(*given, **{**how, "file": io.StringIO(), "disable": False})
+
+        def update(self, n: float | None = 1) -> Any:
+            drawn = super().update(n)
+            if self.unit == "B" and self.total:
+                bars[id(self)] = self.n, self.total
+                done, total = map(max, zip(*bars.values(), strict=True))
+                progress("download", int(done), int(total))
+            return drawn
+
+    return Told
+
+
+def _download_file(
+    repository: str, name: str, listed: Sequence[str], how: Mapping[str, Any]
+) -> Path:
     """Downloads a GGUF file and those of the repository that belong to it; returns the first."""
     from huggingface_hub import hf_hub_download
 
@@ -169,7 +218,7 @@ def _download_file(repository: str, name: str, listed: Sequence[str]) -> Path:
     tower = tower_name(file, (each for each in beside if "/" not in each))
     names = [before + each for each in (*parts(file), *([tower] if tower else []))]
     with _failures(f"{repository}:{name}"):
-        files = [Path(hf_hub_download(repository, each)) for each in names]
+        files = [Path(hf_hub_download(repository, each, **how)) for each in names]
         return files[0]
 
 

@@ -6,6 +6,8 @@ import io
 import logging
 import re
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 from commandline import FAST
@@ -15,7 +17,9 @@ from servers import make_bundle
 from terminals import Terminal
 
 from edgespec import LLM
-from edgespec.cli.answering import Wrapped, show
+from edgespec.api.result import PromptProgress
+from edgespec.cli import answering
+from edgespec.cli.answering import Wrapped, read_first, show
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notice
 from edgespec.runtime.text.streaming import Piece
@@ -124,6 +128,27 @@ def test_a_warning_does_not_split_a_text_of_run(cli, monkeypatch):
 
     assert main(["run", "def f(", "-n", "8", *FAST]) == 0
     assert re.search(r"\w.*\n.*edgespec: warning: passes are slow\n", screen.getvalue())
+
+
+def test_a_prompt_that_takes_long_says_how_far_it_is_read(monkeypatch):
+    screen, stream = Screen(), SimpleNamespace(prompt_progress=PromptProgress(0, 2139))
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(answering, "_READING_DELAY", 0.01)
+    monkeypatch.setattr(sys.modules["edgespec.cli.waiting"], "_TICK", 0.01)
+
+    def pieces():
+        time.sleep(0.2)
+        stream.prompt_progress = PromptProgress(639, 2139, reused=139, seconds=5.0)
+        time.sleep(0.2)
+        yield from ("one", "two")
+
+    assert [*read_first(pieces(), stream)] == ["one", "two"]
+    shown = screen.getvalue().split("\r")
+    assert re.fullmatch(r"reading 0 of 2,139 tokens, 0\.\d s so far …", shown[0])
+    # 500 took 5 s, and 2,000 are to be read; of these 20 s next to nothing has passed.
+    assert "reading 639 of 2,139 tokens, 20 s left …" in shown
+    assert shown[-1] == ""
+    assert [*read_first(iter(()), stream)] == []
 
 
 @POSIX

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 from commandline import FAST
 from servers import make_bundle
 from terminals import Terminal
 
-from edgespec.cli.waiting import waiting
+from edgespec.cli.waiting import notice, waiting
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +23,35 @@ def bundle(tmp_path_factory):
 def test_a_terminal_tells_at_once_that_something_happens(bundle):
     """Each line is gone when the next thing is shown."""
     chat = Terminal("", bundle, "-n", "4", *FAST)
-    for text in ("edgespec starts …", "\r {17}\r", "the model is loaded …", "\r {21}\r", "/help"):
+    for text in (
+        "edgespec starts …",
+        r"\r {17,}\r",
+        "the model is loaded …",
+        r"\r {21,}\r",
+        "/help",
+    ):
         chat.until(text)
     chat.close()
+
+
+def test_a_line_that_stays_lives(capsys, monkeypatch):
+    """It counts seconds, or says what it is told anew, until something else is printed."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys.modules["edgespec.cli.waiting"], "_TICK", 0.25)
+    with waiting("it loads"):
+        time.sleep(0.6)
+        shown = capsys.readouterr().err
+        assert shown.startswith("it loads …\r          \rit loads … 0.25 s")
+        notice("a line")
+        assert capsys.readouterr().err.endswith("\ra line\n")
+        time.sleep(0.6)
+        assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.modules["edgespec.cli.waiting"], "_TICK", 0.05)
+    numbers = iter(range(1000))
+    with waiting(lambda: f"{next(numbers)}", delay=0.05):
+        assert capsys.readouterr().err == ""
+        time.sleep(0.3)
+    assert capsys.readouterr().err.startswith("0 …\r   \r1 …\r   \r2 …")
 
 
 def test_nothing_heavy_is_imported_before():

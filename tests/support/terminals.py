@@ -45,13 +45,16 @@ class Terminal:
         os.close(theirs)
         self._seen = 0
         self.shown = ""
+        self.longest_wait = 0.0  # seconds without a sign, of all that were waited for
 
     def until(self, pattern):
         """Wait for what is shown after all that was waited for."""
         end = time.monotonic() + PATIENCE
         while (found := re.compile(pattern).search(self.shown, self._seen)) is None:
+            begin = time.monotonic()
             assert select.select([self._ours], [], [], end - time.monotonic())[0], self.shown
             self.shown += os.read(self._ours, 4096).decode()
+            self.longest_wait = max(self.longest_wait, time.monotonic() - begin)
         self._seen = found.end()
 
     def type(self, text):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions, in_conversation
-from edgespec.cli.answering import Wrapped, show
+from edgespec.cli.answering import Wrapped, read_first, show
 from edgespec.cli.arguments import (
     MACHINE,
     TEXT,
@@ -269,7 +269,7 @@ class _Conversation:
         begun = asked[-1] if asked[-1]["role"] == "assistant" else {}
         stream = self._stream(asked)
         with cancelled_by_sigint(stream), echo_off():
-            show(stream.pieces(), self._thoughts)
+            show(read_first(stream.pieces(), stream), self._thoughts)
         self._last = result = stream.result
         answer = {"role": "assistant", "content": begun.get("content", "") + result.text}
         if result.reasoning and not answer["content"]:  # where /continue goes on

@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from edgespec.api.loading import PLANNED_DRAFTS, LoadOptions
 from edgespec.api.options import GenerationOptions, in_conversation
 from edgespec.cli import INTERRUPTED
-from edgespec.cli.answering import show
+from edgespec.cli.answering import read_first, show
 from edgespec.cli.arguments import MACHINE, TEXT, WHOLE, add_options, given
 from edgespec.cli.echo import echo_off
 from edgespec.cli.interrupts import cancelled_by_sigint
@@ -81,7 +82,7 @@ def execute(arguments: argparse.Namespace) -> int:
                     pass
                 tell(json.dumps(asdict(stream.result)))
             elif answers:
-                show(stream.pieces(), thoughts=False)
+                show(read_first(stream.pieces(), stream), thoughts=False)
             else:
                 _continue(prompt, stream)
             if arguments.explain:
@@ -109,11 +110,13 @@ def _chat(arguments: argparse.Namespace) -> int:
 
 def _continue(prompt: str, stream: GenerationStream) -> None:
     """Prints the text piece by piece behind the prompt, which a terminal shows less bright."""
+    pieces = read_first(iter(stream), stream)
+    first = next(pieces, "")
     if sys.stdout is not None and sys.stdout.isatty():
         from edgespec.cli.consoles import HarmlessConsole
 
         HarmlessConsole(highlight=False).print(prompt, style="dim", end="", soft_wrap=True)
-    for piece in stream:
+    for piece in chain([first], pieces):
         tell(piece, end="")
     tell()
 
