@@ -2,54 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
-from pydantic import Field
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
-from starlette.types import Send
 
-from edgespec.server.bodies import Fields, Json
-from edgespec.server.endpoint import Endpoint, SendJson
-from edgespec.server.models import ServedModel
+from edgespec.system.jobs import JobError, Limits, Worker, serve
 
-_LONGEST = 50_000  # characters of a text
+_LIMITS = Limits(seconds=0.8, megabytes=256, patience=8)
+_COLOURING = 0.3  # seconds of processor time in which code is coloured; what is left is plain
 _MOST_CODE, _LONGEST_LINE = 20_000, 1_000  # characters of code that is coloured
 _NAME = 30  # characters of a language's name
 _LANGUAGES = (
     "python py javascript js typescript ts json bash sh shell html css c cpp c++ java go rust sql "
     "yaml toml ini diff ruby php kotlin swift r"
 )
-# Expressions of other languages may take for ever, in which no other thread goes on.
 _COLOURED = frozenset(_LANGUAGES.split())
+_AT_ONCE = "python", "javascript", "json", "bash"  # languages that are made ready
 _Env = MutableMapping[str, Any]
 
 
-class RenderRequest(Fields):
-    """`POST /render`: the text of an answer, as far as it has come."""
+def rendered(text: str) -> list[dict[str, Any]]:
+    """Renders a text as `blocks` does, in another process; as it is where that takes too long.
 
-    text: Annotated[str, Field(max_length=_LONGEST)]
-
-
-class RenderEndpoint(Endpoint):
-    """The route for the chat page, which has no renderer of its own."""
-
-    async def answer(
-        self, body: RenderRequest, _model: ServedModel, send_json: SendJson, _send: Send
-    ) -> None:
-        """See `Endpoint`."""
-        await send_json(lambda: {"blocks": blocks(body.text)})
+    Raises:
+        InputError: if nobody waits for it any more.
+    """
+    try:
+        found: list[dict[str, Any]] = json.loads(_WORKER.run(json.dumps(text).encode()))
+    except JobError:
+        shown = escapeHtml(text).replace("\n", "<br>\n")
+        return [{"html": f"<p>{shown}</p>\n", "line": 0}]
+    return found
 
 
-def blocks(text: str) -> list[Json]:
+def blocks(text: str) -> list[dict[str, Any]]:
     """Renders Markdown, without HTML, images and links that could be followed.
 
     Args:
@@ -58,11 +58,11 @@ def blocks(text: str) -> list[Json]:
     Returns:
         For each block its `html`, and the `line` of the text that it begins with.
     """
-    parser, found = _parser(), list[Json]()
+    parser, found, left = _parser(), list[dict[str, Any]](), [_COLOURING]
     tokens = parser.parse(text)
     begins = [n for n, each in enumerate(tokens) if each.level == 0 and each.nesting >= 0]
     for begin, end in pairwise([*begins, len(tokens)]):
-        html = parser.renderer.render(tokens[begin:end], parser.options, {})
+        html = parser.renderer.render(tokens[begin:end], parser.options, {"left": left})
         found.append({"html": html, "line": (tokens[begin].map or [0])[0]})
     return found
 
@@ -80,8 +80,9 @@ class _Renderer(RendererHTML):
         name, code = (tokens[idx].info.split() or [""])[0], tokens[idx].content
         shown, longest = escapeHtml(code), max(map(len, code.splitlines()), default=0)
         if name.lower() in _COLOURED and len(code) <= _MOST_CODE and longest <= _LONGEST_LINE:
-            lexer = get_lexer_by_name(name.lower(), stripnl=False)
-            shown = highlight(code, lexer, HtmlFormatter(nowrap=True, classprefix="c-"))
+            with suppress(TimeoutError), _hurried(env["left"]):
+                lexer = get_lexer_by_name(name.lower(), stripnl=False)
+                shown = highlight(code, lexer, HtmlFormatter(nowrap=True, classprefix="c-"))
         return (
             f"<figure><figcaption><span>{escapeHtml(name[:_NAME])}</span>"
             '<button type="button" class="copy">Copy</button></figcaption>'
@@ -119,3 +120,45 @@ class _Renderer(RendererHTML):
 def _below(heading: Token) -> str:
     """Returns a heading's tag below those of the page."""
     return f"h{min(int(heading.tag[1]) + 2, 6)}"
+
+
+# What follows runs in the child.
+
+
+@contextmanager
+def _hurried(left: list[float]) -> Iterator[None]:
+    """Ends the block when the seconds of processor time that are left are used up.
+
+    Raises:
+        TimeoutError: then, also within a regular expression, on systems that have such a timer.
+    """
+    if sys.platform == "win32" or signal.getsignal(signal.SIGVTALRM) != _end:
+        yield
+        return
+    if left[0] <= 0:
+        raise TimeoutError
+    begun = time.process_time()
+    signal.setitimer(signal.ITIMER_VIRTUAL, left[0])
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        left[0] -= time.process_time() - begun
+
+
+def _end(*_: object) -> None:
+    raise TimeoutError
+
+
+def main() -> None:
+    """Renders texts until nobody asks for more."""
+    blocks("\n".join(f"```{each}\na\n```" for each in _AT_ONCE))
+    if sys.platform != "win32":
+        signal.signal(signal.SIGVTALRM, _end)
+    serve(lambda job: json.dumps(blocks(json.loads(job))).encode(), _LIMITS)
+
+
+_WORKER = Worker(__name__, _LIMITS)
+
+if __name__ == "__main__":
+    main()

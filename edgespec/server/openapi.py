@@ -11,7 +11,6 @@ import edgespec
 from edgespec.server.bodies import Json
 from edgespec.server.embeddings import EmbeddingsRequest
 from edgespec.server.infill import InfillRequest
-from edgespec.server.markdown import RenderRequest
 from edgespec.server.ollama.requests import (
     OllamaChatRequest,
     OllamaEmbeddingsRequest,
@@ -19,6 +18,7 @@ from edgespec.server.ollama.requests import (
     OllamaGenerateRequest,
     OllamaShowRequest,
 )
+from edgespec.server.rendering import RenderRequest
 from edgespec.server.requests import ChatRequest, CompletionRequest
 from edgespec.server.response_requests import ResponsesRequest
 from edgespec.server.routes import DetokenizeRequest, TokenizeRequest

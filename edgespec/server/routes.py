@@ -26,8 +26,8 @@ from edgespec.server.bodies import LONG, Fields, Json, Whole
 from edgespec.server.embeddings import EmbeddingsEndpoint, EmbeddingsRequest
 from edgespec.server.endpoint import JsonEndpoint, TextEndpoint
 from edgespec.server.infill import InfillRequest, InfillWriter
-from edgespec.server.markdown import RenderEndpoint, RenderRequest
 from edgespec.server.models import Models, ServedModel
+from edgespec.server.rendering import RenderRequest, render
 from edgespec.server.requests import Asked, ChatRequest, CompletionRequest
 from edgespec.server.response_output import ResponsesWriter
 from edgespec.server.response_requests import ResponsesRequest
@@ -94,7 +94,7 @@ def openai_routes(service: TextService) -> list[Route]:
         "/detokenize": JsonEndpoint(
             service, DetokenizeRequest, lambda body, model: tokens[model.name].detokenized(body)
         ),
-        "/render": RenderEndpoint(service, RenderRequest),
+        "/render": JsonEndpoint(service, RenderRequest, render),
     }
     return [
         *(Route(path, models.list) for path in ("/v1/models", "/v1/models/")),
