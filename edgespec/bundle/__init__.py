@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from edgespec.bundle.checks import fault
+from edgespec.bundle.graphs import external_files
 from edgespec.bundle.manifest import (
     FEATURES,
     FORMAT,
@@ -50,7 +49,6 @@ from edgespec.system.cachedir import cache_folder, warn_unwritable
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 20  # bytes that are read at once
 TARGET, DRAFT = "target", "draft"
-_LOCATION = re.compile(rb"\n\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])", re.DOTALL)
 DRAFT_TOKENIZER = "draft-tokenizer.json"
 """The file that an export writes where the draft's tokens are not the target's."""
 
@@ -110,13 +108,8 @@ class Bundle:
         roles = self.manifest.roles.values()
         graphs = [role.native.graph for role in roles]
         graphs += [role.vision.graph for role in roles if role.vision is not None]
-        for graph in (self.path / each for each in graphs):
-            for name in _weights_of(graph):
-                if name not in self.manifest.files:
-                    raise BundleError(
-                        f"{graph}: its weights are in {name!r:.80}, which the manifest does not "
-                        "list: export or download it again"
-                    )
+        for graph in graphs:
+            _require_listed(self.path / graph, self.manifest.files)
 
 
 def load(path: Path) -> Bundle:
@@ -176,21 +169,22 @@ def sha256(path: Path, read: Callable[[int], object] = lambda count: None) -> st
     return digest.hexdigest()
 
 
-def _weights_of(graph: Path) -> set[str]:
-    """Returns the files that an ONNX file names as its external data, read without onnx's parser.
-
-    The key and the length of the name come before it, in protobuf's encoding.
-    """
-    names = set[str]()
-    if not graph.stat().st_size:  # of which there is no mapping
-        return names
-    with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        for found in re.finditer(_LOCATION, content):
-            length, *more = found[1]
-            length = (length & 0x7F) | (more[0] << 7 if more else 0)
-            name = content[found.end() : found.end() + length]
-            names.add(name.decode(errors="backslashreplace"))
-    return names
+def _require_listed(graph: Path, listed: Container[str]) -> None:
+    """Checks that a session will open no file for a graph that is not listed."""
+    if graph.suffix != ".onnx":  # ONNX Runtime reads others in another format
+        raise BundleError(f"{graph}: a graph is not named .onnx: export it again")
+    try:
+        names = external_files(graph)
+    except ValueError as error:
+        raise BundleError(
+            f"{graph}: it is no ONNX graph ({error}): export or download it again"
+        ) from error
+    for name in names:
+        if name not in listed:
+            raise BundleError(
+                f"{graph}: its weights are in {name!r:.80}, which the manifest does not list: "
+                "export or download it again"
+            )
 
 
 def _read_manifest(path: Path) -> Manifest:
