@@ -76,7 +76,8 @@ def _checked(tool: Mapping[str, Any]) -> dict[str, Any]:
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputError(
-            f"a tool has the name {reason(repr(name), 60)}: give up to 128 letters, digits, -, _ and ."
+            f"a tool has the name {reason(repr(name), 60)}: give up to 128 letters, digits, -, _ "
+            "and ."
         )
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":

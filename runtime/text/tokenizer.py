@@ -77,8 +77,9 @@ class Tokenizer:
         self._appended: list[int] = []
         if config.get("add_eos_token") and self.eos_id is not None:
             self._appended = [self.eos_id] * (self.eos_id not in backend.encode("").ids)
-        self._chat_source = chat_template
-        self._tool_source = tool_template or chat_template
+        # One that is empty says nothing of conversations: the model completes prompts.
+        self._chat_source = _unless_blank(chat_template)
+        self._tool_source = _unless_blank(tool_template) or self._chat_source
 
     @property
     def has_chat_template(self) -> bool:
@@ -275,6 +276,10 @@ class Tokenizer:
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self._backend.token_to_id(token)
+
+
+def _unless_blank(source: str | None) -> str | None:
+    return source if source and not source.isspace() else None
 
 
 def _vocab_size(backend: tokenizers.Tokenizer) -> int:
