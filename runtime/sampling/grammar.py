@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,10 @@ from edgespec.runtime.sampling.trials import LIMITS, Trials, is_small, too_long
 
 _LONGEST = 300_000  # characters of a grammar of small parts that is compiled without a trial
 
+# Processor seconds that a text may take, and that each call may add. Usual calls take under 0.001.
+_PATIENCE, _USUAL = 3, 0.005
+
+_UNDECIDED = "Unable to determine if regex is empty"
 _PLACE = re.compile(r"^(at \d+\(\d+\): )?(failed to compile JSON schema: )?")
 
 
@@ -70,7 +77,9 @@ class GrammarCompiler:
             InputError: if the grammar is not valid.
             GrammarSizeError: if it is too large.
         """
-        return self._matcher(kind, _compiled(kind, source), is_small(kind, source))
+        compiled = _compiled(kind, source)
+        small = is_small(kind, source) and len(compiled) <= _LONGEST
+        return self._matcher(kind, compiled, small)
 
     def compile_answer(
         self,
@@ -109,18 +118,38 @@ class GrammarCompiler:
         if matcher.is_error():
             why = _reason(matcher, whole=name == "grammar")
             raise InputError(f"{name} cannot be used ({why}): correct it")
-        return GrammarMatcher(matcher, self._vocab_size)
+        return GrammarMatcher(matcher, self._vocab_size, _Effort())
+
+
+@dataclass
+class _Effort:
+    """What was spent on a text and its branches: processor seconds, and calls."""
+
+    seconds: float = 0
+    calls: int = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        begun = time.thread_time()
+        yield
+        self.seconds += time.thread_time() - begun
+        self.calls += 1
+
+    @property
+    def is_too_large(self) -> bool:
+        return self.seconds > _PATIENCE + _USUAL * self.calls
 
 
 class GrammarMatcher:
     """The state of one text in its grammar."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+    def __init__(self, matcher: LLMatcher, vocab_size: int, effort: _Effort) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
+        self._effort = effort
 
     def __deepcopy__(self, _: object) -> GrammarMatcher:
-        return GrammarMatcher(self._matcher.deep_copy(), self._vocab_size)
+        return GrammarMatcher(self._matcher.deep_copy(), self._vocab_size, self._effort)
 
     def allowed(self) -> Allowed:
         """Returns which tokens may come next; at least one.
@@ -128,8 +157,10 @@ class GrammarMatcher:
         Raises:
             InputError: if there is none, or the grammar has become too complex.
         """
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        if self._matcher.is_error():  # the bitmask would then allow the text to end
+        with self._effort.counted():
+            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        # After an error the bitmask would allow the text to end.
+        if self._matcher.is_error() or self._effort.is_too_large:
             raise self._stuck()
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
@@ -140,7 +171,9 @@ class GrammarMatcher:
             InputError: if the grammar requires text that no token stands for, or has become too
                 complex.
         """
-        if not self._matcher.consume_token(token):
+        with self._effort.counted():
+            taken = self._matcher.consume_token(token)
+        if not taken:
             raise self._stuck()
 
     def forced(self) -> list[int]:
@@ -148,13 +181,20 @@ class GrammarMatcher:
 
         Forced text is split into tokens as the tokenizer would do it.
         """
-        return list(self._matcher.compute_ff_tokens())
+        with self._effort.counted():
+            return list(self._matcher.compute_ff_tokens())
 
     def valid(self, tokens: Sequence[int]) -> int:
         """Returns how many of these tokens, in this order, may come next."""
-        return int(self._matcher.validate_tokens(list(tokens)))
+        with self._effort.counted():
+            return int(self._matcher.validate_tokens(list(tokens)))
 
     def _stuck(self) -> InputError:
+        if self._effort.is_too_large:
+            return InputError(
+                f"the grammar takes too long ({self._effort.seconds:.0f} s of processor time): "
+                "make it simpler, so that fewer rules fit one text"
+            )
         return InputError(
             f"the grammar allows no further token ({_reason(self._matcher)}): make it simpler, or "
             "leave out characters that the tokenizer lacks"
@@ -169,6 +209,8 @@ def _reason(matcher: LLMatcher, whole: bool = True) -> str:
         whole: whether the message may show places of the grammar, since users wrote it.
     """
     message = re.split(r"<state>|<non-verbose/>", matcher.get_error())[0]
+    if _UNDECIDED in message:
+        return "patterns that one string must match are too complex together"
     if not whole:
         message = _PLACE.sub("", re.split(r"\n\s*\d+ \| ", message)[0])
         message = message.replace("Unimplemented keys: ", "a text cannot be held to ")
@@ -200,7 +242,7 @@ def _compiled(kind: str, source: str) -> str:
             raise GrammarSizeError("json_schema nests too deep: make it flatter") from error
         raise InputError(f"json_schema is no JSON object ({reason(error)}): correct it") from error
     except InputError as error:
-        raise InputError(f"json_schema {error}") from error
+        raise type(error)(f"json_schema {error}") from error
     if rules[0].startswith(alone := "start: %json "):
         return LLMatcher.grammar_from_json_schema(rules[0].removeprefix(alone), defaults={})
     return json.dumps({"grammars": [{"lark_grammar": "\n".join(rules)}]})

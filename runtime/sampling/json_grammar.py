@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from edgespec.errors import InputError, reason
+from edgespec.errors import GrammarSizeError, InputError, reason
 from edgespec.runtime.sampling.numbers import (
     BOUNDS,
     decimal,
@@ -30,6 +30,7 @@ _TYPES = (*_NUMBERS[1:], "string", "boolean", "null", "array", "object")
 _NOTES = {"title", "description", "default", "examples", "$comment", "$schema", "$defs", "format",
           "definitions", "x-guidance", "$id", "readOnly", "writeOnly", "deprecated"}  # fmt: skip
 _JOINED = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+_MOST_COUNTED = 20_000  # rules of members that are counted
 _CONTROL = re.compile(r"\\u00[01]")
 _NAME = r"/\"([^\"\\\x00-\x1f\x7f]|\\[\"\\bfnrt])*\"/"
 
@@ -288,6 +289,8 @@ class _Rules:
         name, and count as one where some must come.
         """
         least, most = schema.get("minProperties", 0), schema.get("maxProperties")
+        if len(members) * min(len(members), max(least, most or 0)) > _MOST_COUNTED:
+            raise GrammarSizeError(f"has {len(members)} members to count: leave out maxProperties")
         item = "" if not free else self._rule_of(free)
         behind: dict[int, str] = {}
         for place in range(len(members), -1, -1):

@@ -25,7 +25,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from edgespec.system.jobs import JobError, Limits, Why, Worker, held, serve
 
-LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
+LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000, step_max_items=20_000)
 """Bounds of every grammar, also while a text is made."""
 
 _LARGEST = 1_000_000  # characters of a grammar that is read at all
@@ -40,6 +40,7 @@ _ENDED: dict[Why, str] = {
     "crash": "its parts nest too deep",
 }
 
+_JOINED_PATTERNS = 4  # that one string may have to match at once in a grammar that is small
 _COUNTED = re.compile(r"(?:\{|~|\.\.|,)\s*(\d+)")  # {2,3} and ~2..3
 _MOST = {
     "minItems": 100, "maxItems": 100, "minProperties": 100, "maxProperties": 100,
@@ -70,7 +71,17 @@ def is_small(kind: str, source: str) -> bool:
         if depth > 32 or not _is_small_value(key, value):
             return False
     merged = keys["allOf"] and keys["anyOf"] + keys["oneOf"] > 2
+    if keys["pattern"] + keys["format"] > _JOINED_PATTERNS:  # doubles with each that joins others
+        merged = merged or keys["allOf"] or any(_joins(value) for _, _, value in parts)
     return len(parts) <= 4000 and keys["$ref"] <= 64 and not merged and multiples <= 1000
+
+
+def _joins(value: Any) -> bool:
+    """Whether a schema asks for more beside what it refers to or lists."""
+    others = {"anyOf", "oneOf", "$ref", "title", "description", "default", "$defs", "definitions"}
+    return isinstance(value, dict) and bool(
+        value.keys() & {"anyOf", "oneOf", "$ref"} and value.keys() - others
+    )
 
 
 def _is_small_value(key: str, value: Any) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 import time
 from contextvars import copy_context
 
+import numpy as np
 import pytest
 from batches import FEW, answers, completion, write
 from chats import Chat, template
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from edgespec.errors import GrammarSizeError, InputError
 from edgespec.models.embedded import BUNDLE
+from edgespec.runtime.sampling import grammar
 from edgespec.runtime.sampling.grammar import GrammarCompiler
 from edgespec.runtime.sampling.trials import is_small
 from edgespec.system.waiting import NOBODY_WAITS
@@ -48,6 +51,18 @@ def wide(count):
     return {"type": "object", "properties": {f"k{n}": member for n in range(count)}}
 
 
+def patterns(count):
+    return [{"type": "string", "pattern": f".*{chr(97 + n)}.*"} for n in range(count)]
+
+
+def joined(count):
+    """Patterns that join each other by references."""
+    parts = {
+        f"d{n}": {"$ref": f"#/$defs/d{n + 1}", **each} for n, each in enumerate(patterns(count))
+    }
+    return {"$defs": {**parts, f"d{count}": {"type": "string"}}, "$ref": "#/$defs/d0"}
+
+
 DEEP, MEMORY = "nest", "MB|longer than"
 HOSTILE = {
     "objects by reference": ("json_schema", json.dumps(objects(876)), DEEP),
@@ -64,6 +79,8 @@ HOSTILE = {
     "repeated repetitions": ("grammar", "start: /a{99999}/{99999}", MEMORY),
     "fewer repetitions": ("grammar", 'start: "x" /a{2000}/{2000}', MEMORY),
     "a multiple": ("json_schema", '{"type":"integer","multipleOf":9999999}', MEMORY),
+    "joined patterns": ("json_schema", json.dumps({"allOf": patterns(20)}), MEMORY),
+    "patterns by reference": ("json_schema", json.dumps(joined(20)), MEMORY),
     "characters": ("grammar", 'start: "a"' + " " * 1_000_000, "1000010 characters"),
     "members": ("json_schema", json.dumps(wide(20_000)), "characters"),
 }  # fmt: skip
@@ -100,6 +117,45 @@ def test_what_is_large_but_bounded_is_compiled(compiler, name):
     kind, source = FINE[name]
     assert not is_small(kind, source)
     assert compiler.compile(kind, source).allowed().any()
+
+
+def test_patterns_that_are_too_complex_together_are_told(compiler):
+    source = json.dumps({"allOf": patterns(12)})
+    with pytest.raises(InputError, match="patterns that one string must match are too complex"):
+        compiler.compile("json_schema", source)
+    assert compiler.compile("json_schema", json.dumps({"allOf": patterns(3)})).allowed().any()
+
+
+def test_members_that_are_counted_are_bounded(compiler):
+    source = {**wide(400), "maxProperties": 300}
+    with pytest.raises(GrammarSizeError, match="400 members to count"):
+        compiler.compile("json_schema", json.dumps(source))
+
+
+AMBIGUOUS = "start: s\ns: s s s | s s | A | A A\nA: /(.|\\n)/"
+
+
+def follow(matcher, count):
+    """Go on with the last of the allowed tokens, as branches of a draft do, too."""
+    for _ in range(count):
+        token = int(np.flatnonzero(matcher.allowed())[-1])
+        copy.deepcopy(matcher).advance(token)
+        matcher.advance(token)
+        matcher.forced()
+
+
+def test_an_ambiguous_grammar_ends_with_a_line(compiler, monkeypatch):
+    monkeypatch.setattr(grammar, "_PATIENCE", 0.3)
+    matcher, begun = compiler.compile("grammar", AMBIGUOUS), time.process_time()
+    with pytest.raises(InputError, match=r"too long \(\d+ s .*make it simpler") as caught:
+        follow(matcher, 4000)
+    assert len(str(caught.value)) < 200
+    assert time.process_time() - begun < 9
+
+
+def test_a_grammar_that_fits_a_text_once_goes_on(compiler):
+    source = "start: (word /[ \\n]/)*\nword: /[a-z]+/"
+    follow(compiler.compile("grammar", source), 500)
 
 
 def test_others_go_on_meanwhile(compiler):
