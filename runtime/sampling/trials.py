@@ -70,9 +70,9 @@ def is_small(kind: str, source: str) -> bool:
             multiples *= min(max(value, 1 / value), 1e9)
         if depth > 32 or not _is_small_value(key, value):
             return False
-    merged = keys["allOf"] and keys["anyOf"] + keys["oneOf"] > 2
+    merged = keys["allOf"] > 0 and keys["anyOf"] + keys["oneOf"] > 2
     if keys["pattern"] + keys["format"] > _JOINED_PATTERNS:  # doubles with each that joins others
-        merged = merged or keys["allOf"] or any(_joins(value) for _, _, value in parts)
+        merged = merged or keys["allOf"] > 0 or any(_joins(value) for _, _, value in parts)
     return len(parts) <= 4000 and keys["$ref"] <= 64 and not merged and multiples <= 1000
 
 
