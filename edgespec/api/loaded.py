@@ -5,9 +5,10 @@ No part of the API: sessions, embeddings, measuring and training use it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from edgespec.api.at_once import Prompt
 from edgespec.api.chat import ChatOptions, Conversation
@@ -23,7 +24,7 @@ from edgespec.api.messages import Messages
 from edgespec.api.models import Taken, planned
 from edgespec.api.options import GenerationOptions
 from edgespec.api.prompt_files import PromptFiles
-from edgespec.api.prompts import Prompts
+from edgespec.api.prompts import Prompts, grammars_of
 from edgespec.api.sources import Sources
 from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import TARGET, Bundle
@@ -40,6 +41,9 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.machine import default_threads
 from edgespec.system.options import checked
 
+if TYPE_CHECKING:
+    from edgespec.runtime.sampling.grammar import GrammarCompiler
+
 
 class Loaded:
     """A loaded bundle.
@@ -49,6 +53,7 @@ class Loaded:
         options: how it is loaded.
         tokenizer: tokenizer of the target; None: it is read.
         plan: where the models run, and their memory, from `planned`; None: it is made.
+        grammars: returns the compiler of grammars; None: it is made when it is needed.
 
     Attributes:
         prompts: converts what users give.
@@ -66,6 +71,7 @@ class Loaded:
         options: LoadOptions,
         tokenizer: Tokenizer | None = None,
         plan: Plan | None = None,
+        grammars: Callable[[], GrammarCompiler] | None = None,
     ) -> None:
         self.bundle, self.options = bundle, options
         self.tokenizer = tokenizer or Tokenizer.of(bundle)
@@ -78,7 +84,8 @@ class Loaded:
         threads, placed = options.threads or default_threads(), self.plan.roles[TARGET]
         native = placed.native and placed.behind is None
         self._viewer = Viewer(bundle, self.tokenizer, threads, native)
-        self.prompts = Prompts(bundle, self.tokenizer, self.plan.context, self._viewer)
+        grammars = grammars or partial(grammars_of, bundle, self.tokenizer)
+        self.prompts = Prompts(bundle, self.tokenizer, self.plan.context, self._viewer, grammars)
         self._stored: StoredPrompts | None = None
         if files is not None:
             from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime

@@ -42,11 +42,18 @@ class Prompts:
         tokenizer: its tokenizer.
         context_length: maximum number of tokens of prompt and output together.
         viewer: makes rows of pictures.
+        grammars: returns the compiler of grammars, once it is needed.
     """
 
     def __init__(
-        self, bundle: Bundle, tokenizer: Tokenizer, context_length: int, viewer: Viewer
+        self,
+        bundle: Bundle,
+        tokenizer: Tokenizer,
+        context_length: int,
+        viewer: Viewer,
+        grammars: Callable[[], GrammarCompiler],
     ) -> None:
+        self._made_grammars = grammars
         self._bundle = bundle
         self._viewer = viewer
         self._tokenizer = tokenizer
@@ -213,7 +220,17 @@ class Prompts:
 
     @cached_property
     def _grammars(self) -> GrammarCompiler:
-        from edgespec.runtime.sampling.grammar import GrammarCompiler
+        return self._made_grammars()
 
-        target = self._bundle.target
-        return GrammarCompiler(self._bundle.path, self._tokenizer.vocab_size, target.eos_ids)
+
+def grammars_of(bundle: Bundle, tokenizer: Tokenizer) -> GrammarCompiler:
+    """Returns the compiler of a bundle's grammars.
+
+    With 150 thousand tokens it takes a second to make, in which no other thread goes on.
+
+    Raises:
+        EdgespecError: if its texts cannot follow grammars.
+    """
+    from edgespec.runtime.sampling.grammar import GrammarCompiler
+
+    return GrammarCompiler(bundle.path, tokenizer.vocab_size, bundle.target.eos_ids)

@@ -8,19 +8,24 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edgespec.api.llm import LLM, around, inside
 from edgespec.api.loaded import Loaded
 from edgespec.api.loading import LoadOptions
 from edgespec.api.models import Taken, find_plan, planned, with_sessions
+from edgespec.api.prompts import grammars_of
 from edgespec.bundle import MANIFEST, Bundle
 from edgespec.errors import EdgespecError, MemoryLimitError
 from edgespec.runtime.plan import Plan
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.refusals import RequestError, fault, shown
 from edgespec.system.machine import release_memory
+
+if TYPE_CHECKING:
+    from edgespec.runtime.sampling.grammar import GrammarCompiler
 
 _DEFAULT_TAG = "latest"
 _LONGEST_NAME = 256  # characters of a name that is not known; some answers repeat it in each line
@@ -31,8 +36,8 @@ _log = logging.getLogger(__name__)
 class ServedModel:
     """A model that clients may ask for, loaded or not.
 
-    Its tokenizer is always there: no other thread goes on while one is read, which may take a
-    second, and clients are told what the model can do.
+    Its tokenizer and what grammars need are always there: no other thread goes on while they are
+    made, which may take a second, and clients are told what the model can do.
 
     Args:
         name: its name for clients.
@@ -66,6 +71,10 @@ class ServedModel:
         self.modified = (bundle.path / MANIFEST).stat().st_mtime
         self.tokenizer = Tokenizer.of(bundle) if llm is None else llm.tokenizer
         self._alone = find_plan(bundle, options) if llm is None else llm.plan
+        self._grammars: GrammarCompiler | None = None
+        if llm is None and bundle.target.embedding is None:
+            with suppress(EdgespecError):  # who asks for a text that follows one is told
+                self._grammars = grammars_of(bundle, self.tokenizer)
 
     @property
     def plan(self) -> Plan:
@@ -82,7 +91,9 @@ class ServedModel:
         if most is not None:
             options = with_sessions(self.bundle, options, most, stay)
         plan = planned(self.bundle, options, stay)
-        self.llm = around(Loaded(self.bundle, options, self.tokenizer, plan))
+        made = self._grammars
+        grammars = None if made is None else lambda: made
+        self.llm = around(Loaded(self.bundle, options, self.tokenizer, plan, grammars))
         return self.llm
 
     def fits(self, stay: Sequence[Taken], go: Sequence[Taken]) -> bool:

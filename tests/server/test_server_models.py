@@ -14,12 +14,14 @@ from shutil import copytree
 import httpx
 import pytest
 from commandline import FAST, fails
+from pairs import with_eos
 from servers import PLACE, PROMPT, make_bundle, refused, serving, started, until
 
 from edgespec import LLM, bundle
 from edgespec.api.llm import inside
 from edgespec.api.loading import LoadOptions
 from edgespec.runtime.plan import HOST
+from edgespec.runtime.sampling import grammar
 from edgespec.server.models import Models, ServedModel
 
 NAMES = ("first", "second", "third")
@@ -424,3 +426,12 @@ def test_what_goes_with_one_model_alone_is_said(cli, bundles):
     fails(cli("serve", first, first, "--port=0"), "two models are called 'bundle'")
     fails(cli("serve", first, "--max-models=0"), "--max-models is 0")
     fails(cli("serve", first, "no-such-model", "--port=0"), "there is no model 'no-such-model'")
+
+
+def test_what_grammars_need_is_made_before_a_server_answers(served_bundle, tmp_path, monkeypatch):
+    """No other thread goes on meanwhile."""
+    path = with_eos(served_bundle, tmp_path / "bundle", 0)
+    model = ServedModel("first", bundle.load(path), LoadOptions(draft="none", **PLACE))
+    monkeypatch.setattr(grammar, "LLTokenizer", None)
+    with model.load() as llm:
+        assert llm.generate(PROMPT, regex="[ab]c").text[1:] == "c"
