@@ -38,11 +38,21 @@ class Tool(Fields):
     function: Function
 
 
-def own_kinds_left_out(*names: str) -> BeforeValidator:
+class OwnTool(Fields):
+    """A tool of OpenAI's own, such as `web_search`."""
+
+    type: str
+
+
+def own_kinds_left_out(given: Any, *names: str) -> BeforeValidator:
     """Returns what leaves tools out of a list whose type is none of these; the log names each type.
 
-    They are tools of OpenAI's own, such as `web_search`, which nobody has here, and clients offer
-    them beside functions. A model cannot call what it does not see.
+    They are tools of OpenAI's own, which nobody has here, and clients offer them beside functions.
+    A model cannot call what it does not see.
+
+    Args:
+        given: the type of such a list, for the document.
+        names: types that stay.
     """
 
     def known(tool: Any) -> bool:
@@ -53,7 +63,8 @@ def own_kinds_left_out(*names: str) -> BeforeValidator:
         return False
 
     return BeforeValidator(
-        lambda tools: list(filter(known, tools)) if isinstance(tools, list) else tools
+        lambda tools: list(filter(known, tools)) if isinstance(tools, list) else tools,
+        json_schema_input_type=given,
     )
 
 
@@ -74,7 +85,7 @@ class Choices(Noted):
     """Tools that may be called, and whether one must be."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[Chosen], SOME, own_kinds_left_out("function")]
+    tools: Annotated[list[Chosen], SOME, own_kinds_left_out(list[Chosen | OwnTool], "function")]
 
 
 class ChosenOf(Noted):
@@ -85,7 +96,7 @@ class ChosenOf(Noted):
 
 
 ToolChoice = Literal["none", "auto", "required"] | Chosen | ChosenOf
-Tools = Annotated[list[Tool], LONG, own_kinds_left_out("function")]
+Tools = Annotated[list[Tool], LONG, own_kinds_left_out(list[Tool | OwnTool], "function")]
 
 
 def tool_options(

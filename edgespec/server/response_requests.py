@@ -35,7 +35,7 @@ from edgespec.server.bodies import (
     Off,
     refusal,
 )
-from edgespec.server.messages import joined, kinds, own_kinds_left_out, tag
+from edgespec.server.messages import OwnTool, joined, kinds, own_kinds_left_out, tag
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import Asked, ChatRequest
 from edgespec.server.shortening import ShortenedChatRequest
@@ -266,7 +266,7 @@ class Namespace(Fields):
     type: Literal["namespace"]
     name: str
     description: str | None = None
-    tools: Annotated[list[Function], LONG, own_kinds_left_out("function")]
+    tools: Annotated[list[Function], LONG, own_kinds_left_out(list[Function | OwnTool], "function")]
 
 
 AnyTool = Annotated[
@@ -294,7 +294,9 @@ class AllowedTools(Fields):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], SOME, own_kinds_left_out("function")]
+    tools: Annotated[
+        list[FunctionChoice], SOME, own_kinds_left_out(list[FunctionChoice | OwnTool], "function")
+    ]
 
 
 def _of_chat(
@@ -329,7 +331,14 @@ class ResponsesRequest(Asked):
     max_output_tokens: Count | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
-    tools: Annotated[list[AnyTool], LONG, own_kinds_left_out("function", "namespace")] | None = None
+    tools: (
+        Annotated[
+            list[AnyTool],
+            LONG,
+            own_kinds_left_out(list[AnyTool | OwnTool], "function", "namespace"),
+        ]
+        | None
+    ) = None
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     include: Any = None
