@@ -30,6 +30,8 @@ Json = dict[str, Any]
 UNSUPPORTED = "unsupported"
 """The type of an error of a field that asks for what is not here."""
 
+# What clients add to messages, or send back with answers, and nobody asks for anything by.
+_NOTES = frozenset(("id", "status", "annotations", "logprobs", "cache_control"))
 _MOST_TOLD = 1000  # different things of which the log tells
 
 _log = logging.getLogger(__name__)
@@ -81,7 +83,7 @@ class Fields(BaseModel):
     def model_post_init(self, _context: Any) -> None:
         """See pydantic."""
         if extra := self.__pydantic_extra__:
-            for name in extra:
+            for name in (each for each in extra if each not in _NOTES):
                 tell_once(f"a request has the field {shown(name)}, which is not known here")
             extra.clear()
 
@@ -94,12 +96,6 @@ def tell_once(what: str) -> None:
     if what not in _told and len(_told) < _MOST_TOLD:
         _told.add(what)
         _log.warning("%s: it is passed over", what)
-
-
-class Noted(Fields):
-    """Base of what holds notes of a client's, such as ids: those are passed over without a word."""
-
-    model_config = ConfigDict(extra="ignore")
 
 
 def _off(value: bool) -> bool:

@@ -14,13 +14,13 @@ from edgespec.api.generation import GenerationStream
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.server.answers import Origin, Writer, speculation
-from edgespec.server.bodies import LONG, Count, Int, Json, Noted, Unlimited
+from edgespec.server.bodies import LONG, Count, Fields, Int, Json, Unlimited
 from edgespec.server.parts import Part
 from edgespec.server.requests import TextRequest
 from edgespec.server.unsupported import One, Zero
 
 
-class ExtraFile(Noted):
+class ExtraFile(Fields):
     """A part of another file."""
 
     text: str

@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from edgespec.api.images import decoded
-from edgespec.server.bodies import LONG, SOME, Empty, Fields, Json, Noted, tell_once
+from edgespec.server.bodies import LONG, SOME, Empty, Fields, Json, tell_once
 from edgespec.server.refusals import RequestError, shown
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
@@ -68,27 +68,27 @@ def own_kinds_left_out(given: Any, *names: str) -> BeforeValidator:
     )
 
 
-class ChosenName(Noted):
+class ChosenName(Fields):
     """The name of a tool."""
 
     name: Name
 
 
-class Chosen(Noted):
+class Chosen(Fields):
     """The tool that must be called."""
 
     type: Literal["function"]
     function: ChosenName
 
 
-class Choices(Noted):
+class Choices(Fields):
     """Tools that may be called, and whether one must be."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[Chosen], SOME, own_kinds_left_out(list[Chosen | OwnTool], "function")]
 
 
-class ChosenOf(Noted):
+class ChosenOf(Fields):
     """Some of the tools, of which one may or must be called."""
 
     type: Literal["allowed_tools"]
@@ -129,14 +129,14 @@ def tool_options(
     return {"tools": described, "tool_choice": mode, "parallel_tool_calls": several}
 
 
-class CalledFunction(Noted):
+class CalledFunction(Fields):
     """The function of a call, with its arguments as JSON."""
 
     name: str
     arguments: str
 
 
-class Call(Noted):
+class Call(Fields):
     """A call in a message of the assistant."""
 
     id: str | None = None
@@ -144,20 +144,20 @@ class Call(Noted):
     function: CalledFunction
 
 
-class TextContent(Noted):
+class TextContent(Fields):
     """A part of a message."""
 
     type: Literal["text"]
     text: str
 
 
-class ImageUrl(Noted):
+class ImageUrl(Fields):
     """Where an image is: in a data URL, for nothing is fetched."""
 
     url: str
 
 
-class ImageContent(Noted):
+class ImageContent(Fields):
     """An image in a message of a user."""
 
     type: Literal["image_url"]
@@ -197,7 +197,7 @@ _Note = BeforeValidator(  # other values are ignored
 )
 
 
-class Message(Noted):
+class Message(Fields):
     """A message of a conversation.
 
     The fields from `refusal` on are not supported. They are accepted empty, since clients send

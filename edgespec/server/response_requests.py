@@ -31,7 +31,6 @@ from edgespec.server.bodies import (
     Fields,
     Int,
     Json,
-    Noted,
     Off,
     refusal,
 )
@@ -45,21 +44,21 @@ LOGPROBS = "message.output_text.logprobs"
 """What an answer may be asked to include; there is nothing of what else it may have elsewhere."""
 
 
-class InputText(Noted):
+class InputText(Fields):
     """A part of a message, or of what a function returned."""
 
     type: Literal["input_text", "output_text"]
     text: str
 
 
-class ReasoningText(Noted):
+class ReasoningText(Fields):
     """A part of what a model thought."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
-class InputImage(Noted):
+class InputImage(Fields):
     """An image in a message, in a data URL."""
 
     type: Literal["input_image"]
@@ -95,7 +94,7 @@ def _shows(content: str | list[InputText | InputImage]) -> bool:
 Content = str | Annotated[list[InputText], LONG]
 
 
-class MessageItem(Noted):
+class MessageItem(Fields):
     """What somebody said."""
 
     type: Literal["message"] = "message"
@@ -103,14 +102,14 @@ class MessageItem(Noted):
     content: str | Annotated[list[Part], LONG]
 
 
-class ReasoningItem(Noted):
+class ReasoningItem(Fields):
     """What the model thought before it answered, as it came from the server."""
 
     type: Literal["reasoning"]
     content: Annotated[list[ReasoningText], LONG] | None = None
 
 
-class FunctionCallItem(Noted):
+class FunctionCallItem(Fields):
     """A function that the model called, perhaps one of a namespace."""
 
     type: Literal["function_call"]
@@ -120,7 +119,7 @@ class FunctionCallItem(Noted):
     arguments: str
 
 
-class FunctionOutputItem(Noted):
+class FunctionOutputItem(Fields):
     """What a function returned."""
 
     type: Literal["function_call_output"]

@@ -24,7 +24,6 @@ from edgespec.server.bodies import (
     Fields,
     Int,
     Json,
-    Noted,
     Stop,
     Text,
     Whole,
@@ -54,21 +53,21 @@ class OllamaTool(Fields):
     function: OllamaFunction
 
 
-class OllamaCalled(Noted):
+class OllamaCalled(Fields):
     """The function of a call, with its arguments as an object."""
 
     name: str
     arguments: Json | None = None
 
 
-class OllamaCall(Noted):
+class OllamaCall(Fields):
     """A call in a message of the assistant."""
 
     id: str | None = None
     function: OllamaCalled
 
 
-class OllamaMessage(Noted):
+class OllamaMessage(Fields):
     """A message of a conversation; images are files in base64."""
 
     role: Literal["system", "user", "assistant", "tool"]
