@@ -13,6 +13,9 @@ from edgespec.cli.arguments import given as values_of
 from edgespec.cli.waiting import notice, waiting
 from edgespec.errors import EdgespecError
 
+_USUAL = "Qwen/Qwen2.5-0.5B-Instruct-GGUF"  # what anybody can get, and any machine can run
+_SHOWN = 5  # models that are named
+
 if TYPE_CHECKING:
     import argparse
 
@@ -64,8 +67,21 @@ def name_demonstration(arguments: argparse.Namespace, llm: LLM) -> None:
 
         _say(
             f"no model is given: this is {model_name(llm.bundle)}, a demonstration that knows a "
-            "little Python and nothing else; give a model, as in `edgespec chat model.gguf`"
+            f"little Python and nothing else; {_others()}"
         )
+
+
+def _others() -> str:
+    """Returns what to use instead of the demonstration: models that are ready, or one to get."""
+    from edgespec.library.store import Store
+    from edgespec.system.cachedir import cache_folder
+
+    names = [] if cache_folder("models") is None else [*Store().made()]
+    if not names:
+        own = "give a model, as in `edgespec chat model.gguf`"
+        return f"{own}, or get one: `edgespec chat {_USUAL}`"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more} can be used, as in `edgespec chat {names[0]}`"
 
 
 def _say(line: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from edgespec import LLM
@@ -10,6 +12,7 @@ from edgespec.models.embedded import BUNDLE
 PROMPT = '''def fibonacci(n):
     """Return the n-th Fibonacci number."""
 '''
+EQUAL = "self.assertEqual(add({}, {}), {})"
 
 
 def test_the_first_command_needs_no_options():
@@ -20,6 +23,17 @@ def test_the_first_command_needs_no_options():
         assert result.finish_reason in ("length", "stop")
         assert "".join(llm.stream(PROMPT, max_new_tokens=96)) == result.text
         llm.bundle.verify()
+
+
+def test_the_readmes_first_command_is_right_and_shows_what_drafting_brings():
+    prompt = f"def test_add(self): {EQUAL.format(1, 2, 3)}; {EQUAL.format(2, 3, 5)};"
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    assert f'edgespec run -n 72 "{prompt}"\n' in readme
+    with LLM(threads=1) as llm:
+        results = [llm.generate(prompt, max_new_tokens=72) for _ in range(3)]
+    lines = [line.strip() for line in results[0].text.split("\n") if line]
+    assert lines == [EQUAL.format(1, 2, 3), "def test_add(self):", *4 * [EQUAL.format(1, 2, 3)]]
+    assert max(result.mean_accepted_length for result in results) >= 2.5
 
 
 @pytest.mark.slow

@@ -91,6 +91,18 @@ def test_models_are_listed_named_and_removed(cli, files, own_cache):
         fails(cli("models", *words), part)
 
 
+def test_without_a_model_those_that_are_ready_are_named(cli, files, own_cache):
+    words = ["chat", "-n", 2, *FAST]
+    none = cli(*words, stdin=b"").err
+    assert "or get one: `edgespec chat Qwen/Qwen2.5-0.5B-Instruct-GGUF`\n" in none
+    cli("inspect", files / "plain.gguf")
+    assert "; plain can be used, as in `edgespec chat plain`\n" in cli(*words, stdin=b"").err
+    for number in range(6):
+        shutil.copytree(own_cache / "models" / "plain", own_cache / "models" / f"q{number}")
+    many = cli(*words, stdin=b"").err
+    assert "; plain, q0, q1, q2, q3 and 2 more can be used, as in `edgespec chat plain`" in many
+
+
 def test_the_demonstration_is_called_one(cli):
     words = ["-n", 2, *FAST]
     for given in (["run", PROMPT], ["chat"]):
