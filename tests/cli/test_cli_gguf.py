@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 
 
 def text_of(cli, bundle, *options):
-    result = cli("run", bundle, *options, *FAST, "-n", "24", PROMPT)
+    result = cli("run", bundle, "--raw", *options, *FAST, "-n", "24", PROMPT)
     assert result.code == 0, result.err
     return result.out
 
