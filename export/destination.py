@@ -16,7 +16,7 @@ import psutil
 
 from edgespec.bundle import MANIFEST
 from edgespec.errors import ExportError
-from edgespec.system.files import sync_file
+from edgespec.system.files import read_file, sync_file
 
 _PARTIAL, _REPLACED = "partial", "replaced"
 _SMALL = 32 << 20  # bytes of a file that is not weights, such as a tokenizer
@@ -106,7 +106,7 @@ def _listed(output: Path) -> set[str] | None:
     if not output.is_dir():
         return None
     try:
-        manifest = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads(read_file(output / MANIFEST))
     except (OSError, ValueError, RecursionError):
         return None if any(output.iterdir()) else set()
     # Other software also uses the name manifest.json.

@@ -22,11 +22,12 @@ from pydantic_core import from_json
 from edgespec.errors import InputError
 from edgespec.server.bodies import Json, one_line
 from edgespec.system import records
-from edgespec.system.files import replaced, sync_folder
+from edgespec.system.files import read_file, replaced, sync_folder
 
 _log = logging.getLogger(__name__)
 
 _FORMAT = 1
+_LARGEST = 1 << 32  # bytes of a file of requests
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def read_requests(path: Path) -> Requests:
         InputError: if there is no request, or two have the same custom_id.
         OSError: if the file cannot be read.
     """
-    data = path.read_bytes()
+    data = read_file(path, _LARGEST)
     # Not splitlines, which would also split at characters that JSON strings may contain.
     pieces = enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
     lines = tuple(Line(number, text, _custom_id(text)) for number, text in pieces if text.strip())

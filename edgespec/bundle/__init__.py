@@ -45,10 +45,12 @@ from edgespec.bundle.skips import Promise, SkipScore, SkipSet
 from edgespec.errors import BundleError
 from edgespec.system import records
 from edgespec.system.cachedir import cache_folder, warn_unwritable
+from edgespec.system.files import open_regular, read_file
 
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 20  # bytes that are read at once
 TARGET, DRAFT = "target", "draft"
+_LARGEST = 64 << 20  # bytes of a manifest
 DRAFT_TOKENIZER = "draft-tokenizer.json"
 """The file that an export writes where the draft's tokens are not the target's."""
 
@@ -162,7 +164,7 @@ def sha256(path: Path, read: Callable[[int], object] = lambda count: None) -> st
         read: called with each number of bytes that were read.
     """
     digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
             read(len(chunk))
@@ -198,7 +200,7 @@ def _read_manifest(path: Path) -> Manifest:
         raise BundleError(f"{path} is not a bundle: {hint}")
     try:
         _check_inside(path, MANIFEST)
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(read_file(file, _LARGEST).decode())
     except (ValueError, OSError, RecursionError) as error:
         raise BundleError(f"{file}: not readable as JSON ({error}): export it again") from error
     version = data.get("format") if isinstance(data, dict) else None

@@ -160,7 +160,7 @@ def read_conversation(path: Path) -> list[Message]:
         OSError: if the file cannot be read.
     """
     try:
-        messages = json.loads(path.read_text(encoding="utf-8-sig"))
+        messages = json.loads(read_utf8(path))
         texts = [each["role"] + each["content"] for each in messages]
         if isinstance(messages, list) and all(isinstance(text, str) for text in texts):
             "".join(texts).encode()  # fails on lone surrogates, which JSON may contain

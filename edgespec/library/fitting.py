@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from edgespec import bundle as bundles
 from edgespec.library.store import Made, Store
+from edgespec.system.files import read_file
 
 _SHARE = 0.4  # of the target's weights; with more, drafts seldom pay
 
@@ -42,7 +43,7 @@ def vocabulary_hash(folder: Path) -> str:
 
     Models of a family differ in those, which hold places for tools and the like.
     """
-    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    content = json.loads(read_file(folder / "tokenizer.json").decode())
     added = {each["content"] for each in content.get("added_tokens") or []}
     tokens = content["model"].get("vocab") or {}
     if isinstance(tokens, list):  # of unigrams, with their scores

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 from edgespec.errors import InputError
+
+MOST_BYTES = 1 << 29
+"""Bytes of a file that is read whole, unless another limit is given."""
 
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 """Modes of files and folders that are for their owner alone."""
@@ -71,6 +77,42 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """Opens a file for reading, but no pipe and no device, which may never end.
+
+    Raises:
+        OSError: if it is one, or cannot be read.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a pipe or device, no file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Reads a file whole, as `open_regular` opens it.
+
+    Raises:
+        OSError: also if it has more than `most` bytes.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= most:
+            content = file.read(most + 1)
+            size = len(content)
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB", str(path))
+    return content
+
+
 def read_utf8(path: Path, what: str = "it") -> str:
     """Reads a text file.
 
@@ -82,7 +124,7 @@ def read_utf8(path: Path, what: str = "it") -> str:
         InputError: if the file is not UTF-8.
         OSError: if the file cannot be read.
     """
-    return decoded(path.read_bytes(), str(path), what)
+    return decoded(read_file(path), str(path), what)
 
 
 def decoded(data: bytes, source: str, what: str = "it") -> str:

@@ -19,6 +19,7 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.fields import SHARE, SMALL, Fields, unreadable
 from edgespec.models.formats.entries import Entries, Entry, mapped
 from edgespec.models.formats.tensors import check_rows
+from edgespec.system.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -242,7 +243,7 @@ def _read_header(path: Path) -> dict[str, _Entry]:
     """The entries of a safetensors file: 8 bytes of length, a JSON header, the tensors' bytes."""
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             length = int.from_bytes(file.read(8), "little")
             most = min(size - 8, max(SMALL, size // SHARE), _HEADER_LIMIT)
             if not 0 < length <= most:

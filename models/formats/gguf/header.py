@@ -18,6 +18,7 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.fields import unreadable
 from edgespec.models.formats.entries import Entry as Place
 from edgespec.models.formats.gguf.encodings import ENCODINGS, INTEGERS, UNREAD, Encoding
+from edgespec.system.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,7 +78,7 @@ def read_header(path: Path) -> Header:
         UnsupportedModelError: Its version or the encoding of a tensor is not supported.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.read(4) != MAGIC:
                 raise CheckpointError(
                     f"{path} does not begin with {MAGIC.decode()}: give a GGUF file or a folder"
