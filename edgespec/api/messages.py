@@ -67,10 +67,12 @@ def about_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
 def _converted(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Converts a message alone."""
     if "tool_calls" not in message:
-        return message
+        # Some templates would write None.
+        silent = "content" in message and message["content"] is None
+        return {**message, "content": ""} if silent else message
     others = {key: value for key, value in message.items() if key != "tool_calls"}
     if not message["tool_calls"]:
-        return others
+        return _converted(others)
     calls = [_call(call) for call in message["tool_calls"]]
     content = others.get("content") or ""
     reasoning = others.get("reasoning_content")
@@ -83,7 +85,11 @@ def _call(call: Any) -> dict[str, Any]:
     try:
         function = dict(call["function"])
         given = _arguments(function.get("arguments") or {})
-        return {**call, "function": {"name": function["name"], "arguments": given}}
+        return {
+            "type": "function",
+            **call,
+            "function": {"name": function["name"], "arguments": given},
+        }
     except (TypeError, KeyError, ValueError) as error:
         raise InputError(
             f"a message has the tool call {reason(repr(call), 60)}: give a function with its name, "

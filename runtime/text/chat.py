@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from edgespec.errors import InputError, reason
+from edgespec.runtime.text.template_limits import (
+    SYSTEM,
+    USER,
+    in_turns,
+    with_arguments_as_text,
+    without_systems,
+)
 from edgespec.runtime.text.template_program import Program
 
 LEFT_OUT = "it leaves out what the user says"
@@ -42,7 +50,8 @@ def template_fault(source: str, special_tokens: Mapping[str, str]) -> str | None
 class ChatTemplate:
     """A model's own format for a conversation as one text.
 
-    Some templates read what a role says only as a list of typed parts. They are given such lists.
+    Some templates read what a role says only as a list of typed parts. They are given such lists,
+    and what else they do not take is given in another form (`template_limits`).
 
     Args:
         source: The jinja2 template.
@@ -57,7 +66,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._special_tokens = dict(special_tokens)
-        self._in_parts: dict[object, bool] = {}  # by role
+        self._known: dict[object, bool] = {}  # what was found out of the template
         try:
             self._program = Program(source)
         except MemoryError:
@@ -87,10 +96,22 @@ class ChatTemplate:
         Raises:
             InputError: If the template refuses the conversation.
         """
-        if isinstance(messages, Sequence) and all(isinstance(each, Mapping) for each in messages):
-            messages = [self._as_read(message) for message in messages]
+        if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
+            self._program.begin()
+            return self._render(messages, add_generation_prompt, tools, variables)
+        if any(each.get("role") == SYSTEM for each in messages) and not self._takes_systems():
+            messages = without_systems(messages)
+        given = [self._as_read(message) for message in messages]
         self._program.begin()
-        return self._render(messages, add_generation_prompt, tools, variables)
+        try:
+            return self._render(given, add_generation_prompt, tools, variables)
+        except InputError:
+            joined = in_turns(given)
+            if len(joined) == len(given):
+                raise
+            with suppress(InputError):  # else the first error tells what is wrong
+                return self._render(joined, add_generation_prompt, tools, variables)
+            raise
 
     def _render(
         self,
@@ -119,23 +140,64 @@ class ChatTemplate:
             ) from error
 
     def _as_read(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a message with its content as the template reads it."""
+        """Returns a message with its content and calls as the template reads them."""
         content = message.get("content")
+        if message.get("tool_calls") and self._reads_text_of_calls():
+            message = with_arguments_as_text(message)
         if isinstance(content, str) and self._reads_parts(message.get("role")):
             return {**message, "content": _part(content)}
         return dict(message)
 
     def _reads_parts(self, role: object) -> bool:
         """Whether the template shows what a role says as parts, and not as a text."""
-        if role not in self._in_parts:
+        return self._is(
+            ("parts", role),
+            lambda: not self._shows(role, _PROBE) and self._shows(role, _part(_PROBE)),
+        )
+
+    def _takes_systems(self) -> bool:
+        """Whether the template shows what a system says; so does one that shows nothing at all."""
+        return self._is(
+            SYSTEM,
+            lambda: (
+                self._shows(SYSTEM, _PROBE)
+                or self._shows(SYSTEM, _part(_PROBE))
+                or not (self._shows(USER, _PROBE) or self._shows(USER, _part(_PROBE)))
+            ),
+        )
+
+    def _reads_text_of_calls(self) -> bool:
+        """Whether the template joins arguments of calls as text, and does not write them as JSON.
+
+        Of an object it would show what Python prints.
+        """
+
+        def shown(arguments: object) -> str:
+            call = {**_CALL, "function": {"name": "f", "arguments": arguments}}
+            calling = {**_CALLING, "tool_calls": [call]}
+            result = {"role": "tool", "content": "", "tool_call_id": _CALL["id"], "name": "f"}
+            for messages in ([_HELLO, calling, result], [_HELLO, calling]):
+                with suppress(InputError):
+                    return self._render(messages, False)
+            return ""
+
+        def reads_text() -> bool:
+            value = {_PROBE: _PROBE}
+            written = shown(value)
+            as_object = _PROBE in written and str(value) not in written
+            return not as_object and json.dumps(value) in shown(json.dumps(value))
+
+        return self._is("text of calls", reads_text)
+
+    def _is(self, what: object, test: Callable[[], bool]) -> bool:
+        """Whether a test of the template succeeds, which is made once."""
+        if what not in self._known:
             unset = set(self.unset)
             self._program.begin()  # of all that is tried
-            self._in_parts[role] = not self._shows(role, _PROBE) and self._shows(
-                role, _part(_PROBE)
-            )
+            self._known[what] = test()
             self.unset.clear()
             self.unset.update(unset)
-        return self._in_parts[role]
+        return self._known[what]
 
     def _shows(self, role: object, content: object) -> bool:
         said = {"role": role, "content": content, "tool_call_id": _CALL["id"], "name": "f"}

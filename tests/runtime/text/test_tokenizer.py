@@ -8,6 +8,7 @@ import time
 import pytest
 import tokenizers
 from backends import byte_level
+from checkpoints import write_tokenizer
 from tokenizers import models, processors
 
 from edgespec.errors import BundleError, InputError
@@ -299,3 +300,13 @@ def test_templates_run_in_a_sandbox(folder):
     tokenizer = configure(folder, chat_template="{{ messages.append(1) }}")
     with pytest.raises(InputError, match="refuses"):
         tokenizer.chat(MESSAGES)
+
+
+@pytest.mark.parametrize("template", ["", " \n"])
+def test_an_empty_chat_template_is_none(tmp_path, template):
+    write_tokenizer(tmp_path, 331)
+    (tmp_path / "chat_template.jinja").write_text(template)
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert not tokenizer.has_chat_template
+    tokenizer.require_messages_shown(tmp_path)
+    assert tokenizer.chat_fault() is None
