@@ -15,6 +15,7 @@ from edgespec.runtime.engines.ort_session import (
     first_line,
     look_for_data_beside,
     open_session,
+    raise_if_callers,
     session_options,
 )
 from edgespec.runtime.kernels import kernel_name
@@ -85,5 +86,6 @@ class NativeGraph:
             read = {name: feeds[name] for name in self._inputs}
             results = self._session.run(self._outputs, read)
         except Exception as error:
+            raise_if_callers(error)
             raise DeviceError(f"a pass failed ({first_line(error)}): please report it") from error
         return dict(zip(self._outputs, results, strict=True))

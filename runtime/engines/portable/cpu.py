@@ -10,7 +10,12 @@ import onnxruntime as ort
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats, grown
-from edgespec.runtime.engines.ort_session import first_line, open_session, session_options
+from edgespec.runtime.engines.ort_session import (
+    first_line,
+    open_session,
+    raise_if_callers,
+    session_options,
+)
 from edgespec.runtime.engines.portable.graph import GraphFile, Shape
 from edgespec.system import machine
 
@@ -53,6 +58,7 @@ class HostSession(HostPools):
         try:
             results = self._session.run(None, {**inputs, **pools})
         except Exception as error:  # its exceptions have no narrower base class
+            raise_if_callers(error)
             raise failed(self._device, first_line(error)) from error
         return self._written(dict(zip(self._outputs, results, strict=True)), pools, slots)
 

@@ -22,6 +22,7 @@ from edgespec.runtime.engines.ort_session import (
     bind_host_output,
     first_line,
     open_wholly,
+    raise_if_callers,
     session_options,
 )
 from edgespec.runtime.engines.portable.cpu import failed, fixed_options
@@ -101,6 +102,7 @@ class Gpu(ABC):
         try:
             session.run_with_iobinding(binding, options)
         except Exception as error:  # its exceptions have no narrower base class
+            raise_if_callers(error)
             raise failed(self.name, first_line(error)) from error
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
@@ -123,6 +125,7 @@ class Gpu(ABC):
         try:
             return make(*arguments, self.kind, self.number)
         except Exception as error:  # its exceptions have no narrower base class
+            raise_if_callers(error)
             raise failed(self.name, first_line(error)) from error
 
 
