@@ -106,6 +106,7 @@ def test_a_pipe_gets_the_text_itself(cli, chatty, settings):
 def test_names_of_files_do_not_steer(cli, chatty, tmp_path, own_cache, monkeypatch):
     """As bundles, as GGUF files of which one is made, and as what does not exist."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "400")  # in which paths of any test have room
     name = "\x1b]0;title\x07"
     (tmp_path / name).symlink_to(chatty)
     (tmp_path / f"{name}.gguf").symlink_to(tmp_path / "model.gguf")

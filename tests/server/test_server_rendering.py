@@ -62,7 +62,7 @@ def test_code_that_is_coloured_too_long_is_plain(monkeypatch):
         return slow.sub("b", code) if "slow" in code else "coloured"
 
     monkeypatch.setattr(markdown, "highlight", highlight)
-    monkeypatch.setattr(markdown, "_COLOURING", 0.1)
+    monkeypatch.setattr(markdown, "_COLOURING", 0.5)
     before = signal.signal(signal.SIGVTALRM, markdown._end)
     try:
         begun = time.process_time()
@@ -70,7 +70,7 @@ def test_code_that_is_coloured_too_long_is_plain(monkeypatch):
         found = blocks("\n\n".join(f"```c\n{each}\n```" for each in fences))
     finally:
         signal.signal(signal.SIGVTALRM, before)
-    assert time.process_time() - begun < 2
+    assert time.process_time() - begun < 5
     shown = [re.search(r"<code>(.*?)\n?</code>", each["html"], re.DOTALL)[1] for each in found]
     assert shown == ["coloured", fences[1], "y"]
 
