@@ -15,6 +15,7 @@ import numpy as np
 from edgespec.bundle import LOGITS
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.ort_session import first_line, open_session, session_options
 
 _PARTS = ("key", "value")
@@ -94,6 +95,7 @@ class AdoptedGraph:
         try:
             logits, *presents = self._session.run([LOGITS, *self._presents], read)
         except Exception as error:  # its exceptions have no narrower base class
+            raise_if_callers(error)
             raise DeviceError(
                 f"a pass failed ({first_line(error)}): another export of the model may do"
             ) from error

@@ -11,11 +11,11 @@ import onnxruntime as ort
 from edgespec.bundle import FEATURES
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.ort_session import (
     first_line,
     look_for_data_beside,
     open_session,
-    raise_if_callers,
     session_options,
 )
 from edgespec.runtime.kernels import kernel_name

@@ -21,8 +21,6 @@ _SHAPE_ONLY = frozenset({"Shape", "Size"})
 # What C++ and the system say where memory or threads' stacks cannot be had, as under `ulimit -v`.
 _NO_MEMORY = ("bad_alloc", "Cannot allocate memory", "Failed to allocate memory")
 
-_OURS = ("edgespec", "onnxruntime")  # packages whose frames raise what a library says
-
 ort.disable_telemetry_events()  # another package may have imported it before it was switched off
 
 
@@ -116,22 +114,6 @@ def open_wholly(
 def name_of(graph: Path | bytes) -> str:
     """Returns a graph's name for messages."""
     return "the cache's graph" if isinstance(graph, bytes) else str(graph)
-
-
-def raise_if_callers(error: Exception) -> None:
-    """Raises an error of a caller's again, as a signal's handler raises it during a pass.
-
-    Such a handler runs wherever Python happens to be, and no device has failed.
-
-    Args:
-        error: what a call of a library has raised.
-    """
-    raised = error.__traceback__
-    while raised is not None and raised.tb_next is not None:
-        raised = raised.tb_next
-    module = "" if raised is None else str(raised.tb_frame.f_globals.get("__name__", ""))
-    if raised is not None and module.partition(".")[0] not in _OURS:
-        raise error
 
 
 def first_line(error: Exception) -> str:

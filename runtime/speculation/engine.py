@@ -167,7 +167,7 @@ class Engine:
                         return generation.take_round()
                     self._busy = True
                 try:
-                    self._make_pass()
+                    self._make_pass(generation)
                 finally:
                     self._release()
 
@@ -258,10 +258,15 @@ class Engine:
         generation.finish = generation.finish or "cancelled"
         sequence.free()
 
-    def _make_pass(self) -> dict[Generation, Round]:
+    def _make_pass(self, own: Generation | None = None) -> dict[Generation, Round]:
         """Makes a pass, as the only thread that does.
 
-        An error ends the sequences that are part of it, whose threads get it; the others go on.
+        An error ends the sequences that are part of it, and the others go on. One that is not of
+        ours, such as of a signal's handler, is for the thread that makes the pass alone: the others
+        learn that it was interrupted.
+
+        Args:
+            own: what that thread waits for; None: all of the pass.
         """
         parts: list[Scheduled] = []
         try:
@@ -275,9 +280,15 @@ class Engine:
             return self._round(parts) if parts else {}
         except BaseException as error:
             why = DeviceError("the pass was interrupted: generate again")
+            ours = isinstance(error, EdgespecError | MemoryError)
+            told = False
             for part in parts:
-                part.generation.fail(error if isinstance(error, Exception) else why)
-            if not isinstance(error, Exception) or not parts:
+                if isinstance(error, Exception) and (ours or own in (None, part.generation)):
+                    part.generation.fail(error)
+                    told = True
+                else:
+                    part.generation.fail(why)
+            if not told:
                 raise
             return {}
 

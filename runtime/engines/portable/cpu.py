@@ -10,10 +10,10 @@ import onnxruntime as ort
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats, grown
+from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.ort_session import (
     first_line,
     open_session,
-    raise_if_callers,
     session_options,
 )
 from edgespec.runtime.engines.portable.graph import GraphFile, Shape

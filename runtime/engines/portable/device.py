@@ -17,12 +17,12 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.ort_session import (
     bind_host_input,
     bind_host_output,
     first_line,
     open_wholly,
-    raise_if_callers,
     session_options,
 )
 from edgespec.runtime.engines.portable.cpu import failed, fixed_options

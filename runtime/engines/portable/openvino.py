@@ -12,6 +12,7 @@ import openvino as ov
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.portable.cpu import HostPools, failed
 from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, Shape
 from edgespec.system.cachedir import intact, seal
@@ -114,6 +115,7 @@ class OpenVinoRunner(HostPools):
         try:
             self._request.infer()
         except RuntimeError as error:
+            raise_if_callers(error)
             raise failed(self._device, _last_line(error)) from error
         found = {name: self._request.get_tensor(port).data for name, port in self._ports.items()}
         # The next pass overwrites them.

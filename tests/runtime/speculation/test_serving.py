@@ -361,11 +361,13 @@ def test_a_failing_pass_ends_those_in_it_and_the_engine_goes_on(error):
     assert nothing_is_left(engine)
 
 
-def test_an_interrupted_pass_ends_those_of_other_threads():
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+def test_an_interrupted_pass_ends_those_of_other_threads(error):
+    """What a signal's handler raises is for the thread alone in which it ran."""
     engine = plain_engine()
-    engine.target.graph = Failing(engine.target.graph, 49, KeyboardInterrupt())
+    engine.target.graph = Failing(engine.target.graph, 49, error())
     other = engine.add(request())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         tokens_of(engine, request((49,)))
     with pytest.raises(DeviceError, match="interrupted"):
         engine.next_round(other)
