@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.system.files import read_file
+from edgespec.system import files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,7 +209,7 @@ def read_text(path: Path) -> str:
         CheckpointError: The file is missing, unreadable or not UTF-8.
     """
     try:
-        return read_file(path).decode().replace("\r\n", "\n").replace("\r", "\n")
+        return files.read_text(path)
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{path} does not exist: give a folder that save_pretrained has written"

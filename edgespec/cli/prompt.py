@@ -6,15 +6,16 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from edgespec.cli.arguments import add_model
 from edgespec.cli.parsing import Rare
 from edgespec.errors import InputError
 from edgespec.library.asked import asked_for, looks_like_model
-from edgespec.system.files import decoded, read_utf8
+from edgespec.system.files import decoded
 
 STDIN = "-"
-_MOST_BYTES = 64 << 20  # of stdin, far more than any context holds
+_MOST_BYTES = 64 << 20  # of a prompt, far more than any context holds
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +61,10 @@ def take_prompt(arguments: argparse.Namespace) -> str | None:
             raise InputError(f"{error}{how}") from None
     if STDIN in (prompt, file):
         return _piped(asked=True)
-    typed = prompt if file is None else read_utf8(Path(file))
-    if arguments.prompt is not None:
-        typed = arguments.prompt
+    typed = prompt if arguments.prompt is None else arguments.prompt
+    if file is not None:
+        with Path(file).open("rb") as stream:  # which may be a pipe, as shells make of <(…)
+            typed = _text_of(stream, file)
     piped = _piped(asked=False) if typed is None else _beside()
     if piped and piped.strip() and typed:
         return "\n\n".join([piped.strip("\n"), typed])
@@ -73,10 +75,15 @@ def _piped(asked: bool) -> str | None:
     """Returns what stdin holds; None if it is a terminal that nobody asked to read."""
     if sys.stdin is None or (sys.stdin.isatty() and not asked):
         return None
-    read = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    return _text_of(sys.stdin.buffer, "stdin")
+
+
+def _text_of(stream: BinaryIO, name: str) -> str:
+    """Returns the text that a stream holds, whose name errors tell."""
+    read = stream.read(_MOST_BYTES + 1)
     if len(read) > _MOST_BYTES:
-        raise InputError(f"stdin has more than {_MOST_BYTES >> 20} MiB: give a shorter text")
-    return decoded(read, "stdin")
+        raise InputError(f"{name} has more than {_MOST_BYTES >> 20} MiB: give a shorter text")
+    return decoded(read, name)
 
 
 def _beside() -> str | None:

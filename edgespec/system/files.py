@@ -113,6 +113,16 @@ def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
     return content
 
 
+def read_text(path: Path) -> str:
+    """Reads a text file with whatever ends of lines, as `read_file` does.
+
+    Raises:
+        OSError: see `read_file`.
+        UnicodeDecodeError: if it is not UTF-8.
+    """
+    return read_file(path).decode().replace("\r\n", "\n").replace("\r", "\n")
+
+
 def read_utf8(path: Path, what: str = "it") -> str:
     """Reads a text file.
 

@@ -13,7 +13,7 @@ import tokenizers
 
 from edgespec.bundle.tokenizers import parsed
 from edgespec.errors import BundleError, caught_panics
-from edgespec.system.files import read_file
+from edgespec.system.files import read_text
 
 CHAT_TEMPLATE = "chat_template.jinja"
 _TOKENIZER = "tokenizer.json"
@@ -170,7 +170,7 @@ def _damaged(path: Path, error: Exception) -> BundleError:
 
 def _read(path: Path) -> str:
     try:
-        return read_file(path).decode()
+        return read_text(path)
     except OSError as error:
         raise BundleError(f"{path} cannot be read ({error.strerror}): copy it again") from error
     except UnicodeDecodeError as error:

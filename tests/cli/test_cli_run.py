@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -70,6 +71,18 @@ def test_the_prompt_comes_from_anywhere(cli, llm, tmp_path):
         result = cli("run", *words, "-n", 4, "--json", *QUICK, stdin=stdin)
         assert result.code == 0, (words, result.err)
         assert json.loads(result.out)["tokens"] == expected.tokens, words
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders on this system")
+def test_a_prompt_may_come_from_a_pipe(cli, llm, tmp_path):
+    """As shells make one of <(…)."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=[PROMPT])
+    writer.start()
+    result = cli("run", "-f", pipe, "-n", 4, "--json", *QUICK)
+    writer.join()
+    assert json.loads(result.out)["tokens"] == llm.generate(PROMPT, max_new_tokens=4).tokens
 
 
 def test_options_may_stand_between_bundle_and_prompt(cli, llm):
