@@ -20,6 +20,7 @@ from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
 from edgespec.runtime.text.fitting import misfit
+from edgespec.runtime.text.loops import LoopMatcher
 from edgespec.runtime.text.streaming import Piece, StreamDecoder, TextEnd, ToolCall
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.environment import peak_rss_mb
@@ -223,7 +224,7 @@ class Generated:
         generation = self._generation = self.engine.add(self.request)
         generation.cancelled |= self._cancelled
         try:
-            while not text.stopped and (made := self.engine.next_round(generation)) is not None:
+            while not text.ended and (made := self.engine.next_round(generation)) is not None:
                 end = time.perf_counter()
                 if made.source == PROMPT:
                     first = end
@@ -258,6 +259,8 @@ class Generated:
         limits, made = self.request.limits, self.text.tokens
         if self.text.stopped or (made and made[-1] in limits.stop_ids):
             return "tool_calls" if self.text.tool_calls else "stop"
+        if self.text.looped:
+            return "loop"
         if len(made) >= limits.max_new_tokens:
             return "length"
         if len(self.request.prompt) + len(made) >= limits.context_length:
@@ -324,11 +327,13 @@ class AnswerText:
         end: what ends the text besides its tokens.
         stop_ids: tokens that end it.
         json_class: see `GenerationResult.parsed`.
+        loops: ends it when it repeats itself; None: nothing does.
 
     Attributes:
         tokens: the tokens so far, with the one that ended it.
         pieces: what they consist of.
-        stopped: whether the text has ended.
+        stopped: whether `end` has ended the text.
+        looped: whether `loops` has.
     """
 
     def __init__(
@@ -338,6 +343,7 @@ class AnswerText:
         end: TextEnd,
         stop_ids: frozenset[int],
         json_class: type | None = None,
+        loops: LoopMatcher | None = None,
     ) -> None:
         self.json_class = json_class
         shown = {**end.marks, **asked.shown}
@@ -350,7 +356,13 @@ class AnswerText:
         self._shown = 0  # characters before that
         self._held = 0  # characters of the answer that may be, or are, behind its end
         self.pieces: list[Piece] = []
-        self.stopped = False
+        self._loops = loops
+        self.stopped = self.looped = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the text has ended before its limits."""
+        return self.stopped or self.looped
 
     @property
     def certain(self) -> int:
@@ -402,7 +414,8 @@ class AnswerText:
             self._ends.append(self._ends[-1] + len(self._end.without_marks(text)))
             if token not in self._left_out:
                 piece += self._taken_apart(text, 1)
-            if self.stopped:
+            self.looped = self._loops is not None and self._loops.push(token)
+            if self.ended:
                 break
         self.pieces.append(piece)
         return piece
@@ -410,6 +423,8 @@ class AnswerText:
     def flush(self) -> Piece:
         """Returns the rest of the text after the last token."""
         text = self._decoder.flush()
+        if self.looped:  # perhaps inside a character, of which the text has others
+            text = text.rstrip("\ufffd")
         self._ends[-1] += len(text)
         piece = self._taken_apart(text, 0)
         if self._reader is not None and not self.stopped:

@@ -36,6 +36,7 @@ from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.pool import Sequence as Kept
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
+from edgespec.runtime.text.loops import LoopMatcher
 from edgespec.runtime.text.streaming import TextEnd
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.machine import default_threads
@@ -202,7 +203,8 @@ class Loaded:
         models, memory = list(self.working_models.values()), None
         if source in RECYCLING_DRAFTS:
             memory = "hot" if len(self.sources.recycling.successors) else "cold"
-        text = AnswerText(asked, self.tokenizer, end, limits.stop_ids, made.json_class)
+        loops = LoopMatcher() if made.stop_loops else None
+        text = AnswerText(asked, self.tokenizer, end, limits.stop_ids, made.json_class, loops)
 
         def again(seed: int | None) -> GenerationStream:
             known = replace(made, seed=seed, prediction=predicted or None)

@@ -54,6 +54,11 @@ class GenerationOptions(SamplingOptions):
         None, "seconds after the first token from which on the text ends with its line",
         none="any time", above=0, give="seconds above 0, or nothing for any time",
     )  # fmt: skip
+    stop_loops: bool = option(
+        False,
+        "the text ends once it repeats the same few tokens over and over, as those of small "
+        "models may",
+    )
     num_assistant_tokens: int | None = option(
         None, "maximum number of nodes in a draft tree; 0 for plain decoding",
         none=f"{PLANNED_DRAFT_TOKENS}, or {MAX_DRAFT_TOKENS} if there is a prediction", least=0,

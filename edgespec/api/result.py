@@ -36,7 +36,7 @@ class GenerationResult:
         tokens: ids of the new tokens, including the one that ended the text.
         prompt_tokens: number of tokens in the prompt.
         new_tokens: number of new tokens.
-        finish_reason: stop, tool_calls, length, context or cancelled.
+        finish_reason: stop, tool_calls, loop, length, context or cancelled.
         seed: seed in use; the same seed gives the same text again.
         ttft_ms: time to the first token in ms.
         tpot_ms: time per further token in ms; 0 if there was none.

@@ -25,7 +25,7 @@ from edgespec.server.refusals import RequestError
 from edgespec.server.requests import TextRequest
 
 _REPLACEMENT = "\ufffd"
-_FINISH_REASONS = {"context": "length"}  # the other names are the same
+_FINISH_REASONS = {"context": "length", "loop": "length"}  # the other names are the same
 _TOLD = ("seed", "draft", "rounds", "drafted", "accepted", "ttft_ms", "tokens_per_second")
 
 
@@ -399,4 +399,5 @@ def prompt_progress(progress: PromptProgress) -> Json:
 def speculation(result: GenerationResult) -> Json:
     """Returns statistics that other APIs do not have."""
     faults = {"call_faults": list(result.call_faults)} if result.call_faults else {}
-    return {name: getattr(result, name) for name in _TOLD} | faults
+    looped = {"looped": True} if result.finish_reason == "loop" else {}
+    return {name: getattr(result, name) for name in _TOLD} | faults | looped

@@ -150,6 +150,7 @@ class TextRequest(Asked):
     id_slot: Any = None
     timings_per_token: Any = None
     return_progress: bool | None = None  # of the prompt, in a stream
+    stop_loops: bool | None = None
 
     @property
     def prompts(self) -> int:
@@ -175,6 +176,7 @@ class TextRequest(Asked):
             num_assistant_tokens=drafts.num_draft_tokens,
             prediction=None if self.prediction is None else joined(self.prediction.content),
             **in_conversation(self.usual(llm), given | self._bias_and_window),
+            stop_loops=bool(self.stop_loops),
             **self._structure,
             **self.further,
         )

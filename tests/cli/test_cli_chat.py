@@ -11,10 +11,12 @@ from dataclasses import replace
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, PLACE, fails
+from repeating import make_repeating
 
 from edgespec import LLM, bundle
 from edgespec.cli import main
 from edgespec.export import ExportOptions, export_bundle
+from edgespec.runtime.text.loops import LEAST_TOKENS
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 SHORT = [*FAST, "-n", "6", "--draft", "lookup", "--temperature", "0"]
@@ -306,6 +308,24 @@ def test_the_context_ends(cli, bundles):
     told = f"shorten the prompt, or raise --context, up to {most}, or start a new conversation with"
     assert "the prompt is too long: its 47 tokens and a new one are longer than" in result.err
     assert told in result.err
+
+
+def test_an_answer_that_repeats_itself_is_stopped_and_goes_on(cli, tmp_path):
+    path, file = make_repeating(tmp_path), tmp_path / "talk.json"
+    arguments = ["chat", path, *FAST, "--draft=lookup", "--temperature=0"]
+    told = cli(*arguments, stdin=said("hello", f"/save {file}", "/stats", "/continue"))
+    assert told.code == 0
+    assert told.err.count("stopped: it repeats itself (/continue goes on)\n") == 2
+    assert "tokens (loop)" in told.err
+    [_, answer] = json.loads(file.read_text("utf-8"))
+    asked = [{"role": "user", "content": "hello"}]
+    with LLM(path, draft="none", **PLACE) as llm:
+        whole = llm.chat(asked).text
+        assert whole.startswith(answer["content"])
+        further = llm.chat([*asked, answer], stop_loops=True)
+    assert len(answer["content"]) < len(whole)
+    assert further.new_tokens >= LEAST_TOKENS  # it does not stop at once
+    assert told.out == f"{answer['content']}\n{further.text}\n"
 
 
 def test_what_cannot_help_is_not_advised(cli, bundles):

@@ -13,6 +13,7 @@ from pages import (
     IDLE,
     TEXT,
     called,
+    click,
     feed,
     finish,
     make_up,
@@ -21,6 +22,7 @@ from pages import (
     set_tools,
 )
 from pairs import with_eos
+from repeating import make_repeating
 from servers import PLACE, make_bundle, serving
 
 from edgespec import LLM
@@ -195,6 +197,23 @@ def test_a_message_waits_for_the_results(acted):
     assert acted.run("sent.length") == 1
     assert acted.run("document.getElementById('text').value") == "never mind"
     assert acted.run("document.activeElement === document.querySelector('.results textarea')")
+
+
+def test_an_answer_that_repeats_itself_is_stopped_and_goes_on(tmp_path):
+    with (
+        LLM(make_repeating(tmp_path), draft="lookup", **PLACE) as llm,
+        serving(llm) as running,
+        opened(running, tmp_path) as page,
+    ):
+        say(page, "hello", tokens=1000)
+        page.until(IDLE)
+        assert "repeats itself" in page.run(f"{ANSWER}.querySelector('.note').textContent")
+        before = page.run(TEXT)
+        click(page, "Continue")
+        page.until(IDLE)
+        after = page.run(TEXT)
+        assert after.startswith(before)
+        assert len(after) > len(before)
 
 
 def test_a_call_that_was_cut_is_not_sent_back(acted):

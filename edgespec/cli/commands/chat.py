@@ -280,14 +280,17 @@ class _Conversation:
                 f"stopped after {result.new_tokens} tokens: /continue goes on, /set max_new_tokens "
                 "allows longer answers"
             )
+        elif result.finish_reason == "loop":
+            _say("stopped: it repeats itself (/continue goes on)")
         elif result.finish_reason == "context":
             _say("the context is full: start a new conversation with /clear")
 
     def _stream(self, messages: list[Message]) -> GenerationStream:
+        options = {"stop_loops": True, **self._options}
         if self._llm.tokenizer.has_chat_template:
-            return self._session.chat_stream(messages, **self._options)
+            return self._session.chat_stream(messages, **options)
         text = "".join(each["content"] for each in messages)
-        return self._session.stream(text, **self._options)
+        return self._session.stream(text, **options)
 
     def _stats(self, _: str) -> None:
         _say("there is no answer yet" if self._last is None else _facts(self._last))

@@ -16,6 +16,7 @@ class Answer {
   reasoning = "";
   calls = [];
   finish = null;
+  looped = false;  // whether it was ended since it repeats itself
 
   /** Returns what goes on where an earlier message ended. */
   static from(message) {

@@ -41,7 +41,7 @@ function readable(error) {
 
 /** Returns the body of a request for what follows a node. */
 function request(place) {
-  const body = {model, stream: true, return_progress: true, max_tokens: -1, ...options()}, [schema] = schemaInUse(), tools = toolsInUse();
+  const body = {model, stream: true, return_progress: true, stop_loops: true, max_tokens: -1, ...options()}, [schema] = schemaInUse(), tools = toolsInUse();
   const messages = path(talk, place).map((each) => sentAs(talk.nodes[each]));
   if (!chats) return {...body, prompt: messages.map((each) => each.content).join("")};
   if (at("system").value.trim()) messages.unshift({role: "system", content: at("system").value});
@@ -60,7 +60,7 @@ async function* pieces(body, signal) {
     const [choice] = event.choices;
     const round = event.edgespec?.tokens ? event.edgespec : {tokens: 1, drafted: 0, rounds: 0};
     const delta = chats ? choice.delta : {content: choice.text};
-    yield {delta, finish: choice.finish_reason, round, progress: event.prompt_progress};
+    yield {delta, finish: choice.finish_reason, looped: event.edgespec?.looped, round, progress: event.prompt_progress};
   }
 }
 
@@ -75,10 +75,11 @@ async function answer(place, goesOn, signal) {
   try {
     if (model === null) await meet();
     if (at("models").selectedOptions[0]?.label !== model) tell("The model is being loaded.");
-    for await (const {delta, finish, round, progress} of pieces(request(place), signal)) {
+    for await (const {delta, finish, looped, round, progress} of pieces(request(place), signal)) {
       if (progress) tellReading(progress);
       got.add(delta);
       got.finish = finish ?? got.finish;
+      got.looped = looped ?? got.looped;
       if (talk === mine) view.add(delta, round.drafted);
       if (delta.content || delta.reasoning_content || delta.tool_calls) speed.add(round);
       if (performance.now() - saved > 1000) {  // a reload loses a second of it
@@ -100,7 +101,8 @@ async function answer(place, goesOn, signal) {
   if (failure === null) announce(spoken(got));
   else if (stopped) announce("Stopped.");
   else complain(readable(failure));
-  if (got.finish === "length") view.remark("Cut at the most tokens that the settings or the context allow.");
+  if (got.looped) view.remark("Stopped: it repeats itself.");
+  else if (got.finish === "length") view.remark("Cut at the most tokens that the settings or the context allow.");
   else if (failure === null && got.empty) view.remark("The answer is empty.");
   if (kept !== null) dress(view.article, kept);
 }
