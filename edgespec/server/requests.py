@@ -94,6 +94,7 @@ class Asked(Unsupported, ABC):
     speculative: Speculative | None = None
     regex: Annotated[str, option("regex")] | None = None
     grammar: Annotated[str, option("grammar")] | None = None
+    stop_loops: bool | None = None
     prompt_cache_key: str | None = None
     # For storage, scheduling and caching on others' servers; whatever they hold has no effect here.
     cache_prompt: Any = None
@@ -150,7 +151,6 @@ class TextRequest(Asked):
     id_slot: Any = None
     timings_per_token: Any = None
     return_progress: bool | None = None  # of the prompt, in a stream
-    stop_loops: bool | None = None
 
     @property
     def prompts(self) -> int:

@@ -47,6 +47,14 @@ def test_a_text_that_repeats_itself_ends_where_that_is_asked_for(running, path):
     assert last["edgespec"]["looped"] is True
 
 
+def test_responses_are_cut_likewise(running):
+    asked = {"input": "hello", "temperature": 0, "max_output_tokens": 400}
+    for stop_loops in (True, False):
+        told = running.post({**asked, "stop_loops": stop_loops}, "/v1/responses").json()
+        assert told["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert (told["usage"]["output_tokens"] < 400) == stop_loops
+
+
 def test_another_value_is_refused(running):
     told = running.post({"prompt": "a", "stop_loops": "yes"})
     assert told.status_code == 400
