@@ -328,6 +328,17 @@ def test_an_answer_that_repeats_itself_is_stopped_and_goes_on(cli, tmp_path):
     assert told.out == f"{answer['content']}\n{further.text}\n"
 
 
+def test_settings_decide_whether_an_answer_is_stopped(cli, tmp_path):
+    path, settings = make_repeating(tmp_path), tmp_path / "settings.toml"
+    words = [path, *FAST, "--draft=lookup", "--temperature=0", "-n", "400", "--config", settings]
+    settings.write_text("stop_loops = false\n")
+    told = cli("chat", *words, stdin=said("hello"))
+    assert told.err.startswith("stopped after 400 tokens: /continue goes on")
+    settings.write_text("stop_loops = true\n")
+    told = cli("run", *words, "-p", "hello")
+    assert told.err.startswith("stopped: it repeats itself\n")
+
+
 def test_what_cannot_help_is_not_advised(cli, bundles):
     """A larger context at the model's most, and to clear a conversation that is empty."""
     words = ["chat", bundles / "chat", *FAST, "--draft=none", "--temperature=0"]

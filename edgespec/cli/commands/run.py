@@ -126,6 +126,8 @@ def _tell(result: GenerationResult, context: int, sampled: bool) -> None:
     if result.finish_reason == "length":
         line = f"stopped after {result.new_tokens} tokens: use a larger -n for a longer text"
         tell(line, stream=sys.stderr)
+    if result.finish_reason == "loop":
+        tell("stopped: it repeats itself", stream=sys.stderr)
     if result.finish_reason == "context":
         tell(f"stopped at the end of the context, {context} tokens", stream=sys.stderr)
     tell(_facts(result, sampled), stream=sys.stderr)
