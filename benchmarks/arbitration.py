@@ -21,7 +21,7 @@ from common import add_threads, count, exit_code, facts_of, print_result, print_
 from prompts import CHAT, EDIT, PROSE, random_tokens
 
 from edgespec import LLM
-from edgespec.measuring.bench import PLAIN, VERDICTS, Bench, Line, Request
+from edgespec.measuring.bench import PLAIN, VERDICTS, Bench, BenchLine, BenchRequest
 from edgespec.measuring.prompts import read_prompts
 
 _AUTO = "auto"
@@ -108,7 +108,7 @@ def _choice(
     drafts = [name for name in llm.draft_sources if name != "none"]
     halves = []
     for half in (prompts[::2], prompts[1::2]):
-        asked = [Request(each, arguments.new_tokens, temperature, 7) for each in half]
+        asked = [BenchRequest(each, arguments.new_tokens, temperature, 7) for each in half]
         halves.append({line.name: line for line in Bench(llm, drafts, asked).measure(1)})
     picks = [max(_fixed(other), key=_speed).name for other in halves[::-1]]
     best = _together(*(half[pick] for half, pick in zip(halves, picks, strict=True)))
@@ -123,15 +123,15 @@ def _choice(
     )  # fmt: skip
 
 
-def _fixed(lines: dict[str, Line]) -> list[Line]:
+def _fixed(lines: dict[str, BenchLine]) -> list[BenchLine]:
     return [line for name, line in lines.items() if name != _AUTO]
 
 
-def _speed(line: Line) -> float:
+def _speed(line: BenchLine) -> float:
     return line.tokens_per_second
 
 
-def _together(*lines: Line) -> float:
+def _together(*lines: BenchLine) -> float:
     """Returns the tokens per second of two halves, each without its texts' first tokens."""
     tokens = [line.new_tokens - line.texts for line in lines]
     seconds = sum(n / line.tokens_per_second for n, line in zip(tokens, lines, strict=True))

@@ -48,8 +48,8 @@ from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 from edgespec.models.formats.tensors import TensorSource, check_shapes, equal_tensors
 from edgespec.models.heads import nextn
 from edgespec.models.named import TOWER
-from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, Opened
-from edgespec.models.pooled import Pooled, inner_name, read_pooled, without_projection
+from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, CheckpointParts
+from edgespec.models.pooled import PoolingConfig, inner_name, read_pooled, without_projection
 from edgespec.models.sampling import asked_sampling
 from edgespec.models.vision.grid import read_grid_tower
 from edgespec.models.vision.text_part import COMPOSITES, text_fields, text_name
@@ -187,7 +187,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     )
 
 
-def _embedding(decoder: Decoder, pooled: Pooled) -> Decoder:
+def _embedding(decoder: Decoder, pooled: PoolingConfig) -> Decoder:
     """Returns the description of a model that makes embeddings."""
     length = decoder.context_length
     return replace(decoder, embeds=True, context_length=min(length, pooled.length or length))
@@ -202,7 +202,7 @@ def _architecture(fields: Fields) -> type[Llama]:
     return architecture
 
 
-def _open_folder(path: Path) -> Opened:
+def _open_folder(path: Path) -> CheckpointParts:
     """Opens a folder in the format of transformers."""
     if not path.is_dir():
         raise CheckpointError(f"{path} does not exist: give a checkpoint's folder or a GGUF file")
@@ -225,7 +225,7 @@ def _open_folder(path: Path) -> Opened:
     tower = read_grid_tower(path, fields) or read_tower(path, fields)
     if composite:
         fields = text_fields(fields, tensors.names)
-    return Opened(fields, tensors, contents, quantization, pooled, tower)
+    return CheckpointParts(fields, tensors, contents, quantization, pooled, tower)
 
 
 def tokenizer_contents(path: Path) -> dict[str, str]:

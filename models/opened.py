@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from edgespec.models.fields import Fields
     from edgespec.models.formats.tensors import TensorSource
-    from edgespec.models.pooled import Pooled
+    from edgespec.models.pooled import PoolingConfig
     from edgespec.models.vision.grid import AnyTower
 
 CHAT_TEMPLATE = "chat_template.jinja"
@@ -25,7 +25,7 @@ TOKENIZER_FILES = (
 
 
 @dataclass(frozen=True)
-class Opened:
+class CheckpointParts:
     """The parts of a checkpoint, which are not compared with each other yet.
 
     Attributes:
@@ -41,5 +41,5 @@ class Opened:
     tensors: TensorSource
     tokenizer_files: Mapping[str, str]
     quantization: str = ""
-    pooled: Pooled | None = None
+    pooled: PoolingConfig | None = None
     tower: AnyTower | None = None

@@ -29,7 +29,7 @@ _BOTH_WAYS: Mapping[str, bool] = {"is_causal": False, "use_bidirectional_attenti
 
 
 @dataclass(frozen=True)
-class Pooled:
+class PoolingConfig:
     """How a checkpoint says that embeddings are made with it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Pooled:
     length: int | None
 
 
-def read_pooled(folder: Path) -> Pooled | None:
+def read_pooled(folder: Path) -> PoolingConfig | None:
     """Reads the files of sentence-transformers in a checkpoint's folder.
 
     Returns:
@@ -71,7 +71,7 @@ def read_pooled(folder: Path) -> Pooled | None:
         raise limits.unsupported("do_lower_case", "use a model that reads capitals")
     length = limits.integer("max_seq_length") if limits.get("max_seq_length") is not None else None
     prompts, usual = _prompts(_optional(folder / "config_sentence_transformers.json"))
-    return Pooled(Embedding(pooling, len(steps) == len(_STEPS[1]), prompts, usual), length)
+    return PoolingConfig(Embedding(pooling, len(steps) == len(_STEPS[1]), prompts, usual), length)
 
 
 def without_projection(fields: Fields) -> Fields:

@@ -86,7 +86,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Wish:
+class PlacementRequest:
     """What the user asked for, as far as memory depends on it.
 
     Attributes:
@@ -134,7 +134,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """What a bundle is loaded as.
 
     Attributes:
@@ -172,43 +172,47 @@ class Plan:
                 )
 
 
-def plan(bundle: Bundle, wish: Wish, free: Mapping[str, int]) -> Plan:
+def plan(bundle: Bundle, request: PlacementRequest, free: Mapping[str, int]) -> MemoryPlan:
     """Finds the best plan that memory has room for.
 
     Args:
         bundle: the bundle, whose roles have native graphs.
-        wish: what the user asked for.
+        request: what the user asked for.
         free: free bytes of each memory in use.
 
     Returns:
         The first that fits, in the order that this module's docstring lists; if none does, the one
         that needs least memory.
     """
-    first: Plan | None = None
-    for placements, context in _choices(bundle, wish):
-        made = _planned(bundle, placements, context, wish, free)
+    first: MemoryPlan | None = None
+    for placements, context in _choices(bundle, request):
+        made = _planned(bundle, placements, context, request, free)
         first = first or made
         if made.fits:
             break
     assert first is not None, "there is always a choice"
     dropped = []
-    if wish.context is None and made.context < first.context:
+    if request.context is None and made.context < first.context:
         dropped.append(f"the context is {made.context:,} tokens, to fit the memory")
     if len(made.roles) < len(first.roles):
         dropped.append("the draft model is left out, to fit the memory")
-    return Plan(made.roles, made.context, made.slots, made.demands, tuple(dropped))
+    return MemoryPlan(made.roles, made.context, made.slots, made.demands, tuple(dropped))
 
 
-def _choices(bundle: Bundle, wish: Wish) -> Iterator[tuple[Mapping[str, Placement], int]]:
+def _choices(
+    bundle: Bundle, request: PlacementRequest
+) -> Iterator[tuple[Mapping[str, Placement], int]]:
     """Yields placements and contexts, the best first."""
-    longest, slots = bundle.target.context_length, wish.roles[TARGET].slots
+    longest, slots = bundle.target.context_length, request.roles[TARGET].slots
     if slots is not None:
         longest = min(longest, max(slots - SPARE_ROWS, LEAST_CONTEXT))
-    contexts = [longest if wish.context is None else wish.context]
-    while wish.context is None and contexts[-1] > LEAST_CONTEXT:
+    contexts = [longest if request.context is None else request.context]
+    while request.context is None and contexts[-1] > LEAST_CONTEXT:
         contexts.append(max(contexts[-1] * 3 // 4 // 64 * 64, LEAST_CONTEXT))
-    alone = {name: each for name, each in wish.roles.items() if name != DRAFT}
-    sets = [wish.roles] if wish.draft or DRAFT not in wish.roles else [wish.roles, alone]
+    alone = {name: each for name, each in request.roles.items() if name != DRAFT}
+    sets = (
+        [request.roles] if request.draft or DRAFT not in request.roles else [request.roles, alone]
+    )
     usual = [each for each in contexts if each >= USUAL_CONTEXT] or contexts[:1]
     for some in (usual, contexts[len(usual) :]):
         for placements in sets:
@@ -220,21 +224,21 @@ def _planned(
     bundle: Bundle,
     placements: Mapping[str, Placement],
     context: int,
-    wish: Wish,
+    request: PlacementRequest,
     free: Mapping[str, int],
-) -> Plan:
+) -> MemoryPlan:
     slots, parts = {}, defaultdict[str, list[int]](lambda: [0, 0, 0, 0])
     for name, placed in placements.items():
         role = bundle.manifest.roles[name]
         length = min(context, role.context_length)
-        slots[name] = wish.sequences * (length + SPARE_ROWS)
+        slots[name] = request.sequences * (length + SPARE_ROWS)
         if placed.slots is not None:
             slots[name] = min(slots[name], placed.slots)
         formats = placed.kv(role)
         for each in role.native.pools:
             memory = placed.of(each.layer).memory
             parts[memory][1] += slots[name] * KVPool.slot_bytes([each], formats)
-        states = RecurrentPool.planned_bytes(role.native.recurrent, wish.sequences)
+        states = RecurrentPool.planned_bytes(role.native.recurrent, request.sequences)
         parts[placed.memory][1] += states
         stored = bundle.manifest.files[role.native.data].size
         for where, share in _shares(role, placed):
@@ -247,18 +251,18 @@ def _planned(
         if (vision := role.vision) is not None:
             parts[HOST][2] += _LOOKING * -(-max(vision.patches, 1) // _PATCHES)
             if vision.grid is not None:
-                rows = wish.sequences * length * vision.streams
+                rows = request.sequences * length * vision.streams
                 parts[HOST][2] += _WHOLE + 4 * role.hidden_size * rows
             parts[HOST][3] += bundle.manifest.files[vision.data].size
     parts[HOST]  # the process itself is always there
     demands = []
     for memory, (weights, kv, workspace, mapped) in parts.items():
         baseline = _BASELINE + _tokenizer_bytes(bundle) if memory == HOST else 0
-        limit = wish.limits.get(memory)
+        limit = request.limits.get(memory)
         if limit is None:  # what is mapped should stay in memory
             limit = free.get(memory, 0) - mapped
         demands.append(Demand(memory, baseline, weights, kv, workspace, mapped, limit))
-    return Plan(placements, context, slots, tuple(demands))
+    return MemoryPlan(placements, context, slots, tuple(demands))
 
 
 def _shares(role: Role, placed: Placement) -> list[tuple[Placement, float]]:

@@ -22,7 +22,7 @@ from edgespec import LLM
 from edgespec.api.llm import inside
 from edgespec.bundle import TARGET
 from edgespec.measuring.bits import compare_bits
-from edgespec.measuring.perplexity import Reading
+from edgespec.measuring.perplexity import TokenizedText
 from edgespec.models import load_checkpoint
 from edgespec.tuning.texts import PASSAGES
 
@@ -84,7 +84,7 @@ def test_a_gguf_file_has_the_tokens_of_its_checkpoint():
 @needs(FILE)
 def test_a_gguf_file_keeps_its_numbers(load):
     """The checkpoint has them in fp16, so only activations differ, which are rounded to 8 bits."""
-    found = Reading(load(None, FILE), UNSEEN, reference=load("fp32")).evaluate()
+    found = TokenizedText(load(None, FILE), UNSEEN, reference=load("fp32")).evaluate()
     assert found.nats.perplexity == pytest.approx(found.against.nats.perplexity, rel=0.02)
     assert found.against.kl.value < 0.01
 
@@ -96,7 +96,9 @@ def test_in_fp32_it_predicts_what_transformers_does(load, original):
         torch.tensor(logits_of(original, tokens)[:-1]), torch.tensor(tokens[1:])
     )
     # Measured: 1e-5.
-    assert Reading(llm, PROSE).evaluate().nats.value == pytest.approx(float(surprise), abs=1e-4)
+    assert TokenizedText(llm, PROSE).evaluate().nats.value == pytest.approx(
+        float(surprise), abs=1e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_in_fp32_it_predicts_what_transformers_does(load, original):
 )
 def test_quantized_it_predicts_about_the_same(load, precision, kl, agreement):
     """Half or twice of what was measured, on text that nothing was fitted to."""
-    against = Reading(load(precision), UNSEEN, reference=load("fp32")).evaluate().against
+    against = TokenizedText(load(precision), UNSEEN, reference=load("fp32")).evaluate().against
     assert against.kl.value < kl
     assert against.agreement > agreement
 

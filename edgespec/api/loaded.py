@@ -21,7 +21,7 @@ from edgespec.api.loading import (
     LoadOptions,
 )
 from edgespec.api.messages import Messages
-from edgespec.api.models import Taken, planned
+from edgespec.api.models import MemoryUse, planned
 from edgespec.api.options import GenerationOptions
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.prompts import Prompts, grammars_of
@@ -30,10 +30,10 @@ from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
 from edgespec.runtime.drafters.growth import TreeDrafter
-from edgespec.runtime.plan import Plan
+from edgespec.runtime.plan import MemoryPlan
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.sequences.pool import Sequence as Kept
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
 from edgespec.runtime.text.loops import LoopMatcher
@@ -71,7 +71,7 @@ class Loaded:
         bundle: Bundle,
         options: LoadOptions,
         tokenizer: Tokenizer | None = None,
-        plan: Plan | None = None,
+        plan: MemoryPlan | None = None,
         grammars: Callable[[], GrammarCompiler] | None = None,
     ) -> None:
         self.bundle, self.options = bundle, options
@@ -114,12 +114,12 @@ class Loaded:
         self._viewer.close()
 
     @property
-    def taken(self) -> Taken:
+    def taken(self) -> MemoryUse:
         """Its memory, for the plan of another model in this process."""
         held = {each.memory: each.weights for each in self.plan.demands}
         for name, model in self.models.items():
             held[self.plan.roles[name].memory] += model.pool.size
-        return Taken(self.plan, held)
+        return MemoryUse(self.plan, held)
 
     def require_texts(self) -> None:
         """Checks that the model generates text.
@@ -139,14 +139,14 @@ class Loaded:
         drafting = [each.model for each in self.engine.drafters if isinstance(each, TreeDrafter)]
         return {n: each for n, each in self.models.items() if n == TARGET or each in drafting}
 
-    def drop(self, kept: Kept) -> None:
+    def drop(self, kept: TokenSequence) -> None:
         """Gives up what a session keeps."""
         if self.models:  # else all was given up
             with self.engine.exclusive():
                 self.engine.target.prefixes.drop(kept)
 
     def chat(
-        self, messages: Messages, options: Mapping[str, Any], kept: Kept | None = None
+        self, messages: Messages, options: Mapping[str, Any], kept: TokenSequence | None = None
     ) -> GenerationStream:
         """Begins an answer, see `LLM.chat`; `kept` is what a session keeps."""
         self.engine.require_open()
@@ -155,7 +155,7 @@ class Loaded:
         return self._begin(self.prompts.of_chat(messages, made), made, kept)
 
     def text(
-        self, prompt: Prompt, options: Mapping[str, Any], kept: Kept | None = None
+        self, prompt: Prompt, options: Mapping[str, Any], kept: TokenSequence | None = None
     ) -> GenerationStream:
         """Begins a text, see `LLM.generate`; `kept` is what a session keeps."""
         self.engine.require_open()
@@ -165,7 +165,7 @@ class Loaded:
         return self._begin(asked, made, kept)
 
     def _begin(
-        self, asked: Conversation, made: GenerationOptions, kept: Kept | None
+        self, asked: Conversation, made: GenerationOptions, kept: TokenSequence | None
     ) -> GenerationStream:
         source = self.options.draft if made.draft_source is None else made.draft_source
         if source not in self.sources.names:

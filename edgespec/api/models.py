@@ -15,7 +15,7 @@ from edgespec.runtime.drafters.assistant import AssistantGraph
 from edgespec.runtime.drafters.block import BlockGraph
 from edgespec.runtime.drafters.head import HeadGraph
 from edgespec.runtime.kernels import library, missing_kernels
-from edgespec.runtime.plan import HOST, Placement, Plan, Wish, plan
+from edgespec.runtime.plan import HOST, MemoryPlan, Placement, PlacementRequest, plan
 from edgespec.runtime.sequences.chain import Chain, Link
 from edgespec.runtime.sequences.model import NATIVE, Graph, Model, Rope
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
@@ -63,7 +63,7 @@ def placements(bundle: Bundle, options: LoadOptions) -> tuple[dict[str, Placemen
 
 
 @dataclass(frozen=True)
-class Taken:
+class MemoryUse:
     """The memory of a loaded model, for the plan of another one in this process.
 
     Attributes:
@@ -71,11 +71,11 @@ class Taken:
         held: bytes by memory that its weights, where they are not mapped, and slots have now.
     """
 
-    plan: Plan
+    plan: MemoryPlan
     held: Mapping[str, int]
 
 
-def planned(bundle: Bundle, options: LoadOptions, stay: Sequence[Taken] = ()) -> Plan:
+def planned(bundle: Bundle, options: LoadOptions, stay: Sequence[MemoryUse] = ()) -> MemoryPlan:
     """Plans a bundle's memory on its devices, and logs what gives way to it.
 
     Raises:
@@ -90,8 +90,11 @@ def planned(bundle: Bundle, options: LoadOptions, stay: Sequence[Taken] = ()) ->
 
 
 def find_plan(
-    bundle: Bundle, options: LoadOptions, stay: Sequence[Taken] = (), go: Sequence[Taken] = ()
-) -> Plan:
+    bundle: Bundle,
+    options: LoadOptions,
+    stay: Sequence[MemoryUse] = (),
+    go: Sequence[MemoryUse] = (),
+) -> MemoryPlan:
     """Plans a bundle's memory on its devices; it may not fit.
 
     Args:
@@ -118,11 +121,11 @@ def find_plan(
             if demand.memory in sizes:
                 sizes[demand.memory] -= taken
     wanted = options.draft in MODEL_DRAFTS
-    return plan(bundle, Wish(places, asked, options.sessions, wanted, limits), free)
+    return plan(bundle, PlacementRequest(places, asked, options.sessions, wanted, limits), free)
 
 
 def with_sessions(
-    bundle: Bundle, options: LoadOptions, most: int, stay: Sequence[Taken] = ()
+    bundle: Bundle, options: LoadOptions, most: int, stay: Sequence[MemoryUse] = ()
 ) -> LoadOptions:
     """Returns options with as many `sessions` as have room beside the same models and context.
 

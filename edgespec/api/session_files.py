@@ -14,7 +14,7 @@ from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.sequences.model import Model
-from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.system.files import replaced
 
 VERSION = "3"
@@ -30,7 +30,7 @@ Models = Mapping[str, Model]
 def tensors_of(models: Models, tokens: list[int]) -> Tensors:
     """Returns what the models know of tokens.
 
-    It is `ROLE.tokens` [n] int64, and the arrays of `Sequence.read` below `ROLE.`.
+    It is `ROLE.tokens` [n] int64, and the arrays of `TokenSequence.read` below `ROLE.`.
 
     Args:
         models: the models, of which no pass is made meanwhile.
@@ -85,7 +85,7 @@ def load(path: Path, digest: str) -> Tensors:
     return tensors
 
 
-def restore(path: Path, tensors: Tensors, models: Models, kept: Sequence, most: int) -> None:
+def restore(path: Path, tensors: Tensors, models: Models, kept: TokenSequence, most: int) -> None:
     """Lets models know what a file holds.
 
     Args:
@@ -99,7 +99,7 @@ def restore(path: Path, tensors: Tensors, models: Models, kept: Sequence, most: 
         InputError: if the file is damaged; then no model knows anything of it.
         MemoryLimitError: if running texts need the slots.
     """
-    restored: dict[str, Sequence] = {}
+    restored: dict[str, TokenSequence] = {}
     try:
         for role, model in models.items():
             below = f"{role}."
@@ -118,7 +118,7 @@ def restore(path: Path, tensors: Tensors, models: Models, kept: Sequence, most: 
             sequence.free()
 
 
-def _sequence(model: Model, tensors: Tensors, most: int) -> Sequence:
+def _sequence(model: Model, tensors: Tensors, most: int) -> TokenSequence:
     """Returns a sequence of what a file holds for a model; raises KeyError or ValueError."""
     ids = tensors[_TOKENS]
     if ids.dtype != np.int64 or ids.ndim != 1:

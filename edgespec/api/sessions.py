@@ -14,7 +14,7 @@ from edgespec.api.messages import Messages
 from edgespec.api.options import GenerationOptions
 from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError
-from edgespec.runtime.sequences.pool import Sequence as Kept
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.system.options import shown
 from edgespec.system.processes import Unpicklable
 
@@ -27,9 +27,9 @@ class Session(Unpicklable):
     takes longer to start. It is also a context manager that closes the session.
     """
 
-    def __init__(self, loaded: Loaded, kept: Kept) -> None:
+    def __init__(self, loaded: Loaded, kept: TokenSequence) -> None:
         self._loaded = loaded
-        self._kept: Kept | None = kept
+        self._kept: TokenSequence | None = kept
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -89,7 +89,7 @@ class Session(Unpicklable):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> Kept:
+    def _open(self) -> TokenSequence:
         if self._kept is None:
             raise InputError("the session is closed: open another with LLM.session()")
         return self._kept

@@ -28,7 +28,7 @@ from edgespec.runtime.drafters.prediction import PredictionDrafter
 from edgespec.runtime.drafters.recycling import RecyclingDrafter, Successors
 from edgespec.runtime.drafters.skip import SkipDrafter
 from edgespec.runtime.drafters.translated import RecodedDrafter, SharedDrafter
-from edgespec.runtime.plan import HOST, Plan
+from edgespec.runtime.plan import HOST, MemoryPlan
 from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -69,7 +69,7 @@ class Sources:
     """
 
     def __init__(
-        self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, plan: Plan
+        self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, plan: MemoryPlan
     ) -> None:
         self._bundle, self._options = bundle, options
         if bundle.target.embedding is not None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from edgespec.api.prompt_files import DamagedError, PromptFiles
 from edgespec.runtime.arrays import Array
-from edgespec.runtime.sequences.pool import Sequence as Tokens
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.system.processes import listen_for_forks
 
 BLOCK = 128
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class _Stored:
+class _StoredSequence:
     """A sequence whose blocks are stored: the keys of those so far; whether no more are to be."""
 
     keys: list[str]
@@ -52,7 +52,7 @@ class StoredPrompts:
         self._files = files
         self._root = hashlib.sha256(repr(circumstances).encode()).hexdigest()
         self.after_fork()
-        self._sequences = dict[Tokens, _Stored]()
+        self._sequences = dict[TokenSequence, _StoredSequence]()
         self._given_up = False
         listen_for_forks(self)
 
@@ -62,7 +62,7 @@ class StoredPrompts:
         self._counting = threading.Lock()
         self._waiting = 0  # bytes
 
-    def begin(self, sequence: Tokens) -> int:
+    def begin(self, sequence: TokenSequence) -> int:
         """See `Store`. Blocks are read if they hold more than the sequence has already."""
         before = sequence.length
         keys = list(takewhile(self._files.has, self._keys(sequence)))
@@ -72,10 +72,10 @@ class StoredPrompts:
                     break
         del keys[sequence.length // BLOCK :]
         self._files.touch(keys)
-        self._sequences[sequence] = _Stored(keys)
+        self._sequences[sequence] = _StoredSequence(keys)
         return sequence.length - before
 
-    def look(self, sequence: Tokens) -> None:
+    def look(self, sequence: TokenSequence) -> None:
         """See `Store`. One block at a time is stored, so that no pass waits long."""
         stored = self._sequences[sequence]
         while not stored.ended and (stop := (len(stored.keys) + 1) * BLOCK) <= sequence.length:
@@ -86,7 +86,7 @@ class StoredPrompts:
             self._put(stored, {name: np.ascontiguousarray(each) for name, each in rows.items()})
             return
 
-    def end(self, sequence: Tokens) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """See `Store`."""
         self._sequences.pop(sequence, None)
 
@@ -94,7 +94,7 @@ class StoredPrompts:
         """Waits until all blocks are written."""
         self._writer.shutdown()
 
-    def _read(self, sequence: Tokens, key: str) -> bool:
+    def _read(self, sequence: TokenSequence, key: str) -> bool:
         """Reads what a sequence lacks of its next block; returns whether the block is sound."""
         known = sequence.length % BLOCK
         slots = sequence.pool.take(BLOCK - known)
@@ -107,7 +107,7 @@ class StoredPrompts:
         sequence.append(slots)
         return True
 
-    def _put(self, stored: _Stored, rows: dict[str, Array]) -> None:
+    def _put(self, stored: _StoredSequence, rows: dict[str, Array]) -> None:
         """Has the last block of a sequence written soon, or ends storing it."""
         size = sum(array.nbytes for array in rows.values())
         with self._counting:
@@ -128,7 +128,7 @@ class StoredPrompts:
         else:
             written.add_done_callback(done)
 
-    def _write(self, stored: _Stored, keys: Sequence[str], rows: dict[str, Array]) -> None:
+    def _write(self, stored: _StoredSequence, keys: Sequence[str], rows: dict[str, Array]) -> None:
         if stored.ended:  # the block before was not written
             return
         try:
@@ -149,14 +149,14 @@ class StoredPrompts:
             self._files.folder, why, option,
         )  # fmt: skip
 
-    def _keys(self, sequence: Tokens) -> Iterator[str]:
+    def _keys(self, sequence: TokenSequence) -> Iterator[str]:
         """Yields the keys of whole blocks before the last token."""
         keys: list[str] = []
         for stop in range(BLOCK, len(sequence.tokens), BLOCK):
             keys.append(self._key(keys, sequence, stop))
             yield keys[-1]
 
-    def _key(self, before: Sequence[str], sequence: Tokens, stop: int) -> str:
+    def _key(self, before: Sequence[str], sequence: TokenSequence, stop: int) -> str:
         start = before[-1] if before else self._root + sequence.salt
         tokens = np.array(sequence.keys[stop - BLOCK : stop], "<i8")
         return hashlib.sha256(start.encode() + tokens.tobytes()).hexdigest()

@@ -22,20 +22,20 @@ from pydantic import Field
 from edgespec.api.at_once import Work
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
-from edgespec.batch.files import Line
+from edgespec.batch.files import BatchLine
 from edgespec.errors import EdgespecError
 from edgespec.server.answers import Origin, Writer
 from edgespec.server.bodies import Fields, Json, Text, parsed
-from edgespec.server.embeddings import Embedded, EmbeddingsRequest, require_embeddings
+from edgespec.server.embeddings import EmbeddingResult, EmbeddingsRequest, require_embeddings
 from edgespec.server.refusals import RequestError, as_refusal, fault, require_model
-from edgespec.server.requests import Asked, TextRequest
+from edgespec.server.requests import RequestBody, TextRequest
 from edgespec.server.routes import TEXT_ROUTES, TextRoute
 
 _log = logging.getLogger(__name__)
 
 _CALL_ID = 9  # characters, of which templates of Mistral want as many
 
-Made = GenerationResult | Embedded | None
+Made = GenerationResult | EmbeddingResult | None
 """What a line has asked for: a text or vectors; None for vectors that were cancelled."""
 
 
@@ -78,7 +78,7 @@ class Task:
         line: the line.
     """
 
-    def __init__(self, answerer: Answerer, line: Line) -> None:
+    def __init__(self, answerer: Answerer, line: BatchLine) -> None:
         self._of = answerer
         self.line = line
         self._answer: Writer | EmbeddingsRequest | None = None
@@ -87,7 +87,7 @@ class Task:
         """Checks the line, and creates the stream of its text, or what makes its vectors.
 
         Raises:
-            InputError: as `Asked.texts` or `Embedder.tokens`.
+            InputError: as `RequestBody.texts` or `Embedder.tokens`.
             RequestError: if the line or its body is invalid.
         """
         try:
@@ -105,7 +105,7 @@ class Task:
         route = TEXT_ROUTES[request.url]
         return self._text(parsed(route.bodies, content), route, request.custom_id)
 
-    def _text(self, body: Asked, route: TextRoute, custom_id: str) -> Work[GenerationResult]:
+    def _text(self, body: RequestBody, route: TextRoute, custom_id: str) -> Work[GenerationResult]:
         require_model(body.model, self._of.model)
         if body.stream:
             raise RequestError(
@@ -129,7 +129,7 @@ class Task:
         if made.exception() is not None:
             return False
         result = made.result()
-        return not isinstance(result, Embedded) and (
+        return not isinstance(result, EmbeddingResult) and (
             result is None or result.finish_reason == "cancelled"
         )
 
@@ -168,7 +168,7 @@ class Task:
 
     def _body(self, result: Made) -> Json:
         if isinstance(self._answer, EmbeddingsRequest):
-            assert isinstance(result, Embedded), "of a line that was not stopped"
+            assert isinstance(result, EmbeddingResult), "of a line that was not stopped"
             return self._answer.answer(result, self._of.model)
         assert self._answer is not None, "set before the text was begun"
         assert isinstance(result, GenerationResult), "a text's"
@@ -229,7 +229,7 @@ class VectorsOfLine:
         """Ends the work before its next pass of the model."""
         self._cancelled.set()
 
-    def finish(self) -> Embedded | None:
+    def finish(self) -> EmbeddingResult | None:
         """Makes the vectors; None if it was cancelled before all were there.
 
         Raises:
@@ -240,7 +240,7 @@ class VectorsOfLine:
         except _CancelledError:
             return None
         self._made = True
-        return Embedded(vectors, self.tokens)
+        return EmbeddingResult(vectors, self.tokens)
 
     def _check(self) -> None:
         if self._cancelled.is_set():

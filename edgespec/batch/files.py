@@ -31,7 +31,7 @@ _LARGEST = 1 << 32  # bytes of a file of requests
 
 
 @dataclass(frozen=True)
-class Line:
+class BatchLine:
     """A line of the input that is not empty.
 
     Attributes:
@@ -55,7 +55,7 @@ class Requests:
         time: time of the file's last change, in whole seconds since 1970.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[BatchLine, ...]
     digest: str
     time: int
 
@@ -70,7 +70,9 @@ def read_requests(path: Path) -> Requests:
     data = read_file(path, _LARGEST)
     # Not splitlines, which would also split at characters that JSON strings may contain.
     pieces = enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
-    lines = tuple(Line(number, text, _custom_id(text)) for number, text in pieces if text.strip())
+    lines = tuple(
+        BatchLine(number, text, _custom_id(text)) for number, text in pieces if text.strip()
+    )
     if not lines:
         raise InputError(f"{path} has no requests: give a JSON object on each line")
     seen: dict[str, int] = {}

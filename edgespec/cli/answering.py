@@ -25,7 +25,7 @@ _FENCE = "```"
 _READING_DELAY = 0.3  # seconds before a prompt that takes long is said to be read
 
 
-class Wrapped:
+class WrappingWriter:
     """Writes a text piece by piece; on a terminal, no word is broken at the end of a line.
 
     The current word is held back until its end is known. Lines of code between fences stay as they
@@ -121,7 +121,7 @@ def read_first(pieces: Iterator[T], stream: GenerationStream) -> Iterator[T]:
 
 def show(pieces: Iterable[Piece], thoughts: bool) -> None:
     """Shows an answer on stdout, and of its reasoning on stderr a line or, as `thoughts`, all."""
-    answer, thought = Wrapped(sys.stdout), Wrapped(sys.stderr, dim=True)
+    answer, thought = WrappingWriter(sys.stdout), WrappingWriter(sys.stderr, dim=True)
     began = 0.0  # while it reasons: when it has begun to
     whole = False
     with notices_kept(), ExitStack() as folded:

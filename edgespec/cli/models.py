@@ -73,10 +73,10 @@ def name_demonstration(arguments: argparse.Namespace, llm: LLM) -> None:
 
 def _others() -> str:
     """Returns what to use instead of the demonstration: models that are ready, or one to get."""
-    from edgespec.library.store import Store
+    from edgespec.library.store import BundleStore
     from edgespec.system.cachedir import cache_folder
 
-    names = [] if cache_folder("models") is None else [*Store().made()]
+    names = [] if cache_folder("models") is None else [*BundleStore().made()]
     if not names:
         own = "give a model, as in `edgespec chat model.gguf`"
         return f"{own}, or get one: `edgespec chat {_USUAL}`"

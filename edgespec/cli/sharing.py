@@ -14,8 +14,8 @@ from edgespec.api.llm import LLM, inside
 from edgespec.cli.tables import markdown_table
 from edgespec.cli.waiting import waiting
 from edgespec.library.making import model_name
-from edgespec.measuring.bench import PLAIN, Line, Request
-from edgespec.measuring.llama_cpp import Loading, Model
+from edgespec.measuring.bench import PLAIN, BenchLine, BenchRequest
+from edgespec.measuring.llama_cpp import Model, ServerOptions
 from edgespec.measuring.passes import bandwidth, pass_seconds, row_bytes
 from edgespec.runtime.kernels import kernel_name
 from edgespec.system.environment import hardware
@@ -39,16 +39,16 @@ class Beside:
         first: seconds to the first token of each text.
     """
 
-    def __init__(self, file: Path, setting: str, llm: LLM, warm_up: Request) -> None:
+    def __init__(self, file: Path, setting: str, llm: LLM, warm_up: BenchRequest) -> None:
         self.setting = setting
         threads = llm.options.threads or default_threads()
-        self._model = Model(Loading(str(file), None, setting, threads, llm.context_length))
+        self._model = Model(ServerOptions(str(file), None, setting, threads, llm.context_length))
         self.speeds, self.first = list[float](), list[float]()
         self(warm_up)
         self.speeds.clear()
         self.first.clear()
 
-    def __call__(self, request: Request) -> None:
+    def __call__(self, request: BenchRequest) -> None:
         """Makes a text."""
         begin, began = time.perf_counter(), list[float]()
         ((tokens),) = self._model.texts(
@@ -61,7 +61,7 @@ class Beside:
             self.first.append(began[0] - begin)
 
 
-def llama_cpp(model: str | Path | None, llm: LLM, requests: Sequence[Request]) -> list[Beside]:
+def llama_cpp(model: str | Path | None, llm: LLM, requests: Sequence[BenchRequest]) -> list[Beside]:
     """Returns llama.cpp plain and with n-grams; nothing without its wheel or a GGUF file."""
     file = None if model is None else Path(model)
     missing = file is None or file.suffix != ".gguf" or not file.is_file()
@@ -73,7 +73,7 @@ def llama_cpp(model: str | Path | None, llm: LLM, requests: Sequence[Request]) -
 
 
 def shared(
-    llm: LLM, lines: Sequence[Line], others: Sequence[Beside], prompts: Sequence[Path]
+    llm: LLM, lines: Sequence[BenchLine], others: Sequence[Beside], prompts: Sequence[Path]
 ) -> str:
     """Returns tables of a machine, of passes, and of the speeds of all settings."""
     machine, threads = hardware(), llm.options.threads or default_threads()

@@ -27,7 +27,7 @@ Completer = Callable[[str, bool], Sequence[str]]
 """Returns what a word may become, given also whether it is the first of its line."""
 
 
-class Typed:
+class MessageReader:
     """Reads messages from stdin: each is one line, or all lines that are pasted at once.
 
     In a terminal, and where Python has readline, the arrow keys bring back what was typed in this

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
 from edgespec.errors import InputError, did_you_mean
-from edgespec.library.store import Store
+from edgespec.library.store import BundleStore
 from edgespec.models.named import (
     HUB_FILE,
     HUB_ID,
@@ -34,7 +34,7 @@ _UNREAD = "consolidated"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ModelRef:
     """A model that was asked for and is known to exist, unless it is on the Hub.
 
     Attributes:
@@ -83,7 +83,7 @@ class Asked:
             hashes = (each.rpartition(" ")[2] for each in hashes)
         return sha256("\n".join(hashes).encode(errors="surrogatepass")).hexdigest()
 
-    def fetched(self, progress: Progress | None = None) -> Asked:
+    def fetched(self, progress: Progress | None = None) -> ModelRef:
         """Returns the same on this machine, downloaded from the Hub if need be.
 
         Args:
@@ -97,7 +97,7 @@ class Asked:
 
         if self.path is not None:
             return self
-        return Asked(self.name, resolve_checkpoint(self.name, progress))
+        return ModelRef(self.name, resolve_checkpoint(self.name, progress))
 
     @property
     def short_name(self) -> str:
@@ -117,7 +117,7 @@ def looks_like_model(word: str) -> bool:
     return not re.search(r"\s", word) and ("/" in word or "\\" in word or word in _names())
 
 
-def asked_for(model: str | Path) -> Asked:
+def asked_for(model: str | Path) -> ModelRef:
     """Finds a model by what a user calls it.
 
     Raises:
@@ -126,13 +126,13 @@ def asked_for(model: str | Path) -> Asked:
     word = str(model)
     if word and exists(word):
         path = Path(word).absolute()
-        return Asked(str(path), path)
+        return ModelRef(str(path), path)
     if isinstance(model, str) and word in _names():
-        made = Store().named(model)
-        return Asked(str(made.path), made.path)
+        made = BundleStore().named(model)
+        return ModelRef(str(made.path), made.path)
     named = hub_name(word) if isinstance(model, str) else ""
     if any(each.fullmatch(named) for each in (HUB_ID, HUB_FILE, HUB_PRECISION)):
-        return Asked(named, None)
+        return ModelRef(named, None)
     raise InputError(f"there is no model '{word}': {_why(word)}")
 
 
@@ -151,7 +151,7 @@ def _why(word: str) -> str:
 
 def _names() -> frozenset[str]:
     """The names in the store; without a cache folder, there are none."""
-    return frozenset() if cache_folder("models") is None else frozenset(Store().made())
+    return frozenset() if cache_folder("models") is None else frozenset(BundleStore().made())
 
 
 def _files(path: Path) -> Iterator[Path]:

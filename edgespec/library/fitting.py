@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edgespec import bundle as bundles
-from edgespec.library.store import Made, Store
+from edgespec.library.store import BundleStore, StoredBundle
 from edgespec.system.files import read_file
 
 _SHARE = 0.4  # of the target's weights; with more, drafts seldom pay
 
 
-class Fitting(NamedTuple):
+class DraftSuggestion(NamedTuple):
     """A published model that drafts for those of the same vocabulary.
 
     Attributes:
@@ -32,9 +32,9 @@ class Fitting(NamedTuple):
 
 _QWEN, _SMOLLM2 = "36c3749fd3c87e24", "f5f01d320c3a4ae0"
 _FITTING = (
-    Fitting(_QWEN, "coder", "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", 494_000_000),
-    Fitting(_QWEN, "", "Qwen/Qwen2.5-0.5B-Instruct-GGUF", 494_000_000),
-    Fitting(_SMOLLM2, "", "HuggingFaceTB/SmolLM2-135M-Instruct", 135_000_000),
+    DraftSuggestion(_QWEN, "coder", "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", 494_000_000),
+    DraftSuggestion(_QWEN, "", "Qwen/Qwen2.5-0.5B-Instruct-GGUF", 494_000_000),
+    DraftSuggestion(_SMOLLM2, "", "HuggingFaceTB/SmolLM2-135M-Instruct", 135_000_000),
 )
 
 
@@ -52,7 +52,7 @@ def vocabulary_hash(folder: Path) -> str:
     return sha256("\n".join(ordered).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def advice(made: Made, store: Store) -> str | None:
+def advice(made: StoredBundle, store: BundleStore) -> str | None:
     """Returns a line that proposes a draft; None if none is known, or the model needs none.
 
     Models in the store go before those on the Hub.

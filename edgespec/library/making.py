@@ -14,9 +14,9 @@ import edgespec
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST, Bundle
 from edgespec.errors import InputError, harmless
-from edgespec.library.asked import Asked, asked_for
+from edgespec.library.asked import ModelRef, asked_for
 from edgespec.library.fitting import advice, vocabulary_hash
-from edgespec.library.store import RECORD, Made, Record, Store, write_record
+from edgespec.library.store import RECORD, BundleStore, Record, StoredBundle, write_record
 from edgespec.models.embedded import BUNDLE
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ def bundle_of(
     """
     if model is None and draft is None:
         return BUNDLE
-    target = Asked(str(BUNDLE), BUNDLE) if model is None else asked_for(model)
+    target = ModelRef(str(BUNDLE), BUNDLE) if model is None else asked_for(model)
     drafting = None if draft is None else _draft(draft)
     if target.is_bundle and drafting is None:
         assert target.path is not None
         return target.path
     pair = [target] if drafting is None else [target, drafting]
-    store, identity = Store(), _hashed([each.identity for each in pair])
+    store, identity = BundleStore(), _hashed([each.identity for each in pair])
     made = store.seen(identity)
     if made is None:
         with _shown(progress) as show:
@@ -70,12 +70,12 @@ def bundle_of(
     return made.path
 
 
-def _draft(draft: str | Path) -> Asked:
+def _draft(draft: str | Path) -> ModelRef:
     """Finds a draft model. That of a bundle in the store is what the bundle was made from."""
     found = asked_for(draft)
     if not found.is_bundle:
         return found
-    made = next((each for each in Store().made().values() if each.path == found.path), None)
+    made = next((each for each in BundleStore().made().values() if each.path == found.path), None)
     if made is None:
         raise InputError(
             f"{draft} is a bundle, which cannot be a draft: give the checkpoint or GGUF file that "
@@ -85,12 +85,12 @@ def _draft(draft: str | Path) -> Asked:
 
 
 def _made(
-    store: Store,
-    pair: Sequence[Asked],
+    store: BundleStore,
+    pair: Sequence[ModelRef],
     identity: str,
     progress: Progress,
     say: Callable[[str], None],
-) -> Made:
+) -> StoredBundle:
     """Makes a bundle of a model and perhaps its draft, unless one of this content is there."""
     from edgespec.export import replacing  # loads the onnx package
 
@@ -114,7 +114,7 @@ def _made(
             _write(partial, paths[0], *paths[1:], progress=progress)
             record = Record(target, draft, content, (identity,), vocabulary_hash(partial))
             write_record(partial / RECORD, record)
-    made = Made(folder, record)
+    made = StoredBundle(folder, record)
     if not draft and (line := advice(made, store)) is not None:
         say(line)
     return made

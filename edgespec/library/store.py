@@ -42,7 +42,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Made:
+class StoredBundle:
     """A bundle in the store; its folder's name is what users call it by.
 
     Attributes:
@@ -59,7 +59,7 @@ class Made:
         return sum(each.stat().st_size for each in self.path.iterdir())
 
 
-class Store:
+class BundleStore:
     """All bundles that were made. Whoever changes it holds its lock, which ends with the process.
 
     A bundle comes to be by a rename, with its record in it, so that none is ever found half made.
@@ -75,20 +75,20 @@ class Store:
             raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")
         self.folder = folder
 
-    def made(self) -> Mapping[str, Made]:
+    def made(self) -> Mapping[str, StoredBundle]:
         """Returns all bundles by name."""
         found = {}
         for folder in sorted(self.folder.iterdir()):
             if not folder.name.startswith(".") and (record := _read(folder / RECORD)):
-                found[folder.name] = Made(folder, record)
+                found[folder.name] = StoredBundle(folder, record)
         return found
 
-    def seen(self, identity: str) -> Made | None:
+    def seen(self, identity: str) -> StoredBundle | None:
         """Returns the bundle of files of this identity, if there is one that can be used."""
         found = (each for each in self.made().values() if identity in each.record.seen)
         return next(filter(_usable, found), None)
 
-    def of_content(self, content: str) -> Made | None:
+    def of_content(self, content: str) -> StoredBundle | None:
         """Returns the bundle of this content, if there is one that can be used."""
         found = (each for each in self.made().values() if each.record.content == content)
         return next(filter(_usable, found), None)
@@ -115,12 +115,12 @@ class Store:
         finally:
             lock.release()
 
-    def also(self, made: Made, identity: str) -> Made:
+    def also(self, made: StoredBundle, identity: str) -> StoredBundle:
         """Notes another identity of a bundle, with the lock held."""
         record = replace(made.record, seen=(*made.record.seen[-_SEEN:], identity))
         with replaced(made.path / RECORD) as file:
             write_record(file, record)
-        return Made(made.path, record)
+        return StoredBundle(made.path, record)
 
     def rename(self, old: str, new: str) -> None:
         """Gives a bundle another name.
@@ -149,12 +149,12 @@ class Store:
             for made in [self.named(each) for each in names]:
                 self.discard(made)
 
-    def discard(self, made: Made) -> None:
+    def discard(self, made: StoredBundle) -> None:
         """Removes a bundle, with the lock held."""
         gone = made.path.rename(self.folder / f"{_REMOVED}-{made.path.name}")
         shutil.rmtree(gone, ignore_errors=True)  # what is left goes with the next change
 
-    def named(self, name: str) -> Made:
+    def named(self, name: str) -> StoredBundle:
         """Returns the bundle of this name.
 
         Raises:
@@ -189,7 +189,7 @@ def _read(file: Path) -> Record | None:
         return None
 
 
-def _usable(made: Made) -> bool:
+def _usable(made: StoredBundle) -> bool:
     try:
         bundles.load(made.path)
     except BundleError:

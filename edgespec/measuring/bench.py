@@ -45,7 +45,7 @@ _PASS_ROWS = (1, 8)  # rows per pass with which scores are computed again
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """One text to make: the prompt's token ids and the options, the same in every setting."""
 
     prompt: tuple[int, ...]
@@ -55,7 +55,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Line:
+class BenchLine:
     """The result of one setting.
 
     Times and speeds are the median of the repeats; their `range` is the smallest and the largest
@@ -123,7 +123,7 @@ class Bench:
         InputError: if the bundle is loaded without one of the sources.
     """
 
-    def __init__(self, llm: LLM, drafts: Iterable[str], requests: Sequence[Request]) -> None:
+    def __init__(self, llm: LLM, drafts: Iterable[str], requests: Sequence[BenchRequest]) -> None:
         self._llm, self._requests = llm, requests
         self.settings = {PLAIN: "none"} | {draft: draft for draft in drafts}
         for draft in self.settings.values():
@@ -148,8 +148,8 @@ class Bench:
         self,
         repeats: int,
         report: Report = lambda what: None,
-        others: Sequence[Callable[[Request], None]] = (),
-    ) -> list[Line]:
+        others: Sequence[Callable[[BenchRequest], None]] = (),
+    ) -> list[BenchLine]:
         """Makes all texts in all settings, `repeats` times.
 
         Args:
@@ -199,7 +199,7 @@ class Bench:
         start = max(len(tokens) - positions, 1)
         return compare_bits(inside(self._llm).engine.target, tokens, start)
 
-    def _made(self, request: Request, draft: str) -> GenerationStream:
+    def _made(self, request: BenchRequest, draft: str) -> GenerationStream:
         self._llm.forget()
         stream = self._llm.stream(
             request.prompt,
@@ -212,7 +212,7 @@ class Bench:
         return stream
 
 
-def verdict(llm: LLM, request: Request, expected: Sequence[int], found: Sequence[int]) -> str:
+def verdict(llm: LLM, request: BenchRequest, expected: Sequence[int], found: Sequence[int]) -> str:
     """Returns one of `VERDICTS` on two texts of a model.
 
     Where rows are not exact, activations that are rounded to 8 bits let another order of sums move
@@ -247,7 +247,7 @@ def verdict(llm: LLM, request: Request, expected: Sequence[int], found: Sequence
 
 def _line(
     name: str, repeats: Sequence[Sequence[GenerationStream]], plain: float, verdicts: list[str]
-) -> Line:
+) -> BenchLine:
     """Summarizes all texts of a setting; `plain` is the speed of plain decoding in tokens/s."""
     made = [text for texts in repeats for text in texts]
     results = [text.result for text in made]
@@ -263,7 +263,7 @@ def _line(
     def of_a_round(seconds: float) -> float:
         return round(max(seconds, 0.0) * 1e3 / len(steps), 3)
 
-    return Line(
+    return BenchLine(
         name=name,
         tokens_per_second=speed,
         tokens_per_second_range=speeds,

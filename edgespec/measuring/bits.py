@@ -14,7 +14,7 @@ import numpy as np
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.sequences.pool import Sequence as Tokens
+from edgespec.runtime.sequences.pool import TokenSequence
 
 CHUNKS = (64, 16, 5)
 """Largest chunk sizes in tokens; the sequence is read once with each."""
@@ -103,7 +103,7 @@ def _in_trees(model: Model, tokens: Sequence[int], start: int, rng: np.random.Ge
         each.free()
 
 
-def _begun(model: Model, tokens: Sequence[int], start: int) -> Tokens:
+def _begun(model: Model, tokens: Sequence[int], start: int) -> TokenSequence:
     """Returns a sequence whose first tokens the model has read."""
     sequence = model.sequence(list(tokens))
     rows = _chain(sequence, sequence.tokens[:start])
@@ -112,7 +112,7 @@ def _begun(model: Model, tokens: Sequence[int], start: int) -> Tokens:
     return sequence
 
 
-def _chain(sequence: Tokens, tokens: list[int]) -> Rows:
+def _chain(sequence: TokenSequence, tokens: list[int]) -> Rows:
     count = len(tokens)
     return Rows(sequence, tokens, [AFTER, *range(count - 1)], list(range(count)))
 

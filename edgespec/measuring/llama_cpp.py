@@ -22,7 +22,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Loading:
+class ServerOptions:
     """How the server is loaded.
 
     Attributes:
@@ -49,7 +49,7 @@ class Model:
         ImportError: xllamacpp is not installed.
     """
 
-    def __init__(self, loading: Loading) -> None:
+    def __init__(self, loading: ServerOptions) -> None:
         import xllamacpp
 
         kinds, how = xllamacpp.common_speculative_type, xllamacpp.CommonParams()

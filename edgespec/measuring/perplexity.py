@@ -30,7 +30,7 @@ PASS_ROWS = 64
 
 
 @dataclass(frozen=True)
-class Window:
+class ScoredSpan:
     """A part of a text: tokens `start` to `stop` are read, those from `first` on are scored."""
 
     start: int
@@ -142,7 +142,7 @@ class Scores:
         return self._agreed / len(self._divergences)
 
 
-class Reading:
+class TokenizedText:
     """A text that is ready to be evaluated.
 
     Args:
@@ -241,7 +241,7 @@ def predictions(
         sequence.free()
 
 
-def windows(tokens: int, room: int, stride: int, begins: bool) -> list[Window]:
+def windows(tokens: int, room: int, stride: int, begins: bool) -> list[ScoredSpan]:
     """Returns windows that score each token of a text once, in order.
 
     Args:
@@ -251,12 +251,12 @@ def windows(tokens: int, room: int, stride: int, begins: bool) -> list[Window]:
         begins: whether each window starts with an extra beginning-of-text token. If not, a
             window's first token has no context, and is not scored unless the window before did.
     """
-    found, done = list[Window](), 0
+    found, done = list[ScoredSpan](), 0
     for start in range(0, tokens, stride):
         stop = min(start + room, tokens)
         first = max(done, start + (0 if begins else 1))
         if first < stop:
-            found.append(Window(start, first, stop))
+            found.append(ScoredSpan(start, first, stop))
         done = stop
         if stop == tokens:
             break

@@ -173,7 +173,7 @@ class Writer(ABC):
         return f"data: {data}\n\n"
 
 
-class Answer(Writer):
+class ChoicesWriter(Writer):
     """The choices of a completion or chat, each with an index and statistics of its own."""
 
     _prefix = _whole = _chunk = ""
@@ -276,7 +276,7 @@ class Answer(Writer):
     def _part_choice(self, part: Part) -> Json: ...
 
 
-class CompletionAnswer(Answer):
+class CompletionAnswer(ChoicesWriter):
     """A response of `/v1/completions`."""
 
     _prefix = "cmpl"
@@ -335,7 +335,7 @@ class _Offset:
         return place
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(ChoicesWriter):
     """A response of `/v1/chat/completions`."""
 
     _prefix = "chatcmpl"

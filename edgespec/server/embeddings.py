@@ -24,7 +24,7 @@ from edgespec.server.unsupported import NoValue
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddingResult:
     """The vectors of a request.
 
     Attributes:
@@ -55,7 +55,7 @@ class EmbeddingsRequest(Fields):
         """The texts."""
         return self.input
 
-    def answer(self, found: Embedded, model: str, _nanoseconds: int = 0) -> Json:
+    def answer(self, found: EmbeddingResult, model: str, _nanoseconds: int = 0) -> Json:
         """Returns the response; `model` is the model's name for clients."""
         coded = self.encoding_format == "base64"
         data = [
@@ -98,10 +98,12 @@ class EmbeddingsEndpoint(Endpoint):
                 body.inputs, getattr(body, "prompt_name", None), getattr(body, "cuts", False)
             )
 
-        def make(begun: tuple[Embedder, list[list[int]]], check: Callable[[], None]) -> Embedded:
+        def make(
+            begun: tuple[Embedder, list[list[int]]], check: Callable[[], None]
+        ) -> EmbeddingResult:
             embedder, tokens = begun
             vectors = embedder.vectors(tokens, body.dimensions, check)
-            return Embedded(vectors, sum(map(len, tokens)))
+            return EmbeddingResult(vectors, sum(map(len, tokens)))
 
         found = await service.in_turn(model, begin, make)
         service.metrics.embedded(model.name, len(found.vectors), found.tokens)

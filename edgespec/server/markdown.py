@@ -20,9 +20,9 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
-from edgespec.system.jobs import JobError, Limits, Worker, serve
+from edgespec.system.jobs import JobError, JobLimits, Worker, serve
 
-_LIMITS = Limits(seconds=0.8, megabytes=256, patience=8)
+_LIMITS = JobLimits(seconds=0.8, megabytes=256, patience=8)
 _COLOURING = 0.3  # seconds of processor time in which code is coloured; what is left is plain
 _MOST_CODE, _LONGEST_LINE = 20_000, 1_000  # characters of code that is coloured
 _NAME = 30  # characters of a language's name

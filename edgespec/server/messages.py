@@ -22,7 +22,7 @@ from edgespec.server.refusals import RequestError, shown
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
-class Function(Fields):
+class FunctionBody(Fields):
     """A function that may be called. Arguments are always held to the schema."""
 
     name: Name
@@ -35,7 +35,7 @@ class Tool(Fields):
     """A tool."""
 
     type: Literal["function"]
-    function: Function
+    function: FunctionBody
 
 
 class OwnTool(Fields):
@@ -74,7 +74,7 @@ class ChosenName(Fields):
     name: Name
 
 
-class Chosen(Fields):
+class NamedTool(Fields):
     """The tool that must be called."""
 
     type: Literal["function"]
@@ -85,7 +85,9 @@ class Choices(Fields):
     """Tools that may be called, and whether one must be."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[Chosen], SOME, own_kinds_left_out(list[Chosen | OwnTool], "function")]
+    tools: Annotated[
+        list[NamedTool], SOME, own_kinds_left_out(list[NamedTool | OwnTool], "function")
+    ]
 
 
 class ChosenOf(Fields):
@@ -95,7 +97,7 @@ class ChosenOf(Fields):
     allowed_tools: Choices
 
 
-ToolChoice = Literal["none", "auto", "required"] | Chosen | ChosenOf
+ToolChoice = Literal["none", "auto", "required"] | NamedTool | ChosenOf
 Tools = Annotated[list[Tool], LONG, own_kinds_left_out(list[Tool | OwnTool], "function")]
 
 
@@ -111,7 +113,7 @@ def tool_options(
     names = [tool["function"]["name"] for tool in described]
     wanted: list[str] = names
     mode: str = choice if isinstance(choice, str) else "auto"
-    if isinstance(choice, Chosen):
+    if isinstance(choice, NamedTool):
         wanted, mode = [choice.function.name], choice.function.name
     elif isinstance(choice, ChosenOf):
         wanted = [each.function.name for each in choice.allowed_tools.tools]

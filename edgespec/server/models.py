@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from edgespec.api.llm import LLM, around, inside
 from edgespec.api.loaded import Loaded
 from edgespec.api.loading import LoadOptions
-from edgespec.api.models import Taken, find_plan, planned, with_sessions
+from edgespec.api.models import MemoryUse, find_plan, planned, with_sessions
 from edgespec.api.prompts import grammars_of
 from edgespec.bundle import MANIFEST, Bundle
 from edgespec.errors import EdgespecError, MemoryLimitError
-from edgespec.runtime.plan import Plan
+from edgespec.runtime.plan import MemoryPlan
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.refusals import RequestError, fault, shown
 from edgespec.system.machine import release_memory
@@ -77,11 +77,11 @@ class ServedModel:
                 self._grammars = grammars_of(bundle, self.tokenizer)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> MemoryPlan:
         """What it is loaded as, or would be if it were alone."""
         return self._alone if self.llm is None else self.llm.plan
 
-    def load(self, stay: Sequence[Taken] = ()) -> LLM:
+    def load(self, stay: Sequence[MemoryUse] = ()) -> LLM:
         """Loads it beside others, and returns it.
 
         Raises:
@@ -96,7 +96,7 @@ class ServedModel:
         self.llm = around(Loaded(self.bundle, options, self.tokenizer, plan, grammars))
         return self.llm
 
-    def fits(self, stay: Sequence[Taken], go: Sequence[Taken]) -> bool:
+    def fits(self, stay: Sequence[MemoryUse], go: Sequence[MemoryUse]) -> bool:
         """Whether it is what it is alone, beside some models and once others have gone.
 
         One that does not even fit alone needs nobody to go.
@@ -282,7 +282,7 @@ def tagged(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else f"{name}:{_DEFAULT_TAG}"
 
 
-def _taken(models: Sequence[ServedModel]) -> list[Taken]:
+def _taken(models: Sequence[ServedModel]) -> list[MemoryUse]:
     return [inside(each.llm).taken for each in models if each.llm is not None]
 
 

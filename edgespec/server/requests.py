@@ -78,7 +78,7 @@ class Speculative(Fields):
     num_draft_tokens: Annotated[Int, option("num_assistant_tokens")] | None = None
 
 
-class Asked(Unsupported, ABC):
+class RequestBody(Unsupported, ABC):
     """What all requests for texts have: how they are sampled and drafted."""
 
     model: str | None = None
@@ -118,7 +118,7 @@ class Asked(Unsupported, ABC):
         """
 
 
-class TextRequest(Asked):
+class TextRequest(RequestBody):
     """Fields that completions and chat have in common."""
 
     # Here and in Ollama's API, and in llama.cpp's.

@@ -36,7 +36,7 @@ from edgespec.server.bodies import (
 )
 from edgespec.server.messages import OwnTool, joined, kinds, own_kinds_left_out, tag
 from edgespec.server.refusals import RequestError
-from edgespec.server.requests import Asked, ChatRequest
+from edgespec.server.requests import ChatRequest, RequestBody
 from edgespec.server.shortening import ShortenedChatRequest
 from edgespec.server.unsupported import NoValue
 
@@ -242,14 +242,14 @@ class TextOptions(Fields):
     verbosity: Repeated = None
 
 
-class Reasoning(Fields):
+class ReasoningEffort(Fields):
     """How much the model thinks, where it does."""
 
     effort: str | None = None
     summary: Repeated = None  # thoughts are told as they are, or not at all
 
 
-class Function(Fields):
+class FunctionTool(Fields):
     """A function that the model may call."""
 
     type: Literal["function"]
@@ -265,11 +265,13 @@ class Namespace(Fields):
     type: Literal["namespace"]
     name: str
     description: str | None = None
-    tools: Annotated[list[Function], LONG, own_kinds_left_out(list[Function | OwnTool], "function")]
+    tools: Annotated[
+        list[FunctionTool], LONG, own_kinds_left_out(list[FunctionTool | OwnTool], "function")
+    ]
 
 
 AnyTool = Annotated[
-    Annotated[Function, Tag(tag("function"))] | Annotated[Namespace, Tag(tag("namespace"))],
+    Annotated[FunctionTool, Tag(tag("function"))] | Annotated[Namespace, Tag(tag("namespace"))],
     kinds("function", "namespace", what="a tool"),
 ]
 """A function, or several."""
@@ -299,7 +301,7 @@ class AllowedTools(Fields):
 
 
 def _of_chat(
-    choice: str | Function | FunctionChoice | AllowedTools | None, namespace: str | None = None
+    choice: str | FunctionTool | FunctionChoice | AllowedTools | None, namespace: str | None = None
 ) -> Any:
     """Returns a function, perhaps of a namespace, or a choice of such, as a chat has it."""
     if isinstance(choice, AllowedTools):
@@ -322,14 +324,14 @@ def _unstored(value: Any) -> None:
 Unstored = Annotated[None, BeforeValidator(_unstored)]
 
 
-class ResponsesRequest(Asked):
+class ResponsesRequest(RequestBody):
     """`POST /v1/responses`. Nothing of it is stored, whatever `store` says."""
 
     input: str | Annotated[list[AnyItem], MESSAGES]
     instructions: str | None = None
     max_output_tokens: Count | None = None
     text: TextOptions | None = None
-    reasoning: Reasoning | None = None
+    reasoning: ReasoningEffort | None = None
     tools: (
         Annotated[
             list[AnyTool],
@@ -380,7 +382,7 @@ class ResponsesRequest(Asked):
             ) from error
 
     @property
-    def functions(self) -> list[tuple[str | None, Function]]:
+    def functions(self) -> list[tuple[str | None, FunctionTool]]:
         """The functions that may be called, each with its namespace, if it has one."""
         return [
             (tool.name if isinstance(tool, Namespace) else None, function)
@@ -408,5 +410,5 @@ class ResponsesRequest(Asked):
         return {name: value for name, value in renamed.items() if value is not None}
 
 
-_COMMON = (*Asked.model_fields, "parallel_tool_calls")
+_COMMON = (*RequestBody.model_fields, "parallel_tool_calls")
 _PARAMS = {"messages": "input", "response_format": "text.format"}  # where they come from

@@ -28,7 +28,7 @@ from edgespec.server.endpoint import JsonEndpoint, TextEndpoint
 from edgespec.server.infill import InfillRequest, InfillWriter
 from edgespec.server.models import Models, ServedModel
 from edgespec.server.rendering import RenderRequest, render
-from edgespec.server.requests import Asked, ChatRequest, CompletionRequest
+from edgespec.server.requests import ChatRequest, CompletionRequest, RequestBody
 from edgespec.server.response_output import ResponsesWriter
 from edgespec.server.response_requests import ResponsesRequest
 from edgespec.server.service import TextService
@@ -37,7 +37,7 @@ from edgespec.server.service import TextService
 class TextRoute(NamedTuple):
     """A route that makes texts: the class of its bodies, and what makes the writer for one."""
 
-    bodies: type[Asked]
+    bodies: type[RequestBody]
     writers: Callable[[Any, Origin], Writer]
 
 
@@ -82,7 +82,7 @@ def capabilities(model: ServedModel) -> list[str]:
 
 def openai_routes(service: TextService) -> list[Route]:
     """Returns the routes of OpenAI's API, and of llama-server's."""
-    models = _Listed(service.models)
+    models = _ModelList(service.models)
     tokens = {each.name: _Tokens(each.tokenizer) for each in models.all.served}
     texts = {**TEXT_ROUTES, "/infill": TextRoute(InfillRequest, InfillWriter)}
     made = {
@@ -118,7 +118,7 @@ def page_route() -> Route:
     return Route("/", get)
 
 
-class _Listed:
+class _ModelList:
     """`GET /v1/models`: what is served, whether it is loaded, and what it can do."""
 
     def __init__(self, models: Models) -> None:

@@ -49,7 +49,7 @@ class JobError(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class JobLimits:
     """What a job may take.
 
     Attributes:
@@ -116,7 +116,7 @@ class Worker:
         arguments: of its command line.
     """
 
-    def __init__(self, module: str, limits: Limits, *arguments: str) -> None:
+    def __init__(self, module: str, limits: JobLimits, *arguments: str) -> None:
         self._command, self._limits = (module, *arguments), limits
         self._forget()
 
@@ -238,7 +238,7 @@ def _read(pipe: IO[bytes] | None) -> tuple[bytes, bytes] | None:
 # What follows runs in the child.
 
 
-def serve(do: Callable[[bytes], bytes], limits: Limits) -> None:
+def serve(do: Callable[[bytes], bytes], limits: JobLimits) -> None:
     """Does the jobs of a `Worker`, until that or its process ends.
 
     Args:
@@ -283,7 +283,7 @@ if sys.platform != "win32":
         signal.SIGABRT: b"m",
     }
 
-    def _forked(do: Callable[[bytes], bytes], job: bytes, limits: Limits) -> tuple[bytes, bytes]:
+    def _forked(do: Callable[[bytes], bytes], job: bytes, limits: JobLimits) -> tuple[bytes, bytes]:
         """Does a job in a process of its own, to which alone its limits apply."""
         reading, writing = os.pipe()
         process = os.fork()
@@ -314,7 +314,7 @@ if sys.platform != "win32":
             return b"m", b""
         return answer[:1] or b"c", answer[1:]
 
-    def _limit(limits: Limits) -> None:
+    def _limit(limits: JobLimits) -> None:
         """Ends this process where it takes more than a job may."""
         signal.alarm(max(math.ceil(limits.patience) - 2, 1))
         signal.setitimer(signal.ITIMER_PROF, limits.seconds)

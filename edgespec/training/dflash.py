@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgespec.training.drafting import Batch, DraftHead, Step
+from edgespec.training.drafting import DraftHead, Step, TextBatch
 from edgespec.training.layers import Mlp, Projections, RMSNorm, rotated, rotation
 from edgespec.training.shape import HeadShape
 
@@ -151,7 +151,7 @@ class DFlash(DraftHead):
         with torch.no_grad():
             self.norm.weight.mul_(_QUIET)
 
-    def unroll(self, batch: Batch, random: torch.Generator | None = None) -> Iterator[Step]:
+    def unroll(self, batch: TextBatch, random: torch.Generator | None = None) -> Iterator[Step]:
         """See `DraftHead`: as many blocks as make about one row for each token of the texts."""
         anchors = self._anchors(batch.tokens, random)
         rows = self.block_rows(batch, anchors)
@@ -172,7 +172,7 @@ class DFlash(DraftHead):
             chosen = torch.rand(batch, starts, generator=random).argsort(-1)[:, :count]
         return chosen.to(tokens.device) + 1
 
-    def block_rows(self, batch: Batch, anchors: Tensor) -> Tensor:
+    def block_rows(self, batch: TextBatch, anchors: Tensor) -> Tensor:
         """Returns the rows of blocks, normalized, [B, A, block, H].
 
         Args:

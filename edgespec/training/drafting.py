@@ -15,7 +15,7 @@ from edgespec.training.shape import HeadShape
 
 
 @dataclass(frozen=True)
-class Batch:
+class TextBatch:
     """Texts side by side, padded to the longest.
 
     Attributes:
@@ -93,7 +93,7 @@ class DraftHead(nn.Module, ABC):
             self.get_parameter("norm.weight").copy_(norm)
 
     @abstractmethod
-    def unroll(self, batch: Batch, random: torch.Generator | None = None) -> Iterator[Step]:
+    def unroll(self, batch: TextBatch, random: torch.Generator | None = None) -> Iterator[Step]:
         """Predicts depth by depth.
 
         Args:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgespec.training.drafting import Batch, DraftHead, Step
+from edgespec.training.drafting import DraftHead, Step, TextBatch
 from edgespec.training.layers import Mlp, Projections, RMSNorm, rotated, rotation
 from edgespec.training.shape import GATED, HeadShape
 
@@ -94,7 +94,7 @@ class Eagle3(DraftHead):
         self.midlayer = _Layer(shape)
         self.norm = RMSNorm(shape.hidden, shape.eps)
 
-    def unroll(self, batch: Batch, random: torch.Generator | None = None) -> Iterator[Step]:
+    def unroll(self, batch: TextBatch, random: torch.Generator | None = None) -> Iterator[Step]:
         """See `DraftHead`: at every position, and again from its own outputs.
 
         At depth s ("training-time test"), row b stands for position b + s: its hidden row is the

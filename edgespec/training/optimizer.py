@@ -15,13 +15,13 @@ from torch import Tensor
 
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Floats
-from edgespec.training.drafting import Batch, DraftHead, Step
+from edgespec.training.drafting import DraftHead, Step, TextBatch
 from edgespec.training.loss import ProjectedLoss
 from edgespec.training.vocabulary import DraftIds, offsets
 
 if TYPE_CHECKING:
-    from edgespec.training.shards import Window
-    from edgespec.training.target_graph import Matrix
+    from edgespec.training.shards import TrainingWindow
+    from edgespec.training.target_graph import TileMatrix
 
 _WARM_UP = 50  # steps
 _LARGEST_NORM = 1.0  # of the gradients
@@ -40,7 +40,7 @@ class Target:
         ids: the draft vocabulary.
     """
 
-    embedding: Matrix
+    embedding: TileMatrix
     projection: Floats
     norm: Floats
     ids: DraftIds
@@ -76,7 +76,7 @@ class TrainedHead:
         )
         self.steps = 0
 
-    def step(self, batch: Batch) -> float:
+    def step(self, batch: TextBatch) -> float:
         """Makes one step of the optimizer; returns the loss per token, over all depths.
 
         Raises:
@@ -112,7 +112,7 @@ class TrainedHead:
             for each, new in zip(self.average.parameters(), self.head.parameters(), strict=True):
                 each.lerp_(new, 1 - kept)
 
-    def _loss(self, head: DraftHead, step: Step, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _loss(self, head: DraftHead, step: Step, batch: TextBatch) -> tuple[Tensor, Tensor]:
         """Returns the mean loss of a depth, and the head's choices [B, n]."""
         labels, shares = (
             each.gather(1, step.at[..., None].expand(-1, -1, each.shape[-1]))
@@ -128,7 +128,7 @@ class TrainedHead:
         return total / counted.sum().clamp(min=1) + further, chosen.view(step.at.shape)
 
     @torch.no_grad()
-    def acceptance(self, batches: Iterable[Batch]) -> list[float]:
+    def acceptance(self, batches: Iterable[TextBatch]) -> list[float]:
         """Measures how often a target accepts each depth of a drafted chain.
 
         A depth counts where all before it were accepted, so that its inputs are what they would be
@@ -158,14 +158,14 @@ class TrainedHead:
         shares: list[float] = (accepted / reached.clip(min=1)).tolist()
         return shares
 
-    def batch(self, windows: Sequence[Window]) -> Batch:
+    def batch(self, windows: Sequence[TrainingWindow]) -> TextBatch:
         """Returns texts side by side."""
         length = max(len(window.tokens) for window in windows)
         parts = [self._padded(window, length) for window in windows]
         together = (np.stack(each) for each in zip(*parts, strict=True))
-        return Batch(*(torch.from_numpy(each).to(self.device) for each in together))
+        return TextBatch(*(torch.from_numpy(each).to(self.device) for each in together))
 
-    def _padded(self, window: Window, length: int) -> list[np.ndarray]:
+    def _padded(self, window: TrainingWindow, length: int) -> list[np.ndarray]:
         tokens = np.asarray(window.tokens, np.int64)
         labels, shares = self._target.ids.labels(
             np.asarray(window.top_ids, np.int64), np.asarray(window.top_logits, np.float32)

@@ -20,7 +20,7 @@ _ROWS = 64  # of a pass
 
 
 @dataclass(frozen=True)
-class Reading:
+class TargetRows:
     """The rows of a text.
 
     Attributes:
@@ -46,7 +46,7 @@ class TargetReader:
     def __init__(self, model: Model, vocabulary: int, rows: int = _ROWS) -> None:
         self._model, self._vocabulary, self._rows = model, vocabulary, rows
 
-    def read(self, tokens: Sequence[int]) -> Reading:
+    def read(self, tokens: Sequence[int]) -> TargetRows:
         """Reads a text from its beginning.
 
         Raises:
@@ -71,4 +71,4 @@ class TargetReader:
                 parts.append((rows.features, ids, chosen))
         finally:
             sequence.free()
-        return Reading(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        return TargetRows(*(np.concatenate(each) for each in zip(*parts, strict=True)))

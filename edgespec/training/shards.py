@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from edgespec.errors import InputError
 from edgespec.system.files import sync_file
-from edgespec.training.reader import Reading
+from edgespec.training.reader import TargetRows
 
 _TOKENS, _FEATURES, _IDS, _LOGITS = "tokens", "features", "top_ids", "top_logits"
 _LARGEST = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
-class Window:
+class TrainingWindow:
     """A text and what the target computed for it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Window:
     top_logits: npt.NDArray[np.float16]
 
     @classmethod
-    def of(cls, tokens: Sequence[int], reading: Reading) -> Window:
+    def of(cls, tokens: Sequence[int], reading: TargetRows) -> TrainingWindow:
         """Returns a text's rows in the precision in which they are stored."""
         relative = reading.top_logits - reading.top_logits[:, :1]
         return cls(
@@ -91,7 +91,7 @@ class Shards:
             sync_file(partial)
             partial.replace(file)
 
-    def put(self, number: int, windows: Sequence[Window]) -> None:
+    def put(self, number: int, windows: Sequence[TrainingWindow]) -> None:
         """Stores a shard.
 
         Raises:
@@ -116,7 +116,7 @@ class Shards:
                 raise
         self._used.append(number)
 
-    def get(self, number: int) -> list[Window] | None:
+    def get(self, number: int) -> list[TrainingWindow] | None:
         """Returns the windows of a shard, read when they are used; None if it is not there."""
         folder = self._folder / str(number)
         if number not in self._used:
@@ -129,7 +129,7 @@ class Shards:
         }
         ends = np.load(folder / "ends.npy").tolist()
         return [
-            Window(**{name: array[start:end] for name, array in arrays.items()})
+            TrainingWindow(**{name: array[start:end] for name, array in arrays.items()})
             for start, end in zip([0, *ends[:-1]], ends, strict=True)
         ]
 

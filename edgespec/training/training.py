@@ -27,7 +27,7 @@ from edgespec.training.options import SHARD_TOKENS, TrainingOptions
 from edgespec.training.promise import draft_seconds, promised_speedup
 from edgespec.training.reader import TOP, TargetReader
 from edgespec.training.shape import save_head
-from edgespec.training.shards import Shards, Window, row_bytes
+from edgespec.training.shards import Shards, TrainingWindow, row_bytes
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.texts import Windows, shuffled
 from edgespec.training.vocabulary import DraftIds, choose, expected_uses
@@ -154,7 +154,7 @@ class Training:
             or progress.stale >= options.patience
         )
 
-    def _batches(self) -> Iterator[list[Window]]:
+    def _batches(self) -> Iterator[list[TrainingWindow]]:
         """Yields texts to train on, from where the training stands."""
         progress, seed = self.progress, self._options.seed
         size = max(1, self._options.batch // self._options.window)
@@ -175,7 +175,7 @@ class Training:
                 progress.shard, progress.window = progress.shard + 1, 0
             progress.epoch, progress.shard = progress.epoch + 1, 0
 
-    def _step(self, windows: Sequence[Window]) -> None:
+    def _step(self, windows: Sequence[TrainingWindow]) -> None:
         began, progress = time.monotonic(), self.progress
         loss = self._trained.step(self._trained.batch(windows))
         tokens = sum(len(window.tokens) for window in windows)
@@ -203,11 +203,11 @@ class Training:
         self._spent(began)
         self._show("measuring acceptance")
 
-    def _windows(self, number: int) -> list[Window] | None:
+    def _windows(self, number: int) -> list[TrainingWindow] | None:
         """Returns a shard, made if it is not there; None if the user wants to stop."""
         if (found := self._shards.get(number)) is not None:
             return found
-        began, made = time.monotonic(), list[Window]()
+        began, made = time.monotonic(), list[TrainingWindow]()
         texts = self._shards.texts(number)
         if texts is None:
             numbers, written = self._numbers[number], dict[int, list[int]]()
@@ -224,7 +224,7 @@ class Training:
             if self._stopping():
                 return None
             if len(text) > self._options.depths + 2:
-                made.append(Window.of(text, self._reader.read(text)))
+                made.append(TrainingWindow.of(text, self._reader.read(text)))
             self._show(f"reading {len(made)}/{len(texts)}")
         self._shards.put(number, made)
         self._spent(began)

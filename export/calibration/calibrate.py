@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.export.calibration.forward import ALL, Forward, Open, Part
+from edgespec.export.calibration.forward import ALL, Forward, LayerRun, Open
 from edgespec.export.calibration.graph import (
     CHOSEN,
     EXPERTS,
@@ -177,7 +177,7 @@ class _Routed:
 
 
 def _mixed(
-    forward: Forward, part: Part, layer: Moe, replaced: Mapping[str, Floats] | None = None
+    forward: Forward, part: LayerRun, layer: Moe, replaced: Mapping[str, Floats] | None = None
 ) -> tuple[list[_Routed], Floats]:
     """Returns who chooses each expert, and the sum of the experts [B * T, width]."""
     width = layer.experts[0].down.out_features
@@ -278,7 +278,7 @@ class _Judge:
 
     def round(
         self,
-        part: Part,
+        part: LayerRun,
         inputs: Mapping[str, Floats],
         found: Mapping[str, Floats],
         mixture: Moe | None,
@@ -305,7 +305,7 @@ class _Judge:
             self._round(layers, part.weights, found[name][: self._fitted], change, worth)
 
     def round_expert(
-        self, mixture: Part, inputs: Mapping[str, Floats], usual: Floats, routed: _Routed
+        self, mixture: LayerRun, inputs: Mapping[str, Floats], usual: Floats, routed: _Routed
     ) -> None:
         """Rounds an expert by the rows that choose it; one that none chooses, like without a text.
 

@@ -37,7 +37,7 @@ _EXPERT_ROWS = 256  # that are computed at a time
 
 
 @dataclass(frozen=True)
-class Part:
+class LayerRun:
     """A part of a decoder that is ready to run.
 
     Attributes:
@@ -90,7 +90,7 @@ class Forward:
             if self._decoder.layer_factors:
                 self.stream *= self._tensors.read(self._decoder.layer_factors[number])
 
-    def sublayer(self, number: int, sublayer: Sublayer) -> Part:
+    def sublayer(self, number: int, sublayer: Sublayer) -> LayerRun:
         """Returns a sublayer of a layer, which adds what it gives to the stream.
 
         Raises:
@@ -101,7 +101,7 @@ class Forward:
         graph.sublayer(number, sublayer)
         return self._part(graph, number)
 
-    def expert(self, expert: Mlp | PlainMlp) -> Part:
+    def expert(self, expert: Mlp | PlainMlp) -> LayerRun:
         """Returns an expert, see `sublayer`."""
         graph = FloatGraph(self._tensors)
         graph.expert(expert)
@@ -109,7 +109,7 @@ class Forward:
 
     def compute(
         self,
-        part: Part,
+        part: LayerRun,
         rows: Sequence[Rows],
         inputs: Mapping[str, Floats],
         replaced: Mapping[str, Floats] | None = None,
@@ -141,7 +141,7 @@ class Forward:
         return {name: np.concatenate([each.pop(name) for each in found]) for name in [*found[0]]}
 
     def compute_expert(
-        self, part: Part, rows: npt.NDArray[np.int64], x: Floats
+        self, part: LayerRun, rows: npt.NDArray[np.int64], x: Floats
     ) -> dict[str, Array]:
         """Runs an expert for some rows of x [B * T, width]."""
         count = max(1, -(-len(rows) // _EXPERT_ROWS))
@@ -181,7 +181,7 @@ class Forward:
         number = number if number < self._tensors.shape(table)[0] else 0
         return read_finite(self._tensors, table, number, number + 1)
 
-    def _part(self, graph: FloatGraph, number: int = 0) -> Part:
+    def _part(self, graph: FloatGraph, number: int = 0) -> LayerRun:
         layers = [layer for each in graph.reads.values() for layer in each]
         weights = {}
         for name, rows in ((layer.weight, layer.out_features) for layer in layers):
@@ -196,9 +196,9 @@ class Forward:
             if state.state:
                 held[f"states.{state.layer}"] = 1, *state.state
         run = self._open(graph.graph.content())
-        return Part(number, run, graph.graph.inputs, weights, graph.reads, held)
+        return LayerRun(number, run, graph.graph.inputs, weights, graph.reads, held)
 
-    def _held(self, part: Part, text: int, original: bool) -> dict[str, Floats]:
+    def _held(self, part: LayerRun, text: int, original: bool) -> dict[str, Floats]:
         """Returns room for what a part keeps of a text, or what another layer has kept there."""
         found = {}
         for name, shape in part.held.items():

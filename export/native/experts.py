@@ -15,7 +15,7 @@ from edgespec.models.layers.sublayers import Mlp
 if TYPE_CHECKING:
     from edgespec.export.native.graph import NativeGraph
     from edgespec.export.native.layers import LayerGraph
-    from edgespec.export.native.weights import Matrix
+    from edgespec.export.native.weights import FusedMatrix
 
 
 def lower_experts(native: NativeGraph, x: str, chosen: str, shares: str, layer: Moe) -> str:
@@ -129,7 +129,7 @@ def products(
     )
 
 
-def _stacked(native: NativeGraph, layers: Sequence[Linear]) -> Matrix:
+def _stacked(native: NativeGraph, layers: Sequence[Linear]) -> FusedMatrix:
     """Writes a matrix of each expert, one behind the other, all in one format.
 
     Raises:

@@ -14,7 +14,7 @@ from edgespec.export.graph_builder import NATIVE, GraphBuilder, entering
 from edgespec.export.native.altup import gathered, spread
 from edgespec.export.native.experts import lower_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
-from edgespec.export.native.weights import Matrix, TileWeights
+from edgespec.export.native.weights import FusedMatrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
 from edgespec.models.vision.gemma4 import PatchTower
 from edgespec.models.vision.grid import AnyTower
@@ -130,7 +130,7 @@ class NativeGraph(LayerGraph):
     def product(
         self,
         x: str,
-        matrices: Sequence[Matrix],
+        matrices: Sequence[FusedMatrix],
         bias: str = "",
         residual: str = "",
         factor: float = 1.0,
@@ -151,7 +151,7 @@ class NativeGraph(LayerGraph):
             **more,
         )
 
-    def tiles(self, matrix: Matrix) -> str:
+    def tiles(self, matrix: FusedMatrix) -> str:
         """Declares the tiles of a matrix."""
         name, others = matrix.names[0], len(matrix.names) - 1
         name += f"+{others}" if others else ""

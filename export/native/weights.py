@@ -42,7 +42,7 @@ _FAINT_SHARE = 1e-4
 
 
 @dataclass(frozen=True)
-class Matrix:
+class FusedMatrix:
     """A matrix in the file of tiles.
 
     Attributes:
@@ -79,7 +79,7 @@ class TileWeights:
     tensors: TensorSource
     storage: Storage
     progress: Callable[[int], None]
-    written: dict[str, Matrix] = field(default_factory=dict)
+    written: dict[str, FusedMatrix] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -90,7 +90,7 @@ class TileWeights:
             counts[each.format] += each.rows * each.width
         return dict(counts)
 
-    def matrix(self, *names: str, exact: bool = False) -> Matrix:
+    def matrix(self, *names: str, exact: bool = False) -> FusedMatrix:
         """Writes a matrix.
 
         Args:
@@ -115,7 +115,7 @@ class TileWeights:
                 self.progress(int(np.prod(self.tensors.shape(name))))
             rows = sum(self.tensors.shape(name)[0] for name in names)
             width = self.tensors.shape(names[0])[1]
-            self.written[key] = Matrix(names, form, rows, width, offset, nbytes)
+            self.written[key] = FusedMatrix(names, form, rows, width, offset, nbytes)
         return self.written[key]
 
     def _parts(self, name: str, exact: bool) -> tuple[str, Iterator[Bytes]]:

@@ -21,7 +21,7 @@ _DEFAULTS = {"scale": 1.0, "soft_cap": 0.0, "window": 0, "gated": 0, "norm_after
 _Made = TypeVar("_Made")
 
 
-class _Known(NamedTuple):
+class _KeysAndValues(NamedTuple):
     """Keys and values of the pool and of the new rows, each [1, kv_heads, rows, dim] float32."""
 
     dim: int
@@ -164,7 +164,7 @@ class _Attention:
         half = pool.type.tensor_type.elem_type != FLOAT and self._low.half is not False
         return _HALF if half else FLOAT, dims_of(pool)
 
-    def _known(self, *new: str) -> _Known:
+    def _known(self, *new: str) -> _KeysAndValues:
         """Parts keys and values [2, kv_heads, rows, dim], of the pool and of new rows if any."""
         g, parts = self._graph, list[str]()
         kind, shape = self._kind_and_shape()
@@ -172,7 +172,7 @@ class _Attention:
             parts += g.multi_op("Split", both, outputs=2, axis=0, num_outputs=2)
         if kind != FLOAT:
             parts = [g.op("Cast", part, to=FLOAT) for part in parts]
-        return _Known(int(shape[-1]), *parts)
+        return _KeysAndValues(int(shape[-1]), *parts)
 
     def _queries(self, q: str, dim: int) -> str:
         """Queries as rows of the keys' heads, [1, kv_heads, group * S, dim], scaled."""
@@ -189,7 +189,7 @@ class _Attention:
         # With the input `axes`, ONNX Runtime 1.31 mistakes the pads where it moves a Transpose.
         return self._graph.op("Pad", x, self._graph.ints(*[0] * (2 * rank - 1), missing))
 
-    def _mixed(self, q: str, known: _Known) -> str:
+    def _mixed(self, q: str, known: _KeysAndValues) -> str:
         """Emits scores, shares, and values by their shares, [1, kv_heads, group * S, dim]."""
         g, cap = self._graph, self._own["soft_cap"]
         all_keys = (known.old_keys, known.new_keys) if known.new_keys else (known.old_keys,)

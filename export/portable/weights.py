@@ -80,7 +80,7 @@ class _Form:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredMatrix:
     """Names of a stored matrix: packed levels [N, blocks, bytes], and what belongs to blocks.
 
     Attributes:
@@ -110,7 +110,7 @@ class PortableWeights:
     ) -> None:
         self._graph, self._data, self._accuracy, self._half = graph, data, accuracy, half
         self._tiles = cache(partial(np.memmap, dtype=np.uint8, mode="r"))
-        self._blocks: dict[str, _Stored] = {}
+        self._blocks: dict[str, _StoredMatrix] = {}
         self._floats: dict[str, tuple[str, bool]] = {}
         self._sums: dict[tuple[str, int], str] = {}
 
@@ -186,14 +186,16 @@ class PortableWeights:
             self._sums[key] = g.op("ReduceSum", parts, g.ints(2), keepdims=0)
         return self._sums[key]
 
-    def _block_matrix(self, matrices: Sequence[TileMatrix], form: _Form) -> _Stored:
+    def _block_matrix(self, matrices: Sequence[TileMatrix], form: _Form) -> _StoredMatrix:
         """Stores matrices of one form, one below the other."""
         label = _label(matrices)
         if label not in self._blocks:
             self._blocks[label] = self._store_blocks(label, matrices, form)
         return self._blocks[label]
 
-    def _store_blocks(self, label: str, matrices: Sequence[TileMatrix], form: _Form) -> _Stored:
+    def _store_blocks(
+        self, label: str, matrices: Sequence[TileMatrix], form: _Form
+    ) -> _StoredMatrix:
         scales: list[Floats] = []
         zeros: list[Bytes] = []
         offsets: list[Floats] = []
@@ -211,7 +213,7 @@ class PortableWeights:
         packed = self._declared(f"{label}.packed", "|u1", shape, offset)
         offset = self._data.begin(4 * rows * shape[1])
         self._data.write(np.concatenate(scales))
-        return _Stored(
+        return _StoredMatrix(
             rows,
             packed,
             self._declared(f"{label}.scales", "<f4", shape[:2], offset),

@@ -13,7 +13,7 @@ from edgespec.errors import CheckpointError
 from edgespec.models.fields import Fields
 
 
-class Vocabulary(Protocol):
+class TokenConfig(Protocol):
     """What a model's config says of its tokens; see `ModelConfig`."""
 
     @property
@@ -33,7 +33,7 @@ class HasTokenizer(Protocol):
         """Its folder."""
 
     @property
-    def config(self) -> Vocabulary:
+    def config(self) -> TokenConfig:
         """Its config."""
 
     @property

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import QKV, Llama
 from edgespec.models.families.partly_rotated import PartlyRotated, split
-from edgespec.models.formats.parts import Part, Parts
+from edgespec.models.formats.parts import Parts, TensorRows
 
 if TYPE_CHECKING:
     from edgespec.models.formats.tensors import TensorSource
@@ -30,7 +30,7 @@ class Glm(PartlyRotated):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights; files have one tensor for gate and up projection."""
-        parts = dict[str, Part]()
+        parts = dict[str, TensorRows]()
         for index in range(self.config.num_layers):
             layer = self.mlp(index)
             stored = f"model.layers.{index}.mlp.gate_up_proj.weight"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.mixture import experts_of
-from edgespec.models.formats.expert_tensors import ExpertTensors, Part, Stack
+from edgespec.models.formats.expert_tensors import ExpertRows, ExpertTensors, Stack
 from edgespec.models.layers.elements import ClampedSwiglu, Linear
 from edgespec.models.layers.sublayers import Mlp, Moe
 
@@ -94,7 +94,7 @@ class GptOss(Llama):
     def _experts(self) -> tuple[int, int]:
         return experts_of(self.config, ("num_local_experts", "num_experts"))
 
-    def _parts(self, layer: int, layout: Layout) -> Iterator[tuple[str, Part]]:
+    def _parts(self, layer: int, layout: Layout) -> Iterator[tuple[str, ExpertRows]]:
         count, _ = self._experts
         hidden, width = self.config.hidden_size, self.config.intermediate_size
         name = f"model.layers.{layer}.mlp.experts"
@@ -111,5 +111,5 @@ class GptOss(Llama):
                         rows = shape[1] // len(turns)
                         yield (
                             f"{name}.{expert}.{turn}.{part}",
-                            Part(stack, expert, start, len(turns), rows),
+                            ExpertRows(stack, expert, start, len(turns), rows),
                         )

@@ -9,7 +9,7 @@ from edgespec.models.config import activation_of
 from edgespec.models.families.granitemoe import GraniteMoe
 from edgespec.models.families.mamba import Mamba
 from edgespec.models.families.partly_rotated import split
-from edgespec.models.formats.parts import Part, Parts
+from edgespec.models.formats.parts import Parts, TensorRows
 from edgespec.models.layers.sublayers import MlpAndMoe
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class GraniteMoeHybrid(GraniteMoe):
         """Returns the weights; files have one tensor for gate and up, GGUF's are as they are."""
         if self.config.fields.get("num_local_experts"):
             tensors = super().arranged(tensors)
-        parts = dict[str, Part]()
+        parts = dict[str, TensorRows]()
         for index in range(self.config.num_layers):
             name, mlp = f"model.layers.{index}.shared_mlp", self.mlp(index)
             if f"{name}.input_linear.weight" in tensors.names:

@@ -11,7 +11,7 @@ from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.mixture import beside_one_of_all, unstacked_by_layer
 from edgespec.models.families.partly_rotated import ordered
-from edgespec.models.formats.parts import Part, Parts
+from edgespec.models.formats.parts import Parts, TensorRows
 from edgespec.models.layers.elements import Linear
 from edgespec.models.layers.rope import rope_from_config, rotation_order, scores_factor
 from edgespec.models.layers.sublayers import LatentAttention
@@ -99,13 +99,15 @@ class Latent(Llama):
         Files have what heads make of latents in one tensor, keys and values of each head by turns,
         and what is rotated in another order.
         """
-        parts = dict[str, Part]()
+        parts = dict[str, TensorRows]()
         for index in range(self.config.num_layers):
             parts |= self._parts(f"{self.layers}.{index}.self_attn", self.attention(index), tensors)
         return Parts(unstacked_by_layer(tensors, self), parts)
 
-    def _parts(self, name: str, layer: LatentAttention, tensors: TensorSource) -> dict[str, Part]:
-        parts, turned = dict[str, Part](), layer.rotated
+    def _parts(
+        self, name: str, layer: LatentAttention, tensors: TensorSource
+    ) -> dict[str, TensorRows]:
+        parts, turned = dict[str, TensorRows](), layer.rotated
         still, value = layer.keys[0].in_features, layer.values[0].out_features
         both = f"{name}.kv_b_proj.weight"
         if both in tensors.names:  # and not parted already, as in GGUF files
@@ -113,8 +115,8 @@ class Latent(Llama):
             for number, (key, own) in enumerate(zip(layer.keys, layer.values, strict=True)):
                 start = number * (still + value)
                 rows = np.arange(start, start + still + value)
-                parts[key.weight] = Part(both, rows[:still], total, turned=True)
-                parts[own.weight] = Part(both, rows[still:], total)
+                parts[key.weight] = TensorRows(both, rows[:still], total, turned=True)
+                parts[own.weight] = TensorRows(both, rows[still:], total)
         if self.config.fields.flag("rope_interleave"):
             assert layer.k is not None
             order = rotation_order(turned, turned, interleaved=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from edgespec.models.formats.expert_tensors import ExpertTensors, Part, Stack
+from edgespec.models.formats.expert_tensors import ExpertRows, ExpertTensors, Stack
 from edgespec.models.layers.elements import Linear
 from edgespec.models.layers.sublayers import Mlp, MlpAndMoe, Moe
 
@@ -147,7 +147,7 @@ def unstacked(tensors: TensorSource, stacks: Iterable[tuple[str, str, Moe]]) -> 
             its experts, [experts, out, in] or, as their shapes tell, [experts, in, out]; where
             files have no such tensors, nothing is to do.
     """
-    parts = dict[str, Part]()
+    parts = dict[str, ExpertRows]()
     for both, down, moe in stacks:
         if down not in tensors.names:
             continue
@@ -159,7 +159,7 @@ def unstacked(tensors: TensorSource, stacks: Iterable[tuple[str, str, Moe]]) -> 
         lower = Stack(down, layout, (count, hidden, width))
         for number, expert in enumerate(moe.experts):
             assert isinstance(expert, Mlp), "no file has a stack of experts without gates"
-            parts[expert.gate.weight] = Part(upper, number, 0, 1, width)
-            parts[expert.up.weight] = Part(upper, number, width, 1, width)
-            parts[expert.down.weight] = Part(lower, number, 0, 1, hidden)
+            parts[expert.gate.weight] = ExpertRows(upper, number, 0, 1, width)
+            parts[expert.up.weight] = ExpertRows(upper, number, width, 1, width)
+            parts[expert.down.weight] = ExpertRows(lower, number, 0, 1, hidden)
     return ExpertTensors(cast("ByteSource", tensors), parts) if parts else tensors

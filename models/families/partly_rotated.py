@@ -8,7 +8,7 @@ import numpy as np
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.llama import Llama
-from edgespec.models.formats.parts import Part, Parts, stacked
+from edgespec.models.formats.parts import Parts, TensorRows, stacked
 from edgespec.models.layers.rope import partial_rope_from_config, rotated_dimensions, rotation_order
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class PartlyRotated(Llama):
         if np.array_equal(order, np.arange(head_dim)):
             return tensors
         gate = np.arange(head_dim, 2 * head_dim)
-        parts = dict[str, Part]()
+        parts = dict[str, TensorRows]()
         for index in sorted(set(range(self.config.num_layers)) - self.config.recurrent):
             layer = self.attention(index)
             parts |= ordered(layer.q, np.append(order, gate) if layer.gated else order)
@@ -49,15 +49,15 @@ class PartlyRotated(Llama):
         return Parts(tensors, parts)
 
 
-def ordered(part: Linear | Norm | None, order: NDArray[np.int64]) -> dict[str, Part]:
+def ordered(part: Linear | Norm | None, order: NDArray[np.int64]) -> dict[str, TensorRows]:
     """Returns the tensors of a projection or norm with the rows of each head in this order."""
     shapes = {} if part is None else part.tensors()
     return {
-        name: Part(name, np.arange(rows).reshape(-1, len(order))[:, order].ravel(), rows)
+        name: TensorRows(name, np.arange(rows).reshape(-1, len(order))[:, order].ravel(), rows)
         for name, (rows, *_) in shapes.items()
     }
 
 
-def split(stored: str, *layers: Linear) -> dict[str, Part]:
+def split(stored: str, *layers: Linear) -> dict[str, TensorRows]:
     """Returns the weights of linear layers as parts of one stored tensor, in this order."""
     return stacked(stored, {layer.weight: layer.out_features for layer in layers})

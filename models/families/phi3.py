@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.partly_rotated import PartlyRotated, split
-from edgespec.models.formats.parts import Part, Parts
+from edgespec.models.formats.parts import Parts, TensorRows
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
@@ -34,7 +34,7 @@ class Phi3(PartlyRotated):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights; files have one tensor for q, k and v, and one for gate and up."""
-        parts = dict[str, Part]()
+        parts = dict[str, TensorRows]()
         for index in range(self.config.num_layers):
             name, attention, mlp = f"model.layers.{index}", self.attention(index), self.mlp(index)
             parts |= split(f"{name}.self_attn.qkv_proj.weight", *attention.linears[:-1])

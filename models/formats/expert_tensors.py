@@ -71,7 +71,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Part:
+class ExpertRows:
     """The rows of a stack that one tensor of one expert consists of.
 
     Attributes:
@@ -103,7 +103,7 @@ class ExpertTensors:
         parts: The experts' tensors by name.
     """
 
-    def __init__(self, tensors: ByteSource, parts: Mapping[str, Part]) -> None:
+    def __init__(self, tensors: ByteSource, parts: Mapping[str, ExpertRows]) -> None:
         self._tensors, self._parts = tensors, parts
         self._slab = lru_cache(_KEPT)(self._read_slab)
         self._packed = lru_cache(_KEPT)(self._read_packed)

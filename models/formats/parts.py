@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class TensorRows:
     """Some rows of a stored tensor.
 
     Attributes:
@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A `TensorSource` that gives parts of stored tensors as tensors of their own.
+    """A `TensorSource` that gives parts of stored tensors of their own.
 
     Of a stored tensor all of whose rows are in parts, only these are named.
 
@@ -48,7 +48,7 @@ class Parts:
     """
 
     tensors: TensorSource
-    parts: Mapping[str, Part]
+    parts: Mapping[str, TensorRows]
 
     @property
     def names(self) -> frozenset[str]:
@@ -147,15 +147,15 @@ class Parts:
         return first, int(rows.max()) + 1, rows - first
 
 
-def stacked(stored: str, sizes: Mapping[str, int]) -> dict[str, Part]:
+def stacked(stored: str, sizes: Mapping[str, int]) -> dict[str, TensorRows]:
     """Returns the parts of a tensor that lie one below the other.
 
     Args:
         stored: Name of the tensor.
         sizes: Name and number of rows of each part, in order.
     """
-    parts, start, total = dict[str, Part](), 0, sum(sizes.values())
+    parts, start, total = dict[str, TensorRows](), 0, sum(sizes.values())
     for name, size in sizes.items():
-        parts[name] = Part(stored, np.arange(start, start + size), total)
+        parts[name] = TensorRows(stored, np.arange(start, start + size), total)
         start += size
     return parts

@@ -16,7 +16,7 @@ from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
 from edgespec.models.fields import Fields
-from edgespec.models.formats.parts import Part, Parts
+from edgespec.models.formats.parts import Parts, TensorRows
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.heads.assistant import Assistant, Clusters
@@ -92,7 +92,7 @@ def load_assistant(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
     clusters, tensors = None, Parts(stored, {})
     if fields.flag("use_ordered_embeddings") and isinstance(stored, SafetensorsFolder):
         clusters = _clusters(fields, config, stored)
-        part = Part(projection, clusters.ordering, config.vocab_size)
+        part = TensorRows(projection, clusters.ordering, config.vocab_size)
         tensors, projection = _Clustered(stored, {_CLUSTERED: part}), _CLUSTERED
     head = Assistant(
         architecture=ASSISTANT,

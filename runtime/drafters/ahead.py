@@ -7,17 +7,16 @@ or beside it. If the new tokens go through it, it is the beginning of the next t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from collections.abc import Sequence as ListLike
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 
 from edgespec.errors import MemoryLimitError
-from edgespec.runtime.drafters.growth import Node, State, TreeDrafter
+from edgespec.runtime.drafters.growth import GrowingNode, State, TreeDrafter
 from edgespec.runtime.drafters.head import HeadDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
-from edgespec.runtime.speculation.plan import Plan
-from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.plan import PassPlan
+from edgespec.runtime.speculation.schedule import PassPart
 from edgespec.runtime.speculation.tree import ROOT, Proposal
 
 _LEAST = 0.02  # probability of being reached that a node must have to be run ahead
@@ -35,18 +34,18 @@ class AheadDrafter(TreeDrafter):
     _context_length: int
     _failure: BaseException | None = None
 
-    def draft(self, plan: Plan) -> None:
+    def draft(self, plan: PassPlan) -> None:
         """See `Drafter`."""
         if self._failure is not None:
             raise self._failure
         super().draft(plan)
 
-    def _draft(self, asked: ListLike[Scheduled], plan: Plan) -> None:
+    def _draft(self, asked: Sequence[PassPart], plan: PassPlan) -> None:
         super()._draft(asked, plan)
         plan.beside.append(self._beside(asked))
 
     @contextmanager
-    def _beside(self, parts: ListLike[Scheduled]) -> Iterator[None]:
+    def _beside(self, parts: Sequence[PassPart]) -> Iterator[None]:
         """Drafts on a thread of its own inside of the context."""
         ended = threading.Event()
 
@@ -74,7 +73,7 @@ class AheadDrafter(TreeDrafter):
             finally:
                 thread.join()  # an interrupt waits for the call that is being made
 
-    def _likeliest(self, parts: ListLike[Scheduled]) -> list[tuple[Node, Scheduled]]:
+    def _likeliest(self, parts: Sequence[PassPart]) -> list[tuple[GrowingNode, PassPart]]:
         """Returns the nodes to run next, of which most are reached by second; perhaps none."""
         found = []
         for part in parts:
@@ -92,7 +91,7 @@ class AheadDrafter(TreeDrafter):
         rates = [total / self.model.cost.seconds(rows) for rows, total in enumerate(sums, 1)]
         return found[: rates.index(max(rates)) + 1] if rates else []
 
-    def _go_on(self, state: State, node: Node, count: int) -> None:
+    def _go_on(self, state: State, node: GrowingNode, count: int) -> None:
         if node.depth < count or not node.children:  # what may follow the last token is not known
             super()._go_on(state, node, count)
             return
@@ -109,7 +108,7 @@ class AheadDrafter(TreeDrafter):
         node.parent, node.value, node.depth, node.number, node.slots = None, 1.0, 0, ROOT, path
         state.root, state.run = node, run
 
-    def _asked(self, plan: Plan) -> list[Scheduled]:
+    def _asked(self, plan: PassPlan) -> list[PassPart]:
         asked = super()._asked(plan)
         for part in plan.drafting:
             state = self._states.get(part.generation)
@@ -119,7 +118,7 @@ class AheadDrafter(TreeDrafter):
                 asked.append(part)  # what was begun costs nothing
         return asked
 
-    def _read(self, asked: ListLike[Scheduled], plan: Plan) -> None:
+    def _read(self, asked: Sequence[PassPart], plan: PassPlan) -> None:
         """Takes up the trees that were begun, and reads what is new in the other sequences."""
         unread = []
         for part in asked:
@@ -134,7 +133,7 @@ class AheadDrafter(TreeDrafter):
         if unread:
             super()._read(unread, plan)
 
-    def _number(self, root: Node, state: State, depth: int) -> None:
+    def _number(self, root: GrowingNode, state: State, depth: int) -> None:
         """Makes a proposal of the nodes below a root, so many deep at most."""
         state.proposal = Proposal()
         for node in _below(root):
@@ -158,7 +157,7 @@ class AheadHeadDrafter(AheadDrafter, HeadDrafter):
         return room
 
 
-def _below(root: Node) -> Iterator[Node]:
+def _below(root: GrowingNode) -> Iterator[GrowingNode]:
     """Yields all nodes below one, parents before their children."""
     waiting = list(root.children)
     for node in waiting:

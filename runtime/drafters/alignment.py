@@ -22,7 +22,7 @@ _NEAR = 32  # tokens ahead in which a text most likely goes on behind an edit
 _SURE, _SURE_AFAR = 3, 16
 
 
-class Expected(NamedTuple):
+class ExpectedToken(NamedTuple):
     """A token that is expected.
 
     Attributes:
@@ -45,7 +45,7 @@ class _Track(NamedTuple):
     Attributes:
         place: index of the predicted token; the number of predicted tokens at their end.
         length: number of tokens before it for which the texts have gone side by side.
-        near: see `Expected`.
+        near: see `ExpectedToken`.
         edit: the edit; None if none is made.
         offset: number of the edit's tokens that came already.
     """
@@ -63,7 +63,7 @@ class _Track(NamedTuple):
 
     @property
     def repeats(self) -> int:
-        """See `Expected`."""
+        """See `ExpectedToken`."""
         return 0 if self.edit is None or self.offset else self.edit.hits
 
 
@@ -93,11 +93,11 @@ class Alignment:
         return self._followed.count(1)
 
     @property
-    def expected(self) -> list[Expected]:
+    def expected(self) -> list[ExpectedToken]:
         """What each way on begins with."""
         return [first for path in self.paths() if (first := next(path, None)) is not None]
 
-    def paths(self) -> list[Iterator[Expected]]:
+    def paths(self) -> list[Iterator[ExpectedToken]]:
         """Returns the ways on, the likeliest first, each token by token."""
         return [self._path(track) for track in self._tracks]
 
@@ -119,9 +119,9 @@ class Alignment:
         if self._tracks and self._tracks[0].sure:
             self._settle(self._tracks[0])
 
-    def _path(self, track: _Track) -> Iterator[Expected]:
+    def _path(self, track: _Track) -> Iterator[ExpectedToken]:
         while (token := self._token(track)) is not None:
-            yield Expected(token, track.length, track.near, track.repeats)
+            yield ExpectedToken(token, track.length, track.near, track.repeats)
             track = self._next(track)
 
     def _going(self, track: _Track, token: int) -> Iterator[_Track]:

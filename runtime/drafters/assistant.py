@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as ListLike
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from edgespec.bundle import TARGET_FEATURES
 from edgespec.runtime.arrays import Array, Floats
-from edgespec.runtime.drafters.growth import Node, State
+from edgespec.runtime.drafters.growth import GrowingNode, State
 from edgespec.runtime.drafters.head import HeadGraph, reading_above
 from edgespec.runtime.drafters.skip import SkipDrafter
 from edgespec.runtime.sequences.model import AFTER, Rows
@@ -63,5 +62,5 @@ class AssistantDrafter(SkipDrafter):
         features = state.generation.features.read(state.sequence.length - 1, 1)
         return replace(rows, reads={TARGET_FEATURES: features})
 
-    def _level(self, state: State, nodes: ListLike[Node]) -> Rows:
+    def _level(self, state: State, nodes: Sequence[GrowingNode]) -> Rows:
         return reading_above(replace(super()._level(state, nodes), branch=[]), nodes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation, Reading
-from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.plan import PassPlan
 
 
 class Drafter(Protocol):
@@ -19,7 +19,7 @@ class Drafter(Protocol):
     def begin(self, generation: Generation) -> bool:
         """A generation begins; returns whether this source drafts for it."""
 
-    def draft(self, plan: Plan) -> None:
+    def draft(self, plan: PassPlan) -> None:
         """Adds nodes to the proposals of a pass; those of cheaper sources are there already."""
 
     def observe(self, generation: Generation, reading: Reading) -> None:
@@ -32,18 +32,18 @@ class Drafter(Protocol):
         """Forgets what earlier generations taught."""
 
 
-class Store(Protocol):
+class SequenceStore(Protocol):
     """Keeps what sequences have read beyond the process. It is used between passes."""
 
-    def begin(self, sequence: Sequence) -> int:
+    def begin(self, sequence: TokenSequence) -> int:
         """A sequence begins: reads what is stored of it, but for its last token.
 
         Returns:
             The number of tokens that it has read now in addition.
         """
 
-    def look(self, sequence: Sequence) -> None:
+    def look(self, sequence: TokenSequence) -> None:
         """A sequence went on."""
 
-    def end(self, sequence: Sequence) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """A sequence has ended; its slots are still its own."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as ListLike
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from edgespec.runtime.drafters.head import HeadDrafter
 from edgespec.runtime.drafters.ranking import Candidates
 from edgespec.runtime.sequences.model import AFTER, Graph, Model, PassCost, Rows
 from edgespec.runtime.speculation.generation import Generation
-from edgespec.runtime.speculation.plan import Cost, Plan
-from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.plan import Cost, PassPlan
+from edgespec.runtime.speculation.schedule import PassPart
 
 _LIKELIEST = 32  # tokens of a position among which the token before decides
 
@@ -210,7 +209,7 @@ class BlockDrafter(CombinedDrafter, HeadDrafter):
                 trust = told[:, 0]
         return PairGuess(candidates, following, trust, self._pairs)
 
-    def _paying(self, ready: ListLike[tuple[State, Scheduled]], plan: Plan) -> int:
+    def _paying(self, ready: Sequence[tuple[State, PassPart]], plan: PassPlan) -> int:
         gains = [gain for state, part in ready for gain in self._expected(state, part.depth)]
         gains.sort(reverse=True)
         return len(ready) if plan.worthwhile(gains, self._cost(len(ready))) else 0

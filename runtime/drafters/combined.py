@@ -15,8 +15,8 @@ from edgespec.runtime.drafters.growth import USUAL_READING, State, TreeDrafter
 from edgespec.runtime.drafters.ranking import Candidates, rank
 from edgespec.runtime.sequences.model import Rows
 from edgespec.runtime.speculation.generation import Generation, Reading
-from edgespec.runtime.speculation.plan import Cost, Plan
-from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.plan import Cost, PassPlan
+from edgespec.runtime.speculation.schedule import PassPart
 from edgespec.runtime.speculation.tree import ROOT, Proposal
 
 _LATEST_WEIGHT = 0.1  # of what a position added, in the moving average of it
@@ -36,7 +36,7 @@ class Edge(NamedTuple):
     cell: int
 
 
-class Node(NamedTuple):
+class CombinedNode(NamedTuple):
     """A node of a tree.
 
     Attributes:
@@ -133,7 +133,7 @@ class CombinedDrafter(TreeDrafter):
             self._rounds[generation] = _Round()
         return begun
 
-    def draft(self, plan: Plan) -> None:
+    def draft(self, plan: PassPlan) -> None:
         """See `Drafter`."""
         asked = self._asked(plan)
         if not asked:
@@ -203,7 +203,7 @@ class CombinedDrafter(TreeDrafter):
             gains.append(gain)
         return gains
 
-    def _positions(self, asked: Sequence[Scheduled], plan: Plan) -> list[int]:
+    def _positions(self, asked: Sequence[PassPart], plan: PassPlan) -> list[int]:
         """Returns the number of positions to ask for behind each sequence."""
         expected = [self._expected(self._states[part.generation], part.depth) for part in asked]
         pairs = [(gain, number) for number, gains in enumerate(expected) for gain in gains]
@@ -217,7 +217,7 @@ class CombinedDrafter(TreeDrafter):
             min(max(each, 1) + 1, len(gains)) for each, gains in zip(counts, expected, strict=True)
         ]
 
-    def _combine(self, part: Scheduled, guess: Guess, least: float) -> Proposal:
+    def _combine(self, part: PassPart, guess: Guess, least: float) -> Proposal:
         """Returns the likeliest combinations of the candidates of all positions."""
         generation, made = part.generation, self._rounds[part.generation]
         made.guess, made.start = guess, len(generation.tokens)
@@ -261,7 +261,7 @@ class CombinedDrafter(TreeDrafter):
 
 def best_nodes(
     edges: Callable[[int, int], Sequence[Edge]], token: int, most: int, least: float = 0.0
-) -> Iterator[Node]:
+) -> Iterator[CombinedNode]:
     """Yields the most valuable nodes of the tree of all combinations of edges, the best first.
 
     A node is worth at most its parent and the siblings before it, so only the first child and the
@@ -275,16 +275,16 @@ def best_nodes(
         least: value that a node must exceed.
     """
     # The best node comes first; of equal ones, the one that was found first.
-    found = list[tuple[float, int, Node]]()
+    found = list[tuple[float, int, CombinedNode]]()
     total = 0
 
-    def push(node: Node) -> None:
+    def push(node: CombinedNode) -> None:
         nonlocal total
         if node.place < len(node.edges):
             heapq.heappush(found, (-node.value, total, node))
             total += 1
 
-    push(Node(ROOT, 0, edges(0, token), 0, 1.0))
+    push(CombinedNode(ROOT, 0, edges(0, token), 0, 1.0))
     for number in range(most):
         if not found or -found[0][0] <= least:
             break
@@ -292,4 +292,4 @@ def best_nodes(
         yield node
         push(node._replace(place=node.place + 1))
         depth = node.depth + 1
-        push(Node(number, depth, edges(depth, node.token), 0, node.value))
+        push(CombinedNode(number, depth, edges(depth, node.token), 0, node.value))

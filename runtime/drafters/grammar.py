@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgespec.runtime.sampling.constraint import Constraint
 from edgespec.runtime.speculation.generation import Generation, Reading
-from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.plan import PassPlan
 from edgespec.runtime.speculation.tree import ROOT, Proposal
 
 # Value of a forced token. A grammar forces bytes, which the target may split into other tokens.
@@ -23,7 +23,7 @@ class GrammarDrafter:
         """See `Drafter`."""
         return generation.drafts and generation.request.grammar is not None
 
-    def draft(self, plan: Plan) -> None:
+    def draft(self, plan: PassPlan) -> None:
         """See `Drafter`."""
         for part in plan.drafting:
             grammar = part.generation.request.grammar

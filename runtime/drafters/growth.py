@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence as ListLike
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nlargest
@@ -20,10 +20,10 @@ from edgespec.runtime.drafters.ranking import Candidates, rank
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sampling.truncation import likeliest_tokens
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation, Reading
-from edgespec.runtime.speculation.plan import Plan
-from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.plan import PassPlan
+from edgespec.runtime.speculation.schedule import PassPart
 from edgespec.runtime.speculation.tree import ROOT, Proposal
 
 USUAL_READING = 4
@@ -40,7 +40,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 8, 256  # rounds until a draft that did not pay is 
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class GrowingNode:
     """A node of the model's tree.
 
     Attributes:
@@ -56,13 +56,13 @@ class Node:
     """
 
     token: int
-    parent: Node | None
+    parent: GrowingNode | None
     value: float
     depth: int
     cell: int
     number: int
     slots: list[int]
-    children: list[Node] = field(default_factory=list)
+    children: list[GrowingNode] = field(default_factory=list)
     features: Floats | None = None
 
 
@@ -84,14 +84,14 @@ class State:
     """
 
     generation: Generation
-    sequence: Sequence
+    sequence: TokenSequence
     first: int = 0
     proposal: Proposal = field(default_factory=Proposal)
     hope: float = _HOPE
     idle: int = 0
     wait: int = _FIRST_WAIT
-    root: Node | None = None
-    leaves: list[Node] = field(default_factory=list)
+    root: GrowingNode | None = None
+    leaves: list[GrowingNode] = field(default_factory=list)
     run: list[int] = field(default_factory=list)
 
     def expect(self, acceptance: float, reached: float = 1.0) -> None:
@@ -130,7 +130,7 @@ class TreeDrafter(ABC):
         self.forget()
 
     @abstractmethod
-    def _sequence(self, generation: Generation) -> Sequence:
+    def _sequence(self, generation: Generation) -> TokenSequence:
         """Returns what the model is to read of a generation; it has read none."""
 
     @abstractmethod
@@ -146,7 +146,7 @@ class TreeDrafter(ABC):
         count = len(tokens)
         return Rows(state.sequence, tokens, [AFTER, *range(count - 1)], wanted, certain=count)
 
-    def _level(self, state: State, nodes: ListLike[Node]) -> Rows:
+    def _level(self, state: State, nodes: Sequence[GrowingNode]) -> Rows:
         """Returns rows of nodes that have the same parent."""
         tokens, rows = [node.token for node in nodes], range(len(nodes))
         return Rows(state.sequence, tokens, [AFTER] * len(nodes), list(rows), nodes[0].slots)
@@ -156,7 +156,7 @@ class TreeDrafter(ABC):
         return generation.request.sampler
 
     def _penalized(
-        self, generation: Generation, logits: Floats, nodes: ListLike[Node] = ()
+        self, generation: Generation, logits: Floats, nodes: Sequence[GrowingNode] = ()
     ) -> Floats:
         """Returns the logits of nodes' rows, [n, V], or of further ones, as the target's become."""
         penalties = generation.penalties
@@ -184,11 +184,11 @@ class TreeDrafter(ABC):
         total = np.log(np.exp(summed - found[:, :1]).sum(axis=1)) + found[:, 0]
         return Candidates(best if ids is None else ids[best], found, total)
 
-    def _take(self, state: State, root: Node, rows: Rows) -> None:
+    def _take(self, state: State, root: GrowingNode, rows: Rows) -> None:
         """Takes over the slots of rows that were read, of which the root's is the last."""
         rows.accept(range(len(rows.tokens)))
 
-    def _kept(self, node: Node, count: int) -> list[int]:
+    def _kept(self, node: GrowingNode, count: int) -> list[int]:
         """Returns the slots of drafted rows that become the sequence's.
 
         Args:
@@ -211,7 +211,7 @@ class TreeDrafter(ABC):
         self._states[generation] = State(generation, self._sequence(generation))
         return True
 
-    def draft(self, plan: Plan) -> None:
+    def draft(self, plan: PassPlan) -> None:
         """See `Drafter`."""
         asked = self._asked(plan)
         if not asked:
@@ -219,7 +219,7 @@ class TreeDrafter(ABC):
         with suppress(MemoryLimitError):  # what there is no room to draft is not drafted
             self._draft(asked, plan)
 
-    def _draft(self, asked: ListLike[Scheduled], plan: Plan) -> None:
+    def _draft(self, asked: Sequence[PassPart], plan: PassPlan) -> None:
         cheaper = [part.proposal for part in asked]
         self._read(asked, plan)
         self._join(asked, cheaper)
@@ -256,7 +256,7 @@ class TreeDrafter(ABC):
             node = chosen
         self._go_on(state, node, len(tokens))
 
-    def _go_on(self, state: State, node: Node, count: int) -> None:
+    def _go_on(self, state: State, node: GrowingNode, count: int) -> None:
         """Keeps what the next draft needs, and frees the slots of all other nodes.
 
         Args:
@@ -282,7 +282,7 @@ class TreeDrafter(ABC):
         self.model.prefixes.clear()
         self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
 
-    def _asked(self, plan: Plan) -> list[Scheduled]:
+    def _asked(self, plan: PassPlan) -> list[PassPart]:
         """Returns the sequences for which drafting promises to pay, or is tried again."""
         known = [
             (self._states[part.generation], part)
@@ -305,11 +305,11 @@ class TreeDrafter(ABC):
             asked.append(part)
         return asked
 
-    def _paying(self, ready: ListLike[tuple[State, Scheduled]], plan: Plan) -> int:
+    def _paying(self, ready: Sequence[tuple[State, PassPart]], plan: PassPlan) -> int:
         """Returns for how many sequences, the most promising ones, drafting promises to pay."""
         return plan.worthwhile([state.hope for state, _ in ready], self.model.cost)
 
-    def _may_read(self, state: State, part: Scheduled, plan: Plan) -> bool:
+    def _may_read(self, state: State, part: PassPart, plan: PassPlan) -> bool:
         """Whether reading what the model has not read will pay in what is left of a sequence."""
         if not self._make_room(state, part.depth):
             return False
@@ -320,7 +320,7 @@ class TreeDrafter(ABC):
         reading = unread / _CHUNK * self.model.cost.seconds(_CHUNK)
         return reading < plan.saving(state.hope, self.model.cost) * part.generation.remaining
 
-    def _read(self, asked: ListLike[Scheduled], plan: Plan) -> None:
+    def _read(self, asked: Sequence[PassPart], plan: PassPlan) -> None:
         """Reads what is new in the sequences, and finds what may follow them."""
         begin = time.perf_counter()
         last: list[Rows] = []
@@ -333,13 +333,13 @@ class TreeDrafter(ABC):
         logits = self.model.forward(last)
         for part, rows, found in zip(asked, last, logits, strict=True):
             state = self._states[part.generation]
-            state.root = root = Node(rows.tokens[-1], None, 1.0, 0, 0, ROOT, [])
+            state.root = root = GrowingNode(rows.tokens[-1], None, 1.0, 0, 0, ROOT, [])
             self._take(state, root, rows)
             root.features = None if rows.features is None else rows.features[-1]
             self._grow(part, [root], found)
         self._spend(plan, begin, USUAL_READING * len(asked))
 
-    def _spend(self, plan: Plan, begin: float, usual: int) -> None:
+    def _spend(self, plan: PassPlan, begin: float, usual: int) -> None:
         """Adds the time since `begin` to what a round takes, at most that of so many rows.
 
         The prompt is read only once, so it is no part of that.
@@ -358,15 +358,15 @@ class TreeDrafter(ABC):
             self._leave(state, ended=len(tokens) <= _CHUNK)
         return tokens
 
-    def _run(self, chosen: ListLike[tuple[Node, Scheduled]], plan: Plan) -> None:
+    def _run(self, chosen: Sequence[tuple[GrowingNode, PassPart]], plan: PassPlan) -> None:
         """Runs nodes as a part of the round."""
         begin = time.perf_counter()
         self._expand(chosen)
         plan.spent += time.perf_counter() - begin
 
-    def _expand(self, chosen: ListLike[tuple[Node, Scheduled]]) -> None:
+    def _expand(self, chosen: Sequence[tuple[GrowingNode, PassPart]]) -> None:
         """Runs nodes, each behind the slots of its ancestors, and adds their children."""
-        groups: dict[Node | None, tuple[Scheduled, list[Node]]] = {}
+        groups: dict[GrowingNode | None, tuple[PassPart, list[GrowingNode]]] = {}
         for node, part in chosen:
             groups.setdefault(node.parent, (part, []))[1].append(node)
         for part in {id(part): part for _, part in chosen}.values():
@@ -382,7 +382,7 @@ class TreeDrafter(ABC):
             self._states[part.generation].run += rows.slots
             self._grow(part, nodes, found)
 
-    def _grow(self, part: Scheduled, parents: ListLike[Node], logits: Floats) -> None:
+    def _grow(self, part: PassPart, parents: Sequence[GrowingNode], logits: Floats) -> None:
         """Adds the likeliest children of nodes at one depth."""
         state, depth = self._states[part.generation], parents[0].depth
         sampler, width = self._sampler(part.generation), part.generation.request.limits.width
@@ -396,13 +396,13 @@ class TreeDrafter(ABC):
                 share = calibration.acceptance(cell, edge)
                 value = parent.value * share
                 number = state.proposal.add(parent.number, token, value, self.name)
-                child = Node(token, parent, value, depth + 1, cell, number, parent.slots)
+                child = GrowingNode(token, parent, value, depth + 1, cell, number, parent.slots)
                 parent.children.append(child)
                 if place == 0:
                     state.expect(share, parent.value)
             state.leaves += parent.children
 
-    def _join(self, asked: ListLike[Scheduled], cheaper: ListLike[Proposal]) -> None:
+    def _join(self, asked: Sequence[PassPart], cheaper: Sequence[Proposal]) -> None:
         """Puts the model's nodes into the proposals, before those of cheaper sources."""
         for part, others in zip(asked, cheaper, strict=True):
             own = self._states[part.generation].proposal
@@ -418,10 +418,10 @@ class TreeDrafter(ABC):
         return self._calibrations[generation.is_sampled]
 
 
-def _best(nodes: list[Node], count: int) -> list[Node]:
+def _best(nodes: list[GrowingNode], count: int) -> list[GrowingNode]:
     """Returns the likeliest nodes: more than a tree may have are never run."""
     return nodes if len(nodes) <= count else nlargest(count, nodes, key=lambda node: node.value)
 
 
-def _branch(node: Node) -> list[int]:
+def _branch(node: GrowingNode) -> list[int]:
     return [] if node.parent is None else [*_branch(node.parent), node.token]

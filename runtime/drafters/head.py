@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as ListLike
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from edgespec.bundle import OWN_FEATURES, TARGET_FEATURES
 from edgespec.runtime.arrays import Array, Floats
-from edgespec.runtime.drafters.growth import Ids, Node, State, TreeDrafter
+from edgespec.runtime.drafters.growth import GrowingNode, Ids, State, TreeDrafter
 from edgespec.runtime.sequences.model import Graph, Model, Rows
-from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation
 
 
@@ -63,7 +62,7 @@ class HeadDrafter(TreeDrafter):
         super().__init__(model, ids)
         self._context_length = context_length
 
-    def _sequence(self, generation: Generation) -> Sequence:
+    def _sequence(self, generation: Generation) -> TokenSequence:
         return self.model.sequence([])  # tokens are those of the generation from `first` + 1 on
 
     def _share(self, state: State) -> None:
@@ -93,14 +92,14 @@ class HeadDrafter(TreeDrafter):
         features = state.generation.features.read(_next(state), len(tokens))
         return replace(rows, reads={TARGET_FEATURES: features})
 
-    def _level(self, state: State, nodes: ListLike[Node]) -> Rows:
+    def _level(self, state: State, nodes: Sequence[GrowingNode]) -> Rows:
         return reading_above(super()._level(state, nodes), nodes)
 
-    def _kept(self, node: Node, count: int) -> list[int]:
+    def _kept(self, node: GrowingNode, count: int) -> list[int]:
         return []
 
 
-def reading_above(rows: Rows, nodes: ListLike[Node]) -> Rows:
+def reading_above(rows: Rows, nodes: Sequence[GrowingNode]) -> Rows:
     """Returns rows of nodes of one parent with what the head gave for that."""
     above = nodes[0].parent
     assert above is not None, "no root is run"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from edgespec.runtime.drafters.acceptance import Bins, Calibration
 from edgespec.runtime.speculation.generation import Generation, Reading
-from edgespec.runtime.speculation.plan import Plan
-from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.plan import PassPlan
+from edgespec.runtime.speculation.schedule import PassPart
 from edgespec.runtime.speculation.tree import ROOT
 
 _SHORTEST_MATCH = 2  # a single equal token says little
@@ -20,9 +20,9 @@ class LookupDrafter:
     """Copies what followed the longest earlier match of a sequence's end.
 
     It is looked for in the sequence's own prompt and output, by a suffix automaton in constant time
-    (Hu et al., SAM Decoding, 2024), and in what earlier sequences of the same salt said (`Said`).
-    Each accepted token makes a match one token longer, so the match length alone tells how likely
-    the next token is. The acceptance of each match length is counted at every token.
+    (Hu et al., SAM Decoding, 2024), and in what earlier sequences of the same salt said
+    (`History`). Each accepted token makes a match one token longer, so the match length alone tells
+    how likely the next token is. The acceptance of each match length is counted at every token.
     """
 
     name = "lookup"
@@ -38,7 +38,7 @@ class LookupDrafter:
         self._read[generation] = SuffixAutomaton()
         return True
 
-    def draft(self, plan: Plan) -> None:
+    def draft(self, plan: PassPlan) -> None:
         """See `Drafter`. Of each of both matches a chain is proposed, of the longer one first."""
         for part in plan.drafting:
             known = self._read.get(part.generation)
@@ -57,7 +57,7 @@ class LookupDrafter:
     def forget(self) -> None:
         """See `Drafter`."""
         self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
-        self._said = Said()
+        self._said = History()
 
     def _learn(self, known: SuffixAutomaton, generation: Generation) -> None:
         """Records whether each token would have been proposed, and reads it."""
@@ -73,7 +73,7 @@ class LookupDrafter:
                     calibration.observe(_EARLIER + _LENGTHS(length), followed == [token])
             known.extend((token,))
 
-    def _extend(self, known: SuffixAutomaton, part: Scheduled, least: float) -> None:
+    def _extend(self, known: SuffixAutomaton, part: PassPart, least: float) -> None:
         generation, count = part.generation, min(part.depth, part.most_nodes)
         calibration, salt = self._of(generation), generation.sequence.salt
         own = known.match_length, known.continuation(count), 0
@@ -99,7 +99,7 @@ _LONGEST = 32  # tokens of a match; more say nothing new
 _BORDER = -1  # behind each sequence
 
 
-class Said:
+class History:
     """What sequences have said, the latest tokens of them all; found by the tokens before.
 
     A sequence's end is looked up by its last 12 tokens, then by its last 4, each of which lead to

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from edgespec.runtime.drafters.growth import Ids, State, TreeDrafter
 from edgespec.runtime.sequences.model import Graph, Model
-from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation, Reading
-from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.plan import PassPlan
 
 _LATEST = 256  # tokens of a prompt that tell of which kind a text is
 _MOST_OTHERS = 0.08  # share of other tokens with which scoring the frequent ones alone still pays
@@ -65,7 +65,7 @@ class ModelDrafter(TreeDrafter):
             self._others[generation] = others / len(last)
         return begun
 
-    def draft(self, plan: Plan) -> None:
+    def draft(self, plan: PassPlan) -> None:
         """See `Drafter`."""
         if self._frequent is not None:
             shares = [self._others.get(part.generation, 0.0) for part in plan.drafting]
@@ -86,7 +86,7 @@ class ModelDrafter(TreeDrafter):
         super().end(generation)
         self._others.pop(generation, None)
 
-    def _sequence(self, generation: Generation) -> Sequence:
+    def _sequence(self, generation: Generation) -> TokenSequence:
         return self.model.sequence(generation.tokens)
 
     def _share(self, state: State) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import islice
 
 from edgespec.runtime.drafters.acceptance import Bins, Calibration
-from edgespec.runtime.drafters.alignment import Alignment, Expected, Prediction
+from edgespec.runtime.drafters.alignment import Alignment, ExpectedToken, Prediction
 from edgespec.runtime.speculation.generation import Generation, Reading
-from edgespec.runtime.speculation.plan import Plan
-from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.plan import PassPlan
+from edgespec.runtime.speculation.schedule import PassPart
 from edgespec.runtime.speculation.tree import ROOT
 
 _LENGTHS = Bins((1, 2, 3, 5, 8, 16, 32))  # of matches; each is one cell
@@ -39,7 +39,7 @@ class PredictionDrafter:
         self._followed[generation] = alignment, len(request.prompt)
         return True
 
-    def draft(self, plan: Plan) -> None:
+    def draft(self, plan: PassPlan) -> None:
         """See `Drafter`."""
         for part in plan.drafting:
             known = self._followed.get(part.generation)
@@ -73,7 +73,7 @@ def _follow(alignment: Alignment, tokens: Sequence[int], calibration: Calibratio
         alignment.read(token)
 
 
-def _extend(part: Scheduled, alignment: Alignment, calibration: Calibration, least: float) -> None:
+def _extend(part: PassPart, alignment: Alignment, calibration: Calibration, least: float) -> None:
     count = min(part.depth, part.most_nodes)
     for path in alignment.paths():
         node, value = ROOT, 1.0
@@ -85,7 +85,7 @@ def _extend(part: Scheduled, alignment: Alignment, calibration: Calibration, lea
             node = part.proposal.add(node, expected.token, value, PredictionDrafter.name)
 
 
-def _cell(expected: Expected) -> int:
+def _cell(expected: ExpectedToken) -> int:
     if expected.repeats:
         return _EDITS + min(expected.repeats, _MOST_REPEATS)
     return _LENGTHS(expected.length) + (0 if expected.near else _FAR)

@@ -20,8 +20,8 @@ from edgespec.errors import InputError
 from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.sampling.truncation import likeliest_tokens
 from edgespec.runtime.speculation.generation import Generation, Reading
-from edgespec.runtime.speculation.plan import Plan
-from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.plan import PassPlan
+from edgespec.runtime.speculation.schedule import PassPart
 from edgespec.runtime.speculation.tree import ROOT
 from edgespec.system.files import replaced
 
@@ -201,7 +201,7 @@ class RecyclingDrafter:
         """See `Drafter`."""
         return generation.drafts_by(self.name)
 
-    def draft(self, plan: Plan) -> None:
+    def draft(self, plan: PassPlan) -> None:
         """See `Drafter`. Branches grow below all nodes that are there."""
         for part in plan.drafting:
             if self in part.generation.drafters:
@@ -254,7 +254,7 @@ class RecyclingDrafter:
                 calibration.observe(matched * WIDTH + rank, successor == following)
             previous, token = token, following
 
-    def _grow(self, part: Scheduled, least: float) -> None:
+    def _grow(self, part: PassPart, least: float) -> None:
         """Adds the likeliest branches, the best first.
 
         Of each node only its next successor is in the queue. One is worth less beside children of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from edgespec.runtime.drafters.growth import Node, State, TreeDrafter
+from edgespec.runtime.drafters.growth import GrowingNode, State, TreeDrafter
 from edgespec.runtime.sequences.model import Rows
-from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation
 
 
@@ -24,7 +24,7 @@ class SkipDrafter(TreeDrafter):
         """See `Drafter`; the sequence is the engine's."""
         self.model.pool.free(self._states.pop(generation).run)
 
-    def _sequence(self, generation: Generation) -> Sequence:
+    def _sequence(self, generation: Generation) -> TokenSequence:
         return generation.sequence
 
     def _unread(self, state: State) -> list[int]:
@@ -33,8 +33,8 @@ class SkipDrafter(TreeDrafter):
     def _make_room(self, state: State, depth: int) -> bool:
         return True
 
-    def _take(self, state: State, root: Node, rows: Rows) -> None:
+    def _take(self, state: State, root: GrowingNode, rows: Rows) -> None:
         root.slots, state.run = rows.slots, list(rows.slots)
 
-    def _kept(self, node: Node, count: int) -> list[int]:
+    def _kept(self, node: GrowingNode, count: int) -> list[int]:
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence as ListLike
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -11,15 +11,15 @@ import numpy as np
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Bins, Calibration
-from edgespec.runtime.drafters.growth import Node, State
+from edgespec.runtime.drafters.growth import GrowingNode, State
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.ranking import Candidates
 from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import Model, Rows
-from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation, Reading
-from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.plan import PassPlan
 from edgespec.runtime.speculation.tree import ROOT, Proposal
 from edgespec.runtime.text.translation import RecodedText, SharedText, continuation
 from edgespec.runtime.text.vocabulary_map import MISSING, VocabularyMap
@@ -49,14 +49,14 @@ class SharedDrafter(ModelDrafter):
         self._greedy = Sampler(SamplingOptions(), len(vocabularies.draft.pieces))
         self._columns = vocabularies.to_target
         self._filler = int(vocabularies.to_target.max())  # any shared token
-        self._texts = dict[Sequence, SharedText]()
+        self._texts = dict[TokenSequence, SharedText]()
 
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
         del self._texts[self._states[generation].sequence]
         super().end(generation)
 
-    def _sequence(self, generation: Generation) -> Sequence:
+    def _sequence(self, generation: Generation) -> TokenSequence:
         text = SharedText(self._map)
         sequence = self.model.sequence(text.read(generation.tokens))
         self._texts[sequence] = text
@@ -67,7 +67,7 @@ class SharedDrafter(ModelDrafter):
         self._texts[state.sequence].read(state.generation.tokens)
         return super()._make_room(state, depth)
 
-    def _level(self, state: State, nodes: ListLike[Node]) -> Rows:
+    def _level(self, state: State, nodes: Sequence[GrowingNode]) -> Rows:
         rows = super()._level(state, nodes)
         return replace(rows, tokens=self._map.to_draft[rows.tokens].tolist())
 
@@ -90,7 +90,7 @@ class SharedDrafter(ModelDrafter):
 
 
 @dataclass(eq=False, slots=True)
-class _Told:
+class _Translation:
     """A generation in the draft's tokens, and what was drafted of it in the target's.
 
     Attributes:
@@ -121,9 +121,9 @@ class RecodedDrafter(ModelDrafter):
         super().__init__(model, context_length)
         self._map = vocabularies
         self._greedy = Sampler(SamplingOptions(), len(vocabularies.draft.pieces))
-        self._told = dict[Generation, _Told]()
+        self._told = dict[Generation, _Translation]()
 
-    def draft(self, plan: Plan) -> None:
+    def draft(self, plan: PassPlan) -> None:
         """See `Drafter`."""
         cheaper = [part.proposal for part in plan.drafting]
         super().draft(plan)
@@ -157,8 +157,8 @@ class RecodedDrafter(ModelDrafter):
         super().forget()
         self._retold = Calibration(), Calibration()  # of greedy and of sampled tokens
 
-    def _sequence(self, generation: Generation) -> Sequence:
-        self._told[generation] = _Told(RecodedText(self._map))
+    def _sequence(self, generation: Generation) -> TokenSequence:
+        self._told[generation] = _Translation(RecodedText(self._map))
         return self.model.sequence([])
 
     def _make_room(self, state: State, depth: int) -> bool:
@@ -178,7 +178,7 @@ class RecodedDrafter(ModelDrafter):
         return self._greedy
 
     def _penalized(
-        self, generation: Generation, logits: Floats, nodes: ListLike[Node] = ()
+        self, generation: Generation, logits: Floats, nodes: Sequence[GrowingNode] = ()
     ) -> Floats:
         return logits  # penalties are for the target's tokens
 
@@ -200,7 +200,7 @@ class RecodedDrafter(ModelDrafter):
                 above = own
         return told.drafts
 
-    def _tokens(self, state: State, branch: ListLike[int]) -> list[tuple[int, float, bool]]:
+    def _tokens(self, state: State, branch: Sequence[int]) -> list[tuple[int, float, bool]]:
         """Returns a branch of the draft model's tree in the target's tokens.
 
         Returns:
@@ -226,7 +226,7 @@ class RecodedDrafter(ModelDrafter):
         return retold
 
     @staticmethod
-    def _count(told: _Told, tokens: ListLike[int], calibration: Calibration) -> None:
+    def _count(told: _Translation, tokens: Sequence[int], calibration: Calibration) -> None:
         """Records which drafted tokens the target has chosen."""
         node, drafts = ROOT, told.drafts
         for token in tokens:

@@ -23,13 +23,13 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from edgespec.system.jobs import JobError, Limits, Why, Worker, held, serve
+from edgespec.system.jobs import JobError, JobLimits, Why, Worker, held, serve
 
 LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000, step_max_items=20_000)
 """Bounds of every grammar, also while a text is made."""
 
 _LARGEST = 1_000_000  # characters of a grammar that is read at all
-_LIMITS = Limits(seconds=2, megabytes=512)
+_LIMITS = JobLimits(seconds=2, megabytes=512)
 _STACK = 1 << 20  # bytes
 _MASK_SECONDS, _MASKS = 0.2, 32  # how long a mask may take, since others wait; how many are tried
 _KEPT = 1000  # results

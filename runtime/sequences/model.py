@@ -62,7 +62,7 @@ class Rows:
             the pass finds; recurrent layers keep less of them. 0 with a branch.
     """
 
-    sequence: pools.Sequence
+    sequence: pools.TokenSequence
     tokens: list[int]
     parents: list[int]
     wanted: list[int]
@@ -254,9 +254,9 @@ class Model:
         self.graph = _closed
         self.pool.close()
 
-    def sequence(self, tokens: list[int]) -> pools.Sequence:
+    def sequence(self, tokens: list[int]) -> pools.TokenSequence:
         """Returns a sequence of these tokens, of which the model has read none."""
-        return pools.Sequence(self.pool, tokens)
+        return pools.TokenSequence(self.pool, tokens)
 
     def forward(self, batch: Sequence[Rows]) -> list[Floats]:
         """Makes a pass, and gives the rows their slots.

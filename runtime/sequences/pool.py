@@ -7,8 +7,7 @@ row: Kwon et al., 2023).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Sequence as ListLike
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,7 +35,7 @@ class PoolMemory(Protocol):
     def capacity(self, before: int, needed: int) -> int:
         """Returns the number of slots of a pool that had `before` and needs `needed`."""
 
-    def resized(self, name: str, shape: ListLike[int], dtype: type[Any], old: Any) -> Any:
+    def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
         """Returns an array of this shape, which begins with the slots of `old` if there is one.
 
         Args:
@@ -62,7 +61,7 @@ class HostMemory:
         chunks = -(-(needed - before) // self._chunk)
         return before + max(chunks, before // 2 // self._chunk) * self._chunk
 
-    def resized(self, name: str, shape: ListLike[int], dtype: type[Any], old: Any) -> Any:
+    def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
         """See `PoolMemory`."""
         return grown(old, shape, dtype)
 
@@ -133,7 +132,7 @@ class Pool:
         for slot in slots:
             self._counts[slot] += 1
 
-    def free(self, slots: ListLike[int]) -> None:
+    def free(self, slots: Sequence[int]) -> None:
         """Drops a reference to each slot; those without any are free again."""
         counts = self._counts
         for slot in reversed(slots):  # so that they are taken in the same order again
@@ -145,11 +144,11 @@ class Pool:
         """Returns the number of references to a slot; 0 if it is free."""
         return self._counts[slot]
 
-    def read(self, slots: ListLike[int]) -> dict[str, Array]:
+    def read(self, slots: Sequence[int]) -> dict[str, Array]:
         """Returns copies of what these slots hold: the arrays, of these slots alone."""
         return {name: _host(array)[self._at(name, slots)] for name, array in self.arrays.items()}
 
-    def write(self, slots: ListLike[int], rows: Mapping[str, Array]) -> None:
+    def write(self, slots: Sequence[int], rows: Mapping[str, Array]) -> None:
         """Lets slots hold what `read` returned.
 
         Raises:
@@ -166,7 +165,7 @@ class Pool:
             if whole is not array:
                 array.update_inplace(whole)
 
-    def _at(self, name: str, slots: ListLike[int]) -> tuple[Any, ...]:
+    def _at(self, name: str, slots: Sequence[int]) -> tuple[Any, ...]:
         """Returns the index of slots in an array."""
         heads = self._parts[name][0]
         return (*[slice(None)] * len(heads), np.array(slots, np.int64))
@@ -219,7 +218,7 @@ class KVPool(Pool):
 
     def __init__(
         self,
-        shapes: ListLike[PoolShape],
+        shapes: Sequence[PoolShape],
         kv: str | Mapping[int, str],
         limit: int | None = None,
         memory: PoolMemory | None = None,
@@ -236,11 +235,11 @@ class KVPool(Pool):
             self.recurrent.states.close()
 
     @staticmethod
-    def slot_bytes(shapes: ListLike[PoolShape], kv: str | Mapping[int, str]) -> int:
+    def slot_bytes(shapes: Sequence[PoolShape], kv: str | Mapping[int, str]) -> int:
         """Returns the bytes of a slot in all layers."""
         return _slot_bytes(_parts(shapes, kv))
 
-    def free(self, slots: ListLike[int]) -> None:
+    def free(self, slots: Sequence[int]) -> None:
         """See `Pool`; of rows that no sequence has taken, drops what recurrent layers hold, too."""
         if self.recurrent is not None:
             self.recurrent.drop(slots)
@@ -252,7 +251,7 @@ def _slot_bytes(parts: Parts) -> int:
     return sum(prod(heads + width) * np.dtype(kind).itemsize for heads, width, kind in sizes)
 
 
-def _parts(shapes: ListLike[PoolShape], kv: str | Mapping[int, str]) -> Parts:
+def _parts(shapes: Sequence[PoolShape], kv: str | Mapping[int, str]) -> Parts:
     parts = Parts()
     for each in shapes:
         number = kv if isinstance(kv, str) else kv[each.layer]
@@ -262,7 +261,7 @@ def _parts(shapes: ListLike[PoolShape], kv: str | Mapping[int, str]) -> Parts:
     return parts
 
 
-class Sequence:
+class TokenSequence:
     """Tokens, and the slots of those that a model has read.
 
     Accepting appends slots, rolling back cuts the list, a fork shares slots. Sequences of several
@@ -344,7 +343,7 @@ class Sequence:
             self.pool.free(self._slots[length : self.length].tolist())
             self.length = length
 
-    def fork(self, length: int | None = None) -> Sequence:
+    def fork(self, length: int | None = None) -> TokenSequence:
         """Returns a new sequence of the same first tokens, which shares their slots.
 
         It shares none where `cut` would drop all.
@@ -353,12 +352,12 @@ class Sequence:
             length: number of tokens; None for as many as the model has read.
         """
         length = self.length if length is None else min(length, self.length)
-        other = Sequence(self.pool, self.tokens[:length])
+        other = TokenSequence(self.pool, self.tokens[:length])
         other.salt, other.pictures = self.salt, self.pictures
         other.become(self, length)
         return other
 
-    def become(self, other: Sequence, length: int) -> None:
+    def become(self, other: TokenSequence, length: int) -> None:
         """Drops its slots, and shares those of another one that begins with the same tokens."""
         self.free()
         if other.recurrence is not None:

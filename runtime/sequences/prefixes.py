@@ -7,14 +7,13 @@ checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as ListLike
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
 
-from edgespec.runtime.sequences.pool import KVPool, Sequence
+from edgespec.runtime.sequences.pool import KVPool, TokenSequence
 from edgespec.runtime.sequences.recurrent import CHECKPOINTS
 
 
@@ -51,10 +50,10 @@ class PrefixTree:
         self._pool = pool
         self._roots: dict[str, _Node] = {}  # by the salts of sequences
         self._uses = count(1)
-        self._kept: dict[Sequence, None] = {}  # the least recently used first
+        self._kept: dict[TokenSequence, None] = {}  # the least recently used first
         pool.evict = self.evict
 
-    def extend(self, sequence: Sequence, most: int) -> int:
+    def extend(self, sequence: TokenSequence, most: int) -> int:
         """Lets a sequence share what is known of its tokens behind those that were read.
 
         Args:
@@ -71,7 +70,7 @@ class PrefixTree:
         sequence.append(shared)
         return len(shared)
 
-    def add(self, sequence: Sequence, checkpoint: int = 0) -> None:
+    def add(self, sequence: TokenSequence, checkpoint: int = 0) -> None:
         """Makes known what a sequence has read; it may go on.
 
         What was known already it shares from now on: its own rows have the same bits.
@@ -97,7 +96,7 @@ class PrefixTree:
             node.tokens += tokens
             node.slots += slots
 
-    def keep(self, kept: Sequence, sequence: Sequence) -> None:
+    def keep(self, kept: TokenSequence, sequence: TokenSequence) -> None:
         """Lets one sequence become what another has read, to be evicted behind what nobody has.
 
         Args:
@@ -109,7 +108,7 @@ class PrefixTree:
         self.extend(kept, sequence.length)
         self._kept[kept] = None
 
-    def drop(self, kept: Sequence) -> None:
+    def drop(self, kept: TokenSequence) -> None:
         """Frees what `keep` has kept."""
         self._kept.pop(kept, None)
         kept.free()
@@ -191,10 +190,10 @@ class Checkpoints:
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
-        self._forks: dict[Sequence, bool] = {}  # whether `keep` has it; the last used one last
+        self._forks: dict[TokenSequence, bool] = {}  # whether `keep` has it; the last used one last
         pool.evict = self.evict
 
-    def extend(self, sequence: Sequence, most: int) -> int:
+    def extend(self, sequence: TokenSequence, most: int) -> int:
         """See `PrefixTree`: lets a sequence become the longest fork that it begins like."""
         before, keys = sequence.length, sequence.keys
         for fork in sorted(self._forks, key=lambda fork: -fork.length):
@@ -205,7 +204,7 @@ class Checkpoints:
                 break
         return sequence.length - before
 
-    def add(self, sequence: Sequence, checkpoint: int = 0) -> None:
+    def add(self, sequence: TokenSequence, checkpoint: int = 0) -> None:
         """See `PrefixTree`: keeps a fork of so many tokens, if any."""
         if not checkpoint:
             return
@@ -216,7 +215,7 @@ class Checkpoints:
         else:
             self._use(same)
 
-    def keep(self, kept: Sequence, sequence: Sequence) -> None:
+    def keep(self, kept: TokenSequence, sequence: TokenSequence) -> None:
         """See `PrefixTree`."""
         self.drop(kept)
         kept.tokens, kept.salt = sequence.keys[: sequence.length], sequence.salt
@@ -226,7 +225,7 @@ class Checkpoints:
                 self.drop(fork)
         self._hold(kept, True)
 
-    def drop(self, kept: Sequence) -> None:
+    def drop(self, kept: TokenSequence) -> None:
         """See `PrefixTree`."""
         self._forks.pop(kept, None)
         kept.free()
@@ -244,21 +243,21 @@ class Checkpoints:
         for fork in [fork for fork, kept in self._forks.items() if not kept]:
             self.drop(fork)
 
-    def _use(self, fork: Sequence) -> None:
+    def _use(self, fork: TokenSequence) -> None:
         self._forks[fork] = self._forks.pop(fork)
 
-    def _hold(self, fork: Sequence, kept: bool) -> None:
+    def _hold(self, fork: TokenSequence, kept: bool) -> None:
         if fork.length:
             self._forks[fork] = kept
         if len(self._forks) > CHECKPOINTS:
             self.drop(self._by_use()[0])
 
-    def _by_use(self) -> list[Sequence]:
+    def _by_use(self) -> list[TokenSequence]:
         """Returns the forks in the order in which they may be dropped."""
         return sorted(self._forks, key=self._forks.__getitem__)  # those that are kept last
 
 
-def common_length(one: ListLike[Any], other: ListLike[Any]) -> int:
+def common_length(one: Sequence[Any], other: Sequence[Any]) -> int:
     """Returns the length of the common beginning of two texts or lists of tokens."""
     if one == other:
         return len(one)

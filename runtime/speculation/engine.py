@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 from edgespec.errors import DeviceError, EdgespecError, InputError
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.base import Drafter, Store
+from edgespec.runtime.drafters.base import Drafter, SequenceStore
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.speculation.generation import (
     PROMPT,
@@ -23,8 +23,8 @@ from edgespec.runtime.speculation.generation import (
     Request,
     Round,
 )
-from edgespec.runtime.speculation.plan import Plan
-from edgespec.runtime.speculation.schedule import Schedule, Scheduled
+from edgespec.runtime.speculation.plan import PassPlan
+from edgespec.runtime.speculation.schedule import PassPart, Schedule
 from edgespec.system.processes import listen_for_forks
 from edgespec.system.shutdown import ENGINE_CALLS
 
@@ -40,7 +40,7 @@ class Engine:
     Args:
         target: the model.
         drafters: draft sources, the cheapest first.
-        store: see `Store`; None if there is none.
+        store: see `SequenceStore`; None if there is none.
         timings: what is left to find out of costs, see `Model.measuring`; a step of it is made
             before each pass of the first sequences behind their first tokens, so that none waits
             for all of them.
@@ -54,7 +54,7 @@ class Engine:
         self,
         target: Model,
         drafters: Sequence[Drafter] = (),
-        store: Store | None = None,
+        store: SequenceStore | None = None,
         timings: Sequence[Iterator[None]] = (),
     ) -> None:
         self.target = target
@@ -268,7 +268,7 @@ class Engine:
         Args:
             own: what that thread waits for; None: all of the pass.
         """
-        parts: list[Scheduled] = []
+        parts: list[PassPart] = []
         try:
             for generation in self._schedule.admit():
                 for drafter in self.drafters:
@@ -299,7 +299,7 @@ class Engine:
         except (StopIteration, EdgespecError):  # a text's own pass says what is wrong
             self._timings.pop(0)
 
-    def _round(self, parts: Sequence[Scheduled]) -> dict[Generation, Round]:
+    def _round(self, parts: Sequence[PassPart]) -> dict[Generation, Round]:
         begin = time.perf_counter()
         plan = self._draft(parts)
         forecast = None if plan is None else plan.choose()
@@ -333,12 +333,12 @@ class Engine:
                     rows.accept([])
         return rounds
 
-    def _draft(self, parts: Sequence[Scheduled]) -> Plan | None:
+    def _draft(self, parts: Sequence[PassPart]) -> PassPlan | None:
         """Lets all sources propose nodes; returns the pass's plan, None if nothing may draft."""
         drafting = [part for part in parts if part.depth > 0 and part.generation.drafters]
         if not drafting:
             return None
-        plan = Plan(self.target.cost, parts, drafting)
+        plan = PassPlan(self.target.cost, parts, drafting)
         for drafter in self.drafters:
             if any(drafter in part.generation.drafters for part in drafting):
                 proposals = [part.proposal for part in drafting]
@@ -363,7 +363,7 @@ class Engine:
                     generation.drafters.remove(each)
                     each.end(generation)
 
-    def _commit(self, part: Scheduled, rows: Rows, logits: Floats) -> tuple[tuple[int, ...], int]:
+    def _commit(self, part: PassPart, rows: Rows, logits: Floats) -> tuple[tuple[int, ...], int]:
         """Appends what the target chose, and lets drafters observe it.
 
         Returns:
@@ -388,7 +388,7 @@ class Engine:
         return verdict.tokens, len(verdict.nodes)
 
 
-def _rows(part: Scheduled) -> Rows:
+def _rows(part: PassPart) -> Rows:
     """Returns the rows of what is read, and of the tree below its last token."""
     read = len(part.reading)
     tokens, parents = part.reading, [AFTER, *range(read - 1)]

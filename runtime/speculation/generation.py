@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Sequence as ListLike
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from edgespec.runtime.sampling.penalties import Penalties
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.tree import Proposal, Verdict, walk
 
 if TYPE_CHECKING:
@@ -75,16 +74,16 @@ class Request:
             seconds; None: all are read.
     """
 
-    prompt: ListLike[int]
+    prompt: Sequence[int]
     sampler: Sampler
     limits: Limits
     draft: str = AUTO
     grammar: Constraint | None = None
     logprobs: int | None = None
-    prediction: ListLike[int] = ()
-    kept: Sequence | None = None
+    prediction: Sequence[int] = ()
+    kept: TokenSequence | None = None
     salt: str = ""
-    turns: ListLike[int] = ()
+    turns: Sequence[int] = ()
     look: Callable[[], Pictures] | None = None
 
 
@@ -142,7 +141,7 @@ class Reading:
 
     rows: Rows
     logits: Floats
-    tokens: ListLike[int]
+    tokens: Sequence[int]
 
 
 class Features:
@@ -195,7 +194,7 @@ class Generation:
             it.
     """
 
-    def __init__(self, request: Request, sequence: Sequence) -> None:
+    def __init__(self, request: Request, sequence: TokenSequence) -> None:
         self.request = request
         self.sequence = sequence
         self.features = Features()

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from edgespec.runtime.sequences.model import PassCost
 from edgespec.runtime.speculation.generation import Forecast
-from edgespec.runtime.speculation.schedule import Scheduled
+from edgespec.runtime.speculation.schedule import PassPart
 
 _LONGEST_CHAIN = 8  # drafted tokens by which the usual saving is judged
 
@@ -26,7 +26,7 @@ class Cost(Protocol):
         """Returns the seconds of passes of `rows` rows and 1 to `count` further ones."""
 
 
-class Plan:
+class PassPlan:
     """A pass and what it is expected to gain.
 
     The nodes of all sequences compete for rows by the probability that they are accepted, so the
@@ -47,7 +47,7 @@ class Plan:
     """
 
     def __init__(
-        self, cost: PassCost, parts: Sequence[Scheduled], drafting: Sequence[Scheduled]
+        self, cost: PassCost, parts: Sequence[PassPart], drafting: Sequence[PassPart]
     ) -> None:
         self.drafting = drafting
         self.spent = 0.0
@@ -184,5 +184,5 @@ class Plan:
         return ranked
 
 
-def _best_values(part: Scheduled) -> list[float]:
+def _best_values(part: PassPart) -> list[float]:
     return sorted(part.proposal.values, reverse=True)[: part.most_nodes]

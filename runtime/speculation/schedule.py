@@ -15,7 +15,7 @@ from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.speculation.tree import Proposal
 
 if TYPE_CHECKING:
-    from edgespec.runtime.drafters.base import Store
+    from edgespec.runtime.drafters.base import SequenceStore
 
 _CHUNK = 64  # rows of prompts in a pass that other sequences wait for
 _LONG_CHUNK = 128  # and in one of prompts alone; twice as many are read little faster
@@ -26,7 +26,7 @@ _MOST_UNREAD = 16  # rounds by which a generation may be ahead of its reader
 
 
 @dataclass(eq=False)
-class Scheduled:
+class PassPart:
     """A sequence's part of a pass.
 
     Attributes:
@@ -58,14 +58,14 @@ class Schedule:
 
     Args:
         target: the model.
-        store: see `Store`; None if there is none.
+        store: see `SequenceStore`; None if there is none.
 
     Attributes:
         waiting: generations that wait for memory, first come first served.
         running: generations that have it, the oldest first.
     """
 
-    def __init__(self, target: Model, store: Store | None) -> None:
+    def __init__(self, target: Model, store: SequenceStore | None) -> None:
         self.waiting = deque[Generation]()
         self.running: list[Generation] = []
         self._target = target
@@ -104,7 +104,7 @@ class Schedule:
         (self.running if runs else self.waiting).remove(generation)
         return runs
 
-    def parts(self) -> list[Scheduled]:
+    def parts(self) -> list[PassPart]:
         """Returns the parts of the next pass; none only if nothing runs.
 
         Of prompts it is a chunk, of the shortest ones, so that the first tokens come early on
@@ -128,7 +128,7 @@ class Schedule:
             reading = unread[:count]
             room = max(room - count, 0)
             complete = len(reading) == len(unread)
-            parts.append(Scheduled(generation, reading, complete, 0, is_prompt=True))
+            parts.append(PassPart(generation, reading, complete, 0, is_prompt=True))
         return parts
 
     def _prompts(self, ready: Sequence[Generation]) -> list[Generation]:
@@ -177,16 +177,16 @@ class Schedule:
         return True
 
 
-def _decoding(generation: Generation) -> Scheduled:
+def _decoding(generation: Generation) -> PassPart:
     depth = min(generation.remaining - 1, generation.request.limits.max_nodes)
-    return Scheduled(generation, generation.sequence.unread, True, depth)
+    return PassPart(generation, generation.sequence.unread, True, depth)
 
 
 def _unread(generation: Generation) -> int:
     return len(generation.request.prompt) - generation.sequence.length
 
 
-def _reads_alike(part: Scheduled, generation: Generation) -> bool:
+def _reads_alike(part: PassPart, generation: Generation) -> bool:
     """Whether a part reads what another generation will share when it waits for that."""
     mine, other = generation.sequence, part.generation.sequence
     if mine.recurrence is not None:  # it can share the whole prompt alone

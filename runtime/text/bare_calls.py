@@ -96,7 +96,7 @@ def _head(form: BareForm, name: str, space: str) -> str:
 
 
 @dataclass(frozen=True)
-class Begun:
+class CallBeginning:
     """What a text begins with.
 
     Attributes:
@@ -122,23 +122,23 @@ class BareCalls:
         self.form = form
         self._names = names
 
-    def first(self, text: str) -> Begun:
+    def first(self, text: str) -> CallBeginning:
         """Tells whether an answer begins with a call, as far as it has come."""
         text = text.lstrip(_SPACE)
         readings = [
             self._begun(text.removeprefix(fence), self.form.parts)
             if text.startswith(fence)
-            else Begun(decided=not fence.startswith(text))
+            else CallBeginning(decided=not fence.startswith(text))
             for fence, _ in (("", ""), *self.form.fences)
         ]
         called = next((each for each in readings if each.name), None)
-        return called or Begun(decided=all(each.decided for each in readings))
+        return called or CallBeginning(decided=all(each.decided for each in readings))
 
-    def next(self, text: str) -> Begun:
+    def next(self, text: str) -> CallBeginning:
         """Tells whether another call follows behind the arguments of one."""
         return self._begun(text, (self.form.closing, *self.form.parts))
 
-    def _begun(self, text: str, parts: Sequence[str]) -> Begun:
+    def _begun(self, text: str, parts: Sequence[str]) -> CallBeginning:
         """Tells whether a text begins with some parts and an object."""
         rest, called = text.lstrip(_SPACE), ""
         for part in parts:
@@ -146,14 +146,14 @@ class BareCalls:
                 rest = rest.lstrip(_SPACE)
             texts = {part.replace(_NAME, name): name for name in self._names}
             if any(each.startswith(rest) and each != rest for each in texts):
-                return Begun(decided=False)
+                return CallBeginning(decided=False)
             # Of names that begin alike, the longest.
             found = max((each for each in texts if rest.startswith(each)), key=len, default=None)
             if found is None:
-                return Begun(decided=True)
+                return CallBeginning(decided=True)
             called = texts[found] if _NAME in part else called
             rest = rest[len(found) :]
         rest = rest.lstrip(_SPACE) if self.form.spaced else rest
         if not rest.startswith("{"):
-            return Begun(decided=bool(rest))
-        return Begun(True, called, rest)
+            return CallBeginning(decided=bool(rest))
+        return CallBeginning(True, called, rest)

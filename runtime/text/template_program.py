@@ -23,9 +23,9 @@ from edgespec.errors import InputError, reason
 from edgespec.runtime.text.streaming import AsWritten
 from edgespec.runtime.text.template_sandbox import Sandbox
 from edgespec.runtime.text.template_sizes import MOST_SIZE, UnusualError
-from edgespec.system.jobs import JobError, Limits, Why, Worker, serve
+from edgespec.system.jobs import JobError, JobLimits, Why, Worker, serve
 
-_LIMITS = Limits(seconds=2, megabytes=256)
+_LIMITS = JobLimits(seconds=2, megabytes=256)
 _LONGEST_PATTERN = 1000
 _ENDED: dict[Why, str] = {
     "time": f"it takes longer than {_LIMITS.seconds} s",

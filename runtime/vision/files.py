@@ -15,7 +15,7 @@ from edgespec.errors import InputError, reason
 from edgespec.runtime.vision.colours import in_colours, require_size
 from edgespec.runtime.vision.pieces import Picture, cut
 from edgespec.system import records
-from edgespec.system.jobs import JobError, Limits, Why, Worker, serve
+from edgespec.system.jobs import JobError, JobLimits, Why, Worker, serve
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 32 << 20
 """Bytes of a file."""
 
-_LIMITS = Limits(seconds=5, megabytes=1000, patience=20)
+_LIMITS = JobLimits(seconds=5, megabytes=1000, patience=20)
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _SCANS, _SCANNED = 100, 10**9  # of a JPEG file: passes over it, and pixels of all of them
 _SCAN = re.compile(rb"\xff([\x01-\xcf\xd8-\xfe])")  # a mark of what is no data of pixels

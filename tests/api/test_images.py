@@ -34,7 +34,7 @@ from edgespec.api.llm import inside
 from edgespec.bundle.checks import fault
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime.plan import HOST, Placement, Wish, plan
+from edgespec.runtime.plan import HOST, Placement, PlacementRequest, plan
 from edgespec.runtime.vision import (
     cut,
     looked_at,
@@ -243,7 +243,7 @@ def test_texts_have_the_same_bits_whether_or_not_pictures_are_read(tmp_path):
     np.testing.assert_array_equal(*found)
     opened = [bundle.load(tmp_path / name) for name in ("bundle", "blind")]
     assert opened[1].target.vision is None
-    wish = Wish({bundle.TARGET: Placement(HOST)}, context=CONTEXT, sequences=2)
+    wish = PlacementRequest({bundle.TARGET: Placement(HOST)}, context=CONTEXT, sequences=2)
     [sees], [blind] = (plan(each, wish, {HOST: 1 << 34}).demands for each in opened)
     rows = 2 * CONTEXT * 3 * opened[0].target.hidden_size  # of the stream, and of two layers
     assert sees.workspace - blind.workspace > 4 * rows

@@ -19,7 +19,7 @@ from terminals import Terminal
 from edgespec import LLM
 from edgespec.api.result import PromptProgress
 from edgespec.cli import answering
-from edgespec.cli.answering import Wrapped, read_first, show
+from edgespec.cli.answering import WrappingWriter, read_first, show
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notice
 from edgespec.runtime.text.streaming import Piece
@@ -38,7 +38,7 @@ def wrapped(*pieces, columns):
     screen = Screen()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(columns))
-        text = Wrapped(screen)
+        text = WrappingWriter(screen)
         for piece in pieces:
             text.write(piece)
         text.close()
@@ -69,7 +69,7 @@ def test_words_that_end_at_the_last_column():
 
 def test_a_word_is_shown_when_its_end_is_known():
     screen = Screen()
-    text = Wrapped(screen)
+    text = WrappingWriter(screen)
     text.write("one tw")
     assert screen.getvalue() == "one"
     text.write("o three")
@@ -92,7 +92,7 @@ def test_a_terminal_obeys_no_answer():
 
 def test_what_is_no_terminal_gets_every_piece_as_it_is():
     stream = io.StringIO()
-    text = Wrapped(stream, dim=True)
+    text = WrappingWriter(stream, dim=True)
     for piece in ("on", "e ", "\x1b" + 100 * "x"):
         text.write(piece)
         assert stream.getvalue().endswith(piece)

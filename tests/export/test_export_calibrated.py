@@ -23,7 +23,7 @@ from edgespec.export import (
 )
 from edgespec.export.calibration.calibrate import to_widen
 from edgespec.export.formats.tiles import multiplied_out
-from edgespec.measuring.perplexity import Reading
+from edgespec.measuring.perplexity import TokenizedText
 from edgespec.models import load_checkpoint
 from edgespec.tuning.calibrating import TextCalibration, opener
 from edgespec.tuning.quality import HeldOutText, Quality
@@ -148,7 +148,7 @@ def test_products_in_several_formats_are_put_together_in_order(mixed):
     """Of queries in 4 bits, and keys and values in 8, in some layer or the other."""
     folder, qualities = mixed
     llm, reference = (LLM(folder / each, draft="none", context=256) for each in ("int4", "int8"))
-    found = Reading(llm, PASSAGES[0], reference=reference).evaluate().against
+    found = TokenizedText(llm, PASSAGES[0], reference=reference).evaluate().against
     assert found.kl.value < 3 * qualities["int4"].kl
 
 

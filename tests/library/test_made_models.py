@@ -23,7 +23,7 @@ from edgespec.errors import CheckpointError, ExportError, InputError
 from edgespec.export import export_bundle
 from edgespec.export.graph_builder import DataFile
 from edgespec.library.making import bundle_of
-from edgespec.library.store import Store
+from edgespec.library.store import BundleStore
 
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 32}
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -140,7 +140,7 @@ def test_a_file_that_changed_takes_the_place_of_the_old_one(models, own_cache, t
     first = bundles.load(bundle_of(file)).digest
     shutil.copy(models / "draft.gguf", file)
     assert bundles.load(bundle_of(file)).digest != first
-    assert list(Store().made()) == ["model"]
+    assert list(BundleStore().made()) == ["model"]
 
 
 def test_a_bundle_that_was_damaged_is_made_anew(made, said):
@@ -153,7 +153,7 @@ def test_a_bundle_that_was_damaged_is_made_anew(made, said):
 def test_a_bundle_is_used_as_it_is(made, models, own_cache, tmp_path):
     export_bundle(models / "draft", tmp_path / "bundle")
     assert bundle_of(tmp_path / "bundle") == tmp_path / "bundle"
-    assert not (own_cache / "models").exists() or not Store().made()
+    assert not (own_cache / "models").exists() or not BundleStore().made()
 
 
 # Drafts
@@ -170,7 +170,7 @@ def test_a_draft_is_a_model_like_any_other(models, own_cache):
             found = llm.generate(PROMPT, max_new_tokens=24, draft_source="model")
             assert found.tokens == expected
             assert (llm.bundle.path / "target.tiles").samefile(alone / "target.tiles")
-    assert set(Store().made()) == {"target", "target+draft", "target+draft-2"}
+    assert set(BundleStore().made()) == {"target", "target+draft", "target+draft-2"}
 
 
 @pytest.mark.parametrize("flat", [True, False])
@@ -232,13 +232,13 @@ def test_a_full_disk_leaves_nothing(made, own_cache, monkeypatch):
         patch.setattr(DataFile, "write", full)
         with pytest.raises(ExportError, match=r"No space left on device.*free some space"):
             made("target.gguf")
-    assert not Store().made()
+    assert not BundleStore().made()
     assert not left(own_cache)
     with monkeypatch.context() as patch:
         patch.setattr("edgespec.library.making.write_record", full)
         with pytest.raises(ExportError, match="No space left on device"):
             made("target.gguf")
-    assert not Store().made()
+    assert not BundleStore().made()
     bundles.load(made("target.gguf"))
 
 
@@ -285,7 +285,7 @@ def paused(models, own_cache, tmp_path):
 
 def test_one_that_is_killed_leaves_nothing_that_is_found(paused, made, own_cache):
     assert left(own_cache)
-    assert not Store().made()
+    assert not BundleStore().made()
     paused.kill()
     paused.wait()
     bundles.load(made("target.gguf"))
@@ -300,7 +300,7 @@ def test_the_second_waits_for_the_first(paused, models, said, tmp_path):
     folder = bundle_of(models / "target.gguf", say=say)
     assert said == ["waiting for another process that makes a bundle"]
     assert paused.communicate(timeout=60)[0].strip() == str(folder)
-    assert list(Store().made()) == [folder.name]
+    assert list(BundleStore().made()) == [folder.name]
 
 
 # Names
@@ -309,7 +309,7 @@ def test_the_second_waits_for_the_first(paused, models, said, tmp_path):
 def test_names_are_of_letters_and_free(made, models):
     made("target.gguf")
     made("draft.gguf")
-    store = Store()
+    store = BundleStore()
     for name in ("", "a b", "../x", "a/b", ".x", "x.gguf"):
         with pytest.raises(InputError, match="cannot be a model's name"):
             store.rename("target", name)

@@ -10,7 +10,7 @@ from pairs import SHORT_PROMPT
 from edgespec.api.llm import inside
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.measuring import bench
-from edgespec.measuring.bench import Bench, Request, acceptance_by_depth, verdict
+from edgespec.measuring.bench import Bench, BenchRequest, acceptance_by_depth, verdict
 
 TEXT = tuple(range(10, 23))
 
@@ -47,7 +47,7 @@ class Told:
 
 
 def requests(count):
-    return [Request((number,) * 3, 13) for number in range(count)]
+    return [BenchRequest((number,) * 3, 13) for number in range(count)]
 
 
 def test_medians_and_ranges_are_of_repeats():
@@ -97,7 +97,7 @@ def test_a_text_that_differs_is_a_fault_where_rows_are_exact():
 def test_on_other_devices_a_near_tie_is_forgiven(pairs, monkeypatch, how):
     llm = pairs.llm("llama", "cpu", "none")
     prompt = tuple(llm.tokenizer.encode(SHORT_PROMPT))
-    request = Request(prompt, 24, **how)
+    request = BenchRequest(prompt, 24, **how)
     text = llm.generate(prompt, max_new_tokens=24, **how).tokens
     wrong = [*text[:7], (text[7] + 1) % 331, *text[8:]]
     assert verdict(llm, request, text, list(text)) == "yes"
@@ -121,6 +121,6 @@ def test_what_cannot_be_measured():
     with pytest.raises(InputError, match="every text ends after its first token"):
         Bench(told, [], requests(1)).measure(1)
     with pytest.raises(ContextLengthError, match="prompt 2 has 50 tokens, and the context has"):
-        Bench(told, [], [*requests(1), Request((1,) * 50, 13)])
+        Bench(told, [], [*requests(1), BenchRequest((1,) * 50, 13)])
     with pytest.raises(InputError, match="a bundle is loaded without layer-skip: compare it alone"):
         Bench(told, ["layer-skip"], requests(1))

@@ -16,8 +16,8 @@ from edgespec.api.llm import inside
 from edgespec.errors import DeviceError, InputError
 from edgespec.measuring.perplexity import (
     Mean,
-    Reading,
-    Window,
+    ScoredSpan,
+    TokenizedText,
     divergence,
     log_probabilities,
     predictions,
@@ -62,7 +62,7 @@ def test_perplexity_is_that_of_transformers(pairs, context, stride):
     content = LONG_PROMPT * 2
     tokens = llm.tokenizer.encode(content)
     assert 256 < len(tokens) < 512  # several passes and several windows
-    found = Reading(llm, content, stride).evaluate()
+    found = TokenizedText(llm, content, stride).evaluate()
     room = min(context or 512, len(tokens))
     expected = by_transformers(pairs.pair("llama").target, tokens, room, stride or room // 2)
     assert found.scored == len(expected)
@@ -104,16 +104,16 @@ def test_a_beginning_of_text_token_is_before_every_window(pairs, monkeypatch):
         done = start + len(part) - 1
         if done == len(tokens):
             break
-    found = Reading(llm, LONG_PROMPT, 50).evaluate()
+    found = TokenizedText(llm, LONG_PROMPT, 50).evaluate()
     assert (found.scored, len(expected)) == (len(tokens), len(tokens))
     assert found.nats.value == pytest.approx(np.mean(expected), rel=1e-5)
-    assert Reading(llm, "a").scored == 1
+    assert TokenizedText(llm, "a").scored == 1
 
 
 def test_windows_fit_both_bundles_and_begin_half_a_window_apart(pairs):
     long, short = (plain(pairs, context=size) for size in (256, 100))
     for llm, reference in ((long, short), (short, long)):
-        found = Reading(llm, LONG_PROMPT, reference=reference).evaluate()
+        found = TokenizedText(llm, LONG_PROMPT, reference=reference).evaluate()
         assert (found.window, found.stride) == (100, 50)
         assert found.nats == found.against.nats
 
@@ -129,7 +129,7 @@ def test_windows_fit_both_bundles_and_begin_half_a_window_apart(pairs):
     ],
 )
 def test_windows(arguments, expected):
-    assert windows(*arguments) == [Window(*each) for each in expected]
+    assert windows(*arguments) == [ScoredSpan(*each) for each in expected]
 
 
 def test_arithmetic():
@@ -241,10 +241,10 @@ def test_bundles_of_other_tokens_are_not_compared(cli, pairs, text):
         )
 
     ours = reader([0], [5, 6])
-    assert Reading(ours, "text", reference=reader([0], [5, 6])).scored == 2
+    assert TokenizedText(ours, "text", reference=reader([0], [5, 6])).scored == 2
     for other in (reader([], [5, 6]), reader([0], [5, 7])):
         with pytest.raises(InputError, match="a bundle splits the text into other tokens than"):
-            Reading(ours, "text", reference=other)
+            TokenizedText(ours, "text", reference=other)
 
 
 def test_both_bundles_must_fit_memory(cli, pairs, text):

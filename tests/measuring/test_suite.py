@@ -7,7 +7,7 @@ import json
 import pytest
 
 from edgespec import LLM
-from edgespec.measuring.perplexity import Reading
+from edgespec.measuring.perplexity import TokenizedText
 from edgespec.measuring.suite import ANSWER_TOKENS, QUESTIONS, TEXTS, Suite, overall, read
 from edgespec.models.embedded import BUNDLE
 from edgespec.tuning.texts import PASSAGES
@@ -50,7 +50,7 @@ def test_each_text_is_scored_as_eval_scores_it_and_answers_are_plain_greedy(llm)
     suite, seen = Suite(llm), []
     card = suite.run(lambda part, tokens: seen.append((part, tokens)))
     for kind, found in card.texts.items():
-        assert found == Reading(llm, read(kind)).evaluate()
+        assert found == TokenizedText(llm, read(kind)).evaluate()
     assert sum(tokens for _, tokens in seen) == suite.tokens
     asked = f"Question: {QUESTIONS[0]}\nAnswer:"
     expected = llm.generate(asked, max_new_tokens=ANSWER_TOKENS, stop=["\nQuestion:"])
@@ -60,12 +60,12 @@ def test_each_text_is_scored_as_eval_scores_it_and_answers_are_plain_greedy(llm)
 
 def test_the_overall_means_weigh_every_token_alike(llm):
     with loaded() as reference:
-        found = [Reading(llm, read(kind), None, reference).evaluate() for kind in TEXTS]
+        found = [TokenizedText(llm, read(kind), None, reference).evaluate() for kind in TEXTS]
     nats, kl, agreement = overall(found)
     scored = sum(each.scored for each in found)
     expected = sum(each.nats.value * each.scored for each in found) / scored
     assert (nats, kl, agreement) == (pytest.approx(expected), 0, 1)
-    alone = [Reading(llm, read(kind)).evaluate() for kind in TEXTS]
+    alone = [TokenizedText(llm, read(kind)).evaluate() for kind in TEXTS]
     assert overall(alone) == (pytest.approx(expected), None, None)
 
 

@@ -8,7 +8,7 @@ from checkpoints import edit_json, make_checkpoint
 
 from edgespec.errors import CheckpointError
 from edgespec.models import SafetensorsFolder, load_checkpoint
-from edgespec.models.formats.parts import Part, Parts, stacked
+from edgespec.models.formats.parts import Parts, TensorRows, stacked
 from edgespec.models.formats.tensors import BlockRows, Blocks
 
 
@@ -58,8 +58,8 @@ ORDER = np.array([0, 2, 4, 1, 3, 5])
 @pytest.fixture
 def parts(stored):
     pieces = stacked("wide", {"a": 5, "b": 1, "c": 6})
-    few = {"few": Part("rest", np.array([2, 0]), 3)}
-    return Parts(stored, {**pieces, "flat": Part("flat", ORDER, 6), **few})
+    few = {"few": TensorRows("rest", np.array([2, 0]), 3)}
+    return Parts(stored, {**pieces, "flat": TensorRows("flat", ORDER, 6), **few})
 
 
 def test_each_part_has_its_rows(parts, stored):
@@ -83,7 +83,7 @@ def test_each_part_has_its_rows(parts, stored):
 
 
 def test_blocks_of_a_part_are_those_of_its_rows(stored):
-    parts = Parts(stored, {"wide": Part("wide", np.array([7, 3, 4, 5]), 12)})
+    parts = Parts(stored, {"wide": TensorRows("wide", np.array([7, 3, 4, 5]), 12)})
     assert parts.blocks("wide") == Blocks(4, 2)
     assert parts.blocks("rest") is None
     found = parts.read_blocks("wide", 0, 3)
@@ -93,7 +93,7 @@ def test_blocks_of_a_part_are_those_of_its_rows(stored):
 
 def test_the_encoding_of_a_part_is_that_of_its_rows(stored):
     wide = stored.arrays["wide"]
-    parts = Parts(stored, {"few": Part("wide", np.array([7, 3, 4, 5]), 12)})
+    parts = Parts(stored, {"few": TensorRows("wide", np.array([7, 3, 4, 5]), 12)})
     assert parts.encoding("few") == parts.encoding("wide") == "f32"
     assert parts.encoding("flat") is None
     found = parts.read_encoded("few", 1, 4)

@@ -21,7 +21,7 @@ from servers import MODEL, PROMPT, one_model, refused, serving, started, until
 
 from edgespec.api.llm import inside
 from edgespec.errors import InputError
-from edgespec.runtime.sequences.pool import Sequence
+from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server import running as running_module
@@ -324,8 +324,8 @@ def test_of_a_key_only_a_hash_is_kept(llm):
         assert cached(running, PROMPT, prompt_cache_key=key)[0] == length - 1
         for other in (key + "k", key[:-1], ""):
             assert cached(running, PROMPT, prompt_cache_key=other)[0] == 0
-    kept = [each for each in gc.get_objects() if type(each) in (Sequence, Generation)]
-    salts = {each.salt if isinstance(each, Sequence) else each.request.salt for each in kept}
+    kept = [each for each in gc.get_objects() if type(each) in (TokenSequence, Generation)]
+    salts = {each.salt if isinstance(each, TokenSequence) else each.request.salt for each in kept}
     salts |= set(inside(llm).engine.target.prefixes._roots)
     assert len(salts) > 3
     assert max(map(len, salts)) == 64

@@ -11,10 +11,10 @@ import time
 import pytest
 
 from edgespec.errors import InputError
-from edgespec.system.jobs import JobError, Limits, Worker
+from edgespec.system.jobs import JobError, JobLimits, Worker
 from edgespec.system.waiting import NOBODY_WAITS
 
-LIMITS = Limits(seconds=0.5, megabytes=200, patience=4)
+LIMITS = JobLimits(seconds=0.5, megabytes=200, patience=4)
 MODULE = f"""
 import ctypes, os, sys, time
 {{before}}

@@ -10,7 +10,7 @@ import torch
 from blocks import MASK, BlockReference
 
 from edgespec.training.dflash import BlockShape, DFlash
-from edgespec.training.drafting import Batch
+from edgespec.training.drafting import TextBatch
 from edgespec.training.dspark import DSpark
 
 LENGTH, BLOCK, HIDDEN = 14, 4, 16
@@ -36,7 +36,9 @@ def random_batch():
     embedded = torch.randn(2, LENGTH, HIDDEN, generator=random)
     tokens = torch.randint(50, (2, LENGTH), generator=random)
     nothing = torch.zeros(2, LENGTH, 1)
-    return Batch(features, embedded, tokens, tokens, nothing.long(), nothing, nothing[..., 0] > 0)
+    return TextBatch(
+        features, embedded, tokens, tokens, nothing.long(), nothing, nothing[..., 0] > 0
+    )
 
 
 def reference_of(head, table):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from heads import HeadReference
 
-from edgespec.training.drafting import Batch
+from edgespec.training.drafting import TextBatch
 from edgespec.training.eagle3 import Eagle3, Eagle3Shape
 from edgespec.training.shape import CONCAT, GATED
 
@@ -49,7 +49,7 @@ def test_unrolled_depths_equal_decoding_with_a_cache(fusion):
     embedded = torch.from_numpy(random.normal(size=(2, LENGTH, head.shape.hidden))).float()
     nothing = [torch.zeros(2, LENGTH, dtype=torch.int64)] * 5
     with torch.no_grad():
-        steps = list(head.unroll(Batch(features, embedded, *nothing)))
+        steps = list(head.unroll(TextBatch(features, embedded, *nothing)))
     assert [step.depth for step in steps] == list(range(DEPTHS))
     compared = 0
     for text in range(2):

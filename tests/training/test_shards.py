@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from edgespec.errors import InputError
-from edgespec.training.reader import Reading
-from edgespec.training.shards import Shards, Window, row_bytes
+from edgespec.training.reader import TargetRows
+from edgespec.training.shards import Shards, TrainingWindow, row_bytes
 
 FEATURES, TOP = 8, 4
 
@@ -17,9 +17,9 @@ FEATURES, TOP = 8, 4
 def window(length, seed):
     random = np.random.default_rng(seed)
     logits = -np.sort(random.random((length, TOP)).astype(np.float32), axis=1)
-    return Window.of(
+    return TrainingWindow.of(
         list(range(length)),
-        Reading(
+        TargetRows(
             random.normal(size=(length, FEATURES)).astype(np.float32),
             random.integers(100, size=(length, TOP)),
             logits,
@@ -43,8 +43,8 @@ def test_windows_and_texts_come_back(tmp_path):
 
 def test_large_rows_are_cut_to_what_half_precision_holds():
     rows = np.full((1, FEATURES), 1e6, np.float32)
-    made = Window.of(
-        [1], Reading(rows, np.zeros((1, TOP), np.int64), np.zeros((1, TOP), np.float32))
+    made = TrainingWindow.of(
+        [1], TargetRows(rows, np.zeros((1, TOP), np.int64), np.zeros((1, TOP), np.float32))
     )
     assert made.features.max() == np.finfo(np.float16).max
 

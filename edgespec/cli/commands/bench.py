@@ -25,7 +25,7 @@ from edgespec.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM
-    from edgespec.measuring.bench import Line, Request
+    from edgespec.measuring.bench import BenchLine, BenchRequest
 
 _FAULT = 1  # exit code if a text differs from plain decoding's, which is a bug
 _NEW_TOKENS = 128
@@ -135,7 +135,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return _FAULT if wrong else 0
 
 
-def _table(lines: Sequence[Line]) -> str:
+def _table(lines: Sequence[BenchLine]) -> str:
     """Returns a table in Markdown, and a line on what is before the first token."""
     header = ("setting", "tokens/s", "range", "speedup", "tokens/round", "same text")
     rows = []
@@ -161,8 +161,8 @@ def _drafts(text: str) -> tuple[str, ...]:
 
 def _requests(
     bundle: Bundle, prompts: Sequence[str], arguments: argparse.Namespace
-) -> list[Request]:
-    from edgespec.measuring.bench import Request
+) -> list[BenchRequest]:
+    from edgespec.measuring.bench import BenchRequest
     from edgespec.runtime.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.of(bundle)
@@ -174,7 +174,7 @@ def _requests(
         return tuple(tokenizer.encode(prompt))
 
     how = arguments.max_new_tokens, arguments.temperature, arguments.seed
-    return [Request(tokens(prompt), *how) for prompt in prompts]
+    return [BenchRequest(tokens(prompt), *how) for prompt in prompts]
 
 
 def _facts(llm: LLM, arguments: argparse.Namespace, prompts: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.api.loading import LoadOptions
 from edgespec.api.options import GenerationOptions, in_conversation
-from edgespec.cli.answering import Wrapped, read_first, show
+from edgespec.cli.answering import WrappingWriter, read_first, show
 from edgespec.cli.arguments import (
     MACHINE,
     TEXT,
@@ -32,7 +32,7 @@ from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import loaded, name_demonstration, warm_up_aside
 from edgespec.cli.spellings import SETTINGS_INSTEAD, SETTINGS_OF_OLLAMA
 from edgespec.cli.terminal import tell
-from edgespec.cli.typed import BLOCK, Typed
+from edgespec.cli.typed import BLOCK, MessageReader
 from edgespec.errors import ContextLengthError, EdgespecError, InputError, did_you_mean
 from edgespec.system.files import typed_path
 from edgespec.system.options import Option, checked, kinds_of, unknown
@@ -132,7 +132,7 @@ class _Conversation:
             "/stats": self._stats, "/show": self._show, "/load": self._load,
             "/help": lambda _: _say(_HELP), "/?": lambda _: _say(_HELP),
         }  # fmt: skip
-        self._typed = Typed(self._complete)
+        self._typed = MessageReader(self._complete)
         self._mentions = Mentions(
             lambda text: len(llm.tokenizer.encode(text, add_special=False)),
             llm.context_length,
@@ -333,5 +333,5 @@ def _facts(result: GenerationResult) -> str:
 
 def _say(text: str) -> None:
     """Prints what is for the user and not part of the conversation."""
-    told = Wrapped(sys.stderr)
+    told = WrappingWriter(sys.stderr)
     told.write(f"{text}\n")

@@ -88,9 +88,9 @@ Found = tuple[dict[str, Any], list[str]]
 
 def _text(llm: LLM, reference: LLM | None, text: str, arguments: argparse.Namespace) -> Found:
     from edgespec.cli.progress import progress_bar
-    from edgespec.measuring.perplexity import Reading
+    from edgespec.measuring.perplexity import TokenizedText
 
-    reading = Reading(llm, text, arguments.stride, reference)
+    reading = TokenizedText(llm, text, arguments.stride, reference)
     with progress_bar(reading.scored) as show:
         found = reading.evaluate(lambda tokens: show("tokens", tokens))
     facts = {"text": arguments.text.name, **_numbers(found)}

@@ -11,7 +11,7 @@ from rich.table import Table
 from edgespec.cli.consoles import HarmlessConsole
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
-from edgespec.library.store import Store
+from edgespec.library.store import BundleStore
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises:
         InputError: if there is no such model, or names are missing or too many.
     """
-    store, names = Store(), arguments.names
+    store, names = BundleStore(), arguments.names
     if arguments.action == "name":
         if len(names) != 2:
             raise InputError("`models name` takes two names: OLD NEW")
@@ -49,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(store: Store, as_json: bool) -> None:
+def _show(store: BundleStore, as_json: bool) -> None:
     made = store.made()
     if as_json:
         tell(json.dumps([

@@ -14,7 +14,7 @@ from edgespec.cli.terminal import tell
 from edgespec.system import records
 
 if TYPE_CHECKING:
-    from edgespec.runtime.plan import Plan
+    from edgespec.runtime.plan import MemoryPlan
 
 _PARTS = {
     "baseline": "interpreter and libraries",
@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(title: str, plan: Plan) -> None:
+def _show(title: str, plan: MemoryPlan) -> None:
     """Prints a table with one column per memory, and a line for each role."""
     from rich.table import Table
 

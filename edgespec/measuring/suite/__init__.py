@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from edgespec.api.llm import LLM
-from edgespec.measuring.perplexity import Evaluation, Reading
+from edgespec.measuring.perplexity import Evaluation, TokenizedText
 
 TEXTS = ("prose", "code", "dialogue", "arithmetic")
 """Kinds of text, each in a file of this package."""
@@ -33,7 +33,7 @@ Report = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
-class Answer:
+class SuiteAnswer:
     """The answers to one question.
 
     Attributes:
@@ -57,7 +57,7 @@ class Card:
     """
 
     texts: dict[str, Evaluation]
-    answers: tuple[Answer, ...]
+    answers: tuple[SuiteAnswer, ...]
 
 
 class Suite:
@@ -76,7 +76,7 @@ class Suite:
 
     def __init__(self, llm: LLM, reference: LLM | None = None) -> None:
         self._llms = [llm] if reference is None else [llm, reference]
-        self._readings = {kind: Reading(llm, read(kind), None, reference) for kind in TEXTS}
+        self._readings = {kind: TokenizedText(llm, read(kind), None, reference) for kind in TEXTS}
         scored = sum(reading.scored for reading in self._readings.values())
         self.tokens = scored + ANSWER_TOKENS * len(QUESTIONS) * len(self._llms)
 
@@ -90,7 +90,7 @@ class Suite:
         for question in QUESTIONS:
             found = [_answer(llm, question) for llm in self._llms]
             report("answers", ANSWER_TOKENS * len(found))
-            answers.append(Answer(question, found[0], found[1] if len(found) > 1 else None))
+            answers.append(SuiteAnswer(question, found[0], found[1] if len(found) > 1 else None))
         return Card(texts, tuple(answers))
 
 

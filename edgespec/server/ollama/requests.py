@@ -30,7 +30,7 @@ from edgespec.server.bodies import (
     option,
     refusal,
 )
-from edgespec.server.embeddings import Embedded
+from edgespec.server.embeddings import EmbeddingResult
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import LAST_TOKENS, ChatRequest, CompletionRequest, TextRequest
 from edgespec.server.shortening import ShortenedChatRequest, room_for_prompts
@@ -53,7 +53,7 @@ class OllamaTool(Fields):
     function: OllamaFunction
 
 
-class OllamaCalled(Fields):
+class OllamaFunctionCall(Fields):
     """The function of a call, with its arguments as an object."""
 
     name: str
@@ -64,7 +64,7 @@ class OllamaCall(Fields):
     """A call in a message of the assistant."""
 
     id: str | None = None
-    function: OllamaCalled
+    function: OllamaFunctionCall
 
 
 class OllamaMessage(Fields):
@@ -335,7 +335,7 @@ class OllamaEmbedRequest(Fields):
         """The texts; with none, the request only loads the model with Ollama."""
         return self.input if isinstance(self.input, list) else [self.input] if self.input else []
 
-    def answer(self, found: Embedded, _model: str, nanoseconds: int) -> Json:
+    def answer(self, found: EmbeddingResult, _model: str, nanoseconds: int) -> Json:
         """See `EmbeddingsRequest`."""
         return {
             "model": self.model,
@@ -360,6 +360,6 @@ class OllamaEmbeddingsRequest(Fields):
         """See `OllamaEmbedRequest`."""
         return [self.prompt] if self.prompt else []
 
-    def answer(self, found: Embedded, _model: str, _nanoseconds: int) -> Json:
+    def answer(self, found: EmbeddingResult, _model: str, _nanoseconds: int) -> Json:
         """See `EmbeddingsRequest`."""
         return {"embedding": found.vectors[0].tolist() if len(found.vectors) else []}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edgespec.models.fields import Fields
     from edgespec.models.formats.gguf.header import Entry
     from edgespec.models.formats.gguf.names import Naming
-    from edgespec.models.formats.parts import Part
+    from edgespec.models.formats.parts import TensorRows
     from edgespec.models.formats.tensors import TensorSource
 
 _SIZES = {
@@ -124,7 +124,7 @@ class ConfigReader:
         """Returns fields of config.json that only architectures of one kind have."""
         return {}
 
-    def rows(self, tensors: TensorSource) -> dict[str, Part]:
+    def rows(self, tensors: TensorSource) -> dict[str, TensorRows]:
         """Returns the tensors whose rows transformers has in another order than the file."""
         even = self.head_dim % 2 == 0  # all others are refused by the model's config
         return turned_back(tensors, self.head_dim) if self._naming.interleaved and even else {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.models.formats.gguf.config import ConfigReader
-from edgespec.models.formats.parts import Part
+from edgespec.models.formats.parts import TensorRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class Qwen35Reader(ConfigReader):
             "linear_num_value_heads": self._value_count,
         }
 
-    def rows(self, tensors: TensorSource) -> dict[str, Part]:
+    def rows(self, tensors: TensorSource) -> dict[str, TensorRows]:
         """See `ConfigReader`."""
         keys = 2 * self._key_count * self.integer("ssm.state_size")
         # Rows before those of the value heads, and the rows of a value head.
@@ -59,14 +59,14 @@ class Qwen35Reader(ConfigReader):
             "in_proj_a.weight": single, "in_proj_b.weight": single, "A_log": single,
             "dt_bias": single,
         }  # fmt: skip
-        parts = dict[str, Part]()
+        parts = dict[str, TensorRows]()
         for name in tensors.names:
             before, size = kinds.get(name.rpartition(".linear_attn.")[2], (0, 0))
             total = before + size * self._value_count
             # Sizes that contradict the tensors are found when these are compared with the config.
             if size and tensors.shape(name)[0] == total:
                 order = np.append(np.arange(before), before + self._order(size))
-                parts[name] = Part(name, order, total)
+                parts[name] = TensorRows(name, order, total)
         return parts
 
     def columns(self) -> dict[str, NDArray[np.int64]]:

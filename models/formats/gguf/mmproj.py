@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec.models.formats.gguf.header import Header
-    from edgespec.models.formats.gguf.vocabulary import Vocabulary
+    from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
     from edgespec.models.vision.tower import Tower
 
 TOWER_KIND = "clip"
@@ -79,7 +79,7 @@ _MODEL = {
 }
 
 
-def read_mmproj(model: Path, config: Fields, vocabulary: Vocabulary) -> Tower | None:
+def read_mmproj(model: Path, config: Fields, vocabulary: GGUFVocabulary) -> Tower | None:
     """Reads what makes rows of pictures from the file beside a model's, and checks its tensors.
 
     Args:
@@ -110,7 +110,7 @@ def _tell(line: str) -> None:
     _log.warning("%s", line)
 
 
-def _tower(file: Path, header: Header, config: Fields, vocabulary: Vocabulary) -> Tower:
+def _tower(file: Path, header: Header, config: Fields, vocabulary: GGUFVocabulary) -> Tower:
     """Describes a tower.
 
     Raises:
@@ -159,7 +159,7 @@ def _tower(file: Path, header: Header, config: Fields, vocabulary: Vocabulary) -
     return replace(tower, mean_norm=replace(tower.mean_norm, offset=0.0))  # added by the converter
 
 
-def _tokens(kind: str, metadata: Fields, vocabulary: Vocabulary) -> Mapping[str, int]:
+def _tokens(kind: str, metadata: Fields, vocabulary: GGUFVocabulary) -> Mapping[str, int]:
     """Returns the ids of tokens of pictures, by their fields in transformers."""
     ids = {token: id_ for id_, token, _ in vocabulary.added()}
     unused = max(filter(_UNUSED.fullmatch, ids), key=ids.__getitem__, default="")

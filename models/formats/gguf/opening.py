@@ -23,11 +23,11 @@ from edgespec.models.formats.gguf.mmproj import TOWER_KIND, read_mmproj
 from edgespec.models.formats.gguf.routed import LatentReader, RoutedReader
 from edgespec.models.formats.gguf.tensors import GgufTensors
 from edgespec.models.formats.gguf.tokenizer import tokenizer_files
-from edgespec.models.formats.gguf.vocabulary import Vocabulary
+from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
 from edgespec.models.formats.parts import Parts
 from edgespec.models.named import parts
-from edgespec.models.opened import Opened
-from edgespec.models.pooled import Pooled
+from edgespec.models.opened import CheckpointParts
+from edgespec.models.pooled import PoolingConfig
 from edgespec.models.sampling import gguf_sampling
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _TEMPLATE = "tokenizer.chat_template"
 _NONE, _POOLINGS = 0, {1: MEAN, 3: LAST_TOKEN}
 
 
-def open_gguf(path: Path) -> Opened:
+def open_gguf(path: Path) -> CheckpointParts:
     """Opens a GGUF file; of a split one, any of its files.
 
     Raises:
@@ -72,7 +72,7 @@ def open_gguf(path: Path) -> Opened:
             remedy = "give the file of the model for which this one reads pictures"
         raise metadata.unsupported("general.architecture", remedy)
     reader = _READERS.get(str(kind), ConfigReader)(metadata, str(kind), naming, header.entries)
-    vocabulary = Vocabulary.read(metadata)
+    vocabulary = GGUFVocabulary.read(metadata)
     files = tokenizer_files(vocabulary)
     template = metadata.get(_TEMPLATE)
     if template is not None:
@@ -84,7 +84,7 @@ def open_gguf(path: Path) -> Opened:
     config = Fields(reader.config(vocabulary.ends()), str(path))
     tensors = GgufTensors(str(path), header.entries, naming, reader.layers, reader.columns())
     pooled = _pooled(metadata, str(kind))
-    return Opened(
+    return CheckpointParts(
         config,
         Parts(tensors, reader.rows(tensors)),
         files,
@@ -141,7 +141,7 @@ def whole_header(path: Path) -> Header:
     return Header(first.metadata, entries)
 
 
-def _pooled(metadata: Fields, kind: str) -> Pooled | None:
+def _pooled(metadata: Fields, kind: str) -> PoolingConfig | None:
     """Returns how embeddings are made with a model; None if it writes text.
 
     llama.cpp's server normalizes vectors whatever the model, and puts no prompt before texts.
@@ -159,4 +159,4 @@ def _pooled(metadata: Fields, kind: str) -> Pooled | None:
         raise metadata.unsupported(
             causal, "use an embedding model whose tokens see only those before them"
         )
-    return Pooled(Embedding(_POOLINGS[found], True, {}), None)
+    return PoolingConfig(Embedding(_POOLINGS[found], True, {}), None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgespec.models.formats.entries import Entries, read_bytes
 from edgespec.models.formats.gguf.names import BOTH, COPIES, FACTORS, NUMBER
-from edgespec.models.formats.parts import Part
+from edgespec.models.formats.parts import TensorRows
 from edgespec.models.formats.tensors import check_rows
 from edgespec.models.layers.rope import rotation_order
 
@@ -117,7 +117,7 @@ class GgufTensors(Entries["Entry"]):
         return stored_rows(self.entry(name), start, stop)
 
 
-def turned_back(tensors: TensorSource, head_dim: int) -> dict[str, Part]:
+def turned_back(tensors: TensorSource, head_dim: int) -> dict[str, TensorRows]:
     """Returns query and key projections with the dimensions of each head as transformers has them.
 
     Args:
@@ -125,12 +125,12 @@ def turned_back(tensors: TensorSource, head_dim: int) -> dict[str, Part]:
         head_dim: Size of a head, even.
     """
     order = rotation_order(head_dim, head_dim, interleaved=True)
-    parts = dict[str, Part]()
+    parts = dict[str, TensorRows]()
     for name in tensors.names:
         if name.endswith(_TURNED) and tensors.shape(name)[0] % head_dim == 0:
             rows = tensors.shape(name)[0]
             heads = np.arange(rows).reshape(-1, head_dim)
-            parts[name] = Part(name, heads[:, order].ravel(), rows)
+            parts[name] = TensorRows(name, heads[:, order].ravel(), rows)
     return parts
 
 

@@ -9,7 +9,7 @@ from edgespec.models.formats.gguf.splitting import SPLITTINGS
 from edgespec.models.formats.gguf.vocabulary import BYTE_LEVEL, MERGED, NORMAL, SENTENCEPIECE, SPACE
 
 if TYPE_CHECKING:
-    from edgespec.models.formats.gguf.vocabulary import Vocabulary
+    from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
 
 _PRE = "tokenizer.ggml.pre"
 # Tokens of Phi-3 that don't take the white space behind them; all others that are found before a
@@ -17,7 +17,7 @@ _PRE = "tokenizer.ggml.pre"
 _PHI3_PLAIN = ("<unk>", "<s>", "<|endoftext|>")
 
 
-def tokenizer_files(vocabulary: Vocabulary) -> dict[str, str]:
+def tokenizer_files(vocabulary: GGUFVocabulary) -> dict[str, str]:
     """Returns tokenizer.json and tokenizer_config.json.
 
     Raises:
@@ -58,7 +58,7 @@ def tokenizer_files(vocabulary: Vocabulary) -> dict[str, str]:
     }
 
 
-def _byte_level(vocabulary: Vocabulary) -> tuple[dict[str, object], bool]:
+def _byte_level(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]:
     """The parts of a tokenizer of bytes, as GPT-2 has one."""
     name = vocabulary.metadata.get(_PRE)
     splitting = SPLITTINGS.get(name) if isinstance(name, str) else None
@@ -82,7 +82,7 @@ def _byte_level(vocabulary: Vocabulary) -> tuple[dict[str, object], bool]:
     return parts, splitting.begins
 
 
-def _sentencepiece(vocabulary: Vocabulary) -> tuple[dict[str, object], bool]:
+def _sentencepiece(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]:
     """The parts of a tokenizer of SentencePiece (Kudo and Richardson, 2018), of its BPE kind.
 
     Characters that are no tokens become bytes.
@@ -117,7 +117,7 @@ def _sentencepiece(vocabulary: Vocabulary) -> tuple[dict[str, object], bool]:
     return parts, True
 
 
-def _merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+def _merges_by_score(vocabulary: GGUFVocabulary) -> list[tuple[str, str]]:
     """All pairs of tokens that make a token, those of the highest score first."""
     scores = vocabulary.scores()
     ids = {

@@ -35,7 +35,7 @@ _ENDS_OF_ALL, _END_OF_PART = ("<|return|>", "<|call|>"), "<|end|>"
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class GGUFVocabulary:
     """A vocabulary; `Fields` are the file's metadata.
 
     Attributes:
@@ -53,7 +53,7 @@ class Vocabulary:
     _USUAL: ClassVar = {"bos": 1, "eos": 2, "unknown": 0}  # SentencePiece's own
 
     @classmethod
-    def read(cls, metadata: Fields) -> Vocabulary:
+    def read(cls, metadata: Fields) -> GGUFVocabulary:
         """Reads tokens from metadata.
 
         Raises:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgespec.models.formats.quantized.matrix import Matrix, modules, require_shape, unpacked
+from edgespec.models.formats.quantized.matrix import (
+    QuantizedMatrix,
+    modules,
+    require_shape,
+    unpacked,
+)
 from edgespec.models.formats.tensors import BlockRows, Blocks
 
 if TYPE_CHECKING:
@@ -23,7 +28,7 @@ _BITS, _IN_WORD = 4, 8
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # where in a word each column is
 
 
-def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, Matrix]:
+def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:
@@ -40,7 +45,7 @@ def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, Matrix]:
     }
 
 
-def _matrix(tensors: SafetensorsFolder, module: str, size: int | None) -> Matrix:
+def _matrix(tensors: SafetensorsFolder, module: str, size: int | None) -> QuantizedMatrix:
     parts = tuple(module + part for part in ("qweight", "qzeros", "scales"))
     qweight, qzeros, scales = parts
     width, words = tensors.integers(qweight, np.int32, 2).shape
@@ -62,4 +67,4 @@ def _matrix(tensors: SafetensorsFolder, module: str, size: int | None) -> Matrix
         levels, zeros = numbers(qweight, start, stop), numbers(qzeros, start, stop)
         return BlockRows(levels, factors.T, zeros)
 
-    return Matrix((rows, width), parts, Blocks(_BITS, size), read)
+    return QuantizedMatrix((rows, width), parts, Blocks(_BITS, size), read)

@@ -17,7 +17,7 @@ from edgespec.models.fields import Fields
 from edgespec.models.formats.quantized.fp8 import block_of, fp8_matrices
 from edgespec.models.formats.quantized.matrix import (
     Groups,
-    Matrix,
+    QuantizedMatrix,
     grouped,
     modules,
     read_groups,
@@ -40,7 +40,7 @@ _NONE = (None, -1)  # group sizes of matrices with a scale for each row
 _SCALE = ("weight_scale",)
 
 
-def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, Matrix]:
+def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:
@@ -80,7 +80,7 @@ def _checked_groups(config: Fields) -> Iterator[Fields]:
         raise config.unsupported("transform_config", "use a checkpoint without transforms")
 
 
-def _packed(tensors: SafetensorsFolder, module: str, sizes: set[int]) -> Matrix:
+def _packed(tensors: SafetensorsFolder, module: str, sizes: set[int]) -> QuantizedMatrix:
     packed, scale, zero, shape, g_idx = (
         f"{module}weight_{part}" for part in ("packed", "scale", "zero_point", "shape", "g_idx")
     )
@@ -122,7 +122,7 @@ def _packed(tensors: SafetensorsFolder, module: str, sizes: set[int]) -> Matrix:
     return grouped((rows, width), tuple(parts), bits, groups_of, read)
 
 
-def _bytes(tensors: SafetensorsFolder, module: str, sizes: set[int]) -> Matrix:
+def _bytes(tensors: SafetensorsFolder, module: str, sizes: set[int]) -> QuantizedMatrix:
     weight, scale, zero = (
         module + part for part in ("weight", "weight_scale", "weight_zero_point")
     )
@@ -146,7 +146,7 @@ def _bytes(tensors: SafetensorsFolder, module: str, sizes: set[int]) -> Matrix:
         zeros = _unsigned(by_row(zero, start, stop)) if zero in parts else None
         return BlockRows(levels, factors, zeros)
 
-    return Matrix((rows, width), tuple(parts), Blocks(8, -(-width // groups)), read)
+    return QuantizedMatrix((rows, width), tuple(parts), Blocks(8, -(-width // groups)), read)
 
 
 def _unsigned(numbers: NDArray[np.generic]) -> NDArray[np.uint8]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.models.formats.quantized.matrix import Matrix, modules, require_shape
+from edgespec.models.formats.quantized.matrix import QuantizedMatrix, modules, require_shape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +23,7 @@ _FP8 = "F8_E4M3"
 _SCALES = ("weight_scale_inv", "weight_scale")
 
 
-def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, Matrix]:
+def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:
@@ -35,7 +35,7 @@ def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, Matrix]:
 
 def fp8_matrices(
     tensors: SafetensorsFolder, scales: tuple[str, ...], block: tuple[int, int] | None
-) -> dict[str, Matrix]:
+) -> dict[str, QuantizedMatrix]:
     """All matrices in 8-bit floats, by the names of their tensors; see `_matrix` for arguments.
 
     Raises:
@@ -73,7 +73,7 @@ def _matrix(
     module: str,
     scales: tuple[str, ...],
     block: tuple[int, int] | None,
-) -> Matrix:
+) -> QuantizedMatrix:
     """A matrix of 8-bit floats.
 
     Args:
@@ -116,4 +116,4 @@ def _matrix(
         weights *= np.repeat(own, wide, axis=1)[:, :width]
         return weights
 
-    return Matrix((rows, width), (weight, scale), None, read)
+    return QuantizedMatrix((rows, width), (weight, scale), None, read)

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgespec.models.formats.quantized.matrix import (
     Groups,
-    Matrix,
+    QuantizedMatrix,
     grouped,
     modules,
     read_groups,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LESS = {"gptq": 1, "gptq_v2": 0}
 
 
-def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, Matrix]:
+def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:
@@ -55,7 +55,7 @@ def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, Matrix]:
 
 def _matrix(
     tensors: SafetensorsFolder, module: str, bits: int, size: int | None, less: int
-) -> Matrix:
+) -> QuantizedMatrix:
     qweight, qzeros, scales, g_idx = (
         module + part for part in ("qweight", "qzeros", "scales", "g_idx")
     )

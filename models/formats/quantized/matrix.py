@@ -25,7 +25,7 @@ _OF_ACTIVATIONS = (
 
 
 @dataclass(frozen=True)
-class Matrix:
+class QuantizedMatrix:
     """A matrix that several tensors of a file make up.
 
     Attributes:
@@ -49,7 +49,7 @@ class QuantizedFolder:
         matrices: The quantized matrices by the name of the tensor that they stand for.
     """
 
-    def __init__(self, tensors: SafetensorsFolder, matrices: Mapping[str, Matrix]) -> None:
+    def __init__(self, tensors: SafetensorsFolder, matrices: Mapping[str, QuantizedMatrix]) -> None:
         self._tensors = tensors
         self._matrices = matrices
         parts = {part for matrix in matrices.values() for part in matrix.parts}
@@ -120,7 +120,9 @@ class QuantizedFolder:
         return self._tensors.read_encoded(name, start, stop)
 
 
-def _read(name: str, matrix: Matrix, start: int, stop: int) -> BlockRows | NDArray[np.float32]:
+def _read(
+    name: str, matrix: QuantizedMatrix, start: int, stop: int
+) -> BlockRows | NDArray[np.float32]:
     check_rows(name, start, stop, matrix.shape[0])
     return matrix.read(start, stop)
 
@@ -144,24 +146,26 @@ def grouped(
     bits: int,
     groups: Groups,
     read: Callable[[int, int], BlockRows],
-) -> Matrix:
+) -> QuantizedMatrix:
     """A matrix whose scales belong to groups of columns; it has blocks if they are in one piece.
 
     Args:
         shape: The matrix's shape.
-        parts: See `Matrix`.
+        parts: See `QuantizedMatrix`.
         bits: Bits of a weight.
         groups: The groups of columns.
         read: Reads rows start to stop, with scales and zero points of all groups by number.
     """
     order = groups.of[:: groups.size]
     if np.array_equal(groups.of, np.repeat(order, groups.size)[: shape[1]]):
-        return Matrix(shape, parts, Blocks(bits, groups.size), lambda *a: _chosen(read(*a), order))
+        return QuantizedMatrix(
+            shape, parts, Blocks(bits, groups.size), lambda *a: _chosen(read(*a), order)
+        )
 
     def multiplied(start: int, stop: int) -> NDArray[np.float32]:
         return multiplied_out(_chosen(read(start, stop), groups.of), Blocks(bits, 1))
 
-    return Matrix(shape, parts, None, multiplied)
+    return QuantizedMatrix(shape, parts, None, multiplied)
 
 
 def _chosen(rows: BlockRows, groups: NDArray[np.int64]) -> BlockRows:

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from edgespec.models.fields import Fields
-    from edgespec.models.formats.quantized.matrix import Matrix
+    from edgespec.models.formats.quantized.matrix import QuantizedMatrix
     from edgespec.models.formats.safetensors_folder import SafetensorsFolder
     from edgespec.models.formats.tensors import TensorSource
 
-READERS: Mapping[str, Callable[[SafetensorsFolder, Fields], dict[str, Matrix]]] = {
+READERS: Mapping[str, Callable[[SafetensorsFolder, Fields], dict[str, QuantizedMatrix]]] = {
     "awq": awq.matrices,
     "compressed-tensors": compressed.matrices,
     "fp8": fp8.matrices,

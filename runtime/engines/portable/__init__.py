@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import DeviceError, installing
-from edgespec.runtime.engines.portable.graph import Engine, GraphFile, PortableGraph, Shape
+from edgespec.runtime.engines.portable.graph import GraphEngine, GraphFile, PortableGraph, Shape
 
 __all__ = [
     "DEVICES",
@@ -62,7 +62,7 @@ class Device:
         reason: why it cannot be used, and what may help; None if it can.
         slots: the slots of its pools if they are fixed.
         rows: the rows of its calls if they are fixed.
-        half: see `Engine`.
+        half: see `GraphEngine`.
         experimental: whether such a device was never run by us, or in software only.
     """
 
@@ -133,7 +133,7 @@ def examined(name: str) -> Device:
     )  # fmt: skip
 
 
-def _opened(device: str) -> tuple[Engine, Shape | None]:
+def _opened(device: str) -> tuple[GraphEngine, Shape | None]:
     """Returns the engine of a device, and the shape of calls if it is fixed.
 
     Raises:
@@ -151,7 +151,7 @@ def _opened(device: str) -> tuple[Engine, Shape | None]:
         made = getattr(import_module(f"{__name__}.{module}"), kind)
     except ImportError as error:
         raise DeviceError(f"device {base}: {error}: {install}, or use --device cpu") from error
-    engine: Engine = made(*arguments)
+    engine: GraphEngine = made(*arguments)
     if not parsed["rows"]:
         return engine, engine.shape
     shape = Shape(int(parsed["rows"]), int(parsed["slots"]))

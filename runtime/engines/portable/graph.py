@@ -145,7 +145,7 @@ class Runner(Protocol):
         """Returns a pool of zeros that begins with the slots of `old`; None has none."""
 
 
-class Engine(Protocol):
+class GraphEngine(Protocol):
     """A device of this machine.
 
     Attributes:

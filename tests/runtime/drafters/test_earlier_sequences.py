@@ -9,7 +9,7 @@ from engines import SAMPLINGS, engine_of, plain_engine, request, tokens_at_once,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.drafters.lookup import LookupDrafter, Said
+from edgespec.runtime.drafters.lookup import History, LookupDrafter
 
 NAME = "lookup"
 SHORTEST, LONGEST = 4, 32  # tokens of a match
@@ -52,7 +52,7 @@ def test_a_source_that_is_not_asked_for_keeps_nothing():
 
 @given(said_texts, texts, st.integers(40, 200))
 def test_matches_were_said_and_are_not_forgotten_early(said, text, capacity):
-    known, kept = Said(capacity), []
+    known, kept = History(capacity), []
     for salt, tokens, start in said:
         known.add(salt, tokens, start)
         if start < len(tokens):
@@ -80,7 +80,7 @@ def test_matches_were_said_and_are_not_forgotten_early(said, text, capacity):
 
 
 def test_memory_and_the_places_of_old_tokens_are_bounded():
-    known = Said(100)
+    known = History(100)
     known.add("", list(range(60)), 0)
     assert known.match("", list(range(20, 40)), 3) == (20, [40, 41, 42])
     for number in range(1, 50):

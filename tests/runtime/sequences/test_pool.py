@@ -9,7 +9,7 @@ from toys import toy_shape
 
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.sequences import pool as pools
-from edgespec.runtime.sequences.pool import KVPool, Sequence
+from edgespec.runtime.sequences.pool import KVPool, TokenSequence
 
 
 @pytest.mark.parametrize(("kv", "kind"), [("fp32", np.float32), ("fp16", np.float16)])
@@ -70,7 +70,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def begin(self):
-        self.sequences.append(Sequence(self.pool, []))
+        self.sequences.append(TokenSequence(self.pool, []))
         self.rows.append([])
 
     @rule(data=st.data(), count=st.integers(1, 9))

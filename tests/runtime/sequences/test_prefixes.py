@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from toys import toy_shape
 
 from edgespec.errors import MemoryLimitError
-from edgespec.runtime.sequences.pool import KVPool, Sequence
+from edgespec.runtime.sequences.pool import KVPool, TokenSequence
 from edgespec.runtime.sequences.prefixes import PrefixTree
 
 
@@ -17,7 +17,7 @@ def tree_of(limit=None):
 
 def read(pool, tree, tokens):
     """A sequence that shares what it can, and has read the rest; each row tells its whole path."""
-    sequence = Sequence(pool, list(tokens))
+    sequence = TokenSequence(pool, list(tokens))
     tree.extend(sequence, len(tokens) - 1)
     slots = pool.take(len(sequence.unread))
     for place, slot in enumerate(slots, sequence.length + 1):
@@ -36,7 +36,7 @@ def leave(tree, sequence):
 
 
 def shared(pool, tree, tokens):
-    sequence = Sequence(pool, list(tokens))
+    sequence = TokenSequence(pool, list(tokens))
     number = tree.extend(sequence, len(tokens))
     sequence.free()
     return number
@@ -57,7 +57,7 @@ def test_the_longest_known_beginning_is_shared():
 
 def test_one_sequence_that_was_read_twice_is_held_once():
     pool, tree = tree_of()
-    one, other = (Sequence(pool, [1, 2, 3]) for _ in range(2))
+    one, other = (TokenSequence(pool, [1, 2, 3]) for _ in range(2))
     for each in (one, other):
         each.append(pool.take(3))
     tree.add(one)
@@ -87,7 +87,7 @@ def test_the_least_recently_used_end_goes_first():
 
 def test_what_is_kept_is_evicted_last():
     pool, tree = tree_of(limit=12)
-    one, two = Sequence(pool, []), Sequence(pool, [])
+    one, two = TokenSequence(pool, []), TokenSequence(pool, [])
     for kept, tokens in ((one, [1, 2, 3]), (two, [4, 5, 6])):
         sequence = read(pool, tree, tokens)
         tree.add(sequence)
@@ -109,7 +109,7 @@ class Leftovers(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.pool, self.tree = tree_of(limit=60)
-        self.running, self.kept = [], [Sequence(self.pool, []) for _ in range(2)]
+        self.running, self.kept = [], [TokenSequence(self.pool, []) for _ in range(2)]
 
     @rule(tokens=st.lists(st.integers(0, 2), min_size=1, max_size=9))
     def begin(self, tokens):
@@ -159,13 +159,13 @@ TestLeftovers = Leftovers.TestCase
 def test_sequences_share_with_those_of_their_salt_alone():
     pool, tree = tree_of()
     for salt in ("", "one"):
-        sequence = Sequence(pool, [1, 2, 3])
+        sequence = TokenSequence(pool, [1, 2, 3])
         sequence.salt = salt
         sequence.append(pool.take(3))
         leave(tree, sequence)
     assert pool.used == 6
     for salt, known in (("", 3), ("one", 3), ("two", 0)):
-        other = Sequence(pool, [1, 2, 3, 4])
+        other = TokenSequence(pool, [1, 2, 3, 4])
         other.salt = salt
         assert tree.extend(other, 3) == known
         other.free()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from toys import Given
 
-from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.speculation.plan import PassPlan
 from edgespec.runtime.speculation.tree import ROOT, Proposal
 
 ROW = 0.3  # seconds of a further row, beside 1 second of a pass
@@ -29,7 +29,7 @@ def test_rows_are_judged_by_decoding_alone(value, nodes, prompt, spent):
     """Neither prompts that are read beside nor drafts that were made make a row worth more."""
     drafting = part(1, [value] * 3)
     alone = [drafting] if not prompt else [drafting, part(prompt)]
-    plan = Plan(Given(1.0, ROW), alone, [drafting])
+    plan = PassPlan(Given(1.0, ROW), alone, [drafting])
     plan.spent = spent
     assert plan.best()[0] == nodes
     assert plan.worthwhile([value], Given(0.1, 0.1)) == (nodes > 0)
@@ -49,7 +49,7 @@ def test_a_further_node_may_take_the_row_of_another():
     drafting = part(1, [0.9])
     for token in (7, 8):
         drafting.proposal.add(ROOT, token, 0.03, "recycling")
-    plan = Plan(Stairs(1.0, ROW), [drafting], [drafting])
+    plan = PassPlan(Stairs(1.0, ROW), [drafting], [drafting])
     assert plan.best()[0] == 3
     assert plan.worthwhile([0.6], Given(0.2, 0.1)) == 1  # no row more
     assert plan.worthwhile([0.3], Given(0.2, 0.1)) == 0
@@ -57,7 +57,7 @@ def test_a_further_node_may_take_the_row_of_another():
 
 def test_a_call_may_pay_together_with_those_below_it_alone():
     drafting = part(1, [0.99, 0.98, 0.97])
-    plan = Plan(Stairs(1.0, ROW), [drafting], [drafting])
+    plan = PassPlan(Stairs(1.0, ROW), [drafting], [drafting])
     assert plan.best()[0] == 3
     assert plan.worthwhile([0.96], Given(0.1, 0.1)) == 0  # another row costs 0.4 seconds
     assert plan.worthwhile([0.96], Given(0.1, 0.1), hope=0.99) == 1  # and the next ones nothing
