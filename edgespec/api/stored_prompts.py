@@ -38,7 +38,7 @@ class _StoredSequence:
 
 
 class StoredPrompts:
-    """Stores the blocks of a target's sequences; see `Store`.
+    """Stores the blocks of a target's sequences; see `SequenceStore`.
 
     A thread of its own writes them. A pass waits while a block is copied in memory, and no longer:
     if too many wait for the disk, the further blocks of a sequence are not stored.
@@ -63,7 +63,7 @@ class StoredPrompts:
         self._waiting = 0  # bytes
 
     def begin(self, sequence: TokenSequence) -> int:
-        """See `Store`. Blocks are read if they hold more than the sequence has already."""
+        """See `SequenceStore`. Blocks are read if they hold more than the sequence has already."""
         before = sequence.length
         keys = list(takewhile(self._files.has, self._keys(sequence)))
         if len(keys) * BLOCK >= before + BLOCK:
@@ -76,7 +76,7 @@ class StoredPrompts:
         return sequence.length - before
 
     def look(self, sequence: TokenSequence) -> None:
-        """See `Store`. One block at a time is stored, so that no pass waits long."""
+        """See `SequenceStore`. One block at a time is stored, so that no pass waits long."""
         stored = self._sequences[sequence]
         while not stored.ended and (stop := (len(stored.keys) + 1) * BLOCK) <= sequence.length:
             stored.keys.append(self._key(stored.keys, sequence, stop))
@@ -87,7 +87,7 @@ class StoredPrompts:
             return
 
     def end(self, sequence: TokenSequence) -> None:
-        """See `Store`."""
+        """See `SequenceStore`."""
         self._sequences.pop(sequence, None)
 
     def close(self) -> None:
