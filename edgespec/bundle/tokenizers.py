@@ -20,6 +20,7 @@ from edgespec.errors import caught_panics
 
 # Few files have one that is not empty, so that few are searched.
 _PREFIX = re.compile(r'"continuing_subword_prefix"\s*:\s*"[^"]')
+_MOST_ADDED = 1000  # tokens around a text: the library ends the process where memory runs out
 _BPE_OPTIONS = {
     "dropout",
     "unk_token",
@@ -131,10 +132,13 @@ def _require_prefixes(content: Any) -> None:
 
 
 def _require_defined(rule: Any) -> None:
-    """Checks that templates have no tokens that they do not define."""
+    """Checks that templates have no tokens that they do not define, and that they add few."""
     for each in rule.get("processors", [rule]):
         if each["type"] == "TemplateProcessing":
             pieces = [*each["single"], *each["pair"]]
-            names = {piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece}
-            if missing := names - each["special_tokens"].keys():
+            names = [piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece]
+            if missing := set(names) - each["special_tokens"].keys():
                 raise ValueError(f"its template does not define {min(missing)!r}")
+            count = sum(len(each["special_tokens"][name]["ids"]) for name in names)
+            if count > _MOST_ADDED:
+                raise ValueError(f"its template adds {count} tokens to a text")

@@ -134,6 +134,8 @@ def _growth(rule: Any) -> float:
         return math.prod(map(_growth, rule))
     if not isinstance(rule, dict):
         return 1
+    if rule.get("type") == "Prepend":
+        return 1 + len(rule["prepend"])
     if rule.get("type") != "Replace":
         return math.prod(_growth(each) for each in rule.values())
     pattern, content = rule["pattern"], rule["content"]

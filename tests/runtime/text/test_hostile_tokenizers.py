@@ -72,6 +72,31 @@ def test_replacements_that_grow(tmp_path, pattern, text, count):
     refused(tmp_path, lambda content: content.update(normalizer=replacements(pattern, text, count)))
 
 
+def test_a_text_that_is_put_before_all_is_short(tmp_path):
+    refused(tmp_path, lambda content: content.update(normalizer=prepended("x" * 1000)))
+    Tokenizer.from_folder(
+        saved(tmp_path, lambda content: content.update(normalizer=prepended("▁")))
+    )
+
+
+def prepended(text):
+    return {"type": "Prepend", "prepend": text}
+
+
+def test_templates_that_add_without_end(tmp_path):
+    token = {"id": "x", "ids": [1] * 100, "tokens": ["x"] * 100}
+
+    def change(content):
+        content["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "x", "type_id": 0}}] * 11,
+            "pair": [],
+            "special_tokens": {"x": token},
+        }
+
+    refused(tmp_path, change, "adds 1100 tokens to a text")
+
+
 def test_what_usual_tokenizers_do_is_fine(tmp_path):
     def change(content):
         content["pre_tokenizer"] = split(
