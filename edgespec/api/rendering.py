@@ -109,9 +109,10 @@ class Rendering:
         behind = text.rpartition(argument)[2] if argument in text else ""
         marks, special = AnswerGrammar(calls=self._calls).marks, self._tokenizer.special_ids
         places = {
-            behind.find(token): {token: id_} for token, id_ in self._tokenizer.added_tokens.items()
+            behind.find(token): {token: id_}
+            for token, id_ in self._tokenizer.added_tokens.items()
             if id_ in special and token in behind and token not in marks
-        }  # fmt: skip
+        }
         first = places[min(places)] if places else {}
         return {token: id_ for token, id_ in first.items() if id_ not in stop_ids}
 

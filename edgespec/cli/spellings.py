@@ -20,12 +20,25 @@ ELSEWHERE = {
 
 MODEL_OPTIONS = ("-m", "--model", "-hf", "-hfr", "--hf-repo")
 OF_LLAMA_CPP = {
-    "-c": "--context", "--ctx-size": "--context", "-t": "--threads", "-ngl": "--gpu-layers",
-    "--n-gpu-layers": "--gpu-layers", "--predict": "-n", "--n-predict": "-n", "-s": "--seed",
-    "--temp": "--temperature", "-md": "--draft", "--model-draft": "--draft", "-sys": "--system",
-    "--system-prompt": "--system", "-np": "--parallel", "-no-cnv": "--raw",
-    "--no-conversation": "--raw", "-r": "--stop", "--reverse-prompt": "--stop",
-}  # fmt: skip
+    "-c": "--context",
+    "--ctx-size": "--context",
+    "-t": "--threads",
+    "-ngl": "--gpu-layers",
+    "--n-gpu-layers": "--gpu-layers",
+    "--predict": "-n",
+    "--n-predict": "-n",
+    "-s": "--seed",
+    "--temp": "--temperature",
+    "-md": "--draft",
+    "--model-draft": "--draft",
+    "-sys": "--system",
+    "--system-prompt": "--system",
+    "-np": "--parallel",
+    "-no-cnv": "--raw",
+    "--no-conversation": "--raw",
+    "-r": "--stop",
+    "--reverse-prompt": "--stop",
+}
 """Options as users of llama.cpp type them, and ours."""
 _CHATS = "`edgespec chat MODEL` talks in the terminal"
 _SETTING = "it is an option of --config FILE, as repetition_penalty = 1.1"
@@ -34,8 +47,22 @@ INSTEAD = {
     **dict.fromkeys(("-cnv", "--conversation", "-i", "--interactive"), _CHATS),
     **dict.fromkeys(("--repeat-penalty", "--presence-penalty", "--frequency-penalty"), _SETTING),
     **dict.fromkeys(
-        ("--jinja", "-fa", "--flash-attn", "-b", "--batch-size", "-ub", "--mlock", "--no-mmap",
-         "--color", "-e", "--no-display-prompt", "--nowordwrap", "--keepalive", "--insecure"),
+        (
+            "--jinja",
+            "-fa",
+            "--flash-attn",
+            "-b",
+            "--batch-size",
+            "-ub",
+            "--mlock",
+            "--no-mmap",
+            "--color",
+            "-e",
+            "--no-display-prompt",
+            "--nowordwrap",
+            "--keepalive",
+            "--insecure",
+        ),
         _NEEDLESS,
     ),
     "--format": "--json-schema FILE makes an answer follow a JSON schema",
@@ -43,7 +70,7 @@ INSTEAD = {
     "--mmproj": "put the file that reads images beside the model's, with mmproj in its name",
     "-hff": "name the file behind the repository, as owner/name:FILE.gguf",
     "--hf-file": "name the file behind the repository, as owner/name:FILE.gguf",
-}  # fmt: skip
+}
 """Options of others that are none here, and what there is instead."""
 
 SETTINGS_OF_OLLAMA = {"num_predict": "max_new_tokens", "repeat_penalty": "repetition_penalty"}

@@ -27,8 +27,22 @@ from edgespec.runtime.sampling.spacing import OPTIONS, spaced
 
 _NUMBERS = ("integer", "number")
 _TYPES = (*_NUMBERS[1:], "string", "boolean", "null", "array", "object")
-_NOTES = {"title", "description", "default", "examples", "$comment", "$schema", "$defs", "format",
-          "definitions", "x-guidance", "$id", "readOnly", "writeOnly", "deprecated"}  # fmt: skip
+_NOTES = {
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$comment",
+    "$schema",
+    "$defs",
+    "format",
+    "definitions",
+    "x-guidance",
+    "$id",
+    "readOnly",
+    "writeOnly",
+    "deprecated",
+}
 _JOINED = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 _MOST_COUNTED = 20_000  # rules of members that are counted
 _CONTROL = re.compile(r"\\u00[01]")

@@ -85,9 +85,11 @@ class Program:
 
 def _options(unset: set[str]) -> dict[str, Any]:
     return {
-        "trim_blocks": True, "lstrip_blocks": True, "undefined": _noted_in(unset),
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "undefined": _noted_in(unset),
         "extensions": [_GenerationBlock, loopcontrols],
-    }  # fmt: skip
+    }
 
 
 class _GenerationBlock(Extension):

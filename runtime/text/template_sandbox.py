@@ -93,8 +93,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name, function in self.tests.items():
             self.tests[name] = function if name in _TESTS else self._test(function)
         self.filters |= {
-            _ITEMS: self._items, _JOINED: self._joined, _READ: self._read, _MADE: self._sized,
-        }  # fmt: skip
+            _ITEMS: self._items,
+            _JOINED: self._joined,
+            _READ: self._read,
+            _MADE: self._sized,
+        }
 
     def begin(self) -> None:
         """Begins to count the steps of this thread's template."""

@@ -38,10 +38,15 @@ def without_collector():
 @pytest.mark.parametrize(
     ("name", "draft"),
     [
-        ("llama", "none"), ("llama", "auto"), ("lfm2-draft", "model"), ("head", "auto"),
-        ("dflash", "head"), ("assistant", "head"), ("stranger", "model"),
+        ("llama", "none"),
+        ("llama", "auto"),
+        ("lfm2-draft", "model"),
+        ("head", "auto"),
+        ("dflash", "head"),
+        ("assistant", "head"),
+        ("stranger", "model"),
     ],
-)  # fmt: skip
+)
 def test_closing_unmaps_all_files(pairs, without_collector, name, draft):
     llm = loaded(pairs, name, draft)
     read, unread = llm.stream(LONG_PROMPT, max_new_tokens=8), llm.stream(LONG_PROMPT)

@@ -178,5 +178,6 @@ def test_a_graph_of_another_format_is_refused(bundle):
 def test_the_graphs_of_exports_name_their_tiles():
     found = {each.name: external_files(each) for each in BUNDLE.glob("*.onnx")}
     assert found == {
-        "target.native.onnx": {"target.tiles"}, "draft.native.onnx": {"draft.tiles"},
-    }  # fmt: skip
+        "target.native.onnx": {"target.tiles"},
+        "draft.native.onnx": {"draft.tiles"},
+    }

@@ -257,16 +257,26 @@ def test_commands_say_what_they_did(cli, bundles):
     commands = "/set temperature 0.5", "/set thoughts on", "/system be brief", "/clear"
     result = cli("chat", bundles / "chat", *SHORT, stdin=said("/clear", *commands))
     assert result.err.splitlines() == [
-        "a new conversation", "temperature 0.5", "thoughts on", "the system message is set",
+        "a new conversation",
+        "temperature 0.5",
+        "thoughts on",
+        "the system message is set",
         "a new conversation, with the same system message",
-    ]  # fmt: skip
+    ]
 
 
 def test_what_users_of_ollama_type_is_done_or_said(cli, bundles, answers):
     lines = said(
-        "/set parameter temperature 0", "/set parameter num_predict 3", '/set system "be brief"',
-        "hello", "/show", "/?", "/set parameter repeat_penalty 1.2", "/quit", "not read",
-    )  # fmt: skip
+        "/set parameter temperature 0",
+        "/set parameter num_predict 3",
+        '/set system "be brief"',
+        "hello",
+        "/show",
+        "/?",
+        "/set parameter repeat_penalty 1.2",
+        "/quit",
+        "not read",
+    )
     result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
     brief = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
     llm = LLM(bundles / "chat", **PLACE, draft="none")

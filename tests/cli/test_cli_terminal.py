@@ -112,12 +112,18 @@ def test_names_of_files_do_not_steer(cli, chatty, tmp_path, own_cache, monkeypat
     (tmp_path / f"{name}.gguf").symlink_to(tmp_path / "model.gguf")
     write_gguf(chatty.parent / "checkpoint", tmp_path / "model.gguf", "Q8_0")
     for words in (
-        ["plan", tmp_path / name], ["inspect", tmp_path / name], ["show", f"{name}x"],
-        ["run", f"{tmp_path / name}.gguf", PROMPT, "-n", 1, *FAST], ["list"],
-        ["run", f"{name}.gguf"], ["rm", name], ["export", name, "-o", tmp_path / "made"],
+        ["plan", tmp_path / name],
+        ["inspect", tmp_path / name],
+        ["show", f"{name}x"],
+        ["run", f"{tmp_path / name}.gguf", PROMPT, "-n", 1, *FAST],
+        ["list"],
+        ["run", f"{name}.gguf"],
+        ["rm", name],
+        ["export", name, "-o", tmp_path / "made"],
         ["export", chatty, "-o", tmp_path / f"{name}2", "--draft", chatty.parent / "checkpoint"],
-        ["pull", f"{tmp_path / name}.gguf"], [name],
-    ):  # fmt: skip
+        ["pull", f"{tmp_path / name}.gguf"],
+        [name],
+    ):
         shown = cli(*words, terminal=True)
         assert not {"\x1b]", "\x07"} & {*re.findall("\x1b]|\x07", shown.out + shown.err)}, words
         assert r"\x1b]0;title" in shown.out + shown.err or words[0] == "pull", words

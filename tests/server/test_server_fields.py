@@ -113,10 +113,23 @@ def test_names_in_the_log_are_short_and_of_one_line_and_not_too_many(running, ca
 
 
 NO_EFFECT = (
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_retention",
-    "prompt_cache_options", "cache_prompt", "moderation", "timings_per_token", "id_slot",
-    "samplers", "min_keep", "mirostat_tau", "xtc_threshold", "dry_base",
-)  # fmt: skip
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "cache_prompt",
+    "moderation",
+    "timings_per_token",
+    "id_slot",
+    "samplers",
+    "min_keep",
+    "mirostat_tau",
+    "xtc_threshold",
+    "dry_base",
+)
 OF_CHATS = ("verbosity",)
 OF_RESPONSES = ("client_metadata", "include", "max_tool_calls", "context_management")
 
@@ -138,14 +151,33 @@ def test_what_has_no_effect_may_hold_whatever_it_holds(running, path, names, val
 
 
 NEUTRAL = {
-    "typical_p": 1, "dynatemp_range": 0, "xtc_probability": 0.0, "dry_multiplier": 0,
-    "mirostat": 0, "top_n_sigma": -1, "adaptive_target": -1.0, "lora": [], "grammar_lazy": False,
-    "n_cmpl": 1, "use_beam_search": False, "min_tokens": 0, "ignore_eos": False,
-    "stop_token_ids": [], "include_stop_str_in_output": False, "skip_special_tokens": True,
-    "truncate_prompt_tokens": None, "allowed_token_ids": None, "bad_words": [],
-    "logits_processors": None, "structured_outputs": {}, "guided_json": None,
-    "guided_choice": [], "chat_template": None, "documents": [], "prompt_embeds": None,
-}  # fmt: skip
+    "typical_p": 1,
+    "dynatemp_range": 0,
+    "xtc_probability": 0.0,
+    "dry_multiplier": 0,
+    "mirostat": 0,
+    "top_n_sigma": -1,
+    "adaptive_target": -1.0,
+    "lora": [],
+    "grammar_lazy": False,
+    "n_cmpl": 1,
+    "use_beam_search": False,
+    "min_tokens": 0,
+    "ignore_eos": False,
+    "stop_token_ids": [],
+    "include_stop_str_in_output": False,
+    "skip_special_tokens": True,
+    "truncate_prompt_tokens": None,
+    "allowed_token_ids": None,
+    "bad_words": [],
+    "logits_processors": None,
+    "structured_outputs": {},
+    "guided_json": None,
+    "guided_choice": [],
+    "chat_template": None,
+    "documents": [],
+    "prompt_embeds": None,
+}
 
 
 def test_samplers_and_features_that_are_off_change_nothing(running, plain, caplog):

@@ -11,13 +11,35 @@ from servers import MODEL
 CURL = {"content-type": "application/x-www-form-urlencoded", "accept": "*/*"}
 WHY = {"role": "user", "content": "why is the sky blue?"}
 ALL_OPTIONS = {
-    "num_keep": 5, "seed": 42, "num_predict": 4, "top_k": 20, "top_p": 0.9, "min_p": 0.0,
-    "typical_p": 0.7, "repeat_last_n": 33, "temperature": 0.8, "repeat_penalty": 1.2,
-    "presence_penalty": 1.5, "frequency_penalty": 1.0, "mirostat": 1, "mirostat_tau": 0.8,
-    "mirostat_eta": 0.6, "penalize_newline": True, "stop": ["\n", "user:"], "numa": False,
-    "num_ctx": 1024, "num_batch": 2, "num_gpu": 1, "main_gpu": 0, "low_vram": False,
-    "vocab_only": False, "use_mmap": True, "use_mlock": False, "num_thread": 8, "tfs_z": 1.0,
-}  # fmt: skip
+    "num_keep": 5,
+    "seed": 42,
+    "num_predict": 4,
+    "top_k": 20,
+    "top_p": 0.9,
+    "min_p": 0.0,
+    "typical_p": 0.7,
+    "repeat_last_n": 33,
+    "temperature": 0.8,
+    "repeat_penalty": 1.2,
+    "presence_penalty": 1.5,
+    "frequency_penalty": 1.0,
+    "mirostat": 1,
+    "mirostat_tau": 0.8,
+    "mirostat_eta": 0.6,
+    "penalize_newline": True,
+    "stop": ["\n", "user:"],
+    "numa": False,
+    "num_ctx": 1024,
+    "num_batch": 2,
+    "num_gpu": 1,
+    "main_gpu": 0,
+    "low_vram": False,
+    "vocab_only": False,
+    "use_mmap": True,
+    "use_mlock": False,
+    "num_thread": 8,
+    "tfs_z": 1.0,
+}
 FEW = {"num_predict": 2}
 SHAPE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 BODIES = {
@@ -26,8 +48,16 @@ BODIES = {
     "generate, empty fields": (
         "generate",
         {
-            "prompt": "a", "suffix": "", "images": [], "format": "", "system": "", "template": "",
-            "context": [], "raw": False, "think": False, "keep_alive": "5m",
+            "prompt": "a",
+            "suffix": "",
+            "images": [],
+            "format": "",
+            "system": "",
+            "template": "",
+            "context": [],
+            "raw": False,
+            "think": False,
+            "keep_alive": "5m",
         },
     ),
     "generate, raw": ("generate", {"prompt": "[INST] why? [/INST]", "raw": True, "stream": False}),
@@ -39,8 +69,15 @@ BODIES = {
     "chat": ("chat", {"messages": [WHY]}),
     "chat, empty fields": (
         "chat",
-        {"messages": [{**WHY, "images": [], "tool_calls": []}], "tools": [], "format": "",
-         "think": False, "keep_alive": -1, "shift": False, "truncate": True},
+        {
+            "messages": [{**WHY, "images": [], "tool_calls": []}],
+            "tools": [],
+            "format": "",
+            "think": False,
+            "keep_alive": -1,
+            "shift": False,
+            "truncate": True,
+        },
     ),
     "chat, history": (
         "chat",
@@ -49,7 +86,7 @@ BODIES = {
     "chat, load": ("chat", {"messages": []}),
     "chat, unload": ("chat", {"messages": [], "keep_alive": 0}),
     "show": ("show", {"verbose": True, "options": {}}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BODIES)

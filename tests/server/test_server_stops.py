@@ -109,6 +109,8 @@ def test_ollamas_generate_tells_reasoning_apart_too(thinking, monkeypatch):
     body = {"model": MODEL, "prompt": "hello", "stream": False, "options": {"stop": ["Rome", "2"]}}
     given = thinking.post({**body, "format": {"type": "integer"}}, "/api/generate").json()
     assert (given["thinking"], given["response"], given["done_reason"]) == (
-        "Rome, say.", "1", "stop",
-    )  # fmt: skip
+        "Rome, say.",
+        "1",
+        "stop",
+    )
     assert given["context"]

@@ -301,9 +301,13 @@ def test_functions_of_a_namespace_are_called_by_it(client, space):
     ]
     chosen = {"type": "function", "name": "clock", "namespace": space}
     asked = {
-        "model": MODEL, "tools": tools, "tool_choice": chosen, "parallel_tool_calls": False,
-        "max_output_tokens": 220, "extra_body": {"seed": 1, "client_metadata": {"session": "1"}},
-    }  # fmt: skip
+        "model": MODEL,
+        "tools": tools,
+        "tool_choice": chosen,
+        "parallel_tool_calls": False,
+        "max_output_tokens": 220,
+        "extra_body": {"seed": 1, "client_metadata": {"session": "1"}},
+    }
     given = client.responses.create(input="what time is it?", **asked).output
     events = client.responses.create(input="what time is it?", stream=True, **asked)
     last = list(events)[-1].response.output

@@ -37,9 +37,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--raw", action="store_true",
+        "--raw",
+        action="store_true",
         help="continue the prompt as plain text, though the model has a chat template",
-    )  # fmt: skip
+    )
     form.add_argument("--chat", action="store_true", help=argparse.SUPPRESS)  # as it was once asked
     parser.add_argument(
         "--json", action="store_true", help=Rare("print one JSON object at the end")

@@ -42,7 +42,7 @@ def grammars(tmp_path_factory):
         ({"anyOf": [{"minimum": BIG}, {"maximum": 3}]}, [BIG, 3], [4, BIG - 1]),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_bounds_of_integers_are_exact(grammars, schema, taken, refused):
     texts = [str(each) for each in taken]
     schema = {"type": "integer", **schema}
@@ -113,9 +113,14 @@ def test_exact_numbers_within_everything(grammars):
         {"id": BIG, "pair": []},
     ]
     bad = [
-        {"id": 1}, {"name": "x"}, {"id": BIG, "next": {"id": BIG - 1}}, {"id": BIG, "pair": [1, 2]},
-        {"id": BIG, "pair": [1, BIG, 2]}, {"id": BIG, "ids": []}, {"id": BIG, "ids": [BIG] * 3},
-    ]  # fmt: skip
+        {"id": 1},
+        {"name": "x"},
+        {"id": BIG, "next": {"id": BIG - 1}},
+        {"id": BIG, "pair": [1, 2]},
+        {"id": BIG, "pair": [1, BIG, 2]},
+        {"id": BIG, "ids": []},
+        {"id": BIG, "ids": [BIG] * 3},
+    ]
     texts = [json.dumps(each) for each in good]
     twice = f'{{"id": {BIG}, "id": {BIG}}}'
     assert grammars.taken(schema, *texts, *map(json.dumps, bad), twice) == texts
@@ -190,13 +195,18 @@ A_AND_B = {"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
         ({**A_AND_B, "maxProperties": 1}, ["", "a", "b", "c"], ["ab", "ac"]),
         ({**A_AND_B, "required": ["b"], "minProperties": 2}, ["ab", "bc"], ["b", "a"]),
         (
-            {"patternProperties": {"^(x|y|z)$": {}}, "additionalProperties": False,
-             "minProperties": 2, "maxProperties": 2},
-            ["xy", "xz", "yz"], ["x", "xx", "xyz"],
+            {
+                "patternProperties": {"^(x|y|z)$": {}},
+                "additionalProperties": False,
+                "minProperties": 2,
+                "maxProperties": 2,
+            },
+            ["xy", "xz", "yz"],
+            ["x", "xx", "xyz"],
         ),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_members_are_counted_once_they_are_parsed(grammars, schema, taken, refused):
     texts = [members(*each) for each in taken]
     schema = {"type": "object", **schema}
@@ -205,8 +215,12 @@ def test_members_are_counted_once_they_are_parsed(grammars, schema, taken, refus
 
 @pytest.mark.parametrize("more", [{}, {"required": ["a"]}, {"minProperties": 1}])
 def test_no_member_comes_twice_by_an_escape(grammars, more):
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}},
-              "additionalProperties": {"type": "string"}, **more}  # fmt: skip
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "additionalProperties": {"type": "string"},
+        **more,
+    }
     escaped = r"\u0061"
     twice, alone = f'{{"a": 1, "{escaped}": "x"}}', f'{{"{escaped}": "x"}}'
     assert grammars.taken(schema, '{"a": 1, "b": "x"}', twice, alone) == ['{"a": 1, "b": "x"}']
@@ -238,12 +252,20 @@ def test_names_of_patterns(pattern, names):
 def test_arguments_of_calls_are_exact(tmp_path, form):
     chat = Chat(tmp_path, template(form), FORMS[form].tokens)
     number = {"type": "integer", "minimum": -BIG, "exclusiveMaximum": 10}
-    parameters = {"type": "object", "properties": {"days": {"enum": [BIG]}, "n": number},
-                  "required": ["days"], "additionalProperties": False}  # fmt: skip
+    parameters = {
+        "type": "object",
+        "properties": {"days": {"enum": [BIG]}, "n": number},
+        "required": ["days"],
+        "additionalProperties": False,
+    }
     tools = [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]
     written = FORMS[form].call.replace("2", str(BIG), 1)
-    for city in ('"city": "Rome", ', 'city="Rome", ', 'city:<|"|>Rome<|"|>,',
-                 "<parameter=city>\nRome\n</parameter>\n"):  # fmt: skip
+    for city in (
+        '"city": "Rome", ',
+        'city="Rome", ',
+        'city:<|"|>Rome<|"|>,',
+        "<parameter=city>\nRome\n</parameter>\n",
+    ):
         written = written.replace(city, "")
     asked = {"tools": tools, "tool_choice": "required"}
     assert chat.accepted(written, **asked) == (written, True)

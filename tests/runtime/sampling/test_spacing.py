@@ -77,9 +77,11 @@ def test_calls_have_the_same_spaces(tmp_path, name):
 def test_what_the_schema_of_a_tool_says_itself_wins(tmp_path):
     chat = Chat(tmp_path, template("hermes"), FORMS["hermes"].tokens)
     parameters = {
-        "type": "object", "properties": {"a": {}, "b": {}}, "required": ["a", "b"],
+        "type": "object",
+        "properties": {"a": {}, "b": {}},
+        "required": ["a", "b"],
         "x-guidance": {"item_separator": ",", "key_separator": ":"},
-    }  # fmt: skip
+    }
     tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
     for arguments, whole in (('{"a":1,"b":2}', True), ('{"a": 1, "b": 2}', False)):
         text = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'

@@ -23,15 +23,38 @@ DEEP = "{% set n = namespace(x=(1,)) %}{% for i in range(999) %}{% set n.x = (n.
 TEXT, LONG = "('a' * 4000000)", "('b' * 4000000)"
 
 HERE = [
-    *(LISTS + "{{ " + each + " }}" for each in (
-        "n.x", "n.x|string|length", "n.x == n.y", "n.x in [n.y]", "n.x is eq(n.y)", "n.x|tojson",
-        "[n.x, n.y]|sort", "[n.x, n.y]|max", "n.x ~ 'a'", "'%s' % n.x", "'%s'|format(n.x)",
-        "'{}'.format(n.x)", "','.join(n.x)", "[n.x]|map('string')|list", "n.x|e", "n.x is lower",
-        "[n.x]|select('equalto', n.y)|list",
-    )),
-    *(PAIRS + "{{ " + each + " }}" for each in (
-        "{n.x: 1}", "[n.x, n.y]|unique|list", "{1: 2}[n.x]", "{1: 2}.get(n.x)", "dict([(n.x, 1)])",
-    )),
+    *(
+        LISTS + "{{ " + each + " }}"
+        for each in (
+            "n.x",
+            "n.x|string|length",
+            "n.x == n.y",
+            "n.x in [n.y]",
+            "n.x is eq(n.y)",
+            "n.x|tojson",
+            "[n.x, n.y]|sort",
+            "[n.x, n.y]|max",
+            "n.x ~ 'a'",
+            "'%s' % n.x",
+            "'%s'|format(n.x)",
+            "'{}'.format(n.x)",
+            "','.join(n.x)",
+            "[n.x]|map('string')|list",
+            "n.x|e",
+            "n.x is lower",
+            "[n.x]|select('equalto', n.y)|list",
+        )
+    ),
+    *(
+        PAIRS + "{{ " + each + " }}"
+        for each in (
+            "{n.x: 1}",
+            "[n.x, n.y]|unique|list",
+            "{1: 2}[n.x]",
+            "{1: 2}.get(n.x)",
+            "dict([(n.x, 1)])",
+        )
+    ),
     *(OBJECTS + "{{ " + each + " }}" for each in ("n.x", "n.x.items()|string", "n.x.values()")),
     DEEP + "{{ {n.x: 1} }}",
     "{{ " + f"{TEXT}.replace('a', {LONG})" + " }}",
@@ -49,7 +72,7 @@ HERE = [
     "{% set n = namespace(x=[]) %}{% set s = " + TEXT + " %}{% for i in range(9999) %}"
     "{% set n.x = n.x + [s[1:]] %}{% endfor %}",
     "x" * 300_000,
-]  # fmt: skip
+]
 ELSEWHERE = [
     "{{ [1, 2]|tojson(indent=10**9) }}",
     '{{ "%7000000000d" % 1 }}',

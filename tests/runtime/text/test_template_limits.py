@@ -57,10 +57,13 @@ def test_users_and_assistants_take_turns_where_they_must():
         ("{{ c.function.arguments }}", '{"x": 1}'),
         ("{{ c.function.arguments | tojson }}", '{"x": 1}'),
         ("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}", "x=1"),
-        ("{{ c.function.arguments if c.function.arguments is string else"
-         " c.function.arguments | tojson }}", '{"x": 1}'),
+        (
+            "{{ c.function.arguments if c.function.arguments is string else"
+            " c.function.arguments | tojson }}",
+            '{"x": 1}',
+        ),
     ],
-)  # fmt: skip
+)
 def test_arguments_of_calls_are_what_the_template_reads(written, expected):
     source = BODY.replace(
         "{% endfor %}", f"{{% for c in m.tool_calls or [] %}}{written}{{% endfor %}}{{% endfor %}}"
