@@ -61,7 +61,8 @@ Tokens = Annotated[list[int], SOME, Whole]
 
 # How pydantic names members of unions.
 _UNION_MEMBER = re.compile(
-    r"str$|float$|function-|constrained-|(dict|list|literal)\[|Chosen|FunctionChoice|AllowedTools"
+    r"str$|float$|function-|constrained-|(dict|list|literal)\[|"
+    r"Chosen|NamedTool|FunctionChoice|AllowedTools"
 )
 
 

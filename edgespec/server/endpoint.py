@@ -103,7 +103,8 @@ class TextEndpoint(Endpoint):
 
     Args:
         service: service that generates the texts, with its models.
-        bodies: class of the request bodies, with `stream` and `texts` as `requests.Asked` has them.
+        bodies: class of the request bodies, with `stream` and `texts` as `requests.RequestBody` has
+            them.
         writers: what makes the writer for a body.
     """
 

@@ -106,7 +106,9 @@ def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size <= most:
-            content = file.read(most + 1)
+            content = file.read(size + 1)  # a read of more would take the memory for it at once
+            if len(content) > size:
+                content += file.read(most)
             size = len(content)
         if size > most:
             raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB", str(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -221,14 +222,14 @@ def test_settings_of_a_tokenizer_that_no_run_could_read(source, output, name):
 def test_a_file_that_the_system_does_not_give(source, output, monkeypatch, name):
     """As modes are no bar to those who run tests as root."""
     (source / "special_tokens_map.json").write_text("{}")
-    opened = Path.open
+    opened = os.open
 
-    def failing(self, *arguments, **fields):
-        if self == source / name:
-            raise PermissionError(errno.EACCES, "Permission denied", str(self))
-        return opened(self, *arguments, **fields)
+    def failing(path, *arguments, **fields):
+        if Path(path) == source / name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments, **fields)
 
-    monkeypatch.setattr(Path, "open", failing)
+    monkeypatch.setattr(os, "open", failing)
     refused(CheckpointError, rf"{name} cannot be read \(Permission denied\)", output, source)
 
 

@@ -30,7 +30,7 @@ def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, ttft_ms=20.0):
 class Told:
     """A model that makes given texts by draft source; `log` has its calls."""
 
-    bundle = SimpleNamespace(path="a bundle")
+    bundle = SimpleNamespace(path="a bundle", target=SimpleNamespace(context_length=50))
     engines = {"target": "cpu:native"}  # noqa: RUF012
     context_length = 50
     draft_sources = ("auto", "none", "lookup")

@@ -19,7 +19,7 @@ MODULE = f"""
 import ctypes, os, sys, time
 {{before}}
 from edgespec.errors import InputError
-from edgespec.system.jobs import Limits, serve
+from edgespec.system.jobs import JobLimits, serve
 
 def do(job):
     name, _, rest = job.partition(b" ")

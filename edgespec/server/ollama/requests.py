@@ -179,7 +179,7 @@ class OllamaTextRequest(Fields, ABC):
         """Whether there is no prompt: with Ollama, the request then only loads the model."""
 
     def texts(self, llm: LLM) -> list[GenerationStream]:
-        """See `edgespec.server.requests.Asked`."""
+        """See `edgespec.server.requests.RequestBody`."""
         request = self.request(llm)
         streams = request.texts(llm)
         plain = isinstance(getattr(request, "prompt", None), str)
