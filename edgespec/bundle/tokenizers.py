@@ -20,6 +20,7 @@ from edgespec.errors import caught_panics
 
 # Few files have one that is not empty, so that few are searched.
 _PREFIX = re.compile(r'"continuing_subword_prefix"\s*:\s*"[^"]')
+_OF_DAMAGE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 _MOST_ADDED = 1000  # tokens around a text: the library ends the process where memory runs out
 _BPE_OPTIONS = {
     "dropout",
@@ -74,8 +75,12 @@ def _in_pieces(text: str) -> tokenizers.Tokenizer | None:
         for special, tokens in groupby(added, lambda token: token["special"]):
             made = [_added_token(token) for token in tokens]
             backend.add_special_tokens(made) if special else backend.add_tokens(made)
-    except Exception:  # a file that is damaged, of which the library tells what is wrong
-        return None
+    except Exception as error:
+        # Of a damaged file the library tells what is wrong. Other errors are the caller's, as of a
+        # signal's handler.
+        if type(error) is Exception or isinstance(error, _OF_DAMAGE):
+            return None
+        raise
     return backend
 
 

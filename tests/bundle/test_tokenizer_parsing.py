@@ -98,6 +98,15 @@ def test_other_files_are_read_by_the_library(text):
     assert tokenizers.parsed(text).to_str() == Tokenizer.from_str(text).to_str()
 
 
+def test_errors_of_the_caller_are_not_taken_for_damage(monkeypatch):
+    def late(_):
+        raise TimeoutError
+
+    monkeypatch.setattr(tokenizers, "_added_token", late)
+    with pytest.raises(TimeoutError):
+        tokenizers.parsed(json.dumps(SOUND["added tokens"]))
+
+
 def test_other_threads_go_on_while_a_file_is_read(monkeypatch):
     """The library alone would hold the interpreter's lock from the first to the last merge."""
     letters = [chr(0x4E00 + n) for n in range(200)]
