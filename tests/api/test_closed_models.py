@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from native_llms import loaded, with_library
-from pairs import LONG_PROMPT
-from test_draft_sources import with_skips
+from pairs import LONG_PROMPT, with_skips
 
 from edgespec import LLM
 from edgespec.api.llm import inside

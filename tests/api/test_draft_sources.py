@@ -8,10 +8,10 @@ import pytest
 from foreign import TEXTS, ForeignPairs
 from gpus import usable
 from native_llms import cheapen, loaded, with_library
-from pairs import LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT, with_eos
+from pairs import LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT, with_eos, with_skips
 from sessions import OPTIONS, turns
 
-from edgespec import LLM, bundle
+from edgespec import LLM
 from edgespec.api import sources as devices
 from edgespec.api.llm import inside
 from edgespec.errors import BundleError, DeviceError, InputError
@@ -39,18 +39,6 @@ SOURCES = {
     ("dflash2", "head"): 50, ("dflash", "head"): 50, ("dspark", "head"): 50, ("dspark", "auto"): 50,
     ("peagle", "head"): 50, ("assistant", "head"): 50, ("assistant", "auto"): 50,
 }  # fmt: skip
-
-
-def with_skips(path, folder, *skipped):
-    """A copy of a bundle with these skip sets; none replaces what it has."""
-    from dataclasses import replace
-    from shutil import copytree
-
-    copytree(path, folder)
-    manifest = bundle.load(folder).manifest
-    sets = tuple(bundle.SkipSet(each) for each in skipped)
-    bundle.save_manifest(folder, replace(manifest, skip_sets=sets))
-    return folder
 
 
 @pytest.fixture(scope="module")

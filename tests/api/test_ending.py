@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from programs import ended
 
-import edgespec
 from edgespec.models.embedded import BUNDLE
 
 IN_A_CALL = """
@@ -79,17 +76,6 @@ from edgespec import LLM
 threading.Thread(target=LLM, args=[sys.argv[1]], kwargs={"threads": 1}, daemon=True).start()
 time.sleep(0.8)
 """
-
-
-def ended(program, *arguments):
-    path = os.pathsep.join([str(Path(edgespec.__file__).parents[1]), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program, *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split("\n")[:-1]
 
 
 def test_the_end_waits_for_the_call_under_way():

@@ -9,7 +9,7 @@ import pickle
 import pytest
 from native_llms import loaded, with_library
 from pairs import SHORT_PROMPT
-from test_ending import ended
+from programs import ended
 
 from edgespec.errors import InputError
 from edgespec.models.embedded import BUNDLE

@@ -139,6 +139,15 @@ def with_eos(source: Path, output: Path, *ids: int) -> Path:
     return output
 
 
+def with_skips(source: Path, output: Path, *skipped: tuple[int, ...]) -> Path:
+    """Returns a copy of a bundle with these skip sets; none replaces what it has."""
+    copytree(source, output)
+    manifest = bundle.load(output).manifest
+    sets = tuple(bundle.SkipSet(each) for each in skipped)
+    bundle.save_manifest(output, replace(manifest, skip_sets=sets))
+    return output
+
+
 @torch.no_grad()
 def logits_of(model: PreTrainedModel, tokens: list[int]) -> Any:
     """Returns transformers' logits for every token: [n, V] float32."""
