@@ -16,7 +16,7 @@ from edgespec.bundle import LOGITS
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.callers import raise_if_callers
-from edgespec.runtime.engines.ort_session import first_line, open_session, session_options
+from edgespec.runtime.engines.ort_session import CpuSession, first_line, session_options
 
 _PARTS = ("key", "value")
 _TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
@@ -37,9 +37,7 @@ class AdoptedGraph:
     """
 
     def __init__(self, graph: Path, threads: int) -> None:
-        options = session_options(threads)
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-        self._session = open_session(graph, options, ["CPUExecutionProvider"])
+        self._session = CpuSession(graph, session_options(threads))
         self._types = {each.name: _TYPES.get(each.type) for each in self._session.get_inputs()}
         names = {each.name for each in self._session.get_outputs()}
         count = sum(name.startswith("present.") for name in names) // len(_PARTS)

@@ -13,9 +13,9 @@ from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.ort_session import (
+    CpuSession,
     first_line,
     look_for_data_beside,
-    open_session,
     session_options,
 )
 from edgespec.runtime.kernels import kernel_name
@@ -52,8 +52,6 @@ class NativeGraph:
         whole: Path | None = None,
     ) -> None:
         options = session_options(threads)
-        # Between passes its threads would take the processor from drafting and sampling.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             options.register_custom_ops_library(str(library))
         except Exception as error:  # its exceptions have no narrower base class
@@ -64,7 +62,7 @@ class NativeGraph:
         if whole is not None:
             look_for_data_beside(whole, options)
         name = None if whole is None else str(whole)
-        self._session = open_session(graph, options, ["CPUExecutionProvider"], name)
+        self._session = CpuSession(graph, options, name)
         self._inputs = [each.name for each in self._session.get_inputs()]
         names = [each.name for each in self._session.get_outputs()]
         self._outputs = [name for name in names if features or name != FEATURES]

@@ -5,21 +5,26 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.arrays import Array
+from edgespec.runtime.arrays import Array, Floats
 
 # These operators may run on the CPU: they only read a tensor's shape, which is known there.
 _SHAPE_ONLY = frozenset({"Shape", "Size"})
 
 # What C++ and the system say where memory or threads' stacks cannot be had, as under `ulimit -v`.
 _NO_MEMORY = ("bad_alloc", "Cannot allocate memory", "Failed to allocate memory")
+
+_SESSIONS = WeakSet[ort.InferenceSession]()
+"""The sessions of this process."""
 
 ort.disable_telemetry_events()  # another package may have imported it before it was switched off
 
@@ -53,7 +58,7 @@ def open_session(
     try:
         source = graph if isinstance(graph, bytes) else str(graph)
         # ONNX Runtime's own fallback would print to stdout and use another device.
-        return ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
+        session = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
     except Exception as error:  # its exceptions have no narrower base class
         if any(each in str(error) for each in _NO_MEMORY):
             raise MemoryError(first_line(error)) from error
@@ -61,6 +66,56 @@ def open_session(
             f"{name or name_of(graph)}: ONNX Runtime {ort.__version__} refused it "
             f"({first_line(error)}): try another --device, or export it again"
         ) from error
+    _SESSIONS.add(session)
+    return session
+
+
+def _keep_sessions() -> None:
+    """Keeps the sessions to the end of a process that was just forked.
+
+    To end one would wait for its threads, which this process lacks, forever.
+    """
+    for session in list(_SESSIONS):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_keep_sessions)
+
+
+class CpuSession:
+    """A session on threads of the processor, which a process that was forked opens anew.
+
+    Between passes its threads stop, since they would take the processor from drafting and sampling.
+
+    Args:
+        graph: path of an ONNX file, or its content.
+        options: options of the session.
+        name: the graph's name in messages; None: that of `name_of`.
+
+    Raises:
+        DeviceError: if ONNX Runtime refuses the graph.
+    """
+
+    def __init__(self, graph: Path | bytes, options: Any, name: str | None = None) -> None:
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        self._open = partial(open_session, graph, options, ["CPUExecutionProvider"], name)
+        self._process, self._session = os.getpid(), self._open()
+
+    def get_inputs(self) -> Any:
+        """Returns the inputs, with their names and types."""
+        return self._session.get_inputs()
+
+    def get_outputs(self) -> Any:
+        """Returns the outputs, with their names and types."""
+        return self._session.get_outputs()
+
+    def run(self, outputs: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Floats]:
+        """Makes a pass; returns what was asked for, in order."""
+        if self._process != os.getpid():
+            self._process, self._session = os.getpid(), self._open()
+        results: list[Floats] = self._session.run(outputs, inputs)
+        return results
 
 
 def look_for_data_beside(graph: Path, options: Any) -> None:

@@ -48,7 +48,10 @@ def work():
     print(repr(asyncio.run(llm.agenerate("def f(", **options)).text))
 
 forked(work)
-print(repr(llm.generate("def f(", **options).text))
+for _ in range(8):  # right after a pass, when its threads are not asleep yet
+    print(repr(llm.generate("def f(", **options).text))
+    forked(lambda: print(repr(llm.generate("def f(", **options).text)))
+    forked(llm.close)
 print(repr(begun.finish().text))
 """
 )
@@ -94,7 +97,7 @@ print(repr(texts[0]))
 @pytest.mark.slow
 def test_a_process_that_is_forked_between_texts_makes_the_same_ones():
     texts = ended(IDLE, str(BUNDLE))
-    assert len(texts) == 5
+    assert len(texts) == 20
     assert len(set(texts)) == 1
 
 

@@ -11,11 +11,7 @@ import onnxruntime as ort
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats, grown
 from edgespec.runtime.engines.callers import raise_if_callers
-from edgespec.runtime.engines.ort_session import (
-    first_line,
-    open_session,
-    session_options,
-)
+from edgespec.runtime.engines.ort_session import CpuSession, first_line, session_options
 from edgespec.runtime.engines.portable.graph import GraphFile, Shape
 from edgespec.system import machine
 
@@ -85,10 +81,7 @@ class Cpu:
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> HostSession:
         """See `Engine`."""
-        options = fixed_options(file, threads, shape)
-        # Between passes its threads would take the processor from drafting and sampling.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-        session = open_session(file.path, options, ["CPUExecutionProvider"])
+        session = CpuSession(file.path, fixed_options(file, threads, shape))
         return HostSession(self.name, session)
 
 
