@@ -84,7 +84,8 @@ def main() -> None:
 
 def _prompts(llm: LLM, arguments: argparse.Namespace) -> dict[str, list[tuple[int, ...]]]:
     """Returns an even number of prompts of each kind."""
-    encode, limit = llm.tokenizer.encode, arguments.limit
+    encode = llm.tokenizer.encode
+    limit = arguments.limit
     kinds = {
         "Python": [tuple(encode(each)) for each in read_prompts(arguments.prompts, limit)],
         "prose": [tuple(encode(each)) for each in PROSE[:limit]],
@@ -117,10 +118,17 @@ def _choice(
     found = sum((Counter(line.verdicts) for line in drafted), Counter[str]())
     verdicts = ", ".join(f"{found[each]} {each}" for each in VERDICTS if found[each])
     return Choice(
-        llm.bundle.path.name, kind, temperature, round(plain, 1), " / ".join(picks),
-        round(best, 1), round(auto, 1),
-        round(auto / best, 3), round(auto / plain, 3), verdicts,
-    )  # fmt: skip
+        llm.bundle.path.name,
+        kind,
+        temperature,
+        round(plain, 1),
+        " / ".join(picks),
+        round(best, 1),
+        round(auto, 1),
+        round(auto / best, 3),
+        round(auto / plain, 3),
+        verdicts,
+    )
 
 
 def _fixed(lines: dict[str, BenchLine]) -> list[BenchLine]:

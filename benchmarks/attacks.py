@@ -107,7 +107,8 @@ class _Clients:
     """Two clients that are always there, and the largest gap between what they get."""
 
     def __init__(self, url: str) -> None:
-        self._url, self._ended = url, threading.Event()
+        self._url = url
+        self._ended = threading.Event()
         self.gaps = {"stream": 0.0, "health": 0.0}
         self._threads = [threading.Thread(target=each) for each in (self._read, self._ask)]
 
@@ -161,7 +162,8 @@ def _tried(bundle: Path, attack: Attack) -> dict[str, float]:
     with served(bundle, "--parallel=4") as (process, url):
         with _Clients(url).at_work() as clients:
             time.sleep(_USUAL_SECONDS)
-            usual, before = clients.largest(), memory(process.pid)
+            usual = clients.largest()
+            before = memory(process.pid)
             attacker = _PROCESSES.Process(target=attack, args=(url,))  # with a lock of its own
             attacker.start()
             attacker.join()
@@ -194,10 +196,12 @@ def main() -> None:
         ["attack", *next(iter(found.values()))], [[n, *f.values()] for n, f in found.items()]
     )
     sound = all(
-        each["up"] and each["gap"] <= each["usual gap"] + _MOST_FURTHER
-        and each["MiB more"] <= _MOST_GROWTH and each["end"] <= _MOST_END
+        each["up"]
+        and each["gap"] <= each["usual gap"] + _MOST_FURTHER
+        and each["MiB more"] <= _MOST_GROWTH
+        and each["end"] <= _MOST_END
         for each in found.values()
-    )  # fmt: skip
+    )
     print_result("attacks", {"attacks": found, "sound": sound})
 
 

@@ -109,10 +109,12 @@ def main() -> None:
                 turn = _turn(arguments.against.rstrip("/"), prompts, long, arguments, _LLAMA)
             else:
                 options = (
-                    f"--draft={way}", f"--device={arguments.device}",
-                    f"--threads={arguments.threads}", f"--parallel={arguments.clients + 1}",
+                    f"--draft={way}",
+                    f"--device={arguments.device}",
+                    f"--threads={arguments.threads}",
+                    f"--parallel={arguments.clients + 1}",
                     f"--context={arguments.context}",
-                )  # fmt: skip
+                )
                 with served(arguments.bundle, *options) as (_, url):
                     turn = _turn(url, prompts, long, arguments)
             found.setdefault(way, []).append(turn)
@@ -130,7 +132,8 @@ def _turn(
     """Lets all clients ask one server; `fields` are further ones of its requests."""
     fields = {**fields, "model": model_name(url)}
     _ask(url, prompts[0], 4, fields)  # the first text prepares shapes and buffers
-    answers, failures = list[Answer](), list[InputError]()
+    answers = list[Answer]()
+    failures = list[InputError]()
     others: list[Answer] = []
 
     def asks(mine: Sequence[str]) -> None:
@@ -163,10 +166,15 @@ def _turn(
 
 def _ask(url: str, prompt: str, new_tokens: int, fields: Mapping[str, Any]) -> Answer:
     body: dict[str, Any] = {
-        "prompt": prompt, "max_tokens": new_tokens, "temperature": 0, "stream": True,
-        "stream_options": {"include_usage": True}, **fields,
-    }  # fmt: skip
-    pieces, tokens = list[float](), 0
+        "prompt": prompt,
+        "max_tokens": new_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **fields,
+    }
+    pieces = list[float]()
+    tokens = 0
     begin = time.perf_counter()
     for event in events(url, "/v1/completions", body):
         if event.get("usage"):
@@ -186,20 +194,32 @@ def _print(arguments: argparse.Namespace, found: dict[str, list[Turn]]) -> None:
     }
     print_table(
         [
-            "", "tokens/s together", "first token, ms", "95 %", "ms/token", "pause, ms", "95 %",
-            "longest", "long prompt's first token, ms",
+            "",
+            "tokens/s together",
+            "first token, ms",
+            "95 %",
+            "ms/token",
+            "pause, ms",
+            "95 %",
+            "longest",
+            "long prompt's first token, ms",
         ],
         [[way, *each.values()] for way, each in medians.items()],
-    )  # fmt: skip
+    )
     print_result(
         "clients",
         {
-            **facts_of(arguments.bundle), "clients": arguments.clients, "texts": arguments.texts,
-            "new_tokens": arguments.new_tokens, "long": arguments.long,
-            "threads": arguments.threads, "against": arguments.against, "turns": facts,
+            **facts_of(arguments.bundle),
+            "clients": arguments.clients,
+            "texts": arguments.texts,
+            "new_tokens": arguments.new_tokens,
+            "long": arguments.long,
+            "threads": arguments.threads,
+            "against": arguments.against,
+            "turns": facts,
             "medians": medians,
         },
-    )  # fmt: skip
+    )
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -208,9 +228,11 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=Path, nargs="+", required=True, help="JSON lines")
     parser.add_argument("--against", metavar="URL", help="another server with OpenAI's API")
     parser.add_argument(
-        "--drafts", type=lambda text: names(text, _DRAFTS), default=["none", "auto"],
+        "--drafts",
+        type=lambda text: names(text, _DRAFTS),
+        default=["none", "auto"],
         help="draft sources (default none,auto)",
-    )  # fmt: skip
+    )
     parser.add_argument("--clients", type=count, default=8)
     parser.add_argument("--texts", type=count, default=2, help="texts of each client (default 2)")
     parser.add_argument("--new-tokens", type=count, default=48, help="of each text (default 48)")

@@ -63,20 +63,38 @@ def main() -> None:
     print_table(["from the command to the first token", "seconds", "repeats"], table)
     for name, reason in failures.items():
         print(f"not run: {name}: {reason}")
-    print_result("clock", {"model": given.model.name, "threads": given.threads, "seconds": times,
-                           "prompt_tokens": given.prompt_tokens, "failures": failures})  # fmt: skip
+    print_result(
+        "clock",
+        {
+            "model": given.model.name,
+            "threads": given.threads,
+            "seconds": times,
+            "prompt_tokens": given.prompt_tokens,
+            "failures": failures,
+        },
+    )
 
 
 def _start(model: Path, cache: Path, given: argparse.Namespace) -> float:
     """Returns the seconds until `edgespec run` prints its first character."""
     command = [
-        sys.executable, "-P", "-m", "edgespec", "run", str(model), "--raw", PYTHON[0], "-n", "4",
+        sys.executable,
+        "-P",
+        "-m",
+        "edgespec",
+        "run",
+        str(model),
+        "--raw",
+        PYTHON[0],
+        "-n",
+        "4",
         f"--threads={given.threads}",
-    ]  # fmt: skip
+    ]
     environment = {**os.environ, "EDGESPEC_CACHE": str(cache)}
     begin = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment,
-                          stderr=subprocess.DEVNULL) as process:  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env=environment, stderr=subprocess.DEVNULL
+    ) as process:
         assert process.stdout is not None
         process.stdout.read(1)
         seconds = time.perf_counter() - begin
@@ -89,10 +107,15 @@ def _start(model: Path, cache: Path, given: argparse.Namespace) -> float:
 def _peer(name: str, given: argparse.Namespace) -> float:
     prompt = tokenizer_of(given.model).encode(PYTHON[0])
     loading = Loading(
-        target=str(given.model), draft=None, setting=PLAIN, threads=given.threads, context=2048,
-        sequences=1, folder=str(given.cache / "models" / name),
+        target=str(given.model),
+        draft=None,
+        setting=PLAIN,
+        threads=given.threads,
+        context=2048,
+        sequences=1,
+        folder=str(given.cache / "models" / name),
         checkpoint=given.checkpoint and str(given.checkpoint),
-    )  # fmt: skip
+    )
     with Peer(name, loading, given.cache) as peer:
         asked = time.monotonic()
         return asked - peer.started + peer.texts([prompt], 1).first
@@ -113,8 +136,11 @@ def _conversation(times: Times, given: argparse.Namespace) -> None:
             cold = llm.generate(prompt, max_new_tokens=8)
             if cold.tokens != warm.tokens:
                 raise DeviceError("a session's text is not that of a model that has forgotten")
-            for what, result in (("a prompt", first), ("a second turn, forgotten", cold),
-                                 ("a second turn, in a session", warm)):  # fmt: skip
+            for what, result in (
+                ("a prompt", first),
+                ("a second turn, forgotten", cold),
+                ("a second turn, in a session", warm),
+            ):
                 times[f"{given.prompt_tokens} tokens: {what}"].append(result.ttft_ms / 1e3)
     with tempfile.TemporaryDirectory() as folder:
         for what in ("", "read before by another process, --prompt-cache"):
@@ -144,9 +170,11 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, help="folder of the model's checkpoint")
     parser.add_argument("--cache", type=Path, required=True, help="folder for environments, kept")
     parser.add_argument(
-        "--peers", type=lambda text: names(text, tuple(FILES)) if text else [],
-        default=["xllamacpp"], help="beside which it is measured (default xllamacpp); '': none",
-    )  # fmt: skip
+        "--peers",
+        type=lambda text: names(text, tuple(FILES)) if text else [],
+        default=["xllamacpp"],
+        help="beside which it is measured (default xllamacpp); '': none",
+    )
     parser.add_argument(
         "--prompt-tokens", type=int, default=1000, help="of conversations; 0: none (default 1000)"
     )

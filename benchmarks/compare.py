@@ -47,14 +47,18 @@ TESTS = {
     "behind": "behind {} tokens, greedy",
 }
 _SPECULATING = ("auto", "draft", "lookup")
-_FIRST, _SEVERAL, _SEVERAL_PROMPT = 1000, 8, 64
+_FIRST = 1000
+_SEVERAL = 8
+_SEVERAL_PROMPT = 64
 
 
 def main() -> None:
     given = _parse_arguments()
-    done, results = Turns(given), dict[str, list[dict[str, object]]]()
+    done = Turns(given)
+    results = dict[str, list[dict[str, object]]]()
     tokenizer = turns.tokenizer_of(given.model)
-    plain, every = ways_of(given, (PLAIN, "auto")), ways_of(given, (PLAIN, *_SPECULATING))
+    plain = ways_of(given, (PLAIN, "auto"))
+    every = ways_of(given, (PLAIN, *_SPECULATING))
     with suppress(KeyboardInterrupt):
         for test in given.tests:
             done.run(_tasks(test, given, tokenizer), every if test in ("code", "chat") else plain)
@@ -65,30 +69,42 @@ def main() -> None:
         print(f"not run: {way}: {reason}")
     options = ("model", "draft", "threads", "n", "behind")
     facts = {name: str(getattr(given, name)) for name in options}
-    print_result("compare", {
-        **facts, "settings": turns.settings_of(given.peers), "peer_versions": done.versions,
-        "failures": done.failures, "results": results,
-    })  # fmt: skip
+    print_result(
+        "compare",
+        {
+            **facts,
+            "settings": turns.settings_of(given.peers),
+            "peer_versions": done.versions,
+            "failures": done.failures,
+            "results": results,
+        },
+    )
 
 
 def _tasks(test: str, given: argparse.Namespace, tokenizer: Tokenizer) -> list[Task]:
     stream = cycle(chain.from_iterable(turns.code_prompts(given, tokenizer)))
     if test == "first":
         prompts = [[tuple(islice(stream, _FIRST))]]
-        tokens, repeats = 1, given.repeat
+        tokens = 1
+        repeats = given.repeat
     elif test == "behind":
-        prompts, tokens, repeats = [[tuple(islice(stream, given.behind))]], given.n, 1
+        prompts = [[tuple(islice(stream, given.behind))]]
+        tokens = given.n
+        repeats = 1
     elif test == "several":
         # Of one length, since some peers take no others.
         prompts = [[tuple(islice(stream, _SEVERAL_PROMPT)) for _ in range(_SEVERAL)]]
-        tokens, repeats = given.n, given.repeat
+        tokens = given.n
+        repeats = given.repeat
     else:
         single = (
             _chats(given, tokenizer)
             if test == "chat"
             else turns.code_prompts(given, tokenizer, given.limit)
         )
-        prompts, tokens, repeats = [[each] for each in single], given.n, given.repeat
+        prompts = [[each] for each in single]
+        tokens = given.n
+        repeats = given.repeat
     return [
         Task(test, number, tuple(each), tokens, repeat=repeat)
         for repeat in range(repeats)
@@ -114,7 +130,8 @@ def _row(done: Turns, test: str, way: Way) -> dict[str, object]:
         return row | {"seconds": round(best.first, 3), "cpu_seconds": round(best.first_cpu, 3)}
     if test == "several":
         tokens = sum(len(text) for each in all_made for text in each.tokens)
-        seconds, cpu = sum(each.seconds for each in all_made), sum(each.cpu for each in all_made)
+        seconds = sum(each.seconds for each in all_made)
+        cpu = sum(each.cpu for each in all_made)
     else:
         tokens = sum(len(text) - 1 for each in all_made for text in each.tokens)
         seconds = sum(each.seconds - each.first for each in all_made)
@@ -143,15 +160,31 @@ def _print(test: str, title: str, rows: Sequence[dict[str, object]]) -> None:
         return
     plain = [row for row in theirs if row["setting"] == PLAIN]
     header = [
-        "program", "setting", "tokens/s", "to the fastest plain peer", "to the fastest peer",
-        "processor ms a token", "to the least of a plain peer", "as its own plain text",
-    ]  # fmt: skip
-    print_table(header, [
-        [row["peer"], row["setting"], row["tokens_per_second"],
-         _ratio(row, plain, "tokens_per_second"), _ratio(row, theirs, "tokens_per_second"),
-         row["cpu_ms_per_token"], _ratio(row, plain, "cpu_ms_per_token"), row["equal"]]
-        for row in rows
-    ])  # fmt: skip
+        "program",
+        "setting",
+        "tokens/s",
+        "to the fastest plain peer",
+        "to the fastest peer",
+        "processor ms a token",
+        "to the least of a plain peer",
+        "as its own plain text",
+    ]
+    print_table(
+        header,
+        [
+            [
+                row["peer"],
+                row["setting"],
+                row["tokens_per_second"],
+                _ratio(row, plain, "tokens_per_second"),
+                _ratio(row, theirs, "tokens_per_second"),
+                row["cpu_ms_per_token"],
+                _ratio(row, plain, "cpu_ms_per_token"),
+                row["equal"],
+            ]
+            for row in rows
+        ],
+    )
 
 
 def _ratio(row: dict[str, object], others: Sequence[dict[str, object]], name: str) -> str:
@@ -171,9 +204,11 @@ def _parse_arguments() -> argparse.Namespace:
     turns.add_arguments(parser)
     parser.add_argument("--chat", type=Path, help="JSON lines with turns, such as Spec-Bench's")
     parser.add_argument(
-        "--tests", type=lambda text: names(text, tuple(TESTS)), default=list(TESTS),
+        "--tests",
+        type=lambda text: names(text, tuple(TESTS)),
+        default=list(TESTS),
         help=f"of {','.join(TESTS)} (default all)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--limit", type=count, default=4, help="prompts of code and of chat (default 4)"
     )

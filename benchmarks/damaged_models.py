@@ -162,11 +162,15 @@ def _of_kind(kind: str, files: int, seed: int) -> Outcome:
 
 def _read(place: Path, kind: str, files: int, seed: int) -> Outcome:
     """Exports damaged copies of the model that lies in a folder."""
-    file, folder = place / "intact" / "file.gguf", place / "intact" / "model"
+    file = place / "intact" / "file.gguf"
+    folder = place / "intact" / "model"
     intact = file if kind.startswith("gguf") else folder
-    source, outcome, reasons = place / f"damaged{intact.suffix}", Outcome(kind), set[str]()
+    source = place / f"damaged{intact.suffix}"
+    outcome = Outcome(kind)
+    reasons = set[str]()
     size = _HOSTILE_BYTES if kind.endswith("hostile") else _size(intact)
-    outcome.size_mib, damaged = round(size / MIB, 1), source
+    outcome.size_mib = round(size / MIB, 1)
+    damaged = source
     for warm in (intact, place / "none.gguf"):  # what is imported counts for nothing
         _exported(warm, place)
         shutil.rmtree(place / "bundle", ignore_errors=True)
@@ -181,7 +185,8 @@ def _read(place: Path, kind: str, files: int, seed: int) -> Outcome:
         idle = _idle()
         begun = time.process_time()
         code, said = _exported(source, place)
-        seconds, memory = time.process_time() - begun, (_resident("VmHWM") - idle) / size
+        seconds = time.process_time() - begun
+        memory = (_resident("VmHWM") - idle) / size
         outcome.models += 1
         outcome.exported += code == 0
         outcome.memory = round(max(outcome.memory, memory), 2)

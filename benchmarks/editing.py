@@ -34,7 +34,8 @@ from edgespec import LLM, GenerationResult
 _FILE = Path(__file__).with_name("rounding.py")
 _EDITS = {  # what the model is told; what is to change, as a regular expression, and to what
     "rename": (
-        "Rename the function `_read` to `_logits_behind` everywhere.", r"\b_read\b",
+        "Rename the function `_read` to `_logits_behind` everywhere.",
+        r"\b_read\b",
         "_logits_behind",
     ),
     "parameter": (
@@ -42,7 +43,7 @@ _EDITS = {  # what the model is told; what is to change, as a regular expression
         r"def _read\(model: Model, tokens: list\[int\]\)",
         "def _read(model: Model, tokens: list[int], first: int = _FIRST)",
     ),
-}  # fmt: skip
+}
 _SPARE = 64  # tokens that an answer may be longer than five quarters of the file
 _FENCED = re.compile(r"```\w*\n(.*?)(?:```|$)", re.DOTALL)
 
@@ -70,9 +71,13 @@ def main() -> None:
             for setting, found in made.items():
                 likeness = _likeness(re.sub(old, new, source), found.text)
                 row = [
-                    found.new_tokens, speed([found]), round(speed([found]) / speed([plain]), 2),
-                    mean_length([found]), "yes" if found.tokens == plain.tokens else "no", likeness,
-                ]  # fmt: skip
+                    found.new_tokens,
+                    speed([found]),
+                    round(speed([found]) / speed([plain]), 2),
+                    mean_length([found]),
+                    "yes" if found.tokens == plain.tokens else "no",
+                    likeness,
+                ]
                 rows.append([name, setting, *row])
                 facts[f"{name} {setting}"] = row
     header = ["edit", "setting", "tokens", "tokens/s", "to plain", "tokens a round", "as plain"]
@@ -99,9 +104,11 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Editing a file with it as a prediction.")
     parser.add_argument("bundle", type=Path, help="folder of a bundle with a chat template")
     parser.add_argument(
-        "--lines", type=count, default=sys.maxsize,
+        "--lines",
+        type=count,
+        default=sys.maxsize,
         help="last lines of the file, for a machine that is short of time (default all)",
-    )  # fmt: skip
+    )
     parser.add_argument("--device", default="cpu", help="device of the target (default cpu)")
     add_threads(parser)
     return parser.parse_args()

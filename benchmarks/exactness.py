@@ -42,7 +42,8 @@ _SHAPES = (
 
 def main() -> None:
     given = _parse_arguments()
-    done, tokenizer = Turns(given), turns.tokenizer_of(given.model)
+    done = Turns(given)
+    tokenizer = turns.tokenizer_of(given.model)
     questions = [
         tokenizer.chat([{"role": "user", "content": text}]) for text in arithmetic(given.limit)
     ]
@@ -76,10 +77,13 @@ def main() -> None:
 
 def arithmetic(number: int) -> list[str]:
     """Returns questions of arithmetic in words, the same ones every time."""
-    drawn, questions = Random(0), list[str]()
+    drawn = Random(0)
+    questions = list[str]()
     for index in range(number):
         one, other = drawn.sample(_NAMES, 2)
-        x, y, z = drawn.randint(12, 60), drawn.randint(3, 9), drawn.randint(2, 30)
+        x = drawn.randint(12, 60)
+        y = drawn.randint(3, 9)
+        z = drawn.randint(2, 30)
         shape = _SHAPES[index % len(_SHAPES)]
         questions.append(shape.format(a=one, b=other, t=drawn.choice(_THINGS), x=x, y=y, z=z))
     return questions
@@ -89,7 +93,8 @@ def _tasks(
     kinds: dict[str, list[tuple[int, ...]]], clients: Sequence[int], new_tokens: int
 ) -> list[Task]:
     """Returns tasks of four prompts after four, so that a run that ends early has whole ones."""
-    tasks, group = list[Task](), max(clients)
+    tasks = list[Task]()
+    group = max(clients)
     for begin in range(0, max(map(len, kinds.values())), group):
         for kind, prompts in kinds.items():
             part = prompts[begin : begin + group]
@@ -113,13 +118,22 @@ def _cell(done: Turns, way: Way, kind: str, clients: int) -> str:
         if not task.repeat
     }
     made = done.of(f"{kind}, {clients}", way)
-    first = {task.number: (task.prompts, texts.tokens) for task, texts in made.items()
-             if not task.repeat}  # fmt: skip
+    first = {
+        task.number: (task.prompts, texts.tokens) for task, texts in made.items() if not task.repeat
+    }
     again = {task.number: texts.tokens for task, texts in made.items() if task.repeat}
-    equal = [alone[prompt] == text for prompts, texts in first.values()
-             for prompt, text in zip(prompts, texts, strict=True) if prompt in alone]  # fmt: skip
-    same = [text == other for number, texts in again.items() if number in first
-            for text, other in zip(texts, first[number][1], strict=True)]  # fmt: skip
+    equal = [
+        alone[prompt] == text
+        for prompts, texts in first.values()
+        for prompt, text in zip(prompts, texts, strict=True)
+        if prompt in alone
+    ]
+    same = [
+        text == other
+        for number, texts in again.items()
+        if number in first
+        for text, other in zip(texts, first[number][1], strict=True)
+    ]
     if not equal:
         return "-"
     return f"{sum(equal)} of {len(equal)}; {sum(same)} of {len(same)}"

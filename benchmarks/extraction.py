@@ -47,7 +47,8 @@ _NEW_TOKENS = 96
 
 def main() -> None:
     arguments = _parse_arguments()
-    rows, facts = list[list[object]](), dict[str, object]()
+    rows = list[list[object]]()
+    facts = dict[str, object]()
     for path in arguments.models:
         with LLM(path, threads=arguments.threads) as llm:
             for kind in ("schema", "tool"):

@@ -81,7 +81,8 @@ class _Clock:
     def longest(self) -> float:
         """Returns the longest hold since the last call."""
         time.sleep(5 * _TICK)
-        found, self._most = self._most, 0.0
+        found = self._most
+        self._most = 0.0
         return found
 
 

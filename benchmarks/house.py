@@ -95,7 +95,8 @@ def entered(path: Path | None = None) -> dict[str, list[str]]:
 
 def _modules(llm: LLM, draft: str) -> list[str]:
     stream = llm.stream(_PROMPT, max_new_tokens=400, draft_source=draft)
-    pieces, names = iter(stream), set[str]()
+    pieces = iter(stream)
+    names = set[str]()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         if event == "call":

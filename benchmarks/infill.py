@@ -82,9 +82,10 @@ def main() -> None:
     arguments = _parse_arguments()
     contexts = _contexts(arguments)
     options = (
-        f"--draft={arguments.draft}", f"--device={arguments.device}",
+        f"--draft={arguments.draft}",
+        f"--device={arguments.device}",
         f"--threads={arguments.threads}",
-    )  # fmt: skip
+    )
     found: dict[str, list[Answer]] = defaultdict(list)
     with served(arguments.bundle, *options) as (_, url):
         ways = [(name, url, fields) for name, fields in _WAYS.items()]
@@ -150,7 +151,8 @@ def _ask_all(
 
 
 def _ask(url: str, body: dict[str, Any]) -> Answer:
-    first, last = None, dict[str, Any]()
+    first = None
+    last = dict[str, Any]()
     begin = time.perf_counter()
     for last in events(url, "/infill", body):
         if first is None and last["content"]:
@@ -168,7 +170,8 @@ def _ask(url: str, body: dict[str, Any]) -> Answer:
 def _contexts(arguments: argparse.Namespace) -> list[Context]:
     """Returns one context more than was asked for, of modules that are long enough."""
     tokenizer = Tokenizer.from_folder(arguments.bundle)
-    rng, wanted = random.Random(0), arguments.contexts + 1
+    rng = random.Random(0)
+    wanted = arguments.contexts + 1
     before = round(_BEFORE * arguments.context_tokens)
     behind = arguments.context_tokens - before
     found: list[Context] = []
@@ -182,9 +185,10 @@ def _contexts(arguments: argparse.Namespace) -> list[Context]:
             tail = tokenizer.encode(source[end:], add_special=False)
             if len(head) >= before and len(tail) >= behind:
                 cut = Context(
-                    tokenizer.decode(head[-before:]), source[hole:end],
+                    tokenizer.decode(head[-before:]),
+                    source[hole:end],
                     tokenizer.decode(tail[:behind]),
-                )  # fmt: skip
+                )
                 found.append(cut)
                 break
     if len(found) < wanted:

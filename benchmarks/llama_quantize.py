@@ -42,9 +42,11 @@ def write_permuted(source: Path, output: Path) -> None:
     Raises:
         InputError: if there are tensors of which it is not known how they are permuted.
     """
-    reader, draws = gguf.GGUFReader(source), np.random.default_rng(0)
+    reader = gguf.GGUFReader(source)
+    draws = np.random.default_rng(0)
     norm = next(each for each in reader.tensors if each.name == "output_norm.weight")
-    hidden, units = draws.permutation(norm.n_elements), dict[str, Any]()
+    hidden = draws.permutation(norm.n_elements)
+    units = dict[str, Any]()
 
     def permuted(tensor: Any) -> tuple[Values, Kind]:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
@@ -58,7 +60,8 @@ def write_permuted(source: Path, output: Path) -> None:
         elif name not in _AS_THEY_ARE and what != "bias":
             raise InputError(f"{source} has {tensor.name}: give a dense model")
         if name.startswith("ffn_") and name not in _HIDDEN:
-            key, size = layer[-1], values.shape[1 if name == "ffn_down" else 0]
+            key = layer[-1]
+            size = values.shape[1 if name == "ffn_down" else 0]
             order = units.setdefault(key, draws.permutation(size))
             values = values[:, order] if name == "ffn_down" else values[order]
         return values, Kind.F16 if values.ndim > 1 else Kind.F32
@@ -77,7 +80,8 @@ def write_q4_k_m(
         cache: folder of the peers' environments.
         matrix: mean squares of what matrices read, by their names: an importance matrix.
     """
-    reader, quantize = gguf.GGUFReader(source), _quantizer(cache)
+    reader = gguf.GGUFReader(source)
+    quantize = _quantizer(cache)
     names = {each.name for each in reader.tensors}
     layers = 1 + max(int(found[1]) for name in names if (found := re.match(r"blk\.(\d+)\.", name)))
 
@@ -92,7 +96,8 @@ def write_q4_k_m(
 
 
 def _format(name: str, layers: int, tied: bool, columns: int) -> Kind:
-    kind, layer = Kind.Q4_K, int(name.split(".")[1]) if name.startswith("blk.") else 0
+    kind = Kind.Q4_K
+    layer = int(name.split(".")[1]) if name.startswith("blk.") else 0
     if name == "output.weight" or (tied and name == "token_embd.weight"):
         kind = Kind.Q6_K
     elif "attn_v." in name or "ffn_down." in name:

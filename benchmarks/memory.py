@@ -72,13 +72,23 @@ def _measure(path: Path, draft: str, context: int, arguments: argparse.Namespace
         prompt = Path(folder) / "prompt.txt"
         prompt.write_text(_text(path, context - arguments.new_tokens), encoding="utf-8")
         command = [
-            sys.executable, "-m", "edgespec", "run", str(path), "--raw", "--json",
-            "-f", str(prompt),
-            f"-n={arguments.new_tokens}", f"--draft={draft}", f"--context={context}",
+            sys.executable,
+            "-m",
+            "edgespec",
+            "run",
+            str(path),
+            "--raw",
+            "--json",
+            "-f",
+            str(prompt),
+            f"-n={arguments.new_tokens}",
+            f"--draft={draft}",
+            f"--context={context}",
             f"--device={arguments.device}",
-        ]  # fmt: skip
+        ]
         peak = watch(command, quiet=True).peak_mib
-    plan, mapped = round(demand.total / MIB, 1), round(demand.mapped / MIB, 1)
+    plan = round(demand.total / MIB, 1)
+    mapped = round(demand.mapped / MIB, 1)
     ratio = round(peak / plan, 3)
     return Outcome(path.name, context, draft, plan, mapped, round(peak, 1), ratio)
 
@@ -99,13 +109,17 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Planned and real memory.")
     parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
     parser.add_argument(
-        "--contexts", type=counts, default=[512, 2048],
+        "--contexts",
+        type=counts,
+        default=[512, 2048],
         help="context lengths in tokens (default 512,2048)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--drafts", type=lambda text: names(text, DRAFTS), default=["none", "auto"],
+        "--drafts",
+        type=lambda text: names(text, DRAFTS),
+        default=["none", "auto"],
         help="draft sources (default none,auto)",
-    )  # fmt: skip
+    )
     parser.add_argument("--device", default="cpu", help="device of the target (default cpu)")
     parser.add_argument(
         "--new-tokens", type=count, default=16, help="tokens of each text (default 16)"

@@ -78,7 +78,8 @@ def page(text: str) -> str:
 
 def _described(family: type) -> tuple[str, str]:
     """Returns a family's models and published weights, neither of which it inherits."""
-    own, about = vars(family), getattr(getmodule(family), "__doc__", None) or ""
+    own = vars(family)
+    about = getattr(getmodule(family), "__doc__", None) or ""
     first = about.partition("\n")[0].removesuffix(".")
     return own.get("models", first), own.get("published", "none")
 

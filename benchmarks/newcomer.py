@@ -81,17 +81,27 @@ class _Terminal:
     def __init__(self, folder: Path, command: str) -> None:
         self._ours, theirs = pty.openpty()
         termios.tcsetwinsize(theirs, (_LINES, _COLUMNS))
-        self._command, self._shown, self._seen = command, "", 0
+        self._command = command
+        self._shown = ""
+        self._seen = 0
         self.longest_wait = 0.0  # seconds in which nothing new was shown
         environment = {
-            **os.environ, "TERM": "xterm", "EDGESPEC_CACHE": str(folder / ".cache"),
-            "PIP_CACHE_DIR": str(folder / ".pip"), "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            **os.environ,
+            "TERM": "xterm",
+            "EDGESPEC_CACHE": str(folder / ".cache"),
+            "PIP_CACHE_DIR": str(folder / ".pip"),
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PATH": f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}",
-        }  # fmt: skip
+        }
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", command], stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
+            ["/bin/sh", "-c", command],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
         os.close(theirs)
 
     def type(self, keys: str) -> None:
@@ -127,7 +137,9 @@ class _Terminal:
 
     def _text(self) -> str:
         """Returns the lines of the screen, behind all that was overwritten and erased."""
-        lines, row, column = [""], 0, 0
+        lines = [""]
+        row = 0
+        column = 0
         for code in _CODE.finditer(self._shown):
             number = int(code[1]) if (code[1] or "").isdecimal() else 1
             if code[2] == "A":
@@ -139,7 +151,8 @@ class _Terminal:
             elif code[0] == "\b":
                 column = max(column - 1, 0)
             elif code[0] == "\n":
-                row, column = row + 1, 0
+                row = row + 1
+                column = 0
                 lines += [""] * (row == len(lines))
             elif code[0] >= " " and len(code[0]) == 1:
                 line = lines[row].ljust(column)

@@ -107,9 +107,14 @@ def _peer(stack: ExitStack, name: str, given: argparse.Namespace) -> Peer:
     if given.gguf is None:
         raise InputError("--peers needs --gguf: the file that they read")
     loading = Loading(
-        target=str(given.gguf.resolve()), draft=None, setting=PLAIN, threads=1,
-        context=max(given.lengths) + max(given.rows), sequences=1, folder="",
-    )  # fmt: skip
+        target=str(given.gguf.resolve()),
+        draft=None,
+        setting=PLAIN,
+        threads=1,
+        context=max(given.lengths) + max(given.rows),
+        sequences=1,
+        folder="",
+    )
     return stack.enter_context(Peer(name, loading, given.cache))
 
 

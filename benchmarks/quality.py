@@ -93,15 +93,28 @@ def main() -> None:
         found.append(Quality(**json.loads(done.read_text("utf-8"))))
         print(f"{name}: {found[-1].bits:.2f} bits, KL {found[-1].kl}", file=sys.stderr, flush=True)
     print_table(
-        ["weights", "MB", "bits a weight", *(f"KL, {kind}" for kind in TEXTS), "prose and code",
-         "same arg-max", *(f"perplexity, {kind}" for kind in TEXTS)],
         [
-            [q.weights, round(q.mb), round(q.bits, 2), *(round(q.kl[kind], 4) for kind in TEXTS),
-             round((q.kl["prose"] + q.kl["code"]) / 2, 4), round(q.agreement, 3),
-             *(round(value, 3) for value in q.perplexity.values())]
+            "weights",
+            "MB",
+            "bits a weight",
+            *(f"KL, {kind}" for kind in TEXTS),
+            "prose and code",
+            "same arg-max",
+            *(f"perplexity, {kind}" for kind in TEXTS),
+        ],
+        [
+            [
+                q.weights,
+                round(q.mb),
+                round(q.bits, 2),
+                *(round(q.kl[kind], 4) for kind in TEXTS),
+                round((q.kl["prose"] + q.kl["code"]) / 2, 4),
+                round(q.agreement, 3),
+                *(round(value, 3) for value in q.perplexity.values()),
+            ]
             for q in found
         ],
-    )  # fmt: skip
+    )
     facts = {"model": arguments.model.name, "qualities": list(map(asdict, found))}
     print_result("quality", facts)
 
@@ -115,7 +128,8 @@ def _exported(source: Path, bundle: Path, options: list[str]) -> Path:
 
 def _quantized(name: str, original: Path, work: Path, cache: Path) -> Path:
     """Makes Q4_K_M, with or without an importance matrix."""
-    file, matrix = work / f"{name}.gguf", None
+    file = work / f"{name}.gguf"
+    matrix = None
     if not file.exists():
         if name == _WITH_MATRIX:
             kept = work / "matrix.npz"
@@ -128,7 +142,9 @@ def _quantized(name: str, original: Path, work: Path, cache: Path) -> Path:
 
 def _matrix(path: Path) -> dict[str, Values]:
     """Returns the mean squares of what a dense model's matrices read, by names of a GGUF file."""
-    checkpoint, opened, found = load_checkpoint(path), opener(), dict[str, Values]()
+    checkpoint = load_checkpoint(path)
+    opened = opener()
+    found = dict[str, Values]()
     assert opened is not None, "edgespec was installed without a C++ compiler"
     texts, _ = parts_of(checkpoint, *calibration_text(None))
     with one_blas_thread():
@@ -136,7 +152,8 @@ def _matrix(path: Path) -> dict[str, Values]:
         forward = Forward(checkpoint, tokens, opened)
         for number, layer in forward.layers():
             for sublayer in layer:
-                part, stream = forward.sublayer(number, sublayer), {STREAM: forward.stream}
+                part = forward.sublayer(number, sublayer)
+                stream = {STREAM: forward.stream}
                 seen = forward.compute(part, forward.texts, stream)
                 forward.advance(seen[RESULT])
                 for name, linears in part.reads.items():
@@ -149,9 +166,17 @@ def _matrix(path: Path) -> dict[str, Values]:
 
 def _quality(name: str, bundle: Path, reference: Path) -> Quality:
     command = [
-        sys.executable, "-P", "-m", "edgespec", "eval", str(bundle), "--suite", "--json",
-        "--against", str(reference),
-    ]  # fmt: skip
+        sys.executable,
+        "-P",
+        "-m",
+        "edgespec",
+        "eval",
+        str(bundle),
+        "--suite",
+        "--json",
+        "--against",
+        str(reference),
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout)["suite"]
     kl = {kind: found[kind]["against"]["mean_kl"] for kind in TEXTS}
@@ -171,18 +196,21 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("model", type=Path, help="GGUF file of a dense model, of whatever format")
     parser.add_argument(
-        "--work", type=Path, required=True,
+        "--work",
+        type=Path,
+        required=True,
         help="folder for all files, of 12 bytes a weight, which are kept",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--cache", type=Path, required=True, help="folder for the peers' environments, kept"
     )
     every = (*_OURS, *_THEIRS)
     parser.add_argument(
-        "--formats", type=lambda text: names(text, every),
+        "--formats",
+        type=lambda text: names(text, every),
         default=["int4", "int4-calibrated", *_THEIRS],
         help=f"of {','.join(every)} (default int4,int4-calibrated,{','.join(_THEIRS)})",
-    )  # fmt: skip
+    )
     return parser.parse_args()
 
 

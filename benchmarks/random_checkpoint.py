@@ -63,7 +63,8 @@ def main() -> None:
     architecture = ARCHITECTURES[config["model_type"]]
     fields = architecture.usual(Fields(config, "config.json").with_defaults(architecture.defaults))
     described = ModelConfig.from_fields(fields, Fields({}, "generation_config.json"))
-    rng, tensors = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    tensors = {}
     for name, shape in architecture(described).decoder().tensors().items():
         values = rng.standard_normal(shape, np.float32) * np.float32(0.02)
         tensors[name] = values.astype(ml_dtypes.bfloat16)

@@ -55,12 +55,15 @@ def main() -> None:
         ["rows", "KL", "error", "same likeliest token", "perplexity", "in float32"],
         [
             [
-                len(windows) * (_WINDOW - _FIRST - 1), f"{scores.kl.value:.5f}",
-                f"{scores.kl.error:.5f}", f"{scores.agreement:.1%}",
-                f"{scores.nats(0).perplexity:.3f}", f"{scores.nats(1).perplexity:.3f}",
+                len(windows) * (_WINDOW - _FIRST - 1),
+                f"{scores.kl.value:.5f}",
+                f"{scores.kl.error:.5f}",
+                f"{scores.agreement:.1%}",
+                f"{scores.nats(0).perplexity:.3f}",
+                f"{scores.nats(1).perplexity:.3f}",
             ]
         ],
-    )  # fmt: skip
+    )
     print_result("rounding", {"kl": scores.kl.value, "agreement": scores.agreement})
 
 

@@ -48,9 +48,11 @@ def main() -> None:
     seconds = arguments.seconds or 60 * arguments.minutes
     completed = _completed(arguments)
     options = (
-        f"--parallel={arguments.parallel}", f"--queue={arguments.clients}",
-        f"--threads={arguments.threads}", f"--context={arguments.context}",
-    )  # fmt: skip
+        f"--parallel={arguments.parallel}",
+        f"--queue={arguments.clients}",
+        f"--threads={arguments.threads}",
+        f"--context={arguments.context}",
+    )
     with served(arguments.bundle, *options) as (process, url):
         soak = _soak(process.pid, url, completed, arguments.clients, seconds)
         sizes, outcomes = asyncio.run(soak)
@@ -192,9 +194,11 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--clients", type=count, default=16, help="number of clients (default 16)")
     parser.add_argument("--parallel", type=count, default=4, help="texts at once (default 4)")
     parser.add_argument(
-        "--context", type=count, default=1024,
+        "--context",
+        type=count,
+        default=1024,
         help="context: so short that the caches are full before memory is looked at (default 1024)",
-    )  # fmt: skip
+    )
     add_threads(parser)
     return parser.parse_args()
 

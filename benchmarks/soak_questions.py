@@ -103,9 +103,12 @@ async def questions(client: httpx.AsyncClient) -> list[Question]:
 
 def _infill(number: int) -> Question:
     body = {
-        "input_prefix": f"# {number}\n{_BEFORE}", "input_suffix": _BEHIND, "n_predict": _TOKENS,
-        "temperature": number % 2, "seed": number,
-    }  # fmt: skip
+        "input_prefix": f"# {number}\n{_BEFORE}",
+        "input_suffix": _BEHIND,
+        "n_predict": _TOKENS,
+        "temperature": number % 2,
+        "seed": number,
+    }
     return Question("/infill", body)
 
 
@@ -118,13 +121,18 @@ def _chats(model: str, request: str, number: int, tools: list[dict[str, Any]]) -
         needed = {"tool_choice": "required", "parallel_tool_calls": False}
     chat = {"messages": messages, "tools": tools, "max_tokens": _TOKENS, **sampling, **needed}
     ollama = {
-        "model": model, "messages": messages, "tools": tools,
+        "model": model,
+        "messages": messages,
+        "tools": tools,
         "options": {**sampling, "num_predict": _TOKENS},
-    }  # fmt: skip
+    }
     response = {
-        "input": request, "tools": [{"type": "function", **each["function"]} for each in tools],
-        "temperature": 0, "max_output_tokens": _TOKENS, **needed,
-    }  # fmt: skip
+        "input": request,
+        "tools": [{"type": "function", **each["function"]} for each in tools],
+        "temperature": 0,
+        "max_output_tokens": _TOKENS,
+        **needed,
+    }
     return [
         Question("/v1/chat/completions", chat),
         Question("/v1/responses", response),

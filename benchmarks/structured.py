@@ -117,7 +117,8 @@ def main() -> None:
             made["call"] = _calls(llm, arguments.texts, how)
         except InputError as error:
             print(f"no calls: {error}", file=sys.stderr)
-    rows, facts = list[list[object]](), dict[str, object]()
+    rows = list[list[object]]()
+    facts = dict[str, object]()
     for kind, (shaped, free) in made.items():
         valid = sum(map(_is_valid_text if kind == "schema" else _is_valid_call, shaped))
         ratio = round(speed(shaped) / speed(free), 2)
@@ -127,11 +128,13 @@ def main() -> None:
         ]
         sources = sum((Counter(each.sources) for each in shaped), Counter[str]())
         facts[kind] = {
-            "texts": len(shaped), "valid": valid, "ratio": ratio,
+            "texts": len(shaped),
+            "valid": valid,
+            "ratio": ratio,
             "tokens_per_second": [speed(shaped), speed(free)],
             "tokens_a_round": [mean_length(shaped), mean_length(free)],
             "rounds_by_source": dict(sources.most_common()),
-        }  # fmt: skip
+        }
     print_table(["text", "valid", "tokens/s", "to free text", "tokens a round"], rows)
     settings = {"draft": arguments.draft, "threads": arguments.threads, **how}
     print_result("structured", {**facts_of(arguments.bundle), **settings, **facts})
@@ -139,7 +142,8 @@ def main() -> None:
 
 def _texts(llm: LLM, number: int, how: dict[str, Any]) -> tuple[Texts, Texts]:
     """Returns texts under the schema, and free ones of the same lengths."""
-    shaped, free = Texts(), Texts()
+    shaped = Texts()
+    free = Texts()
     for seed in range(number):
         prompt = PYTHON[seed % len(PYTHON)]
         text = llm.generate(
@@ -153,7 +157,8 @@ def _texts(llm: LLM, number: int, how: dict[str, Any]) -> tuple[Texts, Texts]:
 
 def _calls(llm: LLM, number: int, how: dict[str, Any]) -> tuple[Texts, Texts]:
     """Returns answers that call a tool, and free ones of the same lengths."""
-    called, free = Texts(), Texts()
+    called = Texts()
+    free = Texts()
     for seed in range(number):
         messages = [{"role": "user", "content": REQUESTS[seed % len(REQUESTS)]}]
         called.append(llm.chat(messages, seed=seed, max_new_tokens=_NEW_TOKENS, **how, **_CALL))

@@ -38,7 +38,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=count, default=96, help="new tokens (default: 96)")
     arguments = parser.parse_args()
     sizes = [(arguments.chain, 1), *((nodes, 4) for nodes in arguments.trees)]
-    rows, found = [], {}
+    rows = []
+    found = {}
     with LLM(arguments.bundle, draft="auto", threads=1, context=1024) as llm:
         inside(llm).engine.measure()
         real = inside(llm).engine.target.cost
@@ -50,16 +51,20 @@ def main() -> None:
                     inside(llm).engine.target.cost = PassCost(_FREE)
                     streams = [
                         llm.stream(
-                            each, draft_source=arguments.source, num_assistant_tokens=nodes,
-                            tree_width=width, **options,
+                            each,
+                            draft_source=arguments.source,
+                            num_assistant_tokens=nodes,
+                            tree_width=width,
+                            **options,
                         )
                         for each in prompts
-                    ]  # fmt: skip
+                    ]
                     made = [stream.finish() for stream in streams]
                     inside(llm).engine.target.cost = real
                     same = sum(a.tokens == b.tokens for a, b in zip(made, plain, strict=True))
                     drafts = [each.draft_seconds for stream in streams for each in stream.rounds]
-                    length, spent = mean_length(made), median([each for each in drafts if each])
+                    length = mean_length(made)
+                    spent = median([each for each in drafts if each])
                     gain = length * real.seconds(1) / (real.seconds(nodes + 1) + spent)
                     name = f"{kind}, {how}, {'chain' if width == 1 else 'tree'} of {nodes}"
                     found[name] = facts = [length, round(1e3 * spent, 1), round(gain, 2)]

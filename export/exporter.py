@@ -107,10 +107,16 @@ def write_bundle(
     provenance = {"edgespec": edgespec.__version__, **_origin(bundle.TARGET, checkpoint)}
     files = bundle.describe_files(folder)
     manifest = bundle.Manifest(
-        bundle.FORMAT, {bundle.TARGET: role}, tuple(checkpoint.tokenizer_files), provenance, files,
-        skips, checkpoint.sampling,
-    )  # fmt: skip
-    lines, nbytes = [line], checkpoint.tensors.nbytes
+        bundle.FORMAT,
+        {bundle.TARGET: role},
+        tuple(checkpoint.tokenizer_files),
+        provenance,
+        files,
+        skips,
+        checkpoint.sampling,
+    )
+    lines = [line]
+    nbytes = checkpoint.tensors.nbytes
     if drafting is not None:
         manifest, line = _with_draft(writer, manifest, drafting)
         lines.append(line)
@@ -193,13 +199,16 @@ def _with_draft(
     writer: RoleWriter, manifest: bundle.Manifest, draft: Checkpoint
 ) -> tuple[bundle.Manifest, str]:
     """Writes a draft model; returns the manifest with it, and the second result of `write`."""
-    folder, name, own = writer.folder, bundle.DRAFT, ""
+    folder = writer.folder
+    name = bundle.DRAFT
+    own = ""
     source, tokens = read_tokenizer(draft)
     if tokens != tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab():
         own = bundle.DRAFT_TOKENIZER
         (folder / own).write_bytes(source.encode())
     role, line = writer.write(name, draft, tokens, own)
-    roles, origin = {**manifest.roles, name: role}, manifest.provenance | _origin(name, draft)
+    roles = {**manifest.roles, name: role}
+    origin = manifest.provenance | _origin(name, draft)
     written = set(bundle.used_files(replace(manifest, roles=roles))) - manifest.files.keys()
     files = manifest.files | {each: bundle.describe(folder / each) for each in sorted(written)}
     return replace(manifest, roles=roles, provenance=origin, files=files), line
@@ -218,7 +227,8 @@ def _skip_sets(texts: Sequence[str], decoder: Decoder) -> tuple[bundle.SkipSet, 
         InputError: if there is no such sublayer, or one leaves out attention whose keys and values
             are still read.
     """
-    layout, found = Sublayers(described(decoder)), []
+    layout = Sublayers(described(decoder))
+    found = []
     for text in texts:
         skipped = layout.named(parse(text))
         if bereft := layout.bereft(skipped):

@@ -80,7 +80,8 @@ class RoleWriter:
             InputError: if an option does not suit the model.
             UnsupportedModelError: if a part of the model has no operator.
         """
-        config, decoder = checkpoint.config, checkpoint.decoder
+        config = checkpoint.config
+        decoder = checkpoint.decoder
         with stored(name, checkpoint, self.options, self.calibration, self.folder) as storage:
             weights, native = self._written(name, checkpoint, storage)
         tables = [rope_table(rope_name, rope) for rope_name, rope in decoder.ropes.items()]
@@ -169,9 +170,11 @@ def described_one(number: int, each: sublayers.Sublayer) -> Sublayer:
         return Sublayer(number, INJECTION)
     if isinstance(each, Moe | MlpAndMoe):
         moe = each.moe if isinstance(each, MlpAndMoe) else each
-        expert, beside = moe.experts[0], 0 if isinstance(each, Moe) else each.mlp.up.out_features
+        expert = moe.experts[0]
+        beside = 0 if isinstance(each, Moe) else each.mlp.up.out_features
         weights = sum(linear.in_features * linear.out_features for linear in expert.linears)
-        inner, experts = expert.up.out_features, len(moe.experts)
+        inner = expert.up.out_features
+        experts = len(moe.experts)
         return Sublayer(number, MLP, inner, experts, moe.top_k, beside, weights=weights)
     if isinstance(each, Mlp | PlainMlp):
         return Sublayer(number, MLP, each.up.out_features)

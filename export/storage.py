@@ -23,7 +23,9 @@ FLOATS = {"fp32": "f32", "fp16": "f16"}
 """Formats of tiles by the precisions that are floats."""
 
 # Formats of rounded weights: of rows that have super-blocks of 256 weights, and of others.
-_SMALLEST, _USUAL, _WIDE = ("q4_k", "q4_0"), ("q4_k", "q5_0"), ("q6_k", "q8_0")
+_SMALLEST = ("q4_k", "q4_0")
+_USUAL = ("q4_k", "q5_0")
+_WIDE = ("q6_k", "q8_0")
 # Bits that weights of layers get more by their damage (see `Calibration`), as many as in
 # llama.cpp's Q4_K_M in the mean.
 _MORE_BITS = 0.28
@@ -164,8 +166,10 @@ def _asked(name: str, checkpoint: Checkpoint, options: ExportOptions) -> str:
 
 def _chosen(name: str, checkpoint: Checkpoint, options: ExportOptions) -> Storage:
     """Returns the formats of a role's matrices before a calibration."""
-    decoder, tensors = checkpoint.decoder, checkpoint.tensors
-    asked, vocabulary = _asked(name, checkpoint, options), _vocabulary(decoder)
+    decoder = checkpoint.decoder
+    tensors = checkpoint.tensors
+    asked = _asked(name, checkpoint, options)
+    vocabulary = _vocabulary(decoder)
     weights = {INT4_SMALL: INT4, SOURCE: "int8"}.get(asked, asked)
     head = options.lm_head_precision or ("int6" if asked == INT4 else weights)
     caches = options.kv_precision or ("fp32" if weights == "fp32" else "fp16")
@@ -242,7 +246,8 @@ def blocks_format(tensors: TensorSource, name: str, most_bits: int) -> str | Non
     rows, width = tensors.shape(name)
     if blocks.size < width and blocks.size % BLOCK:
         return None
-    zero_points, step = False, max(1, _PART_VALUES // width)
+    zero_points = False
+    step = max(1, _PART_VALUES // width)
     for start in range(0, rows, step):
         part = tensors.read_blocks(name, start, min(start + step, rows))
         if not np.isfinite(part.scales).all():

@@ -158,7 +158,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     opened = open_gguf(path) if path.is_file() else _open_folder(path)
-    fields, files = opened.fields, opened.tokenizer_files
+    fields = opened.fields
+    files = opened.tokenizer_files
     if opened.pooled is not None:
         fields = without_projection(fields)
     architecture = _architecture(fields)
@@ -167,7 +168,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         architecture.usual(fields.with_defaults(architecture.defaults)), generation
     )
     model = architecture(config)
-    decoder, tensors = model.decoder(), model.arranged(opened.tensors)
+    decoder = model.decoder()
+    tensors = model.arranged(opened.tensors)
     if opened.pooled is not None:
         decoder = _embedding(decoder, opened.pooled)
     _check_tensors(fields, decoder, tensors)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from edgespec.models.layers.elements import Activation
 
 # Limits far beyond any model: describing a larger one would take minutes or all memory.
-_WIDEST, _DEEPEST = 2**20, 2**12
+_WIDEST = 2**20
+_DEEPEST = 2**12
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",

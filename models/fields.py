@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _MOST = 2**31 - 1  # 32 bits; no model comes near
 
-SMALL, SHARE = 2**20, 8
+SMALL = 2**20
+SHARE = 8
 """JSON may take eight times its bytes in memory: where it has more bytes than the first number, it
 may be one part of so many of a model, which is weights above all."""
 

@@ -121,7 +121,8 @@ def _pooling(fields: Fields) -> str:
     flags = [name for name in fields.values if name.startswith(_MODES) and fields.flag(name)]
     modes = [name.removeprefix(_MODES).removesuffix("_tokens") for name in flags]
     if named is not None:
-        flags, modes = ["pooling_mode"], [str(named)]
+        flags = ["pooling_mode"]
+        modes = [str(named)]
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         raise UnsupportedModelError(
             f"{fields.source}: {' and '.join(flags) or 'no pooling mode'} "

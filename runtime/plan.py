@@ -37,7 +37,8 @@ target perhaps, and then verified."""
 MIB = 1 << 20
 _BASELINE = 90 * MIB  # the interpreter with numpy, tokenizers, ONNX Runtime and this package
 # A picture while it is opened, the pass of a piece of so many patches, and rows that are kept.
-_LOOKING, _PATCHES = 384 * MIB, 4096
+_LOOKING = 384 * MIB
+_PATCHES = 4096
 _WHOLE = 256 * MIB  # of the pass of a picture that is not cut, besides
 _TOKENIZER_FACTOR = 8  # bytes of a parsed tokenizer by those of its file
 _CHUNK, _LOGIT_ROWS = 128, 64  # rows of the largest pass, and those of them with logits
@@ -75,7 +76,8 @@ class Placement:
 
     def kv(self, role: Role) -> dict[int, str]:
         """Returns the number format of each layer's keys and values."""
-        held, formats = role.precision.kv, dict[int, str]()
+        held = role.precision.kv
+        formats = dict[int, str]()
         for layer in (each.layer for each in role.native.pools):
             where = self.of(layer)
             if where.native or held == "fp32":
@@ -203,7 +205,8 @@ def _choices(
     bundle: Bundle, request: PlacementRequest
 ) -> Iterator[tuple[Mapping[str, Placement], int]]:
     """Yields placements and contexts, the best first."""
-    longest, slots = bundle.target.context_length, request.roles[TARGET].slots
+    longest = bundle.target.context_length
+    slots = request.roles[TARGET].slots
     if slots is not None:
         longest = min(longest, max(slots - SPARE_ROWS, LEAST_CONTEXT))
     contexts = [longest if request.context is None else request.context]
@@ -227,7 +230,8 @@ def _planned(
     request: PlacementRequest,
     free: Mapping[str, int],
 ) -> MemoryPlan:
-    slots, parts = {}, defaultdict[str, list[int]](lambda: [0, 0, 0, 0])
+    slots = {}
+    parts = defaultdict[str, list[int]](lambda: [0, 0, 0, 0])
     for name, placed in placements.items():
         role = bundle.manifest.roles[name]
         length = min(context, role.context_length)
@@ -270,7 +274,8 @@ def _shares(role: Role, placed: Placement) -> list[tuple[Placement, float]]:
     if placed.behind is None:
         return [(placed, 1.0)]
     first, other = placed.behind
-    whole, table = sum(role.native.formats.values()), role.vocab_size * role.hidden_size
+    whole = sum(role.native.formats.values())
+    table = role.vocab_size * role.hidden_size
     layer = max(whole - (1 if role.tied else 2) * table, 0) / role.layers
     behind = (role.layers - first) * layer
     return [(placed, (table + first * layer) / whole), (other, (table + behind) / whole)]
@@ -285,7 +290,8 @@ def portable_bytes(role: Role, half: bool | None = None) -> int:
 
 def _borrowed_bytes(target: Role, half: bool | None) -> int:
     """Returns the bytes of embedding and output projection, of which a head's graph has copies."""
-    whole, table = sum(target.native.formats.values()), target.vocab_size * target.hidden_size
+    whole = sum(target.native.formats.values())
+    table = target.vocab_size * target.hidden_size
     return int(portable_bytes(target, half) * (1 if target.tied else 2) * table / whole)
 
 

@@ -106,7 +106,8 @@ def exported(saved_checkpoint, tmp_path_factory):
     """A bundle with a target in int4 and a draft in fp16; tests may change only copies."""
     from edgespec.export import ExportOptions, export_bundle
 
-    source, folder = saved_checkpoint("llama"), tmp_path_factory.mktemp("exported") / "bundle"
+    source = saved_checkpoint("llama")
+    folder = tmp_path_factory.mktemp("exported") / "bundle"
     export_bundle(source, folder, source, ExportOptions(draft_precision="fp16"))
     return folder
 
@@ -173,10 +174,12 @@ def start(tmp_path):
         )
         process = subprocess.Popen(
             [sys.executable, "-c", code, *map(str, arguments)],
-            stdin=stdin, stdout=subprocess.PIPE,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if both else subprocess.PIPE,
-            cwd=tmp_path, env={**os.environ, **environment},
-        )  # fmt: skip
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+        )
         started.append(process)
         return process
 

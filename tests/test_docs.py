@@ -77,7 +77,8 @@ def test_the_tables_of_models_are_those_of_the_code(monkeypatch):
 
 def test_the_rooms_are_those_of_the_code():
     """The table of rooms names every folder, and none that is not there."""
-    told, room = set(), ""
+    told = set()
+    room = ""
     for row in re.findall(r"^\|.*\|$", PAGES["docs/architecture.md"], re.M)[2:]:
         _, first, names, *_ = row.split("|")
         room = first.strip(" `") or room

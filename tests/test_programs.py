@@ -53,9 +53,13 @@ def run(home):
         path = os.pathsep.join([*PATHS, os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
             [sys.executable, "-P", "-c", program],
-            cwd=home, env={**os.environ, **environment, "PYTHONPATH": path},
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            cwd=home,
+            env={**os.environ, **environment, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -108,10 +108,14 @@ def test_it_reads_other_files(llm):
 def test_an_editor_gets_it_and_reads_what_is_new_only(llm):
     llm.forget()
     body = {
-        "input_prefix": "", "input_suffix": BEHIND, "n_predict": 32, "n_indent": 4,
+        "input_prefix": "",
+        "input_suffix": BEHIND,
+        "n_predict": 32,
+        "n_indent": 4,
         "prompt_cache_key": "editor",
-        "samplers": ["top_k", "top_p", "infill"], "t_max_predict_ms": 60_000,
-    }  # fmt: skip
+        "samplers": ["top_k", "top_p", "infill"],
+        "t_max_predict_ms": 60_000,
+    }
     with serving(llm) as running:
         first, second = (
             httpx.post(f"{running.url}/infill", json={**body, "prompt": prompt}, timeout=300).json()

@@ -118,7 +118,8 @@ def test_quantized_it_predicts_about_the_same(load, precision, kl, agreement):
     [("fp32", "Say hi."), ("int8", "How many days are in a week?")],
 )
 def test_it_answers_as_the_original_does(load, original, precision, question):
-    llm, chat = load(precision), [{"role": "user", "content": question}]
+    llm = load(precision)
+    chat = [{"role": "user", "content": question}]
     answer = llm.chat(chat, max_new_tokens=40)
     assert answer.finish_reason == "stop"
     prompt = llm.chat_tokens(chat)

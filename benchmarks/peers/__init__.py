@@ -119,7 +119,8 @@ def python_of(name: str, cache: Path) -> Path:
     if not wanted:
         return Path(sys.executable)
     folder = cache / "environments" / name
-    python, marker = folder / "bin" / "python", folder / "installed.json"
+    python = folder / "bin" / "python"
+    marker = folder / "installed.json"
     if marker.exists() and json.loads(marker.read_text()) == wanted:
         return python
     folder.mkdir(parents=True, exist_ok=True)
@@ -162,9 +163,12 @@ class Peer:
         with self._last_words.open("a", encoding="utf-8") as log:
             self._process = subprocess.Popen(
                 [str(python), "-P", "-c", _START, str(_HERE.parent), name],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
                 env=environment,
-            )  # fmt: skip
+            )
         with ExitStack() as stack:
             stack.callback(self.close)
             self.versions: dict[str, str] = self._ask("load", **asdict(loading))
@@ -245,10 +249,12 @@ class _Verbs:
     """The questions."""
 
     def __init__(self, module: ModuleType) -> None:
-        self._module, self._model = module, None
+        self._module = module
+        self._model = None
 
     def load(self, **loading: Any) -> dict[str, str]:
-        setting, settings = loading["setting"], self._module.SETTINGS
+        setting = loading["setting"]
+        settings = self._module.SETTINGS
         if setting not in settings:
             raise PeerError(f"{setting} is none of its settings: {', '.join(settings)}")
         self._model = self._module.Model(SimpleNamespace(**loading))
@@ -269,8 +275,9 @@ class _Verbs:
         tokens = self._model.texts(**asked, began=began)
         seconds, cpu = spent()
         first.append((seconds, cpu))  # of a peer that cannot tell
-        return asdict(Made([list(map(int, each)) for each in tokens], first[0][0], seconds,
-                           first[0][1], cpu))  # fmt: skip
+        return asdict(
+            Made([list(map(int, each)) for each in tokens], first[0][0], seconds, first[0][1], cpu)
+        )
 
     def seconds(self, rows: int, length: int) -> float:
         assert self._model is not None, "load comes first"

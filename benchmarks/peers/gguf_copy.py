@@ -20,7 +20,8 @@ def rewrite(reader: Any, output: Path, made: Callable[[Any], tuple[Any, Any]]) -
     import gguf
     import numpy as np
 
-    fields, partial = reader.fields, output.with_suffix(".partial")
+    fields = reader.fields
+    partial = output.with_suffix(".partial")
     architecture = fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(partial, architecture, use_temp_file=True)
     for name, field in fields.items():

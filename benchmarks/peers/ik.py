@@ -45,7 +45,8 @@ class Model:
             loading.target.encode(), api.llama_model_default_params()
         )
         settings = api.llama_context_default_params()
-        settings.n_ctx, settings.n_seq_max = loading.context + _MARGIN, loading.sequences
+        settings.n_ctx = loading.context + _MARGIN
+        settings.n_seq_max = loading.sequences
         settings.n_threads = settings.n_threads_batch = loading.threads
         self._context = self._model and api.llama_init_from_model(self._model, settings)
         if not self._context:

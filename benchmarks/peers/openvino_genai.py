@@ -74,10 +74,13 @@ class Model:
                 pass
 
         config = self._pipeline.get_generation_config()
-        config.max_new_tokens, config.do_sample = new_tokens, temperature > 0
+        config.max_new_tokens = new_tokens
+        config.do_sample = temperature > 0
         if temperature:
-            config.temperature, config.rng_seed = temperature, seed
-            config.top_k, config.top_p = sys.maxsize, 1.0
+            config.temperature = temperature
+            config.rng_seed = seed
+            config.top_k = sys.maxsize
+            config.top_p = 1.0
         if self._setting != "plain":
             config.num_assistant_tokens = _DRAFTED
         if self._setting == "lookup":

@@ -61,11 +61,18 @@ class Model:
 
         length = len(prompts[0])
         search: dict[str, Any] = {
-            "max_length": length + new_tokens, "batch_size": len(prompts), "do_sample": False
-        }  # fmt: skip
+            "max_length": length + new_tokens,
+            "batch_size": len(prompts),
+            "do_sample": False,
+        }
         if temperature:
-            search |= {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0,
-                       "random_seed": seed}  # fmt: skip
+            search |= {
+                "do_sample": True,
+                "temperature": temperature,
+                "top_k": 0,
+                "top_p": 1.0,
+                "random_seed": seed,
+            }
         params = genai.GeneratorParams(self._model)
         params.set_search_options(**search)
         if self._options:
@@ -91,9 +98,21 @@ def _built(checkpoint: str | None, folder: str) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / "made"
             command = [
-                sys.executable, "-P", "-m", "onnxruntime_genai.models.builder", "-i", checkpoint,
-                "-o", str(made), "-p", "int4", "-e", "cpu", "-c", scratch,
-            ]  # fmt: skip
+                sys.executable,
+                "-P",
+                "-m",
+                "onnxruntime_genai.models.builder",
+                "-i",
+                checkpoint,
+                "-o",
+                str(made),
+                "-p",
+                "int4",
+                "-e",
+                "cpu",
+                "-c",
+                scratch,
+            ]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             made.rename(place)
     return place

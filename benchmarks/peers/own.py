@@ -21,7 +21,8 @@ class Model:
     def __init__(self, loading: Loading) -> None:
         from edgespec import LLM
 
-        self._source, drafter = _SOURCES[loading.setting], loading.head or loading.draft
+        self._source = _SOURCES[loading.setting]
+        drafter = loading.head or loading.draft
         if self._source == "model" and loading.head is not None:
             self._source = "head"
         alone = drafter is None or self._source in ("none", "lookup")

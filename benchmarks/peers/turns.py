@@ -114,7 +114,8 @@ class Turns:
     def _loaded(
         self, tasks: Sequence[Task], ways: Sequence[Way], stack: ExitStack
     ) -> dict[Way, Peer]:
-        given, peers = self.arguments, dict[Way, Peer]()
+        given = self.arguments
+        peers = dict[Way, Peer]()
         cells, sequences = (max(map(of, tasks)) for of in (_cells, _sequences))
         for way in ways:
             if time.monotonic() > self._end:
@@ -122,13 +123,17 @@ class Turns:
             name, setting = way
             tell(f"{' '.join(way)}: loading")
             loading = Loading(
-                target=str(given.model), draft=given.draft and str(given.draft), setting=setting,
-                threads=given.threads, context=cells, sequences=sequences,
+                target=str(given.model),
+                draft=given.draft and str(given.draft),
+                setting=setting,
+                threads=given.threads,
+                context=cells,
+                sequences=sequences,
                 folder=str(given.cache / "models" / name),
                 checkpoint=given.checkpoint and str(given.checkpoint),
                 draft_checkpoint=given.draft_checkpoint and str(given.draft_checkpoint),
                 head=given.head and str(given.head),
-            )  # fmt: skip
+            )
             try:
                 peer = stack.enter_context(Peer(name, loading, given.cache))
                 peer.texts([tasks[0].prompts[0][:_WARM_UP_PROMPT]], _WARM_UP_TOKENS)
@@ -189,9 +194,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--draft-checkpoint", type=Path, help="folder of the draft's checkpoint")
     parser.add_argument(
-        "--peers", type=lambda text: names(text, tuple(FILES)), default=list(FILES),
+        "--peers",
+        type=lambda text: names(text, tuple(FILES)),
+        default=list(FILES),
         help=f"of {','.join(FILES)} (default all)",
-    )  # fmt: skip
+    )
     parser.add_argument("--code", type=Path, help="JSON lines with prompt, such as HumanEval's")
     parser.add_argument("--threads", type=count, default=2, help="of each peer (default 2)")
     parser.add_argument("-n", type=count, default=64, help="new tokens of a text (default 64)")
@@ -199,9 +206,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=float, default=30, help="after which no text is begun (default 30)"
     )
     parser.add_argument(
-        "--rows", type=Path, metavar="FILE",
+        "--rows",
+        type=Path,
+        metavar="FILE",
         help="file in which texts are kept as they are made; a run that finds them there goes on",
-    )  # fmt: skip
+    )
 
 
 def ways_of(arguments: argparse.Namespace, settings: Sequence[str]) -> list[Way]:

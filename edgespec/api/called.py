@@ -9,7 +9,9 @@ from typing import Any
 
 Message = Mapping[str, Any]
 
-_CALLS, _RESULTS, _OTHERS = "calls", "results", "others"
+_CALLS = "calls"
+_RESULTS = "results"
+_OTHERS = "others"
 _ANY = ("any", "")
 
 

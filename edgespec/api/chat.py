@@ -44,26 +44,32 @@ class ChatOptions(GenerationOptions):
     """
 
     tools: Sequence[Tool] | None = option(
-        None, "functions that the model may call: Python functions with type hints and docstrings, "
+        None,
+        "functions that the model may call: Python functions with type hints and docstrings, "
         "or dicts in OpenAI's format; they are never executed",
-    )  # fmt: skip
+    )
     tool_choice: str = option(
-        "auto", "auto if the model decides whether to call, none, required, or the name of the "
+        "auto",
+        "auto if the model decides whether to call, none, required, or the name of the "
         "function that it must call, once",
-    )  # fmt: skip
+    )
     parallel_tool_calls: bool = option(True, "whether an answer may have several calls")
     template_options: Mapping[str, Any] | None = option(
-        None, "further variables of the chat template, such as `enable_thinking` or "
+        None,
+        "further variables of the chat template, such as `enable_thinking` or "
         "`reasoning_effort`; templates ignore what they do not know",
-    )  # fmt: skip
+    )
     thinking_budget: int | None = option(
-        None, "maximum number of tokens of reasoning; then the text that ends it is forced",
-        none="no limit", least=0,
-    )  # fmt: skip
+        None,
+        "maximum number of tokens of reasoning; then the text that ends it is forced",
+        none="no limit",
+        least=0,
+    )
     continue_final_message: bool = option(
-        True, "whether the answer goes on from a last message of the assistant, instead of being "
+        True,
+        "whether the answer goes on from a last message of the assistant, instead of being "
         "another one",
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,10 +172,15 @@ def conversation(
     prompt = encode(text)
     last = {} if calls is None else rendering.behind_calls(grammars().stop_ids)
     answer = AnswerGrammar(
-        thinking=thinking, inside=inside, calls=calls, functions=functions,
-        required=options.tool_choice != "auto", several=options.several, last="".join(last),
+        thinking=thinking,
+        inside=inside,
+        calls=calls,
+        functions=functions,
+        required=options.tool_choice != "auto",
+        several=options.several,
+        last="".join(last),
         content=CONTENT if options.structure else None,
-    )  # fmt: skip
+    )
     compiled = partial(_grammar, tokenizer, grammars, options)
     try:
         grammar = compiled(answer)
@@ -182,14 +193,16 @@ def conversation(
     if thinking is None and calls is None:
         return Conversation(prompt, grammar, turns=ends)
     shown = {
-        id_: token for token, id_ in tokenizer.added_tokens.items()
+        id_: token
+        for token, id_ in tokenizer.added_tokens.items()
         if id_ in tokenizer.special_ids and token in answer.marks and token not in last
-    }  # fmt: skip
+    }
     schemas = {function.name: function.parameters for function in answer.functions}
     unheld = {
-        each.name: each.parameters for each in functions
+        each.name: each.parameters
+        for each in functions
         if each.parameters is not schemas[each.name]
-    }  # fmt: skip
+    }
     reader = AnswerReader(thinking, calls, inside, schemas, answer.bare)
     stop_ids = frozenset(last.values())
     return Conversation(prompt, grammar, reader, shown, ends, unheld, stop_ids=stop_ids)
@@ -272,7 +285,8 @@ def _grammar(
         grammar = grammars().compile(*options.structure)
     if options.thinking_budget is None or answer.thinking is None:
         return grammar
-    begin, end = answer.thinking.begin, answer.thinking.end
+    begin = answer.thinking.begin
+    end = answer.thinking.end
     tokens = tuple(tokenizer.encode(end, add_special=False))
     how = Reasoning(begin, end, tokens, partial(tokenizer.decode, skip_special=False))
     return ThinkingBudget(

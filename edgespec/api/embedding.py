@@ -120,7 +120,8 @@ class Embedder(Unpicklable):
 
     def _beginning(self, prompt: str, text: str) -> list[int]:
         """Returns the token ids of as much of a text as fits the context."""
-        most, tokenizer = self._loaded.plan.context, self._loaded.tokenizer
+        most = self._loaded.plan.context
+        tokenizer = self._loaded.tokenizer
         enough = text[: most * min(tokenizer.longest, _LONG_TOKEN)]
         end = tokenizer.ended([])
         ids = tokenizer.encode(prompt + enough) if text else self._loaded.prompts.valid_ids(text)
@@ -136,10 +137,12 @@ class Embedder(Unpicklable):
 
     def _row(self, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
         """Returns what the rows of a text are pooled to, read in passes without others."""
-        engine, mean = self._loaded.engine, self._embedding.pooling == MEAN
+        engine = self._loaded.engine
+        mean = self._embedding.pooling == MEAN
         engine.require_open()
         with engine.exclusive():
-            model, total = engine.target, np.zeros(1)
+            model = engine.target
+            total = np.zeros(1)
             sequence = model.sequence(list(text))
             try:
                 while tokens := sequence.unread[:_CHUNK]:

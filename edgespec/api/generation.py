@@ -42,7 +42,8 @@ class GenerationStream(Unpicklable):
     """
 
     def __init__(self, text: Generated, again: Callable[[int | None], GenerationStream]) -> None:
-        self._text, self.again = text, again
+        self._text = text
+        self.again = again
         self._pieces = self._text.pieces()
         self._texts = (piece.text for piece in self._pieces if piece.text)
         self._reading = threading.Lock()  # held by tasks, which may end a text that others read
@@ -256,7 +257,8 @@ class Generated:
         return piece
 
     def _finish_reason(self) -> str:
-        limits, made = self.request.limits, self.text.tokens
+        limits = self.request.limits
+        made = self.text.tokens
         if self.text.stopped or (made and made[-1] in limits.stop_ids):
             return "tool_calls" if self.text.tool_calls else "stop"
         if self.text.looped:
@@ -268,7 +270,9 @@ class Generated:
         return "cancelled"
 
     def _facts(self, first: float, further: float, reused: int) -> GenerationResult:
-        text, rounds, count = self.text, self.rounds, max(self.count - 1, 0)
+        text = self.text
+        rounds = self.rounds
+        count = max(self.count - 1, 0)
         return GenerationResult(
             text="".join(piece.text for piece in text.pieces),
             tokens=text.tokens,
@@ -348,7 +352,9 @@ class AnswerText:
         self.json_class = json_class
         shown = {**end.marks, **asked.shown}
         self._decoder = StreamDecoder(tokenizer, asked.prompt, shown)
-        self._end, self._reader, self._unheld = end, asked.reader, asked.unheld
+        self._end = end
+        self._reader = asked.reader
+        self._unheld = asked.unheld
         # An end token may be a mark that the reader or a stop string needs.
         self._left_out = stop_ids - shown.keys()
         self.tokens: list[int] = []

@@ -44,7 +44,9 @@ SHOWN: Mapping[str, str] = {"type": "image"}
 _KINDS = ("image", "image_url")
 _PLACES = ("image", "image_url", "url", "path")  # where a part may have its picture
 _BASE64_URL = re.compile(r"\s*data:.*; *base64\s*\Z", re.IGNORECASE | re.DOTALL)
-_SCHEMES, _SCHEME = ("data:", "http:", "https:"), 32  # and characters in which one is looked for
+# and characters in which one is looked for
+_SCHEMES = ("data:", "http:", "https:")
+_SCHEME = 32
 _SPACES = b"\t\n\f\r "
 _MOST_KEPT = 64 << 20  # bytes of rows of pictures that may come again, as in each turn of a chat
 
@@ -139,10 +141,13 @@ class Viewer:
     def __init__(
         self, bundle: Bundle, tokenizer: Tokenizer, threads: int, native: bool = True
     ) -> None:
-        self._bundle, self._threads, self._native = bundle, threads, native
+        self._bundle = bundle
+        self._threads = threads
+        self._native = native
         self._tokenizer = tokenizer
         self._kept = OrderedDict[bytes, Floats]()  # by what pieces are; the last used one last
-        self._opening, self._looking = threading.Lock(), threading.Lock()
+        self._opening = threading.Lock()
+        self._looking = threading.Lock()
 
     def open(self, given: Sequence[object], most: int) -> list[Picture]:
         """Opens what users gave as pictures, one at a time, since one may take much memory.
@@ -248,7 +253,8 @@ class Viewer:
 
     def _rows(self, picture: Picture) -> Floats:
         """Returns the rows of a picture, [n, hidden_size] float32."""
-        seen, vision = picture.pieces, self._vision
+        seen = picture.pieces
+        vision = self._vision
         key = blake2b(seen.tobytes(), key=repr(seen.shape).encode()).digest()
         if key not in self._kept:
             made = list[Floats]()

@@ -86,9 +86,12 @@ class LLM(Unpicklable):
 
     def _open(self, loaded: Loaded) -> None:
         self._loaded = loaded
-        self.bundle, self.options = loaded.bundle, loaded.options
-        self.tokenizer, self.plan = loaded.tokenizer, loaded.plan
-        self.draft, self.draft_sources = self.options.draft, loaded.sources.names
+        self.bundle = loaded.bundle
+        self.options = loaded.options
+        self.tokenizer = loaded.tokenizer
+        self.plan = loaded.plan
+        self.draft = self.options.draft
+        self.draft_sources = loaded.sources.names
         self.sampling = conversational(self.bundle.manifest.sampling)
         self.context_length = self.plan.context
 
@@ -146,7 +149,8 @@ class LLM(Unpicklable):
         loaded = self._loaded
         loaded.engine.require_open()
         tensors = session_files.load(Path(path), self.bundle.digest)
-        kept, most = loaded.engine.target.sequence([]), self.context_length
+        kept = loaded.engine.target.sequence([])
+        most = self.context_length
         with loaded.engine.exclusive():
             session_files.restore(Path(path), tensors, loaded.working_models, kept, most)
         return Session(loaded, kept)

@@ -74,7 +74,8 @@ class Loaded:
         plan: MemoryPlan | None = None,
         grammars: Callable[[], GrammarCompiler] | None = None,
     ) -> None:
-        self.bundle, self.options = bundle, options
+        self.bundle = bundle
+        self.options = options
         self.tokenizer = tokenizer or Tokenizer.of(bundle)
         if bundle.target.embedding is None:
             self.tokenizer.require_messages_shown(bundle.path)
@@ -82,7 +83,8 @@ class Loaded:
         self.plan = planned(bundle, options) if plan is None else plan
         self.sources = Sources(bundle, options, self.tokenizer, self.plan)
         self.models = self.sources.models
-        threads, placed = options.threads or default_threads(), self.plan.roles[TARGET]
+        threads = options.threads or default_threads()
+        placed = self.plan.roles[TARGET]
         native = placed.native and placed.behind is None
         self._viewer = Viewer(bundle, self.tokenizer, threads, native)
         grammars = grammars or partial(grammars_of, bundle, self.tokenizer)
@@ -92,7 +94,8 @@ class Loaded:
             from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime
 
             self._stored = StoredPrompts(files, (arithmetic(), bundle.digest))
-        target, sources = self.models[TARGET], self.sources
+        target = self.models[TARGET]
+        sources = self.sources
         self.engine = Engine(target, sources.drafters, self._stored, sources.timings)
 
     def warm_up(self) -> None:
@@ -192,15 +195,23 @@ class Loaded:
             raise InputError(f"logit_bias names token {unknown[0]}: give ids below {size}")
         sampler = Sampler(made, size)
         request = Request(
-            asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
-            predicted[: self.plan.context] if limits.max_nodes else (), kept,
-            turns=asked.turns, look=asked.look,
-        )  # fmt: skip
+            asked.prompt,
+            sampler,
+            limits,
+            source,
+            asked.grammar,
+            made.logprobs,
+            predicted[: self.plan.context] if limits.max_nodes else (),
+            kept,
+            turns=asked.turns,
+            look=asked.look,
+        )
         hidden = self.tokenizer.special_ids - asked.shown.keys()
         added = self.tokenizer.added_tokens.items() if made.stop else ()
         special = {token: id_ for token, id_ in added if id_ in hidden}
         end = TextEnd(made.stop, made.min_indent, made.max_time, special)
-        models, memory = list(self.working_models.values()), None
+        models = list(self.working_models.values())
+        memory = None
         if source in RECYCLING_DRAFTS:
             memory = "hot" if len(self.sources.recycling.successors) else "cold"
         loops = LoopMatcher() if made.stop_loops else None

@@ -35,59 +35,89 @@ class LoadOptions:
     """
 
     device: str = option(
-        "cpu", "device of the target, as listed by `edgespec devices`; gpu is the best usable GPU, "
-        "else the CPU", give="a device's name", metavar="DEVICE", usual=True,
-    )  # fmt: skip
+        "cpu",
+        "device of the target, as listed by `edgespec devices`; gpu is the best usable GPU, "
+        "else the CPU",
+        give="a device's name",
+        metavar="DEVICE",
+        usual=True,
+    )
     draft_device: str = option(
         "cpu", "device of the draft model or head", give="a device's name", metavar="DEVICE"
     )
     draft: str = option(
-        "auto", f"draft source, which never changes the text, one of {', '.join(DRAFTS)}; auto: in "
+        "auto",
+        f"draft source, which never changes the text, one of {', '.join(DRAFTS)}; auto: in "
         "every round those with the highest expected speed; layer-skip: the target without some "
         "layers; model, head or parallel, which predicts several tokens in a call: the bundle's "
         "draft. Or a model or head to draft with, named as the target is",
         give="a draft source or a model",
-        metavar="SOURCE|MODEL", usual=True,
-    )  # fmt: skip
-    pipeline: str = option(
-        "auto", "whether the draft goes on while the target works: overlap, or serial, in turn; "
-        "auto: overlap where a draft model has a device of its own", choices=PIPELINES,
-    )  # fmt: skip
-    draft_memory: str | Path | None = option(
-        None, "file with what recycling learned of earlier texts, read if it exists; "
-        "`LLM.save_draft_memory` and the command line write it", none="recycling starts empty",
-        give="a file's name", metavar="FILE",
-    )  # fmt: skip
-    threads: int | None = option(
-        None, "number of threads per engine",
-        none="the number of physical cores that the process may use", least=1, most=MAX_THREADS,
-    )  # fmt: skip
-    context: int | None = option(
-        None, "maximum number of tokens of prompt and output together",
-        none="what the model was trained for, or what fits the memory", least=2,
-    )  # fmt: skip
-    memory: int | str | dict[str, int] | None = option(
-        None, "limit for anonymous and shared memory: bytes or a size such as 2GiB, or one for "
-        "each device, such as cpu=8GiB,gpu=3GiB", none="the free memory", metavar="SIZE",
+        metavar="SOURCE|MODEL",
         usual=True,
-    )  # fmt: skip
+    )
+    pipeline: str = option(
+        "auto",
+        "whether the draft goes on while the target works: overlap, or serial, in turn; "
+        "auto: overlap where a draft model has a device of its own",
+        choices=PIPELINES,
+    )
+    draft_memory: str | Path | None = option(
+        None,
+        "file with what recycling learned of earlier texts, read if it exists; "
+        "`LLM.save_draft_memory` and the command line write it",
+        none="recycling starts empty",
+        give="a file's name",
+        metavar="FILE",
+    )
+    threads: int | None = option(
+        None,
+        "number of threads per engine",
+        none="the number of physical cores that the process may use",
+        least=1,
+        most=MAX_THREADS,
+    )
+    context: int | None = option(
+        None,
+        "maximum number of tokens of prompt and output together",
+        none="what the model was trained for, or what fits the memory",
+        least=2,
+    )
+    memory: int | str | dict[str, int] | None = option(
+        None,
+        "limit for anonymous and shared memory: bytes or a size such as 2GiB, or one for "
+        "each device, such as cpu=8GiB,gpu=3GiB",
+        none="the free memory",
+        metavar="SIZE",
+        usual=True,
+    )
     gpu_layers: int | None = option(
-        None, "number of the target's last layers that run, with the head, on the device gpu; the "
-        "others run on `device`", none="all run on `device`", least=0,
-    )  # fmt: skip
+        None,
+        "number of the target's last layers that run, with the head, on the device gpu; the "
+        "others run on `device`",
+        none="all run on `device`",
+        least=0,
+    )
     sessions: int = option(
-        1, "number of texts of full length that the caches have memory for; shorter texts share "
-        "it, and the least recently used are dropped", least=1,
-    )  # fmt: skip
+        1,
+        "number of texts of full length that the caches have memory for; shorter texts share "
+        "it, and the least recently used are dropped",
+        least=1,
+    )
     prompt_cache: str | Path | None = option(
-        None, "folder for what texts have computed, from which later texts that begin alike go on, "
+        None,
+        "folder for what texts have computed, from which later texts that begin alike go on, "
         "in other processes, too; whoever can read it can find out what was asked",
-        none="nothing is kept", give="a folder's name", metavar="FOLDER",
-    )  # fmt: skip
+        none="nothing is kept",
+        give="a folder's name",
+        metavar="FOLDER",
+    )
     prompt_cache_size: int | str = option(
-        "2GiB", "bytes that it may take on disk, or a size such as 2GiB; what was not used for "
-        "longest gives way", least=1, metavar="SIZE",
-    )  # fmt: skip
+        "2GiB",
+        "bytes that it may take on disk, or a size such as 2GiB; what was not used for "
+        "longest gives way",
+        least=1,
+        metavar="SIZE",
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.memory, str):

@@ -41,7 +41,8 @@ def placements(bundle: Bundle, options: LoadOptions) -> tuple[dict[str, Placemen
     Raises:
         DeviceError: if a device is not known or cannot be used.
     """
-    free, places = {HOST: available_bytes()}, dict[str, Placement]()
+    free = {HOST: available_bytes()}
+    places = dict[str, Placement]()
     for name in loaded_roles(bundle, options):
         place, own_bytes = _placed(options.device if name == TARGET else options.draft_device)
         if name == TARGET and options.gpu_layers:
@@ -107,7 +108,8 @@ def find_plan(
         DeviceError: if a device is not known or cannot be used.
         InputError: if the context is longer than the model was trained for.
     """
-    asked, trained = options.context, bundle.target.context_length
+    asked = options.context
+    trained = bundle.target.context_length
     if asked is not None and asked > trained:
         raise InputError(f"context is {asked}: the model was trained for at most {trained} tokens")
     places, free = placements(bundle, options)
@@ -325,7 +327,8 @@ def _graph(
     accuracy: int | None,
 ) -> tuple[Graph, PoolMemory | None]:
     """Opens a role's graph; returns it, and the memory of its pool if that is not numpy's."""
-    role, count = bundle.manifest.roles[name], threads or default_threads()
+    role = bundle.manifest.roles[name]
+    count = threads or default_threads()
     file = bundle.path / role.native.graph
     if role.native.adopted:
         from edgespec.runtime.engines.adopted import AdoptedGraph
@@ -364,7 +367,8 @@ def _native(
     """Opens a native graph, or a part of one over the whole one's weights."""
     from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
 
-    operators, whole = library(), None if part is None else file
+    operators = library()
+    whole = None if part is None else file
     assert operators is not None, "native graphs are placed where it is"
     return NativeGraph(part or file, operators, threads or default_threads(), features, whole)
 

@@ -39,52 +39,72 @@ class GenerationOptions(SamplingOptions):
     """
 
     max_new_tokens: int | None = option(
-        256, "maximum number of new tokens", none="as many as the context has room for", least=1,
-        usual=True, also="max_tokens",
-    )  # fmt: skip
+        256,
+        "maximum number of new tokens",
+        none="as many as the context has room for",
+        least=1,
+        usual=True,
+        also="max_tokens",
+    )
     stop: tuple[str, ...] = option(
         (), "strings that end the text and are not part of it", metavar="TEXT"
     )
     stop_token_ids: tuple[int, ...] = option((), "tokens that end it, besides the model's own")
     min_indent: int = option(
-        0, "the text ends with the line before the first one that is indented by fewer spaces and "
-        "tabs; blank lines and the line that the text begins in may have any", least=0,
-    )  # fmt: skip
+        0,
+        "the text ends with the line before the first one that is indented by fewer spaces and "
+        "tabs; blank lines and the line that the text begins in may have any",
+        least=0,
+    )
     max_time: float | None = option(
-        None, "seconds after the first token from which on the text ends with its line",
-        none="any time", above=0, give="seconds above 0, or nothing for any time",
-    )  # fmt: skip
+        None,
+        "seconds after the first token from which on the text ends with its line",
+        none="any time",
+        above=0,
+        give="seconds above 0, or nothing for any time",
+    )
     stop_loops: bool = option(
         False,
         "the text ends once it repeats the same few tokens over and over, as those of small "
         "models may",
     )
     num_assistant_tokens: int | None = option(
-        None, "maximum number of nodes in a draft tree; 0 for plain decoding",
-        none=f"{PLANNED_DRAFT_TOKENS}, or {MAX_DRAFT_TOKENS} if there is a prediction", least=0,
+        None,
+        "maximum number of nodes in a draft tree; 0 for plain decoding",
+        none=f"{PLANNED_DRAFT_TOKENS}, or {MAX_DRAFT_TOKENS} if there is a prediction",
+        least=0,
         most=MAX_DRAFT_TOKENS,
-    )  # fmt: skip
+    )
     tree_width: int = option(
-        DEFAULT_TREE_WIDTH, "maximum number of branches per level of a draft tree; 1 drafts chains",
+        DEFAULT_TREE_WIDTH,
+        "maximum number of branches per level of a draft tree; 1 drafts chains",
         least=1,
-    )  # fmt: skip
+    )
     draft_source: str | None = option(
-        None, "draft source of this text, one of `LLM.draft_sources`",
+        None,
+        "draft source of this text, one of `LLM.draft_sources`",
         none="that which the model was loaded with",
-    )  # fmt: skip
+    )
     prediction: str | Sequence[int] | None = option(
-        None, "expected text, such as a file before an edit, or its token ids; drafts are taken "
+        None,
+        "expected text, such as a file before an edit, or its token ids; drafts are taken "
         "from it as long as the text goes its way, with any source but none; it never changes the "
-        "text", none="there is none",
-    )  # fmt: skip
+        "text",
+        none="there is none",
+    )
     logprobs: int | None = option(
-        None, "number of likeliest tokens to report with each token, besides the token's own "
-        "log-probability", none="no log-probabilities", least=0,
-    )  # fmt: skip
+        None,
+        "number of likeliest tokens to report with each token, besides the token's own "
+        "log-probability",
+        none="no log-probabilities",
+        least=0,
+    )
     json_schema: dict[str, Any] | str | type | None = option(
-        None, "JSON schema that the text must be valid for; or a pydantic class, whose instance "
-        "`GenerationResult.parsed` is then", metavar="FILE",
-    )  # fmt: skip
+        None,
+        "JSON schema that the text must be valid for; or a pydantic class, whose instance "
+        "`GenerationResult.parsed` is then",
+        metavar="FILE",
+    )
     regex: str | None = option(None, "regular expression that the text must match")
     grammar: str | None = option(None, "grammar in Lark's notation that the text must follow")
 

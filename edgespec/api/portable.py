@@ -40,7 +40,8 @@ def portable_graph(
     from edgespec.export.portable import DATA, GRAPH, VERSION, lower  # loads the onnx package
 
     role = bundle.manifest.roles[name]
-    native, borrowed = role.native, [bundle.target.native.data] if role.is_head else []
+    native = role.native
+    borrowed = [bundle.target.native.data] if role.is_head else []
     folder = cache_folder("portable")
     if folder is None:
         raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")
@@ -65,6 +66,9 @@ def portable_graph(
         seal(made)
         _log.info(
             "made the portable graph of the %s in %.0f s: %.0f MB in %s",
-            name, time.perf_counter() - begin, (made / DATA).stat().st_size / 1e6, made,
-        )  # fmt: skip
+            name,
+            time.perf_counter() - begin,
+            (made / DATA).stat().st_size / 1e6,
+            made,
+        )
     return made / GRAPH

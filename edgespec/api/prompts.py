@@ -66,7 +66,8 @@ class Prompts:
             InputError: as `tokens`, or if a grammar cannot be used.
             ContextLengthError: as `tokens`.
         """
-        tokens, structure = self.tokens(prompt), options.structure
+        tokens = self.tokens(prompt)
+        structure = options.structure
         grammar = None if structure is None else self._grammars.compile(*structure)
         return Conversation(tokens, grammar)
 
@@ -79,9 +80,13 @@ class Prompts:
         """
         messages, pictures = self._opened(messages)
         asked = conversation(
-            self._tokenizer, self._encoding(pictures), lambda: self._grammars, messages, options,
+            self._tokenizer,
+            self._encoding(pictures),
+            lambda: self._grammars,
+            messages,
+            options,
             self._bundle.target.recurrent,
-        )  # fmt: skip
+        )
         tokens = self.tokens(asked.prompt)
         return replace(asked, prompt=tokens, look=self._viewer.look(tokens, pictures))
 
@@ -160,7 +165,8 @@ class Prompts:
             InputError: if the text holds lone surrogates.
             ContextLengthError: if it cannot fit the context.
         """
-        most, size = self._context_length, len(text)
+        most = self._context_length
+        size = len(text)
         if size > most * USUAL:
             bytes_ = max(_LEAST_LONGEST, self._tokenizer.longest)
             size = len(text.encode(errors="replace"))

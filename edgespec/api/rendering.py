@@ -45,7 +45,8 @@ class Rendering:
         variables: Mapping[str, Any] | None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._calls, self._tools = calls, tools
+        self._calls = calls
+        self._tools = tools
         self._variables = dict(variables or {})
         self._in_system = False
         if tools and not self._shows_tools():
@@ -59,7 +60,8 @@ class Rendering:
         Raises:
             InputError: if the template refuses the messages.
         """
-        chat, tools = self._tokenizer.chat, self._tools
+        chat = self._tokenizer.chat
+        tools = self._tools
         if not tools:
             return chat(messages, opened, variables=self._variables)
         if self._in_system:
@@ -97,7 +99,8 @@ class Rendering:
         Args:
             stop_ids: the end tokens.
         """
-        source, argument = self._tokenizer.chat_source, secrets.token_hex(8)
+        source = self._tokenizer.chat_source
+        argument = secrets.token_hex(8)
         name = self._tools[0]["function"]["name"]
         function = {"name": name, "arguments": {argument: argument}}
         call = {"id": _ID, "type": "function", "function": function}
@@ -107,7 +110,8 @@ class Rendering:
         except InputError:  # some refuse what ends with a call
             return {}
         behind = text.rpartition(argument)[2] if argument in text else ""
-        marks, special = AnswerGrammar(calls=self._calls).marks, self._tokenizer.special_ids
+        marks = AnswerGrammar(calls=self._calls).marks
+        special = self._tokenizer.special_ids
         places = {
             behind.find(token): {token: id_}
             for token, id_ in self._tokenizer.added_tokens.items()
@@ -126,7 +130,8 @@ class Rendering:
 
     def _thinking(self, messages: Sequence[Message], text: str) -> tuple[ThinkingForm | None, bool]:
         """Returns how an answer behind a text may reason, and whether the template has begun it."""
-        form, end = self._form, text.rstrip()
+        form = self._form
+        end = text.rstrip()
         if form is None:
             return None, False
         if _said(messages).rstrip().endswith((form.begin, form.end)):
@@ -163,7 +168,8 @@ class Rendering:
 
     def _up_to_content(self, before: Sequence[Message], last: Message, reasoning: str) -> str:
         """Returns the text before what a last message says, with what it has thought."""
-        said, thought = secrets.token_hex(8), secrets.token_hex(8)
+        said = secrets.token_hex(8)
+        thought = secrets.token_hex(8)
         # gpt-oss's template has another name for it.
         thoughts = {"reasoning_content": thought, "thinking": thought} if reasoning else {}
         found, shown = "", ""

@@ -71,7 +71,8 @@ class Sources:
     def __init__(
         self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, plan: MemoryPlan
     ) -> None:
-        self._bundle, self._options = bundle, options
+        self._bundle = bundle
+        self._options = options
         if bundle.target.embedding is not None:
             _require_no_drafts(options)
         features = DRAFT in plan.roles and bundle.manifest.roles[DRAFT].is_head
@@ -121,7 +122,8 @@ class Sources:
 
     def _successors(self) -> Successors:
         """Returns what recycling begins with."""
-        vocab_size, memory = self._bundle.target.vocab_size, self._options.draft_memory
+        vocab_size = self._bundle.target.vocab_size
+        memory = self._options.draft_memory
         if memory is None or not Path(memory).exists():
             return Successors(vocab_size)
         return Successors.load(Path(memory), self._bundle.digest, vocab_size)
@@ -131,7 +133,8 @@ class Sources:
         role = self._bundle.draft
         if role is None or DRAFT not in self.models:
             return []
-        model, context = self.models[DRAFT], role.context_length
+        model = self.models[DRAFT]
+        context = role.context_length
         self.timings.append(model.measuring(_DRAFT_SECONDS))
         vocabularies = VocabularyMap.of(self._bundle, tokenizer)
         if vocabularies is not None:
@@ -161,7 +164,8 @@ class Sources:
 
     def _by_skips(self) -> list[TreeDrafter]:
         """Returns the drafter by the best skip set, if there is one."""
-        sets, draft = self._bundle.manifest.skip_sets, self._options.draft
+        sets = self._bundle.manifest.skip_sets
+        draft = self._options.draft
         if draft == AUTO:  # which leaves out what was found not to pay
             sets = tuple(each for each in sets if each.score is None or each.score.pays)
         target = self.models[TARGET]
@@ -177,7 +181,9 @@ class Sources:
 
 def _by_head(bundle: Bundle, role: Role, model: Model, ids: Ids | None, ahead: bool) -> TreeDrafter:
     """Returns the drafter that uses a bundle's draft head, and perhaps goes on, if it can."""
-    context, block, mask = role.context_length, role.block, role.mask_token
+    context = role.context_length
+    block = role.block
+    mask = role.mask_token
     if role.attends_target:
         return AssistantDrafter(model)
     if block is None or mask is None:

@@ -146,8 +146,10 @@ class StoredPrompts:
         self._given_up = True
         _log.warning(
             "prompts are not stored in %s any more (%s): make room there, or give another %s",
-            self._files.folder, why, option,
-        )  # fmt: skip
+            self._files.folder,
+            why,
+            option,
+        )
 
     def _keys(self, sequence: TokenSequence) -> Iterator[str]:
         """Yields the keys of whole blocks before the last token."""

@@ -59,10 +59,15 @@ def described(tool: Tool) -> dict[str, Any]:
     required = [key for key, each in parameters.items() if each.default is each.empty]
     schema = {"type": "object", "properties": properties, "required": required}
     return _checked(
-        {"type": "function", "function": {
-            "name": name, "description": summary, "parameters": schema,
-        }}
-    )  # fmt: skip
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": summary,
+                "parameters": schema,
+            },
+        }
+    )
 
 
 def _checked(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +113,8 @@ def _documented(text: str) -> tuple[str, dict[str, str]]:
         elif not section:
             summary.append(line)
         elif entry and (not latest or _indented(line) <= _indented(latest)):
-            latest, name = line, entry[1]
+            latest = line
+            name = entry[1]
             entries[name] = entry[2]
         elif entries and line.strip() and section.lower() in ("args", "arguments"):
             entries[name] += f" {line.strip()}"
@@ -121,7 +127,8 @@ def _indented(line: str) -> int:
 
 def _schema(hint: Any, where: str) -> dict[str, Any]:
     """Returns the JSON schema of a type hint; errors name `where` it is."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     found: dict[str, Any] | None = None
     if hint is Any:
         found = {}
@@ -151,9 +158,10 @@ def _class_schema(kind: type, arguments: Sequence[Any], where: str) -> dict[str,
         found = {"enum": [each.value for each in kind]}
     elif is_dataclass(kind):
         optional = {
-            each.name for each in fields(kind)
+            each.name
+            for each in fields(kind)
             if each.default is not MISSING or each.default_factory is not MISSING
-        }  # fmt: skip
+        }
         found = _members(kind, optional, where)
     elif typing.is_typeddict(kind):
         found = _members(kind, getattr(kind, "__optional_keys__", frozenset()), where)

@@ -109,14 +109,18 @@ class Task:
         require_model(body.model, self._of.model)
         if body.stream:
             raise RequestError(
-                400, "stream is true: leave it out, since answers of a batch come whole",
-                "invalid_value", "stream",
-            )  # fmt: skip
+                400,
+                "stream is true: leave it out, since answers of a batch come whole",
+                "invalid_value",
+                "stream",
+            )
         if isinstance(body, TextRequest) and body.choices > 1:
             raise RequestError(
-                400, f"the line asks for {body.choices} texts: ask for one in each line",
-                "invalid_value", "n" if body.prompts == 1 else "prompt",
-            )  # fmt: skip
+                400,
+                f"the line asks for {body.choices} texts: ask for one in each line",
+                "invalid_value",
+                "n" if body.prompts == 1 else "prompt",
+            )
         if body.seed is None:
             body = body.model_copy(update={"seed": seed_of(custom_id)})
         self._answer = route.writers(body, self._of.origin)

@@ -219,7 +219,8 @@ class Journal:
             return False
         try:
             record = json.loads(data)
-            number, status = record["line"], record["output"]["response"]["status_code"]
+            number = record["line"]
+            status = record["output"]["response"]["status_code"]
         except (ValueError, TypeError, KeyError):  # the disk may have kept only some of its blocks
             return False
         self._places[number] = place

@@ -165,7 +165,8 @@ def require_same(journal: Journal, llm: LLM) -> None:
     Raises:
         InputError: if the context is another one, which may change texts.
     """
-    start, engine = journal.start, llm.engines[TARGET]
+    start = journal.start
+    engine = llm.engines[TARGET]
     if llm.context_length != start.context:
         raise InputError(
             f"the batch was begun with a context of {start.context} tokens and would go on with "
@@ -174,5 +175,8 @@ def require_same(journal: Journal, llm: LLM) -> None:
     if engine != start.engine:
         _log.warning(
             "the first %d answers were made on %s and the others are made on %s: texts may differ "
-            "at near-ties from those of one start", len(journal), start.engine, engine,
-        )  # fmt: skip
+            "at near-ties from those of one start",
+            len(journal),
+            start.engine,
+            engine,
+        )

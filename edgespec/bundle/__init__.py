@@ -249,7 +249,8 @@ def _check_inside(folder: Path, name: str) -> None:
             f"{folder / MANIFEST}: file name {name!r} is outside the bundle's folder or invalid: "
             "do not use this bundle"
         )
-    inside, found = folder.resolve(), (folder / name).resolve()
+    inside = folder.resolve()
+    found = (folder / name).resolve()
     # The Hub's cache: REPOSITORY/snapshots/COMMIT/name links to REPOSITORY/blobs/hash.
     blobs = [p.parent / "blobs" for p in inside.parents if p.name == "snapshots"]
     if not any(found.is_relative_to(each) for each in (inside, *blobs)):

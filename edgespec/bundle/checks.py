@@ -19,7 +19,9 @@ _FLOATS = ("fp16", "fp32")
 # keep a damaged manifest from causing endless work.
 _MOST_HEADS, _MOST_DIM = 4096, 640
 _MOST_ROWS = 64  # of a block
-_MOST_BEFORE, _MOST_NUMBERS = 15, 2**24  # of a recurrent layer
+# of a recurrent layer
+_MOST_BEFORE = 15
+_MOST_NUMBERS = 2**24
 _SIZES = {
     "layers": (1, 10_000),
     "hidden_size": (1, 1 << 20),
@@ -102,7 +104,8 @@ def _of_vision(where: str, vision: Vision, role: Role) -> Iterator[_Check]:
     for name, least in (("rows", 1), ("size", 1), ("longest", 0)):
         value = getattr(vision, name)
         yield f"{where}.{name}", value, least <= value <= _MOST_PIXELS
-    patch, pixels = vision.patch, vision.rows * vision.size**2
+    patch = vision.patch
+    pixels = vision.rows * vision.size**2
     fits = patch > 0 and vision.size % patch == 0 and pixels <= _MOST_SCALED
     yield f"{where}.patch", patch, patch == 0 or fits
     if (grid := vision.grid) is not None:
@@ -142,7 +145,8 @@ def _of_native(where: str, native: Native, role: Role) -> Iterator[_Check]:
 def _of_taps(manifest: Manifest) -> Iterator[_Check]:
     """Checks that the target returns what its draft head reads."""
     target = manifest.roles["target"]
-    taps, layers = target.taps, target.layers
+    taps = target.taps
+    layers = target.layers
     known = list(taps) == sorted(set(taps)) and all(0 <= each <= layers for each in taps)
     yield "roles.target.taps", taps, known
     for name, role in manifest.roles.items():
@@ -159,7 +163,8 @@ def _of_embedding(manifest: Manifest) -> Iterator[_Check]:
     for name, role in manifest.roles.items():
         if (found := role.embedding) is None:
             continue
-        place, known = f"roles.{name}.embedding", ("", *found.prompts)
+        place = f"roles.{name}.embedding"
+        known = ("", *found.prompts)
         yield place, found, len(manifest.roles) == 1 and not manifest.skip_sets and not role.taps
         yield f"{place}.pooling", found.pooling, found.pooling in POOLINGS
         yield f"{place}.default_prompt", found.default_prompt, found.default_prompt in known
@@ -194,7 +199,8 @@ def _of_tables(where: str, tables: Sequence[RopeTable]) -> Iterator[_Check]:
     names = [table.name for table in tables]
     yield f"{where}.ropes", names, len(set(names)) == len(names)
     for table in tables:
-        freq, factor = table.inv_freq, table.attention_factor
+        freq = table.inv_freq
+        factor = table.attention_factor
         known = 0 < len(freq) <= _WIDEST and _finite(freq)
         yield f"{where}: RoPE table {table.name}: inv_freq", freq, known
         yield f"{where}: RoPE table {table.name}: attention_factor", factor, 0 < factor < math.inf

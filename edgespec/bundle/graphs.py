@@ -11,8 +11,15 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
-_MODEL, _GRAPH, _NODE, _ATTRIBUTE, _FUNCTION = "model", "graph", "node", "attribute", "function"
-_TENSOR, _SPARSE, _TRAINING, _ENTRY = "tensor", "sparse tensor", "training", "entry"
+_MODEL = "model"
+_GRAPH = "graph"
+_NODE = "node"
+_ATTRIBUTE = "attribute"
+_FUNCTION = "function"
+_TENSOR = "tensor"
+_SPARSE = "sparse tensor"
+_TRAINING = "training"
+_ENTRY = "entry"
 # The fields of onnx.proto below which there may be tensors, and what they hold.
 _WITHIN: Mapping[str, Mapping[int, str]] = {
     _MODEL: {7: _GRAPH, 20: _TRAINING, 25: _FUNCTION},
@@ -40,7 +47,8 @@ def external_files(graph: Path) -> set[str]:
     if not graph.stat().st_size:  # of which there is no mapping
         return names
     with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        left, most = [(_MODEL, 0, len(content))], count(_MOST_FIELDS, -1)
+        left = [(_MODEL, 0, len(content))]
+        most = count(_MOST_FIELDS, -1)
         while left:
             kind, begin, end = left.pop()
             if kind == _ENTRY:
@@ -69,7 +77,8 @@ def _fields(
         if not next(most):
             raise ValueError(f"it has more than {_MOST_FIELDS} fields")
         tag, place = _varint(content, place, end)
-        number, form = (tag & 0xFFFFFFFF) >> 3, tag & 7
+        number = (tag & 0xFFFFFFFF) >> 3
+        form = tag & 7
         length = 0
         if form == _VARINT:
             _, place = _varint(content, place, end)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from edgespec.system.options import check, explained, option
 
-INT4, INT4_SMALL, SOURCE = "int4", "int4-small", "source"
+INT4 = "int4"
+INT4_SMALL = "int4-small"
+SOURCE = "source"
 PRECISIONS = (INT4, INT4_SMALL, SOURCE, "int8", "fp16", "fp32")
 STORED = (INT4, "int6", "int8", "fp16", "fp32")
 """The precisions in which a single matrix can be stored."""
@@ -23,33 +25,40 @@ class ExportOptions:
     """
 
     precision: str | None = option(
-        None, "precision of the target's weights; int4: 4 bits, and 6 for the vocabulary and for "
+        None,
+        "precision of the target's weights; int4: 4 bits, and 6 for the vocabulary and for "
         "the matrices that need them most (of rows that are no multiple of 256 weights 5 and 8); "
         "int4-small: 4 bits for all, faster and less accurate; int8: close to the original, twice "
         "the size; source: quantized matrices as the checkpoint holds them, others in 8 bits",
-        none="source if the checkpoint is quantized, else int4", choices=PRECISIONS,
+        none="source if the checkpoint is quantized, else int4",
+        choices=PRECISIONS,
         usual=True,
-    )  # fmt: skip
+    )
     draft_precision: str | None = option(
-        None, "precision of the draft's weights",
+        None,
+        "precision of the draft's weights",
         none="the target's, or int4-small if that is int4 or source, but what a file has in up "
         "to 6 bits stays as it is; int8 for a head",
         choices=PRECISIONS,
-    )  # fmt: skip
+    )
     lm_head_precision: str | None = option(
-        None, "precision of the output projections and embeddings",
+        None,
+        "precision of the output projections and embeddings",
         none="that of the weights, int6 if that is int4, but for embeddings apart from the "
         "projection, or int8 if that is source",
         choices=STORED,
-    )  # fmt: skip
+    )
     kv_precision: str | None = option(
-        None, "precision of the KV caches",
-        none="fp16, or fp32 if that is the weights'", choices=KV_PRECISIONS,
-    )  # fmt: skip
+        None,
+        "precision of the KV caches",
+        none="fp16, or fp32 if that is the weights'",
+        choices=KV_PRECISIONS,
+    )
     skip_sets: tuple[str, ...] = option(
-        (), "sublayers of the target that each layer-skip draft leaves out, written as 4-6 for "
+        (),
+        "sublayers of the target that each layer-skip draft leaves out, written as 4-6 for "
         "layers, 4a or 4m for an attention or MLP, with commas between them",
-    )  # fmt: skip
+    )
     overwrite: bool = option(False, "replace an existing bundle or empty folder")
 
     def __post_init__(self) -> None:

@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from edgespec.errors import InputError
 from edgespec.system.records import LEFT_OUT
 
-ATTENTION, MLP, FUSION, RECURRENT = "attention", "mlp", "fusion", "recurrent"
+ATTENTION = "attention"
+MLP = "mlp"
+FUSION = "fusion"
+RECURRENT = "recurrent"
 INJECTION = "injection"
 KINDS = (ATTENTION, MLP, FUSION, RECURRENT, INJECTION)
 """Kinds of sublayers. A fusion makes one hidden row of a draft head's features. A recurrent

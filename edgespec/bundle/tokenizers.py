@@ -62,7 +62,8 @@ def _in_pieces(text: str) -> tokenizers.Tokenizer | None:
         options = dict(content["model"])
         if options.pop("type") != "BPE":
             return None
-        vocabulary, merges = options.pop("vocab"), options.pop("merges")
+        vocabulary = options.pop("vocab")
+        merges = options.pop("merges")
         if not options.keys() <= _BPE_OPTIONS or not isinstance(merges, list):
             return None
         given = {name: value for name, value in options.items() if value is not None}

@@ -84,7 +84,8 @@ def _unreadable(error: OSError) -> int:
 
 def _unexpected(error: Exception) -> tuple[str, int]:
     """Returns the message and the exit code for an unexpected error."""
-    name, text = type(error).__name__, _one_line(str(error))
+    name = type(error).__name__
+    text = _one_line(str(error))
     mapped = isinstance(error, ImportError) and "failed to map segment" in text
     if isinstance(error, MemoryError) or mapped:
         return (
@@ -110,7 +111,8 @@ class _StderrLines(logging.Handler):
 
 @contextmanager
 def _logged_to_stderr(log: logging.Logger) -> Iterator[None]:
-    handler, level = _StderrLines(), log.level
+    handler = _StderrLines()
+    level = log.level
     log.addHandler(handler)
     try:
         yield

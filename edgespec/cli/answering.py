@@ -40,7 +40,8 @@ class WrappingWriter:
     """
 
     def __init__(self, stream: TextIO, dim: bool = False) -> None:
-        self._stream, self._terminal = stream, stream.isatty()
+        self._stream = stream
+        self._terminal = stream.isatty()
         self._bright = not dim or not self._terminal or os.environ.get("TERM") == "dumb"
         self._column = 0
         self._gap = self._word = ""  # blanks and a word that were not written yet
@@ -55,7 +56,8 @@ class WrappingWriter:
         for each in text:
             if each == "\n":
                 ready += f"{self._ended()}{self._gap}\n"
-                self._gap, self._column = "", 0
+                self._gap = ""
+                self._column = 0
             elif each in " \t":
                 ready += self._ended()
                 self._gap += each
@@ -76,13 +78,17 @@ class WrappingWriter:
         """Ends the current word; returns it with what parts it from the one before."""
         if not self._word:
             return ""
-        word, gap, columns = harmless(self._word), self._gap, get_terminal_size().columns
+        word = harmless(self._word)
+        gap = self._gap
+        columns = get_terminal_size().columns
         if not self._column and word.startswith(_FENCE):
             self._code = not self._code
-        wide, start = sum(map(_width, word)), self._column
+        wide = sum(map(_width, word))
+        start = self._column
         self._column = len((" " * start + gap).expandtabs()) + wide
         if start and self._column > columns and not self._code:
-            gap, self._column = "\n", wide
+            gap = "\n"
+            self._column = wide
         self._gap = self._word = ""
         return gap + word
 
@@ -106,7 +112,8 @@ def read_first(pieces: Iterator[T], stream: GenerationStream) -> Iterator[T]:
 
     def reading() -> str:
         found = stream.prompt_progress
-        new, total = found.read - found.reused, found.total - found.reused
+        new = found.read - found.reused
+        total = found.total - found.reused
         passed = time.perf_counter() - begin
         left = found.seconds * total / new - passed if new > 0 else 0
         told = f"{left:.0f} s left" if left >= 1 else f"{passed:.1f} s so far"
@@ -121,7 +128,8 @@ def read_first(pieces: Iterator[T], stream: GenerationStream) -> Iterator[T]:
 
 def show(pieces: Iterable[Piece], thoughts: bool) -> None:
     """Shows an answer on stdout, and of its reasoning on stderr a line or, as `thoughts`, all."""
-    answer, thought = WrappingWriter(sys.stdout), WrappingWriter(sys.stderr, dim=True)
+    answer = WrappingWriter(sys.stdout)
+    thought = WrappingWriter(sys.stderr, dim=True)
     began = 0.0  # while it reasons: when it has begun to
     whole = False
     with notices_kept(), ExitStack() as folded:

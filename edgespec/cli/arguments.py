@@ -24,8 +24,9 @@ MODEL = argparse.SUPPRESS
 """Default of options that a model's authors recommend for conversations."""
 
 WHOLE: dict[str, object] = {
-    "max_new_tokens": None, **dict.fromkeys(("temperature", "top_k", "top_p", "min_p"), MODEL)
-}  # fmt: skip
+    "max_new_tokens": None,
+    **dict.fromkeys(("temperature", "top_k", "top_p", "min_p"), MODEL),
+}
 """Defaults of a text that ends by itself, or with the context."""
 
 MACHINE = ("device", "draft_device", "gpu_layers", "threads", "context", "memory")
@@ -48,8 +49,10 @@ def add_options(
     """
     usual = {each.name: each.default for each in fields(kind)}
     for name in names:
-        each, kinds = declared(kind)[name], kinds_of(kind)[name]
-        default, text = defaults.get(name, usual[name]), each.text.replace("%", "%%")
+        each = declared(kind)[name]
+        kinds = kinds_of(kind)[name]
+        default = defaults.get(name, usual[name])
+        text = each.text.replace("%", "%%")
         known = each.none if default is None else default
         if default == MODEL:
             known = "the model's in a chat, else off"

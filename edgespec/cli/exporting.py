@@ -197,8 +197,10 @@ def _warn_of_template(fault: str | None, checkpoint: str) -> None:
     if fault is not None:
         _log.warning(
             "the chat template is broken (%s): repair it in %s and export again; until then, chat "
-            "may fail, but run works with --raw", fault, checkpoint,
-        )  # fmt: skip
+            "may fail, but run works with --raw",
+            fault,
+            checkpoint,
+        )
 
 
 def _options(arguments: argparse.Namespace) -> ExportOptions:

@@ -146,10 +146,14 @@ class CommandParser(_Parser):
         )
         if any(action.dest == "device" for action in self._actions):
             self.add_argument(
-                "--config", metavar="FILE", default=argparse.SUPPRESS,
-                help=Rare("TOML file with any options of the Python API by their names, such as "
-                "draft or repetition_penalty; the command line goes before it"),
-            )  # fmt: skip
+                "--config",
+                metavar="FILE",
+                default=argparse.SUPPRESS,
+                help=Rare(
+                    "TOML file with any options of the Python API by their names, such as "
+                    "draft or repetition_penalty; the command line goes before it"
+                ),
+            )
         return self._actions
 
     def parse_known_args(  # type: ignore[override]

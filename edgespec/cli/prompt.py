@@ -22,11 +22,13 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares MODEL, PROMPT, -p and -f."""
     add_model(parser)
     parser.add_argument(
-        "words", nargs="*", metavar="PROMPT",
+        "words",
+        nargs="*",
+        metavar="PROMPT",
         help="what a chat model answers, or the text that another one continues; read from stdin "
         "if it is - or missing, and put behind what is piped in beside it. On a terminal, a chat "
         "model without a prompt chats",
-    )  # fmt: skip
+    )
     parser.add_argument("-p", "--prompt", metavar="PROMPT", help=Rare("the prompt, as an option"))
     parser.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a UTF-8 file")
 
@@ -44,7 +46,8 @@ def take_prompt(arguments: argparse.Namespace) -> str | None:
         InputError: if there is more than one prompt or one that is not UTF-8, or no such model.
         OSError: if the file cannot be read.
     """
-    word, file = arguments.model, arguments.file
+    word = arguments.model
+    file = arguments.file
     prompt = " ".join(arguments.words) if arguments.words else None
     options = [value for value in (arguments.prompt, file) if value is not None]
     if len(options) > 1 or (options and prompt is not None):
@@ -52,7 +55,8 @@ def take_prompt(arguments: argparse.Namespace) -> str | None:
     alone = word is not None and prompt is None and not options
     spaced = alone and (word in ("", STDIN) or re.search(r"\s", word))
     if spaced and not looks_like_model(word):
-        arguments.model, prompt = None, word
+        arguments.model = None
+        prompt = word
     elif word is not None:
         try:
             asked_for(word)

@@ -43,18 +43,23 @@ class Beside:
         self.setting = setting
         threads = llm.options.threads or default_threads()
         self._model = Model(ServerOptions(str(file), None, setting, threads, llm.context_length))
-        self.speeds, self.first = list[float](), list[float]()
+        self.speeds = list[float]()
+        self.first = list[float]()
         self(warm_up)
         self.speeds.clear()
         self.first.clear()
 
     def __call__(self, request: BenchRequest) -> None:
         """Makes a text."""
-        begin, began = time.perf_counter(), list[float]()
+        begin = time.perf_counter()
+        began = list[float]()
         ((tokens),) = self._model.texts(
-            [list(request.prompt)], request.max_new_tokens, request.temperature, request.seed,
+            [list(request.prompt)],
+            request.max_new_tokens,
+            request.temperature,
+            request.seed,
             lambda: began.append(time.perf_counter()),
-        )  # fmt: skip
+        )
         seconds = time.perf_counter() - began[0]
         if len(tokens) > 1:
             self.speeds.append((len(tokens) - 1) / seconds)
@@ -76,8 +81,10 @@ def shared(
     llm: LLM, lines: Sequence[BenchLine], others: Sequence[Beside], prompts: Sequence[Path]
 ) -> str:
     """Returns tables of a machine, of passes, and of the speeds of all settings."""
-    machine, threads = hardware(), llm.options.threads or default_threads()
-    size, target = row_bytes(llm.bundle), llm.bundle.target
+    machine = hardware()
+    threads = llm.options.threads or default_threads()
+    size = row_bytes(llm.bundle)
+    target = llm.bundle.target
     with waiting("passes are timed"):
         passes = pass_seconds(inside(llm).engine.target)
         least = size / bandwidth(threads, _READING)
@@ -97,17 +104,29 @@ def shared(
         ],
     )
     rows: list[Sequence[object]] = [
-        ("edgespec", line.name, line.tokens_per_second, round(line.mean_accepted_length, 2),
-         round(line.ttft_ms), line.equal_to_plain)
+        (
+            "edgespec",
+            line.name,
+            line.tokens_per_second,
+            round(line.mean_accepted_length, 2),
+            round(line.ttft_ms),
+            line.equal_to_plain,
+        )
         for line in lines
-    ]  # fmt: skip
+    ]
     version = importlib.metadata.version(_PEER) if others else ""
     rows += [
-        (f"llama.cpp ({_PEER} {version})", other.setting, round(median(other.speeds), 1), "-",
-         round(1e3 * median(other.first)), "-")
+        (
+            f"llama.cpp ({_PEER} {version})",
+            other.setting,
+            round(median(other.speeds), 1),
+            "-",
+            round(1e3 * median(other.first)),
+            "-",
+        )
         for other in others
         if other.speeds
-    ]  # fmt: skip
+    ]
     header = ["program", "setting", "tokens/s", "tokens a pass", "first token, ms", "plain's text"]
     limit = f"One row takes {one / least:.2f} times as long as reading its weights from memory."
     return "\n\n".join([heading, timed, limit, markdown_table(header, rows)])

@@ -89,7 +89,8 @@ SETTINGS_INSTEAD = {
 def translated(argv: Sequence[str]) -> Sequence[str]:
     """Returns arguments with llama.cpp's options as ours, and the model's behind the command."""
     end = [*argv, "--"].index("--")
-    model, words = list[str](), list[str]()
+    model = list[str]()
+    words = list[str]()
     given = iter(argv[1:end])
     for word in given:
         name, equals, value = word.partition("=")

@@ -80,7 +80,8 @@ class MessageReader:
         if "\n" in line and not line.rstrip().endswith(BLOCK):  # pasted
             return line
         block = line.startswith(BLOCK)
-        lines, unfinished = [line.removeprefix(BLOCK)], _is_open if block else _goes_on
+        lines = [line.removeprefix(BLOCK)]
+        unfinished = _is_open if block else _goes_on
         try:
             while unfinished(lines[-1]):
                 lines.append(self.read(". "))

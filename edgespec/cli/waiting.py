@@ -32,7 +32,8 @@ def waiting(text: str | Callable[[], str], delay: float = 0) -> Iterator[None]:
         with echo_off():
             yield
         return
-    line, ended = _Line(text), threading.Event()
+    line = _Line(text)
+    ended = threading.Event()
     with echo_off():
         if not delay:
             line.show()
@@ -52,7 +53,8 @@ class _Line:
     """
 
     def __init__(self, text: str | Callable[[], str]) -> None:
-        self._text, self._begun = text, time.perf_counter()
+        self._text = text
+        self._begun = time.perf_counter()
         self.text = ""
 
     def show(self) -> None:

@@ -71,7 +71,8 @@ class ModelRef:
         assert self.path is not None
         if self.is_bundle:
             return bundles.load(self.path).digest
-        done, total = 0, sum(each.stat().st_size for each in _files(self.path))
+        done = 0
+        total = sum(each.stat().st_size for each in _files(self.path))
 
         def read(size: int) -> None:
             nonlocal done

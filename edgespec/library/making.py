@@ -62,7 +62,8 @@ def bundle_of(
         assert target.path is not None
         return target.path
     pair = [target] if drafting is None else [target, drafting]
-    store, identity = BundleStore(), _hashed([each.identity for each in pair])
+    store = BundleStore()
+    identity = _hashed([each.identity for each in pair])
     made = store.seen(identity)
     if made is None:
         with _shown(progress) as show:
@@ -94,9 +95,12 @@ def _made(
     """Makes a bundle of a model and perhaps its draft, unless one of this content is there."""
     from edgespec.export import replacing  # loads the onnx package
 
-    contents, names = [each.content(progress) for each in pair], [each.name for each in pair]
-    content, alone = _hashed(contents), _hashed(contents[:1])
-    target, draft = names[0], "".join(names[1:])
+    contents = [each.content(progress) for each in pair]
+    names = [each.name for each in pair]
+    content = _hashed(contents)
+    alone = _hashed(contents[:1])
+    target = names[0]
+    draft = "".join(names[1:])
     with store.changing(lambda: say("waiting for another process that makes a bundle")):
         found = store.of_content(content)
         if found is not None:
@@ -140,7 +144,8 @@ def _write(folder: Path, target: Path, draft: Path | None = None, *, progress: P
     """
     from edgespec.export import DraftHead, ExportOptions, attach_model, copy_bundle, write_bundle
 
-    options, head = ExportOptions(), DraftHead.of(target, draft)
+    options = ExportOptions()
+    head = DraftHead.of(target, draft)
     if head is not None:
         draft = None
     if (target / MANIFEST).is_file():

@@ -124,7 +124,8 @@ class Bench:
     """
 
     def __init__(self, llm: LLM, drafts: Iterable[str], requests: Sequence[BenchRequest]) -> None:
-        self._llm, self._requests = llm, requests
+        self._llm = llm
+        self._requests = requests
         self.settings = {PLAIN: "none"} | {draft: draft for draft in drafts}
         for draft in self.settings.values():
             if draft not in llm.draft_sources:
@@ -309,7 +310,8 @@ def _middle(values: Sequence[float], digits: int) -> tuple[float, Span]:
 
 def _speed(texts: Sequence[GenerationStream]) -> float:
     """Returns the tokens per second of a repeat, without the first token of each text."""
-    tokens, seconds = sum(text.result.new_tokens - 1 for text in texts), sum(map(_seconds, texts))
+    tokens = sum(text.result.new_tokens - 1 for text in texts)
+    seconds = sum(map(_seconds, texts))
     if not tokens:
         raise InputError(
             "every text ends after its first token, so speed cannot be measured: give other prompts"

@@ -49,7 +49,8 @@ def compare_bits(model: Model, tokens: Sequence[int], start: int) -> Bits:
     expected = dict(_in_chunks(model, tokens, start, 1, rng))  # one by one
     methods = {f"chunks of {n}": _in_chunks(model, tokens, start, n, rng) for n in CHUNKS}
     methods["trees"] = _in_trees(model, tokens, start, rng)
-    rows, wrong = 0, []
+    rows = 0
+    wrong = []
     for method, found in methods.items():
         for place, digest in found:
             rows += 1
@@ -78,10 +79,12 @@ def _in_chunks(
 
 def _in_trees(model: Model, tokens: Sequence[int], start: int, rng: np.random.Generator) -> Found:
     """Yields the sequence's own rows of random trees, between a fork's and another sequence's."""
-    sequence, other = _begun(model, tokens, start), _begun(model, tokens[::-1], start)
+    sequence = _begun(model, tokens, start)
+    other = _begun(model, tokens[::-1], start)
     while (place := sequence.length) < len(tokens):
         own = sequence.unread[: int(rng.integers(1, _OWN_ROWS + 1))]
-        rows, path = Rows(sequence, [], [], []), list[int]()
+        rows = Rows(sequence, [], [], [])
+        path = list[int]()
         while len(path) < len(own):
             if rng.random() < 0.5:  # the sequence's own next row
                 rows.parents.append(path[-1] if path else AFTER)

@@ -52,9 +52,13 @@ class Model:
     def __init__(self, loading: ServerOptions) -> None:
         import xllamacpp
 
-        kinds, how = xllamacpp.common_speculative_type, xllamacpp.CommonParams()
-        how.model.path, how.n_ctx = loading.target, loading.context
-        how.n_parallel, how.kv_unified, how.verbosity = loading.sequences, True, -1
+        kinds = xllamacpp.common_speculative_type
+        how = xllamacpp.CommonParams()
+        how.model.path = loading.target
+        how.n_ctx = loading.context
+        how.n_parallel = loading.sequences
+        how.kv_unified = True
+        how.verbosity = -1
         how.cpuparams.n_threads = how.cpuparams_batch.n_threads = loading.threads
         if loading.setting == "lookup":
             how.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
@@ -83,10 +87,17 @@ class Model:
             began: called when tokens of a text come for the first time.
         """
         options = {
-            "n_predict": new_tokens, "seed": seed, "temperature": temperature, "top_k": 0,
-            "top_p": 1.0, "min_p": 0.0, "cache_prompt": False, "stream": True, "verbose": True,
+            "n_predict": new_tokens,
+            "seed": seed,
+            "temperature": temperature,
+            "top_k": 0,
+            "top_p": 1.0,
+            "min_p": 0.0,
+            "cache_prompt": False,
+            "stream": True,
+            "verbose": True,
             "return_tokens": True,
-        }  # fmt: skip
+        }
 
         def text(prompt: list[int]) -> list[int]:
             tokens = list[int]()

@@ -26,7 +26,8 @@ class PassTimer:
     """Times passes of a model over rows that follow each other, all of them with logits."""
 
     def __init__(self, model: Model) -> None:
-        self._model, self._sequence = model, model.sequence([])
+        self._model = model
+        self._sequence = model.sequence([])
 
     def seconds(
         self, rows: int, length: int, clock: Callable[[], float] = time.perf_counter
@@ -38,7 +39,8 @@ class PassTimer:
             length: tokens of the text; not fewer than before.
             clock: tells seconds.
         """
-        model, sequence = self._model, self._sequence
+        model = self._model
+        sequence = self._sequence
         sequence.append(model.pool.take(length - sequence.length))
         call = Rows(sequence, [_TOKEN] * rows, [AFTER, *range(rows - 1)], list(range(rows)))
         begin = clock()
@@ -54,7 +56,8 @@ class PassTimer:
 
 def pass_seconds(model: Model, rows: Sequence[int] = ROWS) -> dict[int, float]:
     """Returns the least wall time of a pass of each number of rows, which take turns."""
-    timer, least = PassTimer(model), defaultdict[int, float](lambda: float("inf"))
+    timer = PassTimer(model)
+    least = defaultdict[int, float](lambda: float("inf"))
     limit = model.pool.limit
     length = _BEHIND if limit is None else min(_BEHIND, limit - max(rows))
     for _ in range(1 + _REPEATS):
@@ -72,7 +75,8 @@ def bandwidth(threads: int, seconds: float) -> float:
         seconds: how long is read.
     """
     parts = [np.ones(_PART // 4, np.float32) for _ in range(threads)]
-    best, end = float("inf"), time.perf_counter() + seconds
+    best = float("inf")
+    end = time.perf_counter() + seconds
     with ThreadPoolExecutor(threads) as pool:
         while best == float("inf") or time.perf_counter() < end:
             begin = time.perf_counter()

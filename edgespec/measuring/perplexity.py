@@ -207,7 +207,8 @@ class TokenizedText:
         )
 
     def _require_same_tokens(self, text: str, llm: LLM, reference: LLM) -> None:
-        ours, theirs = llm.tokenizer, reference.tokenizer
+        ours = llm.tokenizer
+        theirs = reference.tokenizer
         if ours.vocab_size != theirs.vocab_size:
             raise InputError(
                 f"{reference.bundle.path} has a vocabulary of {theirs.vocab_size} and "
@@ -251,7 +252,8 @@ def windows(tokens: int, room: int, stride: int, begins: bool) -> list[ScoredSpa
         begins: whether each window starts with an extra beginning-of-text token. If not, a
             window's first token has no context, and is not scored unless the window before did.
     """
-    found, done = list[ScoredSpan](), 0
+    found = list[ScoredSpan]()
+    done = 0
     for start in range(0, tokens, stride):
         stop = min(start + room, tokens)
         first = max(done, start + (0 if begins else 1))

@@ -51,7 +51,8 @@ def _read(path: Path) -> str:
 
 def _lines(path: Path, text: str) -> list[str]:
     """Reads the prompts from JSON lines; blank lines are skipped."""
-    prompts, wrong = [], []
+    prompts = []
+    wrong = []
     # Not splitlines(): JSON strings may contain other line separators.
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -77,10 +78,12 @@ def _prompt(line: str) -> str:
     if not isinstance(record, dict):
         raise ValueError("is not a JSON object")
     if "prompt" in record:
-        field, prompt = "prompt", record["prompt"]
+        field = "prompt"
+        prompt = record["prompt"]
     elif "turns" in record:
         turns = record["turns"]
-        field, prompt = "turns[0]", turns[0] if isinstance(turns, list) and turns else None
+        field = "turns[0]"
+        prompt = turns[0] if isinstance(turns, list) and turns else None
     else:
         raise ValueError("has neither prompt nor turns")
     if not isinstance(prompt, str) or not prompt:

@@ -63,12 +63,13 @@ class TokenTexts:
 
         return [
             {
-                "token": name.decode(errors="backslashreplace"), "logprob": each.logprob,
+                "token": name.decode(errors="backslashreplace"),
+                "logprob": each.logprob,
                 "bytes": list(data),
                 "top_logprobs": [one(token, value) for token, value in each.top],
             }
             for each, (data, name) in zip(logprobs, self.parts(logprobs), strict=True)
-        ]  # fmt: skip
+        ]
 
     def parts(self, logprobs: Sequence[TokenLogprobs]) -> list[tuple[bytes, bytes]]:
         """Returns the bytes that each token adds to a text, up to its end, and those of its name.
@@ -234,7 +235,8 @@ class ChoicesWriter(Writer):
 
     def _rounds(self, part: Part) -> Json:
         """Returns statistics of a part; `drafted` is the number of drafted first characters."""
-        drafted, last = 0, part.rounds[-1]
+        drafted = 0
+        last = part.rounds[-1]
         if any(each.accepted for each in part.rounds):
             # The last token of a round is the target's own, unless the text ended inside the draft.
             own = "" if last.accepted == len(last.tokens) else self._texts.shown(last.tokens[-1])
@@ -294,7 +296,8 @@ class CompletionAnswer(ChoicesWriter):
         return {"index": part.choice, "text": part.text, "logprobs": shown, "finish_reason": None}
 
     def _logprobs(self, choice: int, logprobs: Sequence[TokenLogprobs]) -> Json:
-        add, parts = self._offsets[choice].add, self._texts.parts(logprobs)
+        add = self._offsets[choice].add
+        parts = self._texts.parts(logprobs)
         names = [_key(name) for _, name in parts]
         return {
             "tokens": names,

@@ -49,7 +49,8 @@ def application(
         hosts: allowed host names in requests; None for any.
         origins: other origins whose web pages may use the server; `*` for all.
     """
-    metrics, described = service.metrics, document(api_key is not None)
+    metrics = service.metrics
+    described = document(api_key is not None)
 
     async def health(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -99,7 +100,8 @@ class _Gate:
         metrics: Metrics,
         origins: Sequence[str],
     ) -> None:
-        self._app, self._origins = app, origins
+        self._app = app
+        self._origins = origins
         self._key = None if api_key is None else api_key.encode()
         self._hosts = None if hosts is None else frozenset(hosts)
         self._metrics = metrics
@@ -115,17 +117,20 @@ class _Gate:
         host = request.headers.get("host", "").lower()
         if self._hosts is not None and _without_port(host) not in self._hosts:
             return RequestError(
-                403, f"the server only accepts requests to localhost, not to {_told(host)}: use "
-                f"that name, or start it with --allow-host {_told(host)}", "unknown_host",
-            )  # fmt: skip
+                403,
+                f"the server only accepts requests to localhost, not to {_told(host)}: use "
+                f"that name, or start it with --allow-host {_told(host)}",
+                "unknown_host",
+            )
         # What a page of another site asks for, which no Origin tells of where nothing is posted.
         foreign = request.headers.get("sec-fetch-site") == "cross-site"
         known = {"*", request.headers.get("origin")}.intersection(self._origins)
         if foreign and not known and request.scope["path"].startswith(ollama.PREFIX):
             return RequestError(
-                403, "pages of other sites may not use this server: start it with --allow-origin",
+                403,
+                "pages of other sites may not use this server: start it with --allow-origin",
                 "cross_site",
-            )  # fmt: skip
+            )
         # The path that routing uses. A URL would also depend on the untrusted Host header.
         if self._key is None or request.scope["path"] in _OPEN:
             return None
@@ -134,9 +139,10 @@ class _Gate:
         if scheme.lower() == "bearer" and hmac.compare_digest(key.encode("latin-1"), self._key):
             return None
         return RequestError(
-            401, "the API key is missing or wrong: send it as Authorization: Bearer KEY",
+            401,
+            "the API key is missing or wrong: send it as Authorization: Bearer KEY",
             "invalid_api_key",
-        )  # fmt: skip
+        )
 
 
 def _told(host: str) -> str:

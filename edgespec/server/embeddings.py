@@ -60,13 +60,15 @@ class EmbeddingsRequest(Fields):
         coded = self.encoding_format == "base64"
         data = [
             {
-                "object": "embedding", "index": index,
+                "object": "embedding",
+                "index": index,
                 # As OpenAI's client reads them: little-endian float32.
                 "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode()
-                if coded else vector.tolist(),
+                if coded
+                else vector.tolist(),
             }
             for index, vector in enumerate(found.vectors)
-        ]  # fmt: skip
+        ]
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
         return {"object": "list", "data": data, "model": model, "usage": usage}
 
@@ -79,9 +81,11 @@ def require_embeddings(bundle: Bundle) -> None:
     """
     if bundle.target.embedding is None:
         raise RequestError(
-            400, "the model makes texts, and no embeddings: use an embedding model",
-            "embeddings_not_supported", "model",
-        )  # fmt: skip
+            400,
+            "the model makes texts, and no embeddings: use an embedding model",
+            "embeddings_not_supported",
+            "model",
+        )
 
 
 class EmbeddingsEndpoint(Endpoint):
@@ -89,7 +93,8 @@ class EmbeddingsEndpoint(Endpoint):
 
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
         """See `Endpoint`."""
-        began, service = time.perf_counter_ns(), self.service
+        began = time.perf_counter_ns()
+        service = self.service
         require_embeddings(model.bundle)
 
         def begin(llm: LLM) -> tuple[Embedder, list[list[int]]]:

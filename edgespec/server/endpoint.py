@@ -43,7 +43,8 @@ class Endpoint(ABC):
     """
 
     def __init__(self, service: TextService, bodies: type[Any]) -> None:
-        self.service, self._bodies = service, bodies
+        self.service = service
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -140,7 +141,8 @@ class TextEndpoint(Endpoint):
         return await self.service.texts(model, body.texts, show, key)
 
     async def _stream(self, body: Any, model: ServedModel, writer: Writer, send: Send) -> None:
-        begun, last = False, time.monotonic()
+        begun = False
+        last = time.monotonic()
 
         def events(all_: Iterable[Json | str]) -> str:
             return "".join(map(writer.written, all_))
@@ -163,8 +165,9 @@ class TextEndpoint(Endpoint):
             else:
                 begun = True
                 headers = [
-                    (b"content-type", writer.media_type.encode()), (b"cache-control", b"no-cache"),
-                ]  # fmt: skip
+                    (b"content-type", writer.media_type.encode()),
+                    (b"cache-control", b"no-cache"),
+                ]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 await put(events(writer.opening()))
 
@@ -184,13 +187,16 @@ class TextEndpoint(Endpoint):
 
 def _pieces(answer: Json) -> list[bytes]:
     """Returns JSON in pieces, between which other threads go on."""
-    pieces, text, size = list[bytes](), list[str](), 0
+    pieces = list[bytes]()
+    text = list[str]()
+    size = 0
     for part in _JSON.iterencode(answer):
         text.append(part)
         size += len(part)
         if size > _PIECE:
             pieces.append("".join(text).encode())
-            text, size = [], 0
+            text = []
+            size = 0
     return [*pieces, "".join(text).encode()]
 
 

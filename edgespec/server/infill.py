@@ -96,8 +96,10 @@ class InfillWriter(Writer):
     def __init__(self, body: InfillRequest, origin: Origin) -> None:
         self._body = body
         self._facts = {
-            "index": 0, "model": origin.model, "system_fingerprint": origin.fingerprint,
-        }  # fmt: skip
+            "index": 0,
+            "model": origin.model,
+            "system_fingerprint": origin.fingerprint,
+        }
 
     def whole(self, results: Sequence[GenerationResult]) -> Json:
         """See `Writer`."""

@@ -58,7 +58,9 @@ def blocks(text: str) -> list[dict[str, Any]]:
     Returns:
         For each block its `html`, and the `line` of the text that it begins with.
     """
-    parser, found, left = _parser(), list[dict[str, Any]](), [_COLOURING]
+    parser = _parser()
+    found = list[dict[str, Any]]()
+    left = [_COLOURING]
     tokens = parser.parse(text)
     begins = [n for n, each in enumerate(tokens) if each.level == 0 and each.nesting >= 0]
     for begin, end in pairwise([*begins, len(tokens)]):
@@ -77,8 +79,10 @@ class _Renderer(RendererHTML):
     """Its methods are named after the tokens that they render."""
 
     def fence(self, tokens: Sequence[Token], idx: int, options: Any, env: _Env) -> str:
-        name, code = (tokens[idx].info.split() or [""])[0], tokens[idx].content
-        shown, longest = escapeHtml(code), max(map(len, code.splitlines()), default=0)
+        name = (tokens[idx].info.split() or [""])[0]
+        code = tokens[idx].content
+        shown = escapeHtml(code)
+        longest = max(map(len, code.splitlines()), default=0)
         if name.lower() in _COLOURED and len(code) <= _MOST_CODE and longest <= _LONGEST_LINE:
             with suppress(TimeoutError), _hurried(env["left"]):
                 lexer = get_lexer_by_name(name.lower(), stripnl=False)
@@ -101,7 +105,8 @@ class _Renderer(RendererHTML):
         return "</span>" if place == shown else f"</span> ({escapeHtml(place)})"
 
     def image(self, tokens: Sequence[Token], idx: int, _options: Any, _env: _Env) -> str:
-        name, place = tokens[idx].content, str(tokens[idx].attrGet("src"))
+        name = tokens[idx].content
+        place = str(tokens[idx].attrGet("src"))
         return f'<span class="link">{escapeHtml(name)}</span> ({escapeHtml(place)})'
 
     def heading_open(self, tokens: Sequence[Token], idx: int, _options: Any, _env: _Env) -> str:

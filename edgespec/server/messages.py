@@ -114,7 +114,8 @@ def tool_options(
     wanted: list[str] = names
     mode: str = choice if isinstance(choice, str) else "auto"
     if isinstance(choice, NamedTool):
-        wanted, mode = [choice.function.name], choice.function.name
+        wanted = [choice.function.name]
+        mode = choice.function.name
     elif isinstance(choice, ChosenOf):
         wanted = [each.function.name for each in choice.allowed_tools.tools]
         mode = choice.allowed_tools.mode
@@ -122,9 +123,10 @@ def tool_options(
     missing = next((name for name in wanted if name not in names), None)
     if missing is not None or (mode == "required" and not names):
         raise RequestError(
-            400, f"tool_choice is {shown(missing or mode)}, but there is no such tool: add it to "
-            "tools", param="tool_choice",
-        )  # fmt: skip
+            400,
+            f"tool_choice is {shown(missing or mode)}, but there is no such tool: add it to tools",
+            param="tool_choice",
+        )
     if not described:
         return {}
     several = parallel is None or parallel
@@ -297,10 +299,11 @@ class ResponseFormat(Fields):
         alien = named is not None and self.type != "json_schema"
         if alien or len(given) not in _SCHEMAS[self.type]:
             raise RequestError(
-                400, f"response_format.type is {shown(self.type)} with {len(given)} schemas: give "
+                400,
+                f"response_format.type is {shown(self.type)} with {len(given)} schemas: give "
                 "json_schema with the type 'json_schema' and with no other",
                 param="response_format",
-            )  # fmt: skip
+            )
         if self.type == "text":
             return {}
         return {"json_schema": given[0] if given else {"type": "object"}}

@@ -63,21 +63,24 @@ class Metrics:
                 each.labels(model.name)  # from the start
         self._ttft = histogram(
             "time_to_first_token_seconds",
-            "time from the request to the first token, including waiting", _TTFT_SECONDS,
-        )  # fmt: skip
+            "time from the request to the first token, including waiting",
+            _TTFT_SECONDS,
+        )
         self._tpot = histogram(
             "time_per_output_token_seconds",
-            "mean time per token of a text, without the first token", _TPOT_SECONDS,
-        )  # fmt: skip
+            "mean time per token of a text, without the first token",
+            _TPOT_SECONDS,
+        )
         self._cancels = histogram(
             "rounds_after_cancel", "rounds that a text made after its client disconnected", _ROUNDS
         )
         gauge("texts_running", "texts being generated", running)
         gauge("texts_waiting", "requests waiting in the queue", waiting)
         gauge(
-            "resident_memory_bytes", "resident memory of the process, including mapped files",
+            "resident_memory_bytes",
+            "resident memory of the process, including mapped files",
             lambda: psutil.Process().memory_info().rss,
-        )  # fmt: skip
+        )
 
     def finished(self, model: str, result: GenerationResult, waited: float) -> None:
         """Counts a text that began after so many seconds, including one that was cancelled."""

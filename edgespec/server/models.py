@@ -66,8 +66,13 @@ class ServedModel:
         sessions: int | None = None,
         llm: LLM | None = None,
     ) -> None:
-        self.name, self.bundle, self.options, self._sessions = name, bundle, options, sessions
-        self.llm, self.claims, self.used = llm, 0, time.monotonic()
+        self.name = name
+        self.bundle = bundle
+        self.options = options
+        self._sessions = sessions
+        self.llm = llm
+        self.claims = 0
+        self.used = time.monotonic()
         self.modified = (bundle.path / MANIFEST).stat().st_mtime
         self.tokenizer = Tokenizer.of(bundle) if llm is None else llm.tokenizer
         self._alone = find_plan(bundle, options) if llm is None else llm.plan
@@ -87,7 +92,8 @@ class ServedModel:
         Raises:
             EdgespecError: as `LLM`.
         """
-        options, most = self.options, self._sessions
+        options = self.options
+        most = self._sessions
         if most is not None:
             options = with_sessions(self.bundle, options, most, stay)
         plan = planned(self.bundle, options, stay)
@@ -143,7 +149,8 @@ class Models:
         self, served: Sequence[ServedModel], most: int | None = None, any_name: bool = False
     ) -> None:
         self.served = served
-        self._most, self._any_name = most or len(served), any_name
+        self._most = most or len(served)
+        self._any_name = any_name
         self._names = {tagged(each.name): each for each in served}
         self._waiting: list[Claim] = []  # the first one longest
         self._loading: tuple[ServedModel, asyncio.Task[None]] | None = None
@@ -162,9 +169,12 @@ class Models:
         if found is None:
             names = " or ".join(repr(each.name) for each in self.served[:_NAMED])
             raise RequestError(
-                404, f"model {shown(name)} not found: use {names}, or start the server with "
-                "--any-model to have any name answered", "model_not_found", "model",
-            )  # fmt: skip
+                404,
+                f"model {shown(name)} not found: use {names}, or start the server with "
+                "--any-model to have any name answered",
+                "model_not_found",
+                "model",
+            )
         return found
 
     def status(self, model: ServedModel) -> str:

@@ -93,10 +93,11 @@ def document(needs_key: bool) -> Json:
     error: Json = {"type": "object", "required": [*_FACTS], "properties": _FACTS}
     components: Json = {
         "schemas": {
-            **schemas["$defs"], "Error": _with_error(error),
+            **schemas["$defs"],
+            "Error": _with_error(error),
             "OllamaError": _with_error({"type": "string"}),
         }
-    }  # fmt: skip
+    }
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return {

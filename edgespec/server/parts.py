@@ -88,7 +88,8 @@ class Reader:
 
     def read(self) -> GenerationResult:
         """Returns the finished text, whose `reused` counts what its client may know."""
-        stream, known = self.stream, self.conversations
+        stream = self.stream
+        known = self.conversations
         own = len(stream.prompt) if known is None else known.own(stream.prompt)
         stream.watch_prompt(lambda progress: self._tell(progress, own))
         with closing(stream):
@@ -99,7 +100,9 @@ class Reader:
         return result
 
     def _put_parts(self) -> None:
-        stream, tokens_sent, rounds_sent = self.stream, 0, 0
+        stream = self.stream
+        tokens_sent = 0
+        rounds_sent = 0
         for piece in stream.pieces():
             logprobs = tuple(stream.logprobs[tokens_sent:])
             rounds = tuple(stream.rounds[rounds_sent:])

@@ -26,7 +26,9 @@ class RequestError(Exception):
         self, status: int, message: str, code: str | None = None, param: str | None = None
     ) -> None:
         super().__init__(message)
-        self.status, self.code, self.param = status, code, param
+        self.status = status
+        self.code = code
+        self.param = param
 
     @property
     def body(self) -> dict[str, Any]:

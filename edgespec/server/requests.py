@@ -184,7 +184,7 @@ class TextRequest(RequestBody):
         seeds = (
             None if self.seed is None else (self.seed + choice) % SEEDS
             for choice in range(1, self.n or 1)
-        )  # fmt: skip
+        )
         return [first, *map(first.again, seeds)]
 
     @abstractmethod
@@ -286,9 +286,12 @@ class CompletionRequest(TextRequest):
     def texts(self, llm: LLM) -> list[GenerationStream]:  # noqa: D102
         if self.choices > _MAX_CHOICES:
             raise RequestError(
-                400, f"n is {self.n} for {self.prompts} prompts: ask for {_MAX_CHOICES} choices in "
-                "all at most", "invalid_value", "n",
-            )  # fmt: skip
+                400,
+                f"n is {self.n} for {self.prompts} prompts: ask for {_MAX_CHOICES} choices in "
+                "all at most",
+                "invalid_value",
+                "n",
+            )
         if self.prompts == 1:
             return super().texts(llm)
         streams = list[GenerationStream]()
@@ -303,9 +306,10 @@ class CompletionRequest(TextRequest):
             return llm.stream(prompt, **options)
         if not isinstance(prompt, str):
             raise RequestError(
-                400, "suffix goes with a prompt of text, not of tokens: give prompt as a string",
+                400,
+                "suffix goes with a prompt of text, not of tokens: give prompt as a string",
                 param="suffix",
-            )  # fmt: skip
+            )
         made = llm.infill_prompt(prompt, self.suffix, (), self.tokens)
         return llm.stream(made.tokens, stop_token_ids=made.stop_ids, **options)
 
@@ -354,19 +358,22 @@ class ChatRequest(TextRequest):
             return self.top_logprobs or 0
         if self.top_logprobs:
             raise RequestError(
-                400, f"top_logprobs is {self.top_logprobs} without logprobs: give logprobs true",
+                400,
+                f"top_logprobs is {self.top_logprobs} without logprobs: give logprobs true",
                 param="top_logprobs",
-            )  # fmt: skip
+            )
         return None
 
     def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
         goes_on = self.messages[-1].role == "assistant" and self.continue_final_message is not False
         if not goes_on and (self.continue_final_message or self.add_generation_prompt is False):
             raise RequestError(
-                400, "there is nothing to continue: end messages with one of the assistant, or "
-                "leave out continue_final_message and add_generation_prompt", "invalid_value",
+                400,
+                "there is nothing to continue: end messages with one of the assistant, or "
+                "leave out continue_final_message and add_generation_prompt",
+                "invalid_value",
                 "messages",
-            )  # fmt: skip
+            )
         tools = tool_options(self.tools, self.tool_choice, self.parallel_tool_calls)
         return llm.chat_stream(
             [message.plain for message in self.messages],

@@ -73,7 +73,8 @@ class Output:
     def _grow(
         self, kind: str, text: str, logprobs: Sequence[Json] = (), call: Json | None = None
     ) -> list[Json]:
-        last, events = self._last, list[Json]()
+        last = self._last
+        events = list[Json]()
         # A call goes on without an id, or with the same one.
         if last is None or last.kind != kind or (call and call.get("id") not in (None, last.call)):
             events = self._end("completed") + self._begin(kind, call)

@@ -122,7 +122,8 @@ class _ModelList:
     """`GET /v1/models`: what is served, whether it is loaded, and what it can do."""
 
     def __init__(self, models: Models) -> None:
-        self.all, self._created = models, int(time.time())
+        self.all = models
+        self._created = int(time.time())
         self._able = {each.name: capabilities(each) for each in models.served}
 
     async def list(self, _request: Request) -> Response:
@@ -133,7 +134,8 @@ class _ModelList:
         return JSONResponse(self._facts(self.all.find(request.path_params["model"])))
 
     def _facts(self, model: ServedModel) -> Json:
-        able, length = self._able[model.name], model.plan.context
+        able = self._able[model.name]
+        length = model.plan.context
         sampling = conversational(model.bundle.manifest.sampling)
         return {
             "id": model.name,

@@ -119,7 +119,8 @@ def _seldom() -> Callable[[logging.LogRecord], bool]:
 
     def passes(record: logging.LogRecord) -> bool:
         nonlocal last
-        text, now = record.getMessage(), time.monotonic()
+        text = record.getMessage()
+        now = time.monotonic()
         if "graceful shutdown exceeded" in text:  # as it is meant to be
             return False
         if record.levelno != logging.WARNING and "accept" not in text:
@@ -147,10 +148,14 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, service: TextService, api_key: str | None, sock: socket.socket,
-        ready: Callable[[], None] = lambda: None, origins: Sequence[str] = (),
+        self,
+        service: TextService,
+        api_key: str | None,
+        sock: socket.socket,
+        ready: Callable[[], None] = lambda: None,
+        origins: Sequence[str] = (),
         hosts: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         named = (*_LOCAL, sock.getsockname()[0], *(host.lower() for host in hosts))
         app = application(service, api_key, named if is_local(sock) else None, origins)
         self._service = service
@@ -159,12 +164,20 @@ class Server(uvicorn.Server):
         self._end: threading.Timer | None = None
         super().__init__(
             uvicorn.Config(
-                app, lifespan="off", ws="none",
-                log_config=None, access_log=False, proxy_headers=False, server_header=False,
-                timeout_graceful_shutdown=_GRACE_SECONDS, http=_Connection, loop="asyncio",
-                h11_max_incomplete_event_size=_HEAD_BYTES, backlog=_ACCEPTED,
+                app,
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+                http=_Connection,
+                loop="asyncio",
+                h11_max_incomplete_event_size=_HEAD_BYTES,
+                backlog=_ACCEPTED,
             )
-        )  # fmt: skip
+        )
 
     def serve_here(self) -> None:
         """Runs the server on this thread until it stops."""

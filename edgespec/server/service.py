@@ -58,9 +58,11 @@ class TextService:
     def __init__(
         self, models: Models, parallel: int, limit: int, body_limit: int = 4 << 20
     ) -> None:
-        self.models, self.body_limit = models, body_limit
+        self.models = models
+        self.body_limit = body_limit
         self.metrics = Metrics(models, lambda: self.running, lambda: self.waiting)
-        self._parallel, self._limit = parallel, limit
+        self._parallel = parallel
+        self._limit = limit
         self._threads = ThreadPoolExecutor(parallel, "edgespec-text")
         self._asides = ThreadPoolExecutor(_ASIDE, "edgespec-aside")
         self._large = ThreadPoolExecutor(1, "edgespec-large")
@@ -125,7 +127,8 @@ class TextService:
         """
         if self._closed:
             raise shutting_down()
-        gone, context = threading.Event(), copy_context()
+        gone = threading.Event()
+        context = copy_context()
         context.run(NOBODY_WAITS.set, gone.is_set)
         job = (self._large if _IS_LARGE.get() else self._asides).submit(context.run, work)
         self._note(job)
@@ -199,7 +202,8 @@ class TextService:
                 down, also during a text.
         """
         conversations = self._conversations[model.name]
-        asked, loop = time.perf_counter(), asyncio.get_running_loop()
+        asked = time.perf_counter()
+        loop = asyncio.get_running_loop()
         parts = asyncio.Queue[Part | None]()
 
         def put(part: Part) -> None:
@@ -256,7 +260,8 @@ class TextService:
         self, claim: Claim, begin: Callable[[LLM], Sequence[GenerationStream]], show: Show
     ) -> Sequence[GenerationStream]:
         """Creates the streams of a request."""
-        beginning, patience = asyncio.ensure_future(self._begun(claim, begin)), _FIRST_SIGN
+        beginning = asyncio.ensure_future(self._begun(claim, begin))
+        patience = _FIRST_SIGN
         try:
             while not (await asyncio.wait([beginning], timeout=patience))[0]:
                 await show(None)

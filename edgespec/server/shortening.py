@@ -56,7 +56,8 @@ def shortened(
     starts = [place for place, each in enumerate(messages) if each.role == "user"][1:]
     roomy: GenerationStream | None = None
     tight: GenerationStream | None = None
-    first, last = 0, len(starts)
+    first = 0
+    last = len(starts)
     while first < last:
         require_waiting()
         middle = (first + last) // 2
@@ -65,12 +66,14 @@ def shortened(
         try:
             made = make([*told, *messages[start:]])
         except ContextLengthError as error:
-            too_long, first = error, middle + 1
+            too_long = error
+            first = middle + 1
             continue
         if len(made.prompt) <= room_for_prompts(context):
             roomy, last = made, middle
         else:
-            tight, first = made, middle + 1
+            tight = made
+            first = middle + 1
     if (found := roomy or tight) is None:
         raise too_long
     return found

@@ -117,7 +117,8 @@ class Worker:
     """
 
     def __init__(self, module: str, limits: JobLimits, *arguments: str) -> None:
-        self._command, self._limits = (module, *arguments), limits
+        self._command = (module, *arguments)
+        self._limits = limits
         self._forget()
 
     def _forget(self) -> None:
@@ -145,10 +146,12 @@ class Worker:
 
     def _told(self, job: bytes) -> tuple[bytes, bytes]:
         """Returns what kind of answer the child gives, and the answer."""
-        child, fresh = self._child, False
+        child = self._child
+        fresh = False
         while not fresh:  # a child that was there may just have ended, since it had no work
             if child is None or child.poll() is not None:
-                child, fresh = self._started(), True
+                child = self._started()
+                fresh = True
             try:
                 with _watched(child, self._limits.patience, self._limits.megabytes):
                     _write(child.stdin, _DONE, job)
@@ -177,7 +180,8 @@ class Worker:
 @contextmanager
 def _watched(child: subprocess.Popen[bytes], seconds: float, megabytes: float) -> Iterator[None]:
     """Ends a child that takes too long, or its job if nobody waits for that any more."""
-    come, nobody_waits = threading.Event(), NOBODY_WAITS.get()
+    come = threading.Event()
+    nobody_waits = NOBODY_WAITS.get()
 
     def watch() -> None:
         late = time.monotonic() + seconds

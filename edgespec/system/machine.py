@@ -18,7 +18,8 @@ _CPUINFO = "/proc/cpuinfo"
 _EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")
 
 # Linux lists for each logical processor the logical processors of the same core.
-_TOPOLOGY, _SIBLINGS = Path("/sys/devices/system/cpu"), "topology/thread_siblings_list"
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+_SIBLINGS = "topology/thread_siblings_list"
 
 
 @cache

@@ -91,7 +91,8 @@ class Option:
             raise InputError(f"{name} is {text!r:.80}: give {wanted}") from None
 
     def _holds(self, value: float) -> bool:
-        least, most = _or(self.least, -math.inf), _or(self.most, math.inf)
+        least = _or(self.least, -math.inf)
+        most = _or(self.most, math.inf)
         # A NaN is not within.
         inside = least <= value <= most and (self.above is None or value > self.above)
         return inside and (value == self.least or value >= self.gap)
@@ -143,7 +144,8 @@ def check(options: object) -> None:
 
 def explained(kind: type[T]) -> type[T]:
     """Decorates an options class: its docstring tells what its options are."""
-    lines, own = list[str](), cast("Any", kind)
+    lines = list[str]()
+    own = cast("Any", kind)
     for name, each in declared(own).items():
         none = f"; None: {each.none}" if each.none else ""
         also = f"; also {each.also}" if each.also else ""

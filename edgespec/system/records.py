@@ -52,7 +52,8 @@ def decode(kind: type[T], data: Any, where: str) -> T:
 def _decode(kind: Any, data: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _decode_record(kind, data, where)
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin is tuple:
         items = _expect(list, data, where)
         return tuple(_decode(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(items))

@@ -42,7 +42,8 @@ class BlockShape(HeadShape):
     @property
     def parameters(self) -> int:
         """The number of weights that a block reads, without those of norms."""
-        width, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        width = self.heads * self.head_dim
+        kv = self.kv_heads * self.head_dim
         layer = 2 * (width + kv) + 3 * self.intermediate
         inner = self.layers * layer + self.draft_vocabulary
         return inner * self.hidden + self.draft_vocabulary * self.markov_rank
@@ -55,14 +56,18 @@ class BlockShape(HeadShape):
         """See `HeadShape`: the layout of `speculators`."""
         kind = "dspark" if self.markov_rank else "dflash"
         markov = {
-            "markov_rank": self.markov_rank, "markov_head_type": "vanilla",
-            "enable_confidence_head": True, "confidence_head_with_markov": True,
-        }  # fmt: skip
+            "markov_rank": self.markov_rank,
+            "markov_head_type": "vanilla",
+            "enable_confidence_head": True,
+            "confidence_head_with_markov": True,
+        }
         return {
             "architectures": ["DSparkSpeculator" if self.markov_rank else "DFlashSpeculator"],
             "speculators_model_type": kind,
             "transformer_layer_config": {
-                "model_type": "qwen3", **self.sizes(), "num_hidden_layers": self.layers,
+                "model_type": "qwen3",
+                **self.sizes(),
+                "num_hidden_layers": self.layers,
                 "attention_bias": False,
             },
             "draft_vocab_size": self.draft_vocabulary,
@@ -71,7 +76,7 @@ class BlockShape(HeadShape):
             "mask_token_id": self.mask_token,
             "sample_from_anchor": bool(self.markov_rank),
             **(markov if self.markov_rank else {}),
-        }  # fmt: skip
+        }
 
 
 class _Attention(Projections):
@@ -106,9 +111,11 @@ class _Layer(nn.Module):
         self._size = shape.head_dim
 
     def forward(self, rows: Tensor, context: Tensor, places: _Places) -> Tensor:
-        attention, inner = self.self_attn, self.input_layernorm(rows)
+        attention = self.self_attn
+        inner = self.input_layernorm(rows)
         query = rotated(attention.q_norm(self._heads(attention.q_proj(inner))), places.block)
-        keys, values = [], []
+        keys = []
+        values = []
         for source, turn in ((context, places.text), (inner, places.block)):
             keys.append(rotated(attention.k_norm(self._heads(attention.k_proj(source))), turn))
             values.append(self._heads(attention.v_proj(source)))
@@ -165,7 +172,8 @@ class DFlash(DraftHead):
     def _anchors(self, tokens: Tensor, random: torch.Generator | None) -> Tensor:
         """Returns positions of newest tokens, [B, A], none of them the first of a text."""
         batch, length = tokens.shape
-        starts, count = length - self.depths - 1, -(-length // self.depths)
+        starts = length - self.depths - 1
+        count = -(-length // self.depths)
         if random is None:
             chosen = torch.arange(0, starts, self.depths).expand(batch, -1)
         else:

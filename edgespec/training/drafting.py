@@ -70,7 +70,8 @@ class DraftHead(nn.Module, ABC):
 
     def __init__(self, shape: HeadShape, depths: int) -> None:
         super().__init__()
-        self.shape, self.depths = shape, depths
+        self.shape = shape
+        self.depths = depths
         self.fc = nn.Linear(shape.features, shape.hidden, bias=False)
 
     def start(self, norm: Tensor, seed: int) -> None:

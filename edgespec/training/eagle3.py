@@ -37,7 +37,8 @@ class Eagle3Shape(HeadShape):
     @property
     def parameters(self) -> int:
         """See `HeadShape`."""
-        width, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        width = self.heads * self.head_dim
+        kv = self.kv_heads * self.head_dim
         attention = self.mixed * (width + 2 * kv) + width * self.hidden
         gate = 2 * self.hidden**2 if self.fusion == GATED else 0
         inner = self.features + 3 * self.intermediate + self.draft_vocabulary
@@ -132,7 +133,8 @@ class Eagle3(DraftHead):
 
     def _attended(self, mixed: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries, keys and values, [B, heads, n, head_dim] each."""
-        attention, size = self.midlayer.self_attn, self.shape.head_dim
+        attention = self.midlayer.self_attn
+        size = self.shape.head_dim
         query, key, value = (
             made(mixed).unflatten(-1, (-1, size)).transpose(1, 2)
             for made in (attention.q_proj, attention.k_proj, attention.v_proj)

@@ -32,7 +32,8 @@ class Projections(nn.Module):
 
     def __init__(self, shape: HeadShape, width: int) -> None:
         super().__init__()
-        inner, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        inner = shape.heads * shape.head_dim
+        kv = shape.kv_heads * shape.head_dim
         self.q_proj = nn.Linear(width, inner, bias=False)
         self.k_proj = nn.Linear(width, kv, bias=False)
         self.v_proj = nn.Linear(width, kv, bias=False)

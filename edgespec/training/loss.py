@@ -43,11 +43,16 @@ class ProjectedLoss(torch.autograd.Function):
         """
         form = projection.dtype
         total = rows.new_zeros((), dtype=torch.float32)
-        choices, overlaps, of_rows, of_before = [], [], [], []
+        choices = []
+        overlaps = []
+        of_rows = []
+        of_before = []
         of_after = None if after is None else torch.zeros_like(after, dtype=torch.float32)
         step = max(1, _BYTES[rows.device.type] // (4 * len(projection)))
         for part in (slice(n, n + step) for n in range(0, len(rows), step)):
-            chosen, share, mass = ids[part], shares[part], shares[part].sum(-1)
+            chosen = ids[part]
+            share = shares[part]
+            mass = shares[part].sum(-1)
             logits = (rows[part].to(form) @ projection.T).float()
             if before is not None and after is not None:
                 logits += before[part].to(form) @ after.to(form).T

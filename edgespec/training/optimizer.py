@@ -66,7 +66,9 @@ class TrainedHead:
 
     def __init__(self, head: DraftHead, target: Target, learning_rate: float, seed: int) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._target, self.rate, self._seed = target, learning_rate, seed
+        self._target = target
+        self.rate = learning_rate
+        self._seed = seed
         self.head = head.to(self.device)
         self.average = deepcopy(self.head)
         self._half = self._half_precision()
@@ -86,7 +88,8 @@ class TrainedHead:
             group["lr"] = self.rate * min(1.0, (self.steps + 1) / _WARM_UP)
         self._optimizer.zero_grad()
         random = torch.Generator().manual_seed((self._seed << 32) + self.steps)
-        total, weights = torch.zeros((), device=self.device), 0.0
+        total = torch.zeros((), device=self.device)
+        weights = 0.0
         with self._autocast():
             for predicted in self.head.unroll(batch, random):
                 weight = self.head.decay**predicted.depth
@@ -120,9 +123,13 @@ class TrainedHead:
         )
         before = None if step.before is None else step.before.flatten(0, 1)
         total, chosen, overlaps = ProjectedLoss.apply(  # type: ignore[no-untyped-call]
-            step.rows.flatten(0, 1), self._projection, labels.flatten(0, 1), shares.flatten(0, 1),
-            before, head.after,
-        )  # fmt: skip
+            step.rows.flatten(0, 1),
+            self._projection,
+            labels.flatten(0, 1),
+            shares.flatten(0, 1),
+            before,
+            head.after,
+        )
         counted = shares.sum(-1)
         further = head.further_loss(step, overlaps.view(step.at.shape), counted)
         return total / counted.sum().clamp(min=1) + further, chosen.view(step.at.shape)
@@ -141,12 +148,14 @@ class TrainedHead:
             The share of accepted tokens by depth.
         """
         ids = torch.from_numpy(self._target.ids.ids).to(self.device)
-        reached, accepted = np.zeros(self.head.depths), np.zeros(self.head.depths)
+        reached = np.zeros(self.head.depths)
+        accepted = np.zeros(self.head.depths)
         for batch in batches:
             with self._autocast():
                 alive = torch.ones_like(batch.real)
                 for predicted in self.average.unroll(batch):
-                    at, depth = predicted.at, predicted.depth
+                    at = predicted.at
+                    depth = predicted.depth
                     tokens = ids[self._loss(self.average, predicted, batch)[1]]
                     alive = alive[:, : at.shape[1]] & batch.real.gather(1, at)
                     right = tokens == batch.choices.gather(1, at)
@@ -171,10 +180,14 @@ class TrainedHead:
             np.asarray(window.top_ids, np.int64), np.asarray(window.top_logits, np.float32)
         )
         arrays = (
-            np.asarray(window.features, np.float32), self._target.embedding.rows(tokens), tokens,
-            np.asarray(window.top_ids[:, 0], np.int64), labels, shares,
+            np.asarray(window.features, np.float32),
+            self._target.embedding.rows(tokens),
+            tokens,
+            np.asarray(window.top_ids[:, 0], np.int64),
+            labels,
+            shares,
             np.ones(len(tokens), np.bool_),
-        )  # fmt: skip
+        )
         missing = length - len(tokens)
         if not missing:
             return list(arrays)
@@ -209,7 +222,8 @@ class TrainedHead:
         self.average.load_state_dict(_part(state, "average."))
         self.steps = steps
         if steps:
-            first, second = _part(state, "exp_avg."), _part(state, "exp_avg_sq.")
+            first = _part(state, "exp_avg.")
+            second = _part(state, "exp_avg_sq.")
             for name, each in self.head.named_parameters():
                 self._optimizer.state[each] = {
                     "step": torch.tensor(float(steps), device=self.device),

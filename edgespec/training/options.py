@@ -30,12 +30,18 @@ class TrainingOptions:
         InputError: if a value is out of range.
     """
 
-    kind: str = option(EAGLE3, "what to train: a layer that drafts token by token, or some that "
-        "draft a block in one call", choices=KINDS, usual=True)  # fmt: skip
+    kind: str = option(
+        EAGLE3,
+        "what to train: a layer that drafts token by token, or some that draft a block in one call",
+        choices=KINDS,
+        usual=True,
+    )
     taps: tuple[int, ...] | None = option(
-        None, "layers whose entering hidden rows the head reads", metavar="N,N,...",
+        None,
+        "layers whose entering hidden rows the head reads",
+        metavar="N,N,...",
         none="2, the middle, and the third from the end; five for blocks",
-    )  # fmt: skip
+    )
     fusion: str = option(
         CONCAT, "how an eagle3 head joins a token and hidden rows", choices=FUSIONS
     )
@@ -46,9 +52,10 @@ class TrainingOptions:
         16_384, "number of tokens that the head may propose; all if there are fewer", least=2
     )
     generate: bool = option(
-        True, "let the target write the texts, as continuations of the given ones; training on the "
+        True,
+        "let the target write the texts, as continuations of the given ones; training on the "
         "given texts themselves is much faster",
-    )  # fmt: skip
+    )
     window: int = option(256, "tokens of a text that is read at once", least=16)
     batch: int = option(512, "tokens of a step of the optimizer", least=16)
     steps: int | None = option(
@@ -65,14 +72,18 @@ class TrainingOptions:
         usual=True,
     )
     tokens: int | None = option(
-        None, "end after so many tokens, such as 200k, repeated ones included", none="no limit",
+        None,
+        "end after so many tokens, such as 200k, repeated ones included",
+        none="no limit",
         least=1,
-    )  # fmt: skip
+    )
     patience: int = option(8, "end after so many evaluations without any gain", least=1)
     disk: int | str = option(
-        "4GiB", "room that hidden rows may take on disk, in bytes or as a size", least=1,
+        "4GiB",
+        "room that hidden rows may take on disk, in bytes or as a size",
+        least=1,
         metavar="SIZE",
-    )  # fmt: skip
+    )
     seed: int = option(0, "seed of the order of texts and of random weights", least=0)
 
     def __post_init__(self) -> None:
@@ -95,7 +106,8 @@ class TrainingOptions:
 
         if self.taps or self.kind == EAGLE3:
             return self.taps or default_taps(layers)
-        first, last = min(2, layers), max(layers - 2, 0)
+        first = min(2, layers)
+        last = max(layers - 2, 0)
         return tuple(sorted({round(first + n * (last - first) / 4) for n in range(5)}))
 
 

@@ -44,7 +44,9 @@ class TargetReader:
     """
 
     def __init__(self, model: Model, vocabulary: int, rows: int = _ROWS) -> None:
-        self._model, self._vocabulary, self._rows = model, vocabulary, rows
+        self._model = model
+        self._vocabulary = vocabulary
+        self._rows = rows
 
     def read(self, tokens: Sequence[int]) -> TargetRows:
         """Reads a text from its beginning.
@@ -52,7 +54,8 @@ class TargetReader:
         Raises:
             DeviceError: if a logit or feature is NaN or infinite.
         """
-        sequence, parts = self._model.sequence(list(tokens)), []
+        sequence = self._model.sequence(list(tokens))
+        parts = []
         top = min(TOP, self._vocabulary)
         try:
             while part := sequence.unread[: self._rows]:

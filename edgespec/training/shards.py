@@ -17,7 +17,10 @@ from edgespec.errors import InputError
 from edgespec.system.files import sync_file
 from edgespec.training.reader import TargetRows
 
-_TOKENS, _FEATURES, _IDS, _LOGITS = "tokens", "features", "top_ids", "top_logits"
+_TOKENS = "tokens"
+_FEATURES = "features"
+_IDS = "top_ids"
+_LOGITS = "top_logits"
 _LARGEST = float(np.finfo(np.float16).max)
 
 
@@ -66,7 +69,8 @@ class Shards:
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
-        self._folder, self._limit = folder, limit
+        self._folder = folder
+        self._limit = limit
         with _room_for(folder):
             folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".partial-*"):
@@ -84,7 +88,8 @@ class Shards:
 
     def put_texts(self, number: int, texts: Sequence[Sequence[int]]) -> None:
         """Stores the tokens of a shard's texts."""
-        file, partial = self._folder / f"{number}.npz", self._folder / f"{number}.partial.npz"
+        file = self._folder / f"{number}.npz"
+        partial = self._folder / f"{number}.partial.npz"
         ends = np.cumsum([len(text) for text in texts])
         with _room_for(self._folder):
             np.savez(partial, ends=ends, tokens=np.concatenate(texts).astype(np.int32))

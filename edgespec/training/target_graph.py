@@ -63,7 +63,8 @@ class TargetGraph:
         native = bundle.target.native
         if native.adopted:
             raise InputError(f"{bundle.path}: training needs a target that edgespec exported")
-        self._data, self._width = bundle.path / native.data, bundle.target.hidden_size
+        self._data = bundle.path / native.data
+        self._width = bundle.target.hidden_size
         graph = onnx.load(str(bundle.path / native.graph), load_external_data=False).graph
         self._stored = {each.name: each for each in graph.initializer}
         self._made = {name: node for node in graph.node for name in node.output}
@@ -90,7 +91,8 @@ class TargetGraph:
     @property
     def embedding(self) -> TileMatrix:
         """The embedding, with the scale that the target applies to it."""
-        node, factor = self._made[entering(0)], 1.0
+        node = self._made[entering(0)]
+        factor = 1.0
         if node.op_type == "Mul":
             factor = float(numpy_helper.to_array(self._stored[node.input[1]]))
             node = self._made[node.input[0]]

@@ -112,7 +112,8 @@ def texts_of(llm: LLM, files: Sequence[Path], length: int, generate: bool) -> Wi
         OSError: if a file cannot be read.
     """
     beginning = llm.tokenizer.encode("")
-    prompts, tokens = list[list[int]](), list[int]()
+    prompts = list[list[int]]()
+    tokens = list[int]()
     for file in files:
         text = read_utf8(file, "the training text")
         if not text.strip():

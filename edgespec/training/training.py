@@ -94,15 +94,21 @@ class Training:
         report: Report = lambda status: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._llm, self._bundle, self._texts = llm, bundle, texts
-        self._options, self._output, self._report = options, output, report
+        self._llm = llm
+        self._bundle = bundle
+        self._texts = texts
+        self._options = options
+        self._output = output
+        self._report = report
         self._stopping = stopping
         self.progress = Progress()
         self._began = self._stored = time.monotonic()
         self._trained_tokens = 0
         torch.set_num_threads(llm.options.threads or default_threads())
         vocabulary = llm.tokenizer.vocab_size
-        taps, disk = options.taps or (), int(options.disk)  # a number of bytes by now
+        # a number of bytes by now
+        taps = options.taps or ()
+        disk = int(options.disk)
         per_token = row_bytes(len(taps) * bundle.target.hidden_size, min(TOP, vocabulary))
         # The held-out shard, the one that is trained on, and the one that is made.
         self._shard_tokens = min(SHARD_TOKENS, disk // (3 * per_token))
@@ -146,7 +152,8 @@ class Training:
             self.store()
 
     def _over(self) -> bool:
-        options, progress = self._options, self.progress
+        options = self._options
+        progress = self.progress
         return (
             self._stopping()
             or (options.tokens is not None and progress.tokens >= options.tokens)
@@ -156,7 +163,8 @@ class Training:
 
     def _batches(self) -> Iterator[list[TrainingWindow]]:
         """Yields texts to train on, from where the training stands."""
-        progress, seed = self.progress, self._options.seed
+        progress = self.progress
+        seed = self._options.seed
         size = max(1, self._options.batch // self._options.window)
         while not self._over():
             order = shuffled(len(self._numbers) - 1, seed, progress.epoch, 0)
@@ -172,11 +180,14 @@ class Training:
                     chosen = inner[progress.window : progress.window + size]
                     progress.window += len(chosen)
                     yield [windows[each] for each in chosen]
-                progress.shard, progress.window = progress.shard + 1, 0
-            progress.epoch, progress.shard = progress.epoch + 1, 0
+                progress.shard = progress.shard + 1
+                progress.window = 0
+            progress.epoch = progress.epoch + 1
+            progress.shard = 0
 
     def _step(self, windows: Sequence[TrainingWindow]) -> None:
-        began, progress = time.monotonic(), self.progress
+        began = time.monotonic()
+        progress = self.progress
         loss = self._trained.step(self._trained.batch(windows))
         tokens = sum(len(window.tokens) for window in windows)
         progress.steps += 1
@@ -188,7 +199,8 @@ class Training:
         self._show("training")
 
     def _evaluate(self) -> None:
-        began, progress = time.monotonic(), self.progress
+        began = time.monotonic()
+        progress = self.progress
         held_out = self._windows(_HELD_OUT)
         if held_out is None:
             return
@@ -207,10 +219,12 @@ class Training:
         """Returns a shard, made if it is not there; None if the user wants to stop."""
         if (found := self._shards.get(number)) is not None:
             return found
-        began, made = time.monotonic(), list[TrainingWindow]()
+        began = time.monotonic()
+        made = list[TrainingWindow]()
         texts = self._shards.texts(number)
         if texts is None:
-            numbers, written = self._numbers[number], dict[int, list[int]]()
+            numbers = self._numbers[number]
+            written = dict[int, list[int]]()
             with closing(self._texts.windows(numbers)) as windows:
                 for window, text in windows:
                     written[window] = text
@@ -232,7 +246,9 @@ class Training:
 
     def _head(self) -> TrainedHead:
         """Returns the head, new or as the last checkpoint left it."""
-        role, options, graph = self._bundle.target, self._options, TargetGraph(self._bundle)
+        role = self._bundle.target
+        options = self._options
+        graph = TargetGraph(self._bundle)
         vocabulary = self._llm.tokenizer.vocab_size
         first = self._windows(1)
         if first is None:
@@ -276,7 +292,8 @@ class Training:
 
     def facts(self) -> dict[str, object]:
         """Returns what is known about the training, as JSON values."""
-        progress, promised = self.progress, self._promised()
+        progress = self.progress
+        promised = self._promised()
         return {
             "target": self._bundle.digest,
             "tokens": progress.tokens,
@@ -293,7 +310,8 @@ class Training:
         """Returns the speed relative to plain decoding; None if it cannot be told yet."""
         if not self.progress.acceptance:
             return None
-        shape, size = self._trained.head.shape, self._bundle.role_size(TARGET)
+        shape = self._trained.head.shape
+        size = self._bundle.role_size(TARGET)
         drafting = partial(draft_seconds, shape, size, self._cost.seconds)
         return promised_speedup(self.progress.acceptance, self._cost.seconds, drafting)
 

@@ -74,7 +74,8 @@ def _try(folder: Path, graph: Path, window: int) -> None:
         model = load_model(bundle, TARGET, Placement(HOST, native=False))
         logits = []
         for passes in ([count], [*sizes, _LAST], [*sizes, *[1] * _LAST]):
-            sequence, found = model.sequence([]), []
+            sequence = model.sequence([])
+            found = []
             for size in passes:
                 tokens = text[sequence.length : sequence.length + size]
                 rows = Rows(sequence, tokens, [AFTER, *range(size - 1)], list(range(size)))

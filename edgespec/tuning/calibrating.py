@@ -20,7 +20,9 @@ from edgespec.tuning.texts import calibration_text, pieces_of
 _PIECES = 40
 # Of every `_TURN` pieces, the one at `_JUDGED` measures errors and the one at `_HELD_OUT` measures
 # the bundle's quality. Weights are fitted to the others.
-_TURN, _JUDGED, _HELD_OUT = 8, 3, 7
+_TURN = 8
+_JUDGED = 3
+_HELD_OUT = 7
 
 Report = Callable[[int, int], None]
 """Called with the number of layers that have read the text, and the number of all layers."""
@@ -41,7 +43,8 @@ class TextCalibration:
     """
 
     def __init__(self, path: Path | None = None, report: Report = lambda done, total: None) -> None:
-        self._path, self._report = path, report
+        self._path = path
+        self._report = report
         self._text, self._source = calibration_text(path)
 
     def __call__(self, checkpoint: Checkpoint, rounded: RoundedMatrices) -> Calibration | None:
@@ -92,6 +95,7 @@ def parts_of(
     """
     tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files, checkpoint.path)
     pieces = pieces_of(text, tokenizer, _PIECES, source)
-    judged, held_out = pieces[_JUDGED::_TURN], pieces[_HELD_OUT::_TURN]
+    judged = pieces[_JUDGED::_TURN]
+    held_out = pieces[_HELD_OUT::_TURN]
     fitted = [piece for i, piece in enumerate(pieces) if i % _TURN not in (_JUDGED, _HELD_OUT)]
     return Texts(fitted, judged or fitted), held_out

@@ -106,7 +106,8 @@ class HeldOutText:
     def __init__(
         self, source: Path, path: Path | None = None, report: Report = lambda done, total: None
     ) -> None:
-        self._checkpoint, self._report = load_checkpoint(source), report
+        self._checkpoint = load_checkpoint(source)
+        self._report = report
         self._texts: Sequence[Sequence[int]] = ()
         text, name = calibration_text(path)
         try:
@@ -148,7 +149,8 @@ def _compared(
     checkpoint: Checkpoint, model: Model, texts: Sequence[Sequence[int]], read: Floats
 ) -> Quality:
     """Compares a bundle's predictions with those of the original, given its last hidden states."""
-    scores, tokens = Scores(models=2), 0
+    scores = Scores(models=2)
+    tokens = 0
     for text, rows in zip(texts, np.split(read, len(texts)), strict=True):
         wanted = logits_of(checkpoint, rows[WARM_UP:-1])
         for token, own, original in zip(
@@ -157,9 +159,13 @@ def _compared(
             scores.add(token, own, original)
             tokens += 1
     return Quality(
-        tokens, scores.kl.value, scores.agreement,
-        scores.nats(0).perplexity, scores.nats(1).perplexity, model.device,
-    )  # fmt: skip
+        tokens,
+        scores.kl.value,
+        scores.agreement,
+        scores.nats(0).perplexity,
+        scores.nats(1).perplexity,
+        model.device,
+    )
 
 
 def _rows_compared(model: Model, texts: Sequence[Sequence[int]], read: Floats) -> RowQuality:
@@ -174,7 +180,8 @@ def _rows_compared(model: Model, texts: Sequence[Sequence[int]], read: Floats) -
 
 def logits_of(checkpoint: Checkpoint, read: Floats) -> Floats:
     """Computes the original's logits, [rows, vocab_size] float32, from what `last_rows` gives."""
-    decoder, tensors = checkpoint.decoder, checkpoint.tensors
+    decoder = checkpoint.decoder
+    tensors = checkpoint.tensors
     head = decoder.lm_head
     parts = [
         product(

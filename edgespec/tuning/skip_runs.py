@@ -116,7 +116,8 @@ def scan(
 
 def describe_skips(bundle: Bundle) -> str:
     """Says which sublayers drafts of a bundle leave out, and what that promises."""
-    layout, lines = bundle.target.layout, []
+    layout = bundle.target.layout
+    lines = []
     for each in bundle.manifest.skip_sets:
         line = f"layer-skip: drafts leave out {layout.describe(each.skipped)}"
         if each.score is not None:

@@ -19,7 +19,9 @@ WARM_UP = 16
 _FEWEST = 64  # fewest useful tokens
 # Limits above which a text does not suit the tokenizer: tokens per byte, and the share of unknown
 # tokens for a warning and for an error.
-_BYTEWISE, _UNKNOWN, _MOSTLY_UNKNOWN = 0.9, 0.05, 0.5
+_BYTEWISE = 0.9
+_UNKNOWN = 0.05
+_MOSTLY_UNKNOWN = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -76,8 +78,10 @@ def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[
     elif bytewise > _BYTEWISE:
         _log.warning(
             "%s: %.2f tokens per byte: the tokenizer was not made for such text, so give one like "
-            "those that the model will read", source, bytewise,
-        )  # fmt: skip
+            "those that the model will read",
+            source,
+            bytewise,
+        )
     length = PIECE - len(beginning)
     fitting = max(min(count, len(tokens) // length), 1)
     room = max(len(tokens) - fitting * length, 0) // fitting

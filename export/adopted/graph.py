@@ -132,7 +132,8 @@ def prepare(graph: GraphProto) -> None:
     for each in [each for each in graph.input if each.name in _CONSTANTS]:
         graph.input.remove(each)
         graph.initializer.append(onnx.numpy_helper.from_array(_CONSTANTS[each.name], each.name))
-    last, weights = projection(graph), {each.name for each in graph.initializer}
+    last = projection(graph)
+    weights = {each.name for each in graph.initializer}
     if last is None or last.op_type not in _PRODUCTS or last.input[0] in weights:
         return
     rows = onnx.helper.make_tensor_value_info("logit_rows", TensorProto.INT64, ["R"])
@@ -174,7 +175,8 @@ def move_weights(graph: GraphProto, folder: Path, file: Path) -> None:
 def _mapped(tensor: TensorProto, folder: Path) -> np.typing.NDArray[np.uint8]:
     """Returns the bytes of a tensor's external data, mapped."""
     said = ExternalDataInfo(tensor)
-    name, start = said.location, said.offset or 0
+    name = said.location
+    start = said.offset or 0
     place = PurePosixPath(name)
     if not name or place.is_absolute() or ".." in place.parts or any(c in name for c in "\\:"):
         raise CheckpointError(

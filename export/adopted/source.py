@@ -113,10 +113,12 @@ def open_onnx(graph: Path) -> OnnxSource:
             "with config.json and tokenizer.json"
         )
     files = tokenizer_contents(path)
-    template, end = chat_template(path, files), eos_token(path, files)
+    template = chat_template(path, files)
+    end = eos_token(path, files)
     name = "generation_config.json"
     generation = Fields.parse(files.get(name, "{}"), str(path / name))
-    config, sampling = _config(path, generation), asked_sampling(generation)
+    config = _config(path, generation)
+    sampling = asked_sampling(generation)
     return OnnxSource(path, graph, config, files, template, end, sampling)
 
 
@@ -184,8 +186,11 @@ def export_by_optimum(model: str, folder: Path) -> str:
     ]
     done: subprocess.CompletedProcess[str] = subprocess.run(
         [*command, "--task", "text-generation-with-past", str(folder)],
-        capture_output=True, encoding="utf-8", errors="replace", check=False,
-    )  # fmt: skip
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ExportError(

@@ -40,7 +40,8 @@ def write_adopted(source: OnnxSource, folder: Path, origin: str) -> ExportReport
         UnsupportedModelError: if the graph is not a decoder with past and present.
     """
     text, tokens = read_tokenizer(source)
-    model, config = read_graph(source.graph), source.config
+    model = read_graph(source.graph)
+    config = source.config
     past = past_of(model, source.graph, config.head_dim)
     precision, formats = _formats(model.graph, past.kv)
     prepare(model.graph)
@@ -70,9 +71,14 @@ def write_adopted(source: OnnxSource, folder: Path, origin: str) -> ExportReport
     provenance = {"edgespec": edgespec.__version__, bundle.TARGET: origin}
     files = bundle.describe_files(folder)
     manifest = bundle.Manifest(
-        bundle.FORMAT, {bundle.TARGET: role}, tuple(source.tokenizer_files), provenance, files, (),
+        bundle.FORMAT,
+        {bundle.TARGET: role},
+        tuple(source.tokenizer_files),
+        provenance,
+        files,
+        (),
         source.sampling,
-    )  # fmt: skip
+    )
     bundle.save_manifest(folder, manifest)
     return ExportReport(files[_DATA].size, sum(entry.size for entry in files.values()))
 
@@ -99,5 +105,6 @@ def _formats(graph: GraphProto, kv: str) -> tuple[bundle.Precision, dict[str, in
         return bundle.Precision(kv, kv, kv, 0), formats
     head = projection(graph)
     lm_head = f"int{bits[head.input[1]]}" if head is not None and head in products else kv
-    weights, block = f"int{bits[products[0].input[1]]}", found[0]["block_size"]
+    weights = f"int{bits[products[0].input[1]]}"
+    block = found[0]["block_size"]
     return bundle.Precision(weights, lm_head, kv, block), formats

@@ -147,7 +147,8 @@ def _run(forward: Forward, judge: _Judge | None, layers: int, progress: Progress
 def _advance(forward: Forward, judge: _Judge | None, number: int, sublayer: Sublayer) -> None:
     """Computes a sublayer of a layer; with a judge, rounds its matrices."""
     part = forward.sublayer(number, sublayer)
-    inputs, routed = {STREAM: forward.stream}, list[_Routed]()
+    inputs = {STREAM: forward.stream}
+    routed = list[_Routed]()
     moe = sublayer.moe if isinstance(sublayer, MlpAndMoe) else sublayer
     if isinstance(moe, Moe):
         routed, inputs[EXPERTS] = _mixed(forward, part, moe)
@@ -184,7 +185,8 @@ def _mixed(
     total = np.zeros((len(forward.stream), width), np.float32)
     both = {STREAM: forward.stream, EXPERTS: total}
     seen = forward.compute(part, forward.texts, both, replaced)
-    routed, x = [], seen[READ_BY_EXPERTS]
+    routed = []
+    x = seen[READ_BY_EXPERTS]
     for number, expert in enumerate(layer.experts):
         rows, place = np.nonzero(seen[CHOSEN] == number)
         each = _Routed(expert, rows, seen[SHARES][rows, place, None], x)
@@ -203,14 +205,16 @@ def to_widen(calibration: Calibration, more: Mapping[str, float], room: float) -
         more: bits that each weight of a matrix would have more, by name.
         room: maximum bits that are added, as the mean over all weights.
     """
-    cost, gain = defaultdict[str, float](float), defaultdict[str, float](float)
+    cost = defaultdict[str, float](float)
+    gain = defaultdict[str, float](float)
     members = defaultdict[str, list[str]](list)
     for name in calibration.damage.keys() & more.keys():
         group = _EXPERT.sub(".experts.", name)  # experts of a layer have one format
         members[group].append(name)
         cost[group] += calibration.sizes[name] * more[name]
         gain[group] += calibration.damage[name]
-    left, chosen = room * sum(calibration.sizes.values()), set[str]()
+    left = room * sum(calibration.sizes.values())
+    chosen = set[str]()
     for group in sorted(cost, key=lambda each: (-gain[each] / cost[each], each)):
         if gain[group] and cost[group] <= left:
             chosen.update(members[group])
@@ -226,7 +230,8 @@ def by_rule(checkpoint: Checkpoint) -> Calibration:
     eighth of the layers before every third of the others; they are those that have more bits in
     llama.cpp's Q4_K_M.
     """
-    layers, damage = len(checkpoint.decoder.layers), dict[str, float]()
+    layers = len(checkpoint.decoder.layers)
+    damage = dict[str, float]()
     for number, layer in enumerate(checkpoint.decoder.layers):
         inner = number - layers // 8
         outer = inner < 0 or number >= 7 * layers // 8
@@ -267,8 +272,10 @@ class _Judge:
     """
 
     def __init__(self, forward: Forward, fitted: int, rounded: RoundedMatrices) -> None:
-        self._forward, self._texts = forward, forward.texts[fitted:]
-        self._fitted, length = self._texts[0].start, self._texts[0].stop - self._texts[0].start
+        self._forward = forward
+        self._texts = forward.texts[fitted:]
+        self._fitted = self._texts[0].start
+        length = self._texts[0].stop - self._texts[0].start
         places = np.arange(len(self._texts) * length) % length
         counts = places >= min(_WARM_UP, length - 1)
         self._counts = (counts / counts.sum()).astype(np.float32)
@@ -291,7 +298,8 @@ class _Judge:
             found: its outputs for all rows.
             mixture: its mixture of experts; None: it has none.
         """
-        usual, entry = found[RESULT][self._fitted :], None if mixture is None else mixture.entry
+        usual = found[RESULT][self._fitted :]
+        entry = None if mixture is None else mixture.entry
 
         def change(replaced: Mapping[str, Floats]) -> Floats:
             own = dict(inputs)
@@ -315,10 +323,13 @@ class _Judge:
             usual: its result for all rows.
             routed: the expert and its rows.
         """
-        forward, expert = self._forward, self._forward.expert(routed.expert)
+        forward = self._forward
+        expert = self._forward.expert(routed.expert)
         seen = forward.compute_expert(expert, routed.rows, routed.x)
         first = int(np.searchsorted(routed.rows, self._fitted))
-        rows, shares, own = routed.rows[first:], routed.shares[first:], seen[RESULT][first:]
+        rows = routed.rows[first:]
+        shares = routed.shares[first:]
+        own = seen[RESULT][first:]
 
         def change(replaced: Mapping[str, Floats]) -> Floats:
             other = forward.compute(expert, [rows], {STREAM: routed.x}, replaced)[RESULT] - own

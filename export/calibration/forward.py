@@ -71,8 +71,10 @@ class Forward:
     """
 
     def __init__(self, checkpoint: Checkpoint, texts: npt.NDArray[np.int64], opened: Open) -> None:
-        self._path, self._tensors = checkpoint.path, checkpoint.tensors
-        self._decoder, self._open = checkpoint.decoder, opened
+        self._path = checkpoint.path
+        self._tensors = checkpoint.tensors
+        self._decoder = checkpoint.decoder
+        self._open = opened
         self._length = texts.shape[1]
         starts = range(0, texts.size, self._length)
         self.texts: Sequence[slice] = [slice(start, start + self._length) for start in starts]
@@ -212,15 +214,21 @@ class Forward:
 
     def _row_inputs(self) -> dict[str, Array]:
         """Returns the inputs that are the same for each text, whatever layer reads them."""
-        every, none = np.arange(self._length, dtype=np.int32), np.zeros(0, np.int32)
+        every = np.arange(self._length, dtype=np.int32)
+        none = np.zeros(0, np.int32)
         begin = np.zeros(2, np.int32)
         rows: dict[str, Array] = {
-            "write": every, "parent": every - 1, "sequence": np.zeros_like(every),
-            "context": none, "starts": begin,
-            "recent_write": every, "recent": none, "recent_starts": begin,
+            "write": every,
+            "parent": every - 1,
+            "sequence": np.zeros_like(every),
+            "context": none,
+            "starts": begin,
+            "recent_write": every,
+            "recent": none,
+            "recent_starts": begin,
             # No state is read or written, and no row of the text is in doubt.
             "carry": np.array([[-1, -1, 0, self._length]], np.int32),
-        }  # fmt: skip
+        }
         for table, rope in self._decoder.ropes.items():
             angles = np.outer(every, rope.inv_freq.astype(np.float64))
             for name, turn in zip(rope_inputs(table), (np.cos, np.sin), strict=True):

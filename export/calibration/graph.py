@@ -24,9 +24,14 @@ from edgespec.models.layers.recurrent import Recurrent
 from edgespec.models.layers.sublayers import AltUpLayer, PlainMlp
 
 # Inputs: what a part reads, the sum of a mixture's experts, and what `Injection` reads besides.
-STREAM, EXPERTS, LAYER_INPUT = "stream", "experts", "layer_input"
+STREAM = "stream"
+EXPERTS = "experts"
+LAYER_INPUT = "layer_input"
 # Outputs: what a part makes of the stream; what experts read, and what `routed` gives.
-RESULT, READ_BY_EXPERTS, CHOSEN, SHARES = "result", "read_by_experts", "chosen", "shares"
+RESULT = "result"
+READ_BY_EXPERTS = "read_by_experts"
+CHOSEN = "chosen"
+SHARES = "shares"
 
 
 class FloatGraph(LayerGraph):
@@ -81,7 +86,8 @@ class FloatGraph(LayerGraph):
         self, x: str, *layers: Linear, residual: str = "", factor: float = 1.0, exact: bool = False
     ) -> str:
         """See `LayerGraph`."""
-        g, parts = self.graph, []
+        g = self.graph
+        parts = []
         for layer in layers:
             if exact:
                 weight = g.constant(self.tensors.read(layer.weight), np.float32)
@@ -115,7 +121,8 @@ class FloatGraph(LayerGraph):
 
     def experts(self, x: str, chosen: str, shares: str, layer: Moe) -> str:
         """Declares the sum of the experts as an input; which a row chooses are outputs."""
-        g, width = self.graph, layer.experts[0].down.out_features
+        g = self.graph
+        width = layer.experts[0].down.out_features
         g.output(READ_BY_EXPERTS, x, FLOAT, ["S", width])
         g.output(CHOSEN, chosen, TensorProto.INT64, ["S", layer.top_k])
         g.output(SHARES, shares, FLOAT, ["S", layer.top_k])

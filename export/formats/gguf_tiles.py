@@ -24,8 +24,11 @@ from edgespec.export.formats.tiles import (
     tiles_of_stored_floats,
 )
 
-_D, _M, _DMIN = ("d", "<f2"), ("m", "<f2"), ("dmin", "<f2")
-_LOW_32, _LOW_256 = ("low", "<u4", 4), ("low", "<u4", 32)
+_D = ("d", "<f2")
+_M = ("m", "<f2")
+_DMIN = ("dmin", "<f2")
+_LOW_32 = ("low", "<u4", 4)
+_LOW_256 = ("low", "<u4", 32)
 _PACKED = ("packed", "u1", 12)
 
 # A block of a file, field by field. `low` and `high` are the levels' bits, whatever has the name
@@ -66,7 +69,8 @@ def tiles_of_gguf(name: str, stored: Bytes) -> Bytes:
     Raises:
         ValueError: the rows are not in whole blocks of the encoding.
     """
-    kind, stored = TILE_FORMATS[name], np.ascontiguousarray(stored)
+    kind = TILE_FORMATS[name]
+    stored = np.ascontiguousarray(stored)
     if kind.unit == 1:
         return tiles_of_stored_floats(stored.view(kind.layout["values"].base), name)
     block = _BLOCKS[name]
@@ -93,10 +97,12 @@ def _move(kind: TileFormat, blocks: npt.NDArray[np.void], tiles: npt.NDArray[np.
     low = _spread(by_lane(blocks["low"]), kind.planes[0], _RUNS.get(kind.name, _RUN))
     if kind.name == "q8_0":
         low ^= np.uint32(0x80808080)  # signed bytes, from -128 on
-    planes, bits = tiles["levels"], kind.planes[0]
+    planes = tiles["levels"]
+    bits = kind.planes[0]
     put_plane(planes[..., :bits, :], low, bits)
     if "high" in fields:
-        words, rest = by_lane(blocks["high"]), kind.planes[1]
+        words = by_lane(blocks["high"])
+        rest = kind.planes[1]
         high = _by_bit(words) if words.ndim == 3 else _spread(words, rest, _HIGH_RUN)
         put_plane(planes[..., bits:, :], high, rest)
 
@@ -127,7 +133,9 @@ def _by_bit(words: Quads) -> Quads:
 def _scales(name: str, packed: Bytes) -> dict[str, Array]:
     """Takes the 6-bit scales `packed` [N, units, n] apart; signed ones are stored with 32 more."""
     if name in ("q4_k", "q5_k"):
-        first, second, third = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+        first = packed[..., :4]
+        second = packed[..., 4:8]
+        third = packed[..., 8:]
         return {
             "s": np.concatenate([first & 63, third & 15 | first >> 2 & 48], axis=-1),
             "m": np.concatenate([second & 63, third >> 4 | second >> 2 & 48], axis=-1),

@@ -70,7 +70,8 @@ def _inverse(upper: Floats) -> Floats:
         return np.triu(whole)
     middle = len(upper) // 2
     found = np.zeros_like(upper)
-    first, last = _inverse(upper[:middle, :middle]), _inverse(upper[middle:, middle:])
+    first = _inverse(upper[:middle, :middle])
+    last = _inverse(upper[middle:, middle:])
     found[:middle, :middle], found[middle:, middle:] = first, last
     found[:middle, middle:] = -(first @ upper[:middle, middle:]) @ last
     return found
@@ -101,7 +102,9 @@ def _rounded(
     kind: TileFormat, weights: Floats, columns: Columns
 ) -> tuple[npt.NDArray[np.int8], list[Grid], float]:
     """Returns levels [K, N], the grids of all units, and the squared error."""
-    levels, grids, error = np.zeros(weights.T.shape, np.int8), list[Grid](), 0.0
+    levels = np.zeros(weights.T.shape, np.int8)
+    grids = list[Grid]()
+    error = 0.0
     for run, factor in columns.runs():
         left = np.ascontiguousarray(weights[:, run].T)
         importance = np.pad(columns.importance[run], (0, len(left) - len(factor)))
@@ -122,7 +125,8 @@ def _rounded(
 def _round_unit(left: Floats, grid: Grid, factor: Floats, levels: Floats) -> Floats:
     """Rounds columns [k, N] into `levels`; returns the errors that later columns compensate."""
     errors = np.empty_like(left)
-    size, low = grid.kind.unit // len(grid.scales), grid.lowest
+    size = grid.kind.unit // len(grid.scales)
+    low = grid.lowest
     high = low + 2**grid.kind.bits - 1
     inverse = np.where(grid.scales == 0, 0, 1 / np.where(grid.scales == 0, 1, grid.scales))
     for start in range(0, len(left), _STEP):

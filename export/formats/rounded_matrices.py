@@ -28,7 +28,8 @@ class RoundedMatrices(Mapping[str, RoundedRows]):
     """
 
     def __init__(self, folder: Path, formats: Mapping[str, str]) -> None:
-        self.formats, self.importance = formats, dict[str, Floats]()
+        self.formats = formats
+        self.importance = dict[str, Floats]()
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
         self._kept: dict[str, tuple[int, tuple[int, ...], RoundedRows]] = {}
 
@@ -40,7 +41,8 @@ class RoundedMatrices(Mapping[str, RoundedRows]):
 
     def keep(self, name: str, rows: RoundedRows, importance: Floats | None) -> None:
         """Stores a matrix in the file, and how much its columns count in memory."""
-        place, shape = self._file.seek(0, 2), rows.tiles.shape
+        place = self._file.seek(0, 2)
+        shape = rows.tiles.shape
         self._file.write(rows.tiles.data)
         self._kept[name] = place, shape, replace(rows, tiles=np.empty(0, np.uint8))
         if importance is not None:

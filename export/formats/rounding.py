@@ -34,7 +34,8 @@ _TINY = np.float32(1e-30)
 _NOTHING = np.float32(1e-18)
 # Smaller scales have fewer than 7 bits in half precision, where they are subnormal. Those of blocks
 # of super-blocks are multiples of smaller ones, of which they need fewer bits.
-_FAINT, _FAINT_SUPER = 2.0**-18, 2.0**-22
+_FAINT = 2.0**-18
+_FAINT_SUPER = 2.0**-22
 _LARGEST = float(np.finfo(np.float16).max)
 _ROWS = 256  # that are fitted at once, so that they stay in a core's L2 cache
 
@@ -115,7 +116,9 @@ def rounded(form: str, weights: Floats, importance: Floats | None = None) -> Rou
     if rest:
         weights = np.pad(weights, ((0, 0), (0, rest)))
         importance = None if importance is None else np.pad(importance, (0, rest))
-    levels, grids, error = np.empty(weights.T.shape, np.int8), list[list[Grid]](), 0.0
+    levels = np.empty(weights.T.shape, np.int8)
+    grids = list[list[Grid]]()
+    error = 0.0
     for start in range(0, rows, _ROWS):
         part = weights[start : start + _ROWS]
         grids.append([])
@@ -193,11 +196,14 @@ def fitted(kind: TileFormat, x: Floats, importance: Floats | None) -> Grid:
 def _scales(x: Floats, weights: Floats | None, bits: int) -> Floats:
     """Returns the best scale of each block, [blocks, rows]."""
     low = -(2 ** (bits - 1))
-    top, bottom = x.max(axis=1), x.min(axis=1)
+    top = x.max(axis=1)
+    bottom = x.min(axis=1)
     extreme = np.where(top > -bottom, top, bottom)
     extreme[np.abs(extreme) < _NOTHING] = 1
-    best, scales = np.full_like(extreme, -1), np.zeros_like(extreme)
-    levels, weighted = np.empty_like(x), np.empty_like(x)
+    best = np.full_like(extreme, -1)
+    scales = np.zeros_like(extreme)
+    levels = np.empty_like(x)
+    weighted = np.empty_like(x)
     for share in _SYMMETRIC[bits]:
         # The largest weight has the negative end, which has one level more.
         np.multiply(x, np.float32(share * low) / extreme[:, None], out=levels)
@@ -222,21 +228,29 @@ def _with_minima(kind: TileFormat, x: Floats, weights: Floats | None) -> Grid:
     """Returns the best scales and minima of a super-block's blocks x [8, 32, rows]."""
     sums = _Sums(x, weights)
     scales, minima = sums.best(kind.bits)
-    steps, shifts = _half(scales.max(axis=0) / 63), _half(minima.max(axis=0) / 63)
-    numbers, offsets = _numbers(scales, steps), _numbers(minima, shifts)
+    steps = _half(scales.max(axis=0) / 63)
+    shifts = _half(minima.max(axis=0) / 63)
+    numbers = _numbers(scales, steps)
+    offsets = _numbers(minima, shifts)
     # Rounded scales and minima have other levels, of which one step more is the best.
     grid = Grid(kind, {}, steps * numbers, shifts * offsets)
     level, square, cross = sums.of(grid.levels(x.reshape(-1, x.shape[2])).reshape(x.shape))
     steps, shifts = sums.solved(
-        (numbers * numbers * square).sum(axis=0), (numbers * offsets * level).sum(axis=0),
-        (offsets * offsets * sums.weight).sum(axis=0), (numbers * cross).sum(axis=0),
-        (offsets * sums.x).sum(axis=0), (steps, shifts),
-    )  # fmt: skip
-    steps, shifts = _half(steps), _half(shifts)
+        (numbers * numbers * square).sum(axis=0),
+        (numbers * offsets * level).sum(axis=0),
+        (offsets * offsets * sums.weight).sum(axis=0),
+        (numbers * cross).sum(axis=0),
+        (offsets * sums.x).sum(axis=0),
+        (steps, shifts),
+    )
+    steps = _half(steps)
+    shifts = _half(shifts)
     fields: dict[str, Array] = {
-        "d": steps[None].astype(np.float16), "dmin": shifts[None].astype(np.float16),
-        "s": numbers.astype(np.uint8), "m": offsets.astype(np.uint8),
-    }  # fmt: skip
+        "d": steps[None].astype(np.float16),
+        "dmin": shifts[None].astype(np.float16),
+        "s": numbers.astype(np.uint8),
+        "m": offsets.astype(np.uint8),
+    }
     return Grid(kind, fields, steps * numbers, shifts * offsets)
 
 
@@ -249,7 +263,8 @@ class _Sums:
     """
 
     def __init__(self, x: Floats, weights: Floats | None) -> None:
-        self._x, self._weights = x, weights
+        self._x = x
+        self._weights = weights
         self.weight = np.float32(x.shape[1]) if weights is None else weights.sum(axis=1)
         self.x = x.sum(axis=1) if weights is None else np.einsum("bkn,bk->bn", x, weights[..., 0])
         self._weighted = np.empty_like(x)
@@ -264,11 +279,15 @@ class _Sums:
 
     def best(self, bits: int) -> tuple[Floats, Floats]:
         """Returns the best scales, and minima of at least 0, [blocks, rows]."""
-        x, most = self._x, 2**bits - 1
+        x = self._x
+        most = 2**bits - 1
         low = np.minimum(x.min(axis=1), 0)
         span = np.maximum(x.max(axis=1), 0) - low
-        scales, minima = span / most, -low
-        best, above, levels = np.full_like(span, -np.inf), x - low[:, None], np.empty_like(x)
+        scales = span / most
+        minima = -low
+        best = np.full_like(span, -np.inf)
+        above = x - low[:, None]
+        levels = np.empty_like(x)
         factor = np.float32(most) / np.maximum(span, _NOTHING)
         for share in _ASYMMETRIC[bits]:
             np.multiply(above, (np.float32(share) * factor)[:, None], out=levels)
@@ -298,7 +317,7 @@ class _Sums:
 
         Where the minimum would be below 0, or there is no one solution, one of them alone is
         solved for, or they are as usual.
-        """  # fmt: skip
+        """
         both = square * weight - level * level
         some = both > 1e-6 * square * weight
         inverse = 1 / np.where(some, both, 1)

@@ -86,7 +86,8 @@ def _levels(
     return TileFormat(name, unit, np.dtype([*header, levels]), bits, zero, table)
 
 
-_SCALE, _SHIFT = ("d", "<f2", LANES), ("m", "<f2", LANES)
+_SCALE = ("d", "<f2", LANES)
+_SHIFT = ("m", "<f2", LANES)
 _ZEROS = ("z", "u1", LANES)
 _BOTH = (_SCALE, ("dmin", "<f2", LANES))
 _OF_32 = (("s", "u1", (8, LANES)), ("m", "u1", (8, LANES)))
@@ -185,7 +186,8 @@ def tiles_of_fields(kind: TileFormat, levels: Bytes, fields: Mapping[str, Array]
     words = (
         np.ascontiguousarray(levels).view("<u4").reshape(rows, -1, kind.unit // BLOCK, BLOCK // 4)
     )
-    quads, start = np.ascontiguousarray(by_lane(words)), 0
+    quads = np.ascontiguousarray(by_lane(words))
+    start = 0
     for bits in kind.planes:
         mask = np.uint32((2**bits - 1) * 0x01010101)
         put_plane(
@@ -266,7 +268,8 @@ def levels_of_tiles(name: str, tiles: Bytes, rows: int) -> TileLevels:
             minima = _times(numbers["dmin"], numbers["m"])
         elif "m" in numbers:
             minima = -numbers["m"]
-    levels, zeros = _stored_levels(kind, stored["levels"], rows), np.full((1, 1), kind.zero, "u1")
+    levels = _stored_levels(kind, stored["levels"], rows)
+    zeros = np.full((1, 1), kind.zero, "u1")
     if kind.table:
         levels = (np.array(kind.table) + _RAISED).astype(np.uint8)[levels]
         return TileLevels(levels, 8, np.full((1, 1), _RAISED, np.uint8), scales, minima)
@@ -368,7 +371,8 @@ def _times(factors: Floats, numbers: Floats | None) -> Floats:
 
 def _stored_levels(kind: TileFormat, planes: Quads, rows: int) -> Bytes:
     """The levels of all planes, [rows, K] uint8."""
-    quads, start = np.zeros((*planes.shape[:-2], BLOCK // 4, LANES), np.uint32), 0
+    quads = np.zeros((*planes.shape[:-2], BLOCK // 4, LANES), np.uint32)
+    start = 0
     for bits in kind.planes:
         quads |= _plane(planes[..., start : start + bits, :], bits) << np.uint32(start)
         start += bits

@@ -31,7 +31,9 @@ def borrow_embedding(source: onnx.ModelProto, graph: GraphBuilder) -> str:
     """
     makers = {name: node for node in source.graph.node for name in node.output}
     stored = {each.name: each for each in source.graph.initializer}
-    wanted, nodes, initializers = [entering(0)], list[onnx.NodeProto](), list[onnx.TensorProto]()
+    wanted = [entering(0)]
+    nodes = list[onnx.NodeProto]()
+    initializers = list[onnx.TensorProto]()
     require_names(makers, Path(source.graph.name), 0)
     while wanted:
         name = wanted.pop()
@@ -78,7 +80,8 @@ def borrow_projection(source: onnx.ModelProto, graph: GraphBuilder, x: str) -> s
 def _borrowed(source: onnx.ModelProto, graph: GraphBuilder, found: onnx.NodeProto, x: str) -> str:
     """Copies a node and its weights, which reads x instead; returns the name of its output."""
     stored = {each.name: each for each in source.graph.initializer}
-    node, name = onnx.NodeProto(), f"{_PREFIX}{found.output[0]}"
+    node = onnx.NodeProto()
+    name = f"{_PREFIX}{found.output[0]}"
     node.CopyFrom(found)
     node.name, node.input[0], node.output[0] = name, x, name
     initializers = [stored[each] for each in node.input[1:] if each]

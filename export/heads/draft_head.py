@@ -67,7 +67,8 @@ class DraftHead:
     def __str__(self) -> str:
         if self._attached is None:
             return "no draft head"
-        head, tokens = self._attached.head, len(self._attached.ids)
+        head = self._attached.head
+        tokens = len(self._attached.ids)
         if head.architecture == MTP:
             return f"draft head: the checkpoint's own (MTP), proposes {tokens:,} tokens"
         if isinstance(head, Assistant):
@@ -78,7 +79,8 @@ class DraftHead:
 
 def _alike(draft: Path, target: Path) -> bool:
     """Whether a checkpoint is of the target's size, so that its head drafts, and not its model."""
-    decoder, sizes = load_checkpoint(draft).decoder, _sizes(target)
+    decoder = load_checkpoint(draft).decoder
+    sizes = _sizes(target)
     return (len(decoder.layers), decoder.hidden_size) == (sizes.layers, sizes.hidden_size)
 
 

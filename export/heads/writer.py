@@ -51,7 +51,9 @@ def write_head(
         CheckpointError: if a weight is not finite.
         UnsupportedModelError: if a part of the head has no operator.
     """
-    name, head, shapes = bundle.DRAFT, checkpoint.head, checkpoint.head.tensors()
+    name = bundle.DRAFT
+    head = checkpoint.head
+    shapes = checkpoint.head.tensors()
     storage = Storage(precision, frozenset(_vocabulary(head)))
     with closing(DataFile(folder / f"{name}.tiles")) as data:
         count = counted(name, shapes, progress)
@@ -65,7 +67,9 @@ def write_head(
         else:
             native = write_native_head(folder, name, checkpoint, weights, target.native.graph)
             block = write_masks(folder, name, checkpoint)
-    attention, rope, ropes = head.attention, head.rope, list[bundle.RopeTable]()
+    attention = head.attention
+    rope = head.rope
+    ropes = list[bundle.RopeTable]()
     if isinstance(head, Assistant):
         tables = head.decoder.ropes.items()
         ropes = [rope_table(key, each) for key, each in tables if key != DEFAULT_ROPE]

@@ -30,12 +30,11 @@ def spread(native: LayerGraph, hidden: str, altup: AltUp) -> str:
 
 def gathered(native: LayerGraph, wide: str, altup: AltUp) -> str:
     """Emits the mean of the streams behind the last layer, [R, hidden]."""
-    g, count = native.graph, len(altup.unembeddings) + 1
+    g = native.graph
+    count = len(altup.unembeddings) + 1
     first, *others = g.multi_op("Split", wide, outputs=count, axis=1, num_outputs=count)
-    pairs, size = (
-        zip(others, altup.unembeddings, strict=True),
-        _magnitude(native, first, altup.unembeddings[0].in_features),
-    )
+    pairs = zip(others, altup.unembeddings, strict=True)
+    size = _magnitude(native, first, altup.unembeddings[0].in_features)
     parts = [_like(native, size, each, linear) for each, linear in pairs]
     return g.op("Mul", g.op("Sum", first, *parts), g.constant(1 / count, np.float32))
 
@@ -52,7 +51,8 @@ def lower_altup(native: LayerGraph, wide: str, number: int, layer: AltUpLayer) -
     Returns:
         What it adds to the streams.
     """
-    g, count = native.graph, layer.streams
+    g = native.graph
+    count = layer.streams
     streams = g.multi_op("Split", wide, outputs=count, axis=1, num_outputs=count)
     columns = _columns(native, _routed(native, streams[0], layer), layer.predict, count**2)
     mixed = [
@@ -87,10 +87,13 @@ def cut_off(native: LayerGraph, gate: str, width: int, cutoff: float) -> str:
 
 def _inner(native: LayerGraph, active: str, number: int, layer: AltUpLayer) -> str:
     """Emits attention with a learned residual beside it (Laurel), and the MLP, [S, hidden]."""
-    g, attention, mlp = native.graph, layer.attention, layer.mlp
+    g = native.graph
+    attention = layer.attention
+    mlp = layer.mlp
     x = native.norm(active, attention.norm)
-    laurel = native.norm(native.linear(native.linear(x, layer.left), layer.right),
-                         layer.laurel_norm)  # fmt: skip
+    laurel = native.norm(
+        native.linear(native.linear(x, layer.left), layer.right), layer.laurel_norm
+    )
     attended = native.norm(native.lowered(x, number, attention), attention.post_norm)
     stream = g.op("Sum", active, attended, x, laurel)
     stream = g.op("Mul", stream, g.constant(0.5**0.5, np.float32))
@@ -102,7 +105,8 @@ def _routed(native: LayerGraph, x: str, layer: AltUpLayer) -> str:
     """Emits the hyperbolic tangents of the router's scores, [S, streams]."""
     g = native.graph
     scores = native.linear(native.norm(x, layer.router_norm), layer.router, exact=True)
-    two, one = g.constant(2.0, np.float32), g.constant(1.0, np.float32)
+    two = g.constant(2.0, np.float32)
+    one = g.constant(1.0, np.float32)
     return g.op("Sub", g.op("Mul", sigmoid(g, g.op("Mul", scores, two)), two), one)
 
 
@@ -114,7 +118,8 @@ def _columns(native: LayerGraph, x: str, linear: Linear, count: int) -> list[str
 
 def _like(native: LayerGraph, magnitude: str, x: str, linear: Linear) -> str:
     """Emits a projection of x, of which each row gets a magnitude [S, 1]."""
-    g, ones = native.graph, native.graph.constant(np.ones(linear.out_features), np.float32)
+    g = native.graph
+    ones = native.graph.constant(np.ones(linear.out_features), np.float32)
     y = g.op("RMSNormalization", native.linear(x, linear), ones, axis=-1, epsilon=_LEAST)
     return g.op("Mul", y, magnitude)
 
@@ -131,6 +136,7 @@ def _moments(native: LayerGraph, x: str, width: int) -> tuple[str, str]:
     They come with the normalization of a row, whose bits depend on the row alone, as those of
     ONNX Runtime's sums and roots do not.
     """
-    g, ones = native.graph, native.graph.constant(np.ones(width), np.float32)
+    g = native.graph
+    ones = native.graph.constant(np.ones(width), np.float32)
     _, mean, inverse = g.multi_op("LayerNormalization", x, ones, outputs=3, axis=-1, epsilon=_LEAST)
     return mean, g.op("Div", g.constant(1.0, np.float32), inverse)

@@ -26,11 +26,14 @@ def write_native_assistant(
     folder: Path, name: str, checkpoint: HeadCheckpoint, weights: TileWeights, target: str
 ) -> Native:
     """Writes an assistant's native graph; see `write_native_head`."""
-    native, head = NativeGraph(weights, name), checkpoint.head
+    native = NativeGraph(weights, name)
+    head = checkpoint.head
     assert isinstance(head, Assistant), "the caller says so"
     source = onnx.load(folder / target, load_external_data=False)
     native.inputs()
-    g, width, vocabulary = native.graph, head.after.out_features, head.decoder.vocab_size
+    g = native.graph
+    width = head.after.out_features
+    vocabulary = head.decoder.vocab_size
     of_target = borrow_norm(source, g, g.input(TARGET_FEATURES, FLOAT, ["T", width]))
     above = g.op("Concat", of_target, g.input(OWN_FEATURES, FLOAT, ["S - T", width]), axis=0)
     both = g.op("Concat", borrow_embedding(source, g), above, axis=-1)
@@ -48,8 +51,10 @@ def write_native_assistant(
 
 def _by_clusters(native: NativeGraph, x: str, head: Assistant, clusters: Clusters) -> str:
     """Emits logits, [R, V]: of tokens of clusters that a row does not choose, the least minus 1."""
-    g, vocabulary = native.graph, head.decoder.vocab_size
-    count, top = clusters.centroids.out_features, g.ints(clusters.chosen)
+    g = native.graph
+    vocabulary = head.decoder.vocab_size
+    count = clusters.centroids.out_features
+    top = g.ints(clusters.chosen)
     size = vocabulary // count
     likely = native.linear(x, clusters.centroids, exact=True)
     _, chosen = g.multi_op("TopK", likely, top, outputs=2, axis=-1)

@@ -35,7 +35,8 @@ def write_native_block(
     folder: Path, name: str, checkpoint: HeadCheckpoint, weights: TileWeights, target: str
 ) -> Native:
     """Writes a block drafter's native graph; see `write_native_head`."""
-    native, head = NativeGraph(weights, name), checkpoint.head
+    native = NativeGraph(weights, name)
+    head = checkpoint.head
     assert isinstance(head, BlockHead), "the caller says so"
     source = onnx.load(folder / target, load_external_data=False)
     native.inputs()
@@ -45,7 +46,8 @@ def write_native_block(
     context = fused(native, head)
     block = g.rename(_numbers(native, g.op("Not", of_target)), OF_BLOCKS)
     lying = g.op("Concat", _numbers(native, of_target), block, axis=0)
-    one, count = g.constant(1, np.int64), g.op("Size", sight)
+    one = g.constant(1, np.int64)
+    count = g.op("Size", sight)
     rising = g.op("Range", g.constant(0, np.int64), count, one)
     place = g.rename(g.op("ScatterElements", lying, lying, rising, axis=0), PLACES)
     stream = g.op("Gather", borrow_embedding(source, g), block, axis=0)
@@ -68,16 +70,19 @@ def write_native_block(
     output = g.op("Gather", g.op("Concat", context, output, axis=0), place, axis=0)
     chosen = g.op("Gather", output, "logit_rows", axis=0)
     if head.lm_head is None:
-        logits, outputs = borrow_projection(source, g, chosen), head.vocab_size
+        logits = borrow_projection(source, g, chosen)
+        outputs = head.vocab_size
     else:
-        logits, outputs = native.linear(chosen, head.lm_head), head.lm_head.out_features
+        logits = native.linear(chosen, head.lm_head)
+        outputs = head.lm_head.out_features
     g.output(LOGITS, logits, FLOAT, ["R", outputs])
     told, width = "", 1
     if (found := _confidence(checkpoint.tensors, head)) is not None:
         weight = g.constant(found[0][: head.hidden_size, None], np.float32)
         told = g.op("Gemm", output, weight, g.constant(found[1], np.float32))
     elif head.markov is not None and head.markov.factors is not None:
-        told, width = native.linear(output, head.markov.factors), head.markov.rank
+        told = native.linear(output, head.markov.factors)
+        width = head.markov.rank
     if told:  # of rows of blocks: nobody asks for the others'
         g.output(FEATURES, told, FLOAT, ["S", width])
     return native.save(folder, write_ids(folder, name, checkpoint.ids))
@@ -103,15 +108,19 @@ def _around(
     """
     if convolutions is None:
         return sublayer(x, residual=stream)
-    g, taps, groups = native.graph, convolutions.taps, convolutions.groups
+    g = native.graph
+    taps = convolutions.taps
+    groups = convolutions.groups
     base = read_finite(native.tensors, convolutions.base, 0, 2).reshape(2, taps, groups, -1)
     kernels = native.linear(x, convolutions.projection)
     parts = g.multi_op("Split", kernels, outputs=2 * taps, axis=1, num_outputs=2 * taps)
 
     def convolved(rows: str, side: int) -> str:
-        grouped, sums = g.op("Reshape", rows, g.ints(-1, groups, base.shape[-1])), list[str]()
+        grouped = g.op("Reshape", rows, g.ints(-1, groups, base.shape[-1]))
+        sums = list[str]()
         for tap in range(taps):
-            above, more = grouped, g.op("Unsqueeze", parts[side * taps + tap], g.ints(2))
+            above = grouped
+            more = g.op("Unsqueeze", parts[side * taps + tap], g.ints(2))
             factor = g.op("Add", g.constant(base[side, tap], np.float32), more)
             if tap:
                 above = g.op("Pad", grouped, g.ints(tap, 0, 0, 0, 0, 0))
@@ -137,7 +146,8 @@ def write_block(folder: Path, name: str, checkpoint: HeadCheckpoint, precise: bo
     Raises:
         CheckpointError: if a number is not finite.
     """
-    head, tensors = checkpoint.head, checkpoint.tensors
+    head = checkpoint.head
+    tensors = checkpoint.tensors
     assert isinstance(head, BlockHead), "the caller says so"
     if (markov := head.markov) is None:
         return Block(head.size, head.from_anchor)
@@ -146,7 +156,8 @@ def write_block(folder: Path, name: str, checkpoint: HeadCheckpoint, precise: bo
         for each in (markov.previous, markov.following)
     ]
     tables[1] = tables[1][: len(checkpoint.ids)]
-    found, last = _confidence(tensors, head), np.zeros((1, markov.rank), np.float32)
+    found = _confidence(tensors, head)
+    last = np.zeros((1, markov.rank), np.float32)
     if found is not None and len(found[0]) > head.hidden_size:
         last[0] = found[0][head.hidden_size :]
     file = f"{name}.pairs.npy"

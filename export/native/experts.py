@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def lower_experts(native: NativeGraph, x: str, chosen: str, shares: str, layer: Moe) -> str:
     """Emits the sum of the experts of each row, see `LayerGraph.experts`."""
     *first, downs = layer.stacks
-    inner, expert = products(native, x, chosen, first), layer.experts[0]
+    inner = products(native, x, chosen, first)
+    expert = layer.experts[0]
     if isinstance(expert, Mlp):
         inner = native.gated(inner, expert.activation)
     else:
@@ -69,7 +70,8 @@ def _by_sigmoids(native: LayerGraph, scores: str, layer: Moe) -> tuple[str, str]
     shares = g.op("GatherElements", scores, chosen, axis=1)
     if layer.normalized:
         # Sums of neighbours may depend on where a row lies in memory; a sum of columns does not.
-        columns, count = [shares], layer.top_k
+        columns = [shares]
+        count = layer.top_k
         if count > 1:
             columns = g.multi_op("Split", shares, outputs=count, axis=1, num_outputs=count)
         shares = g.op("Div", shares, g.op("Sum", *columns, g.constant(layer.least_sum, np.float32)))

@@ -43,7 +43,9 @@ class NativeGraph(LayerGraph):
             tower: what makes rows that may be given in place of embeddings, see `PICTURED`; None:
                 there are none.
         """
-        g, ids, self._shared = self.graph, self.inputs(), decoder.shared
+        g = self.graph
+        ids = self.inputs()
+        self._shared = decoder.shared
         hidden = begin = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
         if decoder.altup is not None:
             hidden = spread(self, hidden, decoder.altup)
@@ -57,7 +59,8 @@ class NativeGraph(LayerGraph):
             read = [g.input(PICTURES, FLOAT, ["S", count * decoder.hidden_size])]
             if count > 1:
                 read = g.multi_op("Split", *read, outputs=count, axis=1, num_outputs=count)
-            hidden, self._further = g.op("Where", which, read[0], hidden), read[1:]
+            hidden = g.op("Where", which, read[0], hidden)
+            self._further = read[1:]
             if isinstance(tower, PatchTower):
                 self.sight_in_windows = True
                 ids = g.op("Where", pictured, g.constant(tower.blank, np.int64), ids)
@@ -76,8 +79,10 @@ class NativeGraph(LayerGraph):
         if decoder.embeds:
             g.output(LAST_HIDDEN, hidden, FLOAT, ["R", decoder.hidden_size])
             return
-        head, cap = decoder.lm_head, decoder.logit_softcap or 0.0
-        matrix, bias = self.weights.matrix(head.weight), self.biases([head])
+        head = decoder.lm_head
+        cap = decoder.logit_softcap or 0.0
+        matrix = self.weights.matrix(head.weight)
+        bias = self.biases([head])
         logits = self.product(hidden, [matrix], bias, soft_cap=cap)
         g.output(LOGITS, logits, FLOAT, ["R", head.out_features])
 
@@ -153,7 +158,8 @@ class NativeGraph(LayerGraph):
 
     def tiles(self, matrix: FusedMatrix) -> str:
         """Declares the tiles of a matrix."""
-        name, others = matrix.names[0], len(matrix.names) - 1
+        name = matrix.names[0]
+        others = len(matrix.names) - 1
         name += f"+{others}" if others else ""
         return self.graph.external(
             name, TensorProto.UINT8, [matrix.nbytes], matrix.offset, matrix.nbytes
@@ -177,7 +183,8 @@ class NativeGraph(LayerGraph):
 
     def by_head(self, x: str, layers: Sequence[Linear]) -> str:
         """See `LayerGraph`: the heads' layers are experts, of which each pair has its own."""
-        g, heads = self.graph, len(layers)
+        g = self.graph
+        heads = len(layers)
         if heads not in self._heads:  # [S * heads, 1], the numbers of heads again and again
             shape = g.op("Concat", g.op("Shape", "input_ids"), g.ints(1), axis=0)
             every = g.op("Expand", g.ints(*range(heads)), shape)

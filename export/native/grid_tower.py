@@ -45,15 +45,21 @@ def _embedded(native: NativeGraph, tower: GridTower, pixels: str) -> str:
     x = g.op("Conv", pixels, weight, bias, strides=[tower.patch] * 2)
     learned = native.read(tower.positions).reshape(1, tower.side, tower.side, tower.width)
     places = g.op(
-        "Resize", g.constant(learned.transpose(0, 3, 1, 2), np.float32), "", "", g.op("Shape", x),
-        mode="linear", coordinate_transformation_mode="align_corners",
-    )  # fmt: skip
+        "Resize",
+        g.constant(learned.transpose(0, 3, 1, 2), np.float32),
+        "",
+        "",
+        g.op("Shape", x),
+        mode="linear",
+        coordinate_transformation_mode="align_corners",
+    )
     return g.op("Transpose", g.op("Add", x, places), perm=[0, 2, 3, 1])
 
 
 def _in_squares(native: NativeGraph, tower: GridTower, x: str, lines: str) -> str:
     """Emits [1, lines, columns, size] of patches as [patches, size], a square behind the other."""
-    g, factor = native.graph, tower.factor
+    g = native.graph
+    factor = tower.factor
     size = g.op("Shape", x, start=3)
     halves = g.op("Div", lines, g.ints(factor))
     shape = g.op("Concat", halves, g.ints(factor, -1, factor), size, axis=0)
@@ -63,10 +69,12 @@ def _in_squares(native: NativeGraph, tower: GridTower, x: str, lines: str) -> st
 
 def _rotations(native: NativeGraph, tower: GridTower, lines: str, columns: str) -> tuple[str, str]:
     """Emits cosines and sines of patches, [patches, head_dim / 2] each."""
-    g, count = native.graph, tower.width // tower.heads // 4
+    g = native.graph
+    count = tower.width // tower.heads // 4
     exponents = np.arange(count, dtype=np.float32) / np.float32(count)
     inv_freq = g.constant(1 / np.power(np.float32(tower.theta), exponents), np.float32)
-    shape, angles = g.op("Concat", g.ints(1), lines, columns, g.ints(count), axis=0), list[str]()
+    shape = g.op("Concat", g.ints(1), lines, columns, g.ints(count), axis=0)
+    angles = list[str]()
     zero, one = (g.constant(each, np.int64) for each in (0, 1))
     for length, ahead in ((lines, (1, -1, 1, 1)), (columns, (1, 1, -1, 1))):
         numbers = g.op("Range", zero, g.op("Squeeze", length), one)

@@ -40,10 +40,12 @@ def write_native_head(
         CheckpointError: if a matrix contains infinity or NaN.
         UnsupportedModelError: if a part of the head has no native operator.
     """
-    native, head = NativeGraph(weights, name), checkpoint.head
+    native = NativeGraph(weights, name)
+    head = checkpoint.head
     assert isinstance(head, Head), "the caller says so"
     source = onnx.load(folder / target, load_external_data=False)
-    ids, g = native.inputs(), native.graph
+    ids = native.inputs()
+    g = native.graph
     own = g.input(OWN_FEATURES, FLOAT, ["S - T", head.hidden_size])
     hidden = g.op("Concat", fused(native, head), own, axis=0)
     if head.embedding is None:
@@ -81,7 +83,8 @@ def write_masks(folder: Path, name: str, checkpoint: HeadCheckpoint) -> Block | 
 
 def fused(native: NativeGraph, head: Head | BlockHead) -> str:
     """Emits the rows that the target's features become, [T, hidden]."""
-    fusion, g = head.fusion, native.graph
+    fusion = head.fusion
+    g = native.graph
     width = head.hidden_size if fusion.fc is None else fusion.fc.in_features
     rows = native.norm(g.input(TARGET_FEATURES, FLOAT, ["T", width]), fusion.norm)
     if fusion.tap_norms:
@@ -91,7 +94,8 @@ def fused(native: NativeGraph, head: Head | BlockHead) -> str:
 
 
 def _normed_taps(native: NativeGraph, rows: str, fusion: Fusion) -> list[str]:
-    norms, count = fusion.tap_norms, len(fusion.tap_norms)
+    norms = fusion.tap_norms
+    count = len(fusion.tap_norms)
     parts = [rows]
     if count > 1:
         parts = native.graph.multi_op("Split", rows, outputs=count, axis=-1, num_outputs=count)
@@ -101,7 +105,8 @@ def _normed_taps(native: NativeGraph, rows: str, fusion: Fusion) -> list[str]:
 def _lowered_layer(native: NativeGraph, layer: HeadLayer, token: str, hidden: str) -> str:
     """Emits the decoder layer over embeddings of tokens and hidden rows, both [S, hidden]."""
     g = native.graph
-    token, normed = native.norm(token, layer.token_norm), native.norm(hidden, layer.hidden_norm)
+    token = native.norm(token, layer.token_norm)
+    normed = native.norm(hidden, layer.hidden_norm)
     mixed = g.op("Concat", token, normed, axis=-1)
     stream = normed if layer.norm_before_residual else hidden
     if layer.entry is not None:

@@ -37,7 +37,8 @@ from edgespec.models.layers.elements import Activation, ClampedSwiglu, LayerNorm
 from edgespec.models.layers.recurrent import Recurrent
 from edgespec.models.layers.sublayers import AltUpLayer, LatentAttention, OneStream, PlainMlp
 
-FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
+FLOAT = TensorProto.FLOAT
+INT32 = TensorProto.INT32
 _KV = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "int8": TensorProto.INT8}
 _LANES = 16
 
@@ -167,7 +168,8 @@ class LayerGraph(ABC):
 
     def emit_layer_inputs(self, inputs: LayerInputs, ids: str, hidden: str, count: int) -> None:
         """Emits the `layer_inputs` of so many layers, by token and its embedding."""
-        g, size = self.graph, inputs.norm.size
+        g = self.graph
+        size = inputs.norm.size
         found = self.embedding(ids, inputs.table, inputs.scale)
         projected = self.linear(hidden, inputs.projection)
         projected = g.op("Reshape", projected, g.ints(0, -1, size))
@@ -250,9 +252,11 @@ class LayerGraph(ABC):
             factor: factor on the product before that.
         """
         if isinstance(sublayer, LatentAttention):
-            inner, last = self._latent(x, number, sublayer), sublayer.o
+            inner = self._latent(x, number, sublayer)
+            last = sublayer.o
         elif isinstance(sublayer, Attention):
-            inner, last = self.attended(x, number, sublayer), sublayer.o
+            inner = self.attended(x, number, sublayer)
+            last = sublayer.o
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
             if sublayer.cutoff is not None:
@@ -260,15 +264,19 @@ class LayerGraph(ABC):
                 gate, up = self.graph.multi_op("Split", both, outputs=2, axis=1, num_outputs=2)
                 gate = cut_off(self, gate, width, sublayer.cutoff)
                 both = self.graph.op("Concat", gate, up, axis=1)
-            inner, last = self.gated(both, sublayer.activation), sublayer.down
+            inner = self.gated(both, sublayer.activation)
+            last = sublayer.down
         elif isinstance(sublayer, PlainMlp):
-            inner, last = self.squared(self.linear(x, sublayer.up)), sublayer.down
+            inner = self.squared(self.linear(x, sublayer.up))
+            last = sublayer.down
         elif isinstance(sublayer, Injection):
             gate = self.linear(x, sublayer.gate)
             both = self.graph.op("Concat", gate, self.layer_inputs[number], axis=-1)
-            inner, last = self.gated(both, sublayer.activation), sublayer.out
+            inner = self.gated(both, sublayer.activation)
+            last = sublayer.out
         else:
-            inner, last = lower_recurrent(self, x, number, sublayer), sublayer.out
+            inner = lower_recurrent(self, x, number, sublayer)
+            last = sublayer.out
         return self.linear(inner, last, residual=residual, factor=factor)
 
     def attended(self, x: str, number: int, layer: Attention) -> str:
@@ -281,8 +289,11 @@ class LayerGraph(ABC):
 
     def _latent(self, x: str, number: int, layer: LatentAttention) -> str:
         """Emits attention to latents, and what heads make of its results, [S, values of all]."""
-        g, heads, size = self.graph, layer.heads, layer.latent_norm.size
-        still, turned = layer.keys[0].in_features, layer.rotated
+        g = self.graph
+        heads = layer.heads
+        size = layer.latent_norm.size
+        still = layer.keys[0].in_features
+        turned = layer.rotated
         first = layer.q_in or layer.q
         assert layer.k is not None
         both = self.linear(x, first, layer.k)

@@ -18,7 +18,8 @@ from edgespec.models.vision.gemma4_unified import PatchEmbedder
 
 def emit_patches(native: NativeGraph, tower: PatchTower) -> None:
     """Emits all nodes of a tower."""
-    g, width = native.graph, tower.embedding.out_features
+    g = native.graph
+    width = tower.embedding.out_features
     pixels, places = _inputs(native, tower.embedding.in_features)
     x = native.linear(pixels, tower.embedding, exact=True)
     added = native.read(tower.positions)[:, : tower.rows * tower.side]  # no picture has more
@@ -76,7 +77,9 @@ def _attended(
     native: NativeGraph, x: str, layer: PatchLayer, tower: PatchTower, turns: tuple[str, str]
 ) -> str:
     """Emits attention of all patches to all, [N, heads * head_dim]."""
-    g, heads, head = native.graph, tower.heads, layer.q_norm.size
+    g = native.graph
+    heads = tower.heads
+    head = layer.q_norm.size
     whole = g.ints(1, -1, heads * head)
     read = []
     for linear, norm in ((layer.q, layer.q_norm), (layer.k, layer.k_norm), (layer.v, layer.v_norm)):

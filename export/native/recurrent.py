@@ -34,16 +34,21 @@ def lower_recurrent(native: LayerGraph, x: str, number: int, layer: Recurrent) -
     """
     if not isinstance(layer, ShortConvolution):
         return _recurrence(native, x, number, layer)
-    channels, size = layer.convolution.channels, layer.convolution.size
+    channels = layer.convolution.channels
+    size = layer.convolution.size
     rows, _ = _held(native, StateShape(number, channels, size - 1))
-    inner, weight = native.linear(x, layer.inner), _weight(native, layer.convolution)
+    inner = native.linear(x, layer.inner)
+    weight = _weight(native, layer.convolution)
     return native.graph.op("ShortConv", inner, weight, rows, *_ROWS, domain=NATIVE)
 
 
 def _recurrence(native: LayerGraph, x: str, number: int, layer: GatedDelta | StateSpace) -> str:
     """Emits what has states, by the operator that is called like its class."""
-    g, convolution, more = native.graph, layer.convolution, list[str]()
-    inner, weight = native.linear(x, *layer.linears[:-1]), [_weight(native, convolution)]
+    g = native.graph
+    convolution = layer.convolution
+    more = list[str]()
+    inner = native.linear(x, *layer.linears[:-1])
+    weight = [_weight(native, convolution)]
     if isinstance(layer, StateSpace):
         shift = g.constant(np.zeros(convolution.channels), np.float32)
         weight.append(shift if convolution.bias is None else native.vector(convolution.bias))

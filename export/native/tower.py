@@ -59,10 +59,16 @@ def write_tower(folder: Path, tower: AnyTower, precision: str) -> bundle.Vision:
         written = native.save(folder)
     whole = isinstance(tower, InProportion)
     return bundle.Vision(
-        graph=written.graph, data=written.data, token=tower.token, rows=tower.rows,
-        around=tower.around, grid=tower.grid, patch=tower.patch if whole else 0,
-        causal=whole and not tower.together, **vars(tower.pixels),
-    )  # fmt: skip
+        graph=written.graph,
+        data=written.data,
+        token=tower.token,
+        rows=tower.rows,
+        around=tower.around,
+        grid=tower.grid,
+        patch=tower.patch if whole else 0,
+        causal=whole and not tower.together,
+        **vars(tower.pixels),
+    )
 
 
 def _kept(tower: Tower) -> dict[str, str]:
@@ -82,8 +88,11 @@ def _kept(tower: Tower) -> dict[str, str]:
 
 
 def _emit(native: NativeGraph, tower: Tower) -> None:
-    g, size, side = native.graph, tower.pixels.size, tower.side
-    factor, width = tower.factor, tower.width
+    g = native.graph
+    size = tower.pixels.size
+    side = tower.side
+    factor = tower.factor
+    width = tower.width
     pixels = g.input(bundle.PIXELS, FLOAT, [1, 3, size, size])
     weight = g.constant(native.read(f"{tower.embedding}.weight"), np.float32)
     bias = g.constant(native.read(f"{tower.embedding}.bias"), np.float32)

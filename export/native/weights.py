@@ -103,7 +103,9 @@ class TileWeights:
         """
         key = "+".join(names)
         if key not in self.written:
-            offset, nbytes, form = self.data.begin(1 << 20), 0, ""
+            offset = self.data.begin(1 << 20)
+            nbytes = 0
+            form = ""
             for name in names:
                 own, parts = self._parts(name, exact)
                 if form and own != form:
@@ -139,7 +141,8 @@ class TileWeights:
         return _in_order(work, self._bounds(name, _MOVED_VALUES))
 
     def _kept(self, name: str, kind: TileFormat) -> Iterator[Bytes]:
-        blocks, middle = self.tensors.blocks(name), 1 << kind.bits - 1
+        blocks = self.tensors.blocks(name)
+        middle = 1 << kind.bits - 1
         assert blocks is not None
         shift = np.uint8(middle - (1 << blocks.bits - 1))
         for start, stop in self._bounds(name):
@@ -208,7 +211,8 @@ def _in_order(
     work: Callable[[tuple[int, int]], _Found], parts: Iterator[tuple[int, int]]
 ) -> Iterator[_Found]:
     """Calls a function with each part, on a few threads; yields its results in the same order."""
-    waiting, threads = deque[Future[_Found]](), min(_MOST_THREADS, _cores())
+    waiting = deque[Future[_Found]]()
+    threads = min(_MOST_THREADS, _cores())
     with ThreadPoolExecutor(threads) as pool:
         for part in parts:
             waiting.append(pool.submit(work, part))

@@ -46,10 +46,13 @@ def lower_attention(low: Lowering, node: NodeProto) -> str:
 
 class _Attention:
     def __init__(self, low: Lowering, node: NodeProto) -> None:
-        self._low, self._graph = low, low.graph
+        self._low = low
+        self._graph = low.graph
         self._names = dict(zip(_INPUTS, node.input, strict=False))
         self._own = own = _DEFAULTS | attributes(node)
-        self._heads, self._kv, self._size = own["heads"], own["kv_heads"], own["head_dim"]
+        self._heads = own["heads"]
+        self._kv = own["kv_heads"]
+        self._size = own["head_dim"]
         self._group = self._heads // self._kv
         low.widths[node.output[0]] = self._heads * self._size
 
@@ -73,7 +76,10 @@ class _Attention:
         Returns:
             Queries [S, heads, head_dim], and the gate [S, heads * head_dim], which may be empty.
         """
-        g, own, heads, kv = self._graph, self._own, self._heads, self._kv
+        g = self._graph
+        own = self._own
+        heads = self._heads
+        kv = self._kv
         x = g.op("Reshape", self._low.value(self._names["qkv"]), g.ints(0, -1, self._size))
         early = not own["norm_after_rope"]
         if own["source"] == "other":
@@ -85,11 +91,13 @@ class _Attention:
         q, gate = self._without_gate(q)
         v = v or k
         if early:
-            q, k = self._norm("q", q), self._norm("k", k)
+            q = self._norm("q", q)
+            k = self._norm("k", k)
         if self._names["cos"]:  # in one
             q, k = self._split(self._rotated(g.op("Concat", q, k, axis=1)), heads, kv)
         if not early:
-            q, k = self._norm("q", q), self._norm("k", k)
+            q = self._norm("q", q)
+            k = self._norm("k", k)
         self._keep(k, self._norm("v", v))
         return q, gate
 
@@ -112,7 +120,8 @@ class _Attention:
 
     def _norm(self, part: str, x: str) -> str:
         """Normalizes heads of x [S, n, head_dim], each on its own or all as one vector."""
-        g, eps = self._graph, self._own.get(f"{part}_eps")
+        g = self._graph
+        eps = self._own.get(f"{part}_eps")
         if not eps:
             return x
         weight = self._low.value(self._names.get(f"{part}_norm", ""))
@@ -129,7 +138,8 @@ class _Attention:
         if not self._names["cos"]:
             return x
         cos, sin = self._once(("rope", self._names["cos"]), self._tables)
-        half, rest = int(dims_of(self._low.inputs[self._names["cos"]])[-1]), ""
+        half = int(dims_of(self._low.inputs[self._names["cos"]])[-1])
+        rest = ""
         if 2 * half < self._size:
             sizes = g.ints(2 * half, self._size - 2 * half)
             x, rest = g.multi_op("Split", x, sizes, outputs=2, axis=-1)
@@ -140,14 +150,16 @@ class _Attention:
 
     def _tables(self) -> tuple[str, str]:
         """Cosines and sines of both halves, [S, 1, 2 * half]; the first sines are negated."""
-        g, sin = self._graph, self._names["sin"]
+        g = self._graph
+        sin = self._names["sin"]
         both = (self._names["cos"],) * 2, (g.op("Neg", sin), sin)
         cos, sin = (g.op("Concat", *each, axis=-1) for each in both)
         return g.op("Unsqueeze", cos, g.ints(1)), g.op("Unsqueeze", sin, g.ints(1))
 
     def _keep(self, keys: str, values: str) -> None:
         """Emits new keys and values [S, kv_heads, head_dim] for the pool and for later nodes."""
-        g, name = self._graph, self._names["pool"]
+        g = self._graph
+        name = self._names["pool"]
         kind, (*_, dim) = self._kind_and_shape()
         both = [g.op("Unsqueeze", each, g.ints(0)) for each in (keys, values)]
         new = g.op("Transpose", g.op("Concat", *both, axis=0), perm=[0, 2, 1, 3])
@@ -166,7 +178,8 @@ class _Attention:
 
     def _known(self, *new: str) -> _KeysAndValues:
         """Parts keys and values [2, kv_heads, rows, dim], of the pool and of new rows if any."""
-        g, parts = self._graph, list[str]()
+        g = self._graph
+        parts = list[str]()
         kind, shape = self._kind_and_shape()
         for both in (g.input(self._names["pool"], kind, shape), *new):
             parts += g.multi_op("Split", both, outputs=2, axis=0, num_outputs=2)
@@ -176,7 +189,8 @@ class _Attention:
 
     def _queries(self, q: str, dim: int) -> str:
         """Queries as rows of the keys' heads, [1, kv_heads, group * S, dim], scaled."""
-        g, cap = self._graph, self._own["soft_cap"]
+        g = self._graph
+        cap = self._own["soft_cap"]
         q = g.op("Transpose", q, perm=[1, 0, 2])
         q = g.op("Mul", q, g.constant(self._own["scale"] / (cap or 1.0), np.float32))
         return g.op("Reshape", self._padded(q, 3, dim), g.ints(1, self._kv, -1, dim))
@@ -191,7 +205,8 @@ class _Attention:
 
     def _mixed(self, q: str, known: _KeysAndValues) -> str:
         """Emits scores, shares, and values by their shares, [1, kv_heads, group * S, dim]."""
-        g, cap = self._graph, self._own["soft_cap"]
+        g = self._graph
+        cap = self._own["soft_cap"]
         all_keys = (known.old_keys, known.new_keys) if known.new_keys else (known.old_keys,)
         scores = [
             g.op("MatMul", q, g.op("Transpose", keys, perm=[0, 1, 3, 2])) for keys in all_keys
@@ -201,7 +216,8 @@ class _Attention:
             both = g.op("Mul", g.op("Tanh", both), g.constant(cap, np.float32))
         key = "bias", self._own["window"], self._sight, self._group
         bias = self._once(key, lambda: self._group_bias(bool(known.new_keys)))
-        both, sinks = g.op("Add", both, bias), self._sinks()
+        both = g.op("Add", both, bias)
+        sinks = self._sinks()
         if not known.new_keys:  # assistants have no sinks
             return g.op("MatMul", g.op("Softmax", both, axis=-1), known.old_values)
         if sinks:
@@ -225,7 +241,8 @@ class _Attention:
         """
         window = self._own["window"]
         parts = ["bias", *([SIGHT] if self._sight else []), *([str(window)] if window else [])]
-        name, dims = ".".join(parts), ["S", "C+S" if new else "C"]
+        name = ".".join(parts)
+        dims = ["S", "C+S" if new else "C"]
         bias = self._once(name, lambda: self._graph.input(name, FLOAT, dims))
         if self._group == 1:
             return bias
@@ -243,7 +260,8 @@ class _Attention:
 
     def _sinks(self) -> str:
         """Scores that have no value, [1, kv_heads, group * S, 1]; empty if there are none."""
-        g, sinks = self._graph, self._low.value(self._names.get("sinks", ""))
+        g = self._graph
+        sinks = self._low.value(self._names.get("sinks", ""))
         if not sinks:
             return ""
         sinks = g.op("Reshape", sinks, g.ints(self._kv, self._group, 1))

@@ -34,8 +34,10 @@ class _Pairs(NamedTuple):
 
 def lower_experts(low: Lowering, node: NodeProto) -> str:
     """Emits an `ExpertLinear`, see `runtime/kernels/expert_linear.cc`."""
-    g, own = low.graph, attributes(node)
-    count, width = own["experts"], sum(own["columns"])
+    g = low.graph
+    own = attributes(node)
+    count = own["experts"]
+    width = sum(own["columns"])
     x, chosen, bias, shares = (low.value(name) for name in node.input[:4])
     if node.output[0] == CLUSTERS:  # thousands of a few tokens each: all are scored
         matrix = low.matrix(node.input[4], own["formats"], count * width)

@@ -92,7 +92,8 @@ def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
     needed = _needed([each.name for each in graph.output], makers)
     for each in graph.input:
         if each.name in needed and not each.name.startswith(("pool.", "scales.")):
-            kind, dims = each.type.tensor_type, dims_of(each)
+            kind = each.type.tensor_type
+            dims = dims_of(each)
             rows = "S" if each.name in (TARGET_FEATURES, OWN_FEATURES) else dims[0]
             low.graph.input(each.name, kind.elem_type, [rows, *dims[1:]])
             if isinstance(dims[-1], int):
@@ -140,7 +141,8 @@ def _by_row(low: Lowering, first: str, second: str = "") -> str:
 
 def _needed(outputs: Iterable[str], makers: Mapping[str, NodeProto]) -> set[str]:
     """Returns the names of all that the portable graph needs of the native one."""
-    needed, waiting = set[str](), [*outputs]
+    needed = set[str]()
+    waiting = [*outputs]
     while waiting:
         name = waiting.pop()
         if name not in needed:
@@ -155,14 +157,16 @@ def _needed(outputs: Iterable[str], makers: Mapping[str, NodeProto]) -> set[str]
 
 
 def _linear(low: Lowering, node: NodeProto) -> str:
-    g, own = low.graph, attributes(node)
+    g = low.graph
+    own = attributes(node)
     x, bias, residual = (low.value(name) for name in node.input[:3])
     matrices = low.matrices(node, 3)
     y = low.weights.linear(x, matrices, low.width(node.input[0], matrices[0]))
     low.widths[node.output[0]] = sum(own["columns"])
     if bias:
         y = g.op("Add", y, bias)
-    factor, cap = own.get("factor", 1.0), own.get("soft_cap", 0.0)
+    factor = own.get("factor", 1.0)
+    cap = own.get("soft_cap", 0.0)
     if factor != 1 or cap:
         y = g.op("Mul", y, g.constant(factor / (cap or 1.0), np.float32))
     if cap:
@@ -178,7 +182,8 @@ def _embedding(low: Lowering, node: NodeProto) -> str:
 
 
 def _gated(low: Lowering, node: NodeProto) -> str:
-    g, own = low.graph, attributes(node)
+    g = low.graph
+    own = attributes(node)
     if node.input[0] in low.widths:
         low.widths[node.output[0]] = low.widths[node.input[0]] // 2
     both = low.value(node.input[0])

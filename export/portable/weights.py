@@ -108,7 +108,10 @@ class PortableWeights:
     def __init__(
         self, graph: GraphBuilder, data: DataFile, accuracy: int, half: bool | None
     ) -> None:
-        self._graph, self._data, self._accuracy, self._half = graph, data, accuracy, half
+        self._graph = graph
+        self._data = data
+        self._accuracy = accuracy
+        self._half = half
         self._tiles = cache(partial(np.memmap, dtype=np.uint8, mode="r"))
         self._blocks: dict[str, _StoredMatrix] = {}
         self._floats: dict[str, tuple[str, bool]] = {}
@@ -122,7 +125,8 @@ class PortableWeights:
 
     def rows(self, ids: str, matrix: TileMatrix, width: int) -> str:
         """Emits rows of a matrix by number, [S, width] float32."""
-        g, form = self._graph, self._form_of(matrix)
+        g = self._graph
+        form = self._form_of(matrix)
         if not form.bits:
             name, half = self._float_matrix([matrix], width)
             found = g.op("Gather", name, ids, axis=0)
@@ -177,7 +181,8 @@ class PortableWeights:
 
     def _block_sums(self, x: str, size: int, width: int) -> str:
         """Emits the sums of a row's blocks, [S, blocks], once for all that need them."""
-        g, key = self._graph, (x, size)
+        g = self._graph
+        key = (x, size)
         if key not in self._sums:
             blocks = -(-width // size)
             if missing := blocks * size - width:

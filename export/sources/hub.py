@@ -61,7 +61,8 @@ def resolve_checkpoint(source: str, progress: Progress | None = None) -> Path:
     local = Path(source)
     if local.is_dir() or local.is_file():
         return local
-    source, how = hub_name(source), _told(progress)
+    source = hub_name(source)
+    how = _told(progress)
     by_precision = HUB_PRECISION.fullmatch(source)
     if by_precision is not None:
         repository, precision = by_precision.groups()

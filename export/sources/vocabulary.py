@@ -78,7 +78,8 @@ def read_tokenizer(checkpoint: HasTokenizer) -> tuple[str, dict[str, int]]:
             be used.
     """
     path = checkpoint.path / "tokenizer.json"
-    text, rows = checkpoint.tokenizer_files.get("tokenizer.json"), checkpoint.config.vocab_size
+    text = checkpoint.tokenizer_files.get("tokenizer.json")
+    rows = checkpoint.config.vocab_size
     if text is None:
         raise CheckpointError(f"{checkpoint.path} has no tokenizer.json: {_SAVE}")
     tokens = _read_tokens(path, text)
@@ -119,7 +120,8 @@ def _check_declared(checkpoint: HasTokenizer, tokens: dict[str, int]) -> None:
 
 def _without_rowless(checkpoint: HasTokenizer, path: Path, text: str) -> str:
     """Removes added tokens whose ids exceed the vocabulary, unless one of them is used."""
-    content, rows = json.loads(text), checkpoint.config.vocab_size
+    content = json.loads(text)
+    rows = checkpoint.config.vocab_size
     added = content.get("added_tokens") or []
     rowless = [token["content"] for token in added if token["id"] >= rows]
     around = json.dumps(content.get("post_processor"), ensure_ascii=False)

@@ -24,6 +24,7 @@ class Exaone4(Olmo2):
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""
-        config, attention = self.config, super().attention(index)
+        config = self.config
+        attention = super().attention(index)
         turned = config.fields.get("sliding_window") is None or config.windows[index] is not None
         return attention if turned else replace(attention, rope="")

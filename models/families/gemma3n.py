@@ -77,10 +77,12 @@ class Gemma3n(Gemma4):
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
-        config, fields = self.config, self.config.fields
+        config = self.config
+        fields = self.config.fields
         if fields.get("altup_active_idx") != 0:
             raise fields.unsupported("altup_active_idx", "only 0 is")
-        count, hidden = fields.integer("altup_num_inputs", most=_MOST_STREAMS), config.hidden_size
+        count = fields.integer("altup_num_inputs", most=_MOST_STREAMS)
+        hidden = config.hidden_size
         layers = tuple(self._plain(index) for index in range(config.num_layers))
         plain = with_layer_inputs(
             replace(self.of_layers(layers), embedding_scale=hidden**0.5),
@@ -105,11 +107,14 @@ class Gemma3n(Gemma4):
 
     def mlp(self, index: int) -> Mlp:
         """Returns the MLP of a layer, of whose gates only the largest may count."""
-        fields, mlp = self.config.fields, super().mlp(index)
-        widths, sparse = fields.get("widths"), fields.get(_SPARSE)
+        fields = self.config.fields
+        mlp = super().mlp(index)
+        widths = fields.get("widths")
+        sparse = fields.get(_SPARSE)
         assert isinstance(widths, list)
         assert isinstance(sparse, list)
-        width, share = int(widths[index]), float(sparse[index])
+        width = int(widths[index])
+        share = float(sparse[index])
         if not 0 <= share < 1:
             raise fields.invalid(_SPARSE, "must be from 0 to below 1")
         return replace(
@@ -132,10 +137,13 @@ class Gemma3n(Gemma4):
         assert isinstance(attention, Attention)
         assert isinstance(mlp, Mlp)
         assert isinstance(injection, Injection)
-        fields, hidden = self.config.fields, self.config.hidden_size
-        name, rank = f"{self.layers}.{index}", fields.integer("laurel_rank", most=2**16)
+        fields = self.config.fields
+        hidden = self.config.hidden_size
+        name = f"{self.layers}.{index}"
+        rank = fields.integer("laurel_rank", most=2**16)
         streams = fields.integer("altup_num_inputs", most=_MOST_STREAMS)
-        altup, scaled = f"{name}.altup", fields.flag("altup_correct_scale")
+        altup = f"{name}.altup"
+        scaled = fields.flag("altup_correct_scale")
         router = replace(self.norm(f"{altup}.router_norm", hidden), factor=1 / hidden)
         return AltUpLayer(
             norm=None,

@@ -73,7 +73,8 @@ class Gemma4(Gemma2):
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
-        config, fields = self.config, self.config.fields
+        config = self.config
+        fields = self.config.fields
         decoder = super().decoder()
         for each in decoder.attentions:
             if each.head_dim != 2 * len(decoder.ropes[each.rope].inv_freq):
@@ -110,10 +111,14 @@ class Gemma4(Gemma2):
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer, with norms of its heads, or keys of another layer."""
-        name, config, source = f"model.layers.{index}.self_attn", self.config, self._source(index)
+        name = f"model.layers.{index}.self_attn"
+        config = self.config
+        source = self._source(index)
         full = config.windows[index] is None
         kv_heads, head_dim = self._heads(index)
-        hidden, inner, kv_inner = config.hidden_size, config.heads * head_dim, kv_heads * head_dim
+        hidden = config.hidden_size
+        inner = config.heads * head_dim
+        kv_inner = kv_heads * head_dim
         attention = replace(
             super().attention(index),
             q=self.linear(f"{name}.q_proj", hidden, inner),
@@ -136,7 +141,8 @@ class Gemma4(Gemma2):
 
     def mlp(self, index: int) -> Mlp:
         """Returns the MLP of a layer, which may be wider where keys are those of another layer."""
-        config, mlp = self.config, super().mlp(index)
+        config = self.config
+        mlp = super().mlp(index)
         if self._source(index) is None or not config.fields.flag("use_double_wide_mlp"):
             return mlp
         wide = 2 * config.intermediate_size
@@ -164,14 +170,16 @@ class Gemma4(Gemma2):
         transformers saves both by layer, and published configs have them for all layers without a
         window.
         """
-        config, fields = self.config, self.config.fields
+        config = self.config
+        fields = self.config.fields
         if fields.get("per_layer_config") is not None:
             own = fields.group("per_layer_config").group(str(index))
             kv_heads = own.integer("num_key_value_heads", config.kv_heads)
             head_dim = own.integer("head_dim", config.head_dim)
             kv_name, size_name = "num_key_value_heads", "head_dim"
         elif config.windows[index] is None:
-            own, shared = fields, fields.flag("attention_k_eq_v")
+            own = fields
+            shared = fields.flag("attention_k_eq_v")
             kv_name, size_name = "num_global_key_value_heads", "global_head_dim"
             kv_heads = own.integer(kv_name, config.kv_heads) if shared else config.kv_heads
             head_dim = own.integer(size_name)
@@ -185,7 +193,8 @@ class Gemma4(Gemma2):
 
     def _source(self, index: int) -> int | None:
         """Returns the layer whose keys and values a layer reads; None if it has its own."""
-        config, name = self.config, "num_kv_shared_layers"
+        config = self.config
+        name = "num_kv_shared_layers"
         shared = config.fields.integer(name) if config.fields.get(name) else 0
         first = config.num_layers - shared
         if index < first:

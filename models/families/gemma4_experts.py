@@ -24,8 +24,10 @@ def beside_experts(family: Llama, mlp: Mlp, index: int) -> MlpAndMoe:
     Raises:
         CheckpointError: A field is missing or has an invalid value.
     """
-    config, name = family.config, f"model.layers.{index}"
-    hidden, fields = config.hidden_size, config.fields
+    config = family.config
+    name = f"model.layers.{index}"
+    hidden = config.hidden_size
+    fields = config.fields
     count = fields.integer("num_experts", most=2**12)
     width = fields.integer("moe_intermediate_size")
     chosen = fields.integer("top_k_experts")

@@ -52,8 +52,10 @@ class GptOss(Llama):
 
     def feed_forward(self, index: int) -> Moe:
         """Returns the mixture of experts of a layer."""
-        config, name = self.config, f"model.layers.{index}"
-        hidden, width = config.hidden_size, config.intermediate_size
+        config = self.config
+        name = f"model.layers.{index}"
+        hidden = config.hidden_size
+        width = config.intermediate_size
         count, chosen = self._experts
         activation = ClampedSwiglu(
             config.fields.number("swiglu_alpha"), config.fields.number("swiglu_limit")
@@ -96,7 +98,8 @@ class GptOss(Llama):
 
     def _parts(self, layer: int, layout: Layout) -> Iterator[tuple[str, ExpertRows]]:
         count, _ = self._experts
-        hidden, width = self.config.hidden_size, self.config.intermediate_size
+        hidden = self.config.hidden_size
+        width = self.config.intermediate_size
         name = f"model.layers.{layer}.mlp.experts"
         shapes = {"gate_up_proj": (count, 2 * width, hidden), "down_proj": (count, hidden, width)}
         for kind, shape in shapes.items():

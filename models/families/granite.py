@@ -24,7 +24,8 @@ class Granite(Llama):
 
     def decoder(self) -> Decoder:
         """Returns the model's description; its last norm divides the logits."""
-        fields, decoder = self.config.fields, super().decoder()
+        fields = self.config.fields
+        decoder = super().decoder()
         return replace(
             decoder,
             embedding_scale=fields.number("embedding_multiplier"),

@@ -34,7 +34,8 @@ class GraniteMoe(Granite):
         width = self.config.fields.integer("intermediate_size")
         layer = mixture(self.config, self.mlp(index), width)
         router = f"model.layers.{index}.block_sparse_moe.router.layer.weight"
-        inputs, count = layer.router.in_features, layer.router.out_features
+        inputs = layer.router.in_features
+        count = layer.router.out_features
         return replace(layer, router=Linear(router, inputs, count), normalized=True)
 
     def arranged(self, tensors: TensorSource) -> TensorSource:

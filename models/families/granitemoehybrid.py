@@ -53,7 +53,8 @@ class GraniteMoeHybrid(GraniteMoe):
         """Returns the attention or the state space of a layer."""
         if index not in self.config.recurrent:
             return self.attention(index)
-        name, factor = f"{self.layers}.{index}", self.config.fields.number("residual_multiplier")
+        name = f"{self.layers}.{index}"
+        factor = self.config.fields.number("residual_multiplier")
         norm = self.norm(f"{name}.input_layernorm", self.config.hidden_size)
         return replace(self._mamba().layer(self, f"{name}.mamba", norm), output_factor=factor)
 
@@ -81,14 +82,16 @@ class GraniteMoeHybrid(GraniteMoe):
             tensors = super().arranged(tensors)
         parts = dict[str, TensorRows]()
         for index in range(self.config.num_layers):
-            name, mlp = f"model.layers.{index}.shared_mlp", self.mlp(index)
+            name = f"model.layers.{index}.shared_mlp"
+            mlp = self.mlp(index)
             if f"{name}.input_linear.weight" in tensors.names:
                 parts |= split(f"{name}.input_linear.weight", mlp.gate, mlp.up)
                 parts |= split(f"{name}.output_linear.weight", mlp.down)
         return Parts(tensors, parts)
 
     def _mamba(self) -> Mamba:
-        fields, hidden = self.config.fields, self.config.hidden_size
+        fields = self.config.fields
+        hidden = self.config.hidden_size
         if activation_of(fields, self.activation_field) != "silu":
             raise fields.unsupported(self.activation_field, "only silu is, of state spaces")
         heads, width = (fields.integer(f"mamba_{name}") for name in ("n_heads", "expand"))

@@ -37,7 +37,8 @@ class Hunyuan(Llama):
 
         `dynamic` with an `alpha` is none: its base is stretched for texts of any length (NTK).
         """
-        fields, head_dim = self.config.fields, self.config.head_dim
+        fields = self.config.fields
+        head_dim = self.config.head_dim
         name = "rope_scaling" if fields.get("rope_scaling") else "rope_parameters"
         scaling = fields.group(name)
         kind = scaling.get("rope_type") or scaling.get("type")

@@ -55,14 +55,21 @@ class Latent(Llama):
 
     def attention(self, index: int) -> LatentAttention:
         """Returns the attention of a layer."""
-        config, fields = self.config, self.config.fields
-        name, hidden, heads = f"{self.layers}.{index}", config.hidden_size, config.heads
-        own, turned = f"{name}.self_attn", config.head_dim
+        config = self.config
+        fields = self.config.fields
+        name = f"{self.layers}.{index}"
+        hidden = config.hidden_size
+        heads = config.heads
+        own = f"{name}.self_attn"
+        turned = config.head_dim
         latent, still, value = (
             fields.integer(each, most=2**16)
             for each in ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
         )
-        q_in, q_in_norm, asking, q = None, None, hidden, f"{own}.q_proj.weight"
+        q_in = None
+        q_in_norm = None
+        asking = hidden
+        q = f"{own}.q_proj.weight"
         if fields.get("q_lora_rank") is not None:
             asking = fields.integer("q_lora_rank", most=2**16)
             q_in = self.linear(f"{own}.q_a_proj", hidden, asking)
@@ -107,8 +114,10 @@ class Latent(Llama):
     def _parts(
         self, name: str, layer: LatentAttention, tensors: TensorSource
     ) -> dict[str, TensorRows]:
-        parts, turned = dict[str, TensorRows](), layer.rotated
-        still, value = layer.keys[0].in_features, layer.values[0].out_features
+        parts = dict[str, TensorRows]()
+        turned = layer.rotated
+        still = layer.keys[0].in_features
+        value = layer.values[0].out_features
         both = f"{name}.kv_b_proj.weight"
         if both in tensors.names:  # and not parted already, as in GGUF files
             total = layer.heads * (still + value)

@@ -32,8 +32,10 @@ def with_layer_inputs(decoder: Decoder, config: ModelConfig, activation: Activat
     Raises:
         CheckpointError: A field is missing or has an invalid value.
     """
-    hidden, size = config.hidden_size, config.fields.integer(SIZE)
-    rows, width = config.fields.integer(_ROWS), config.num_layers * size
+    hidden = config.hidden_size
+    size = config.fields.integer(SIZE)
+    rows = config.fields.integer(_ROWS)
+    width = config.num_layers * size
     # Table and projection are multiplied by sqrt(1 / 2), and the projection before its norm by
     # sqrt(1 / hidden), which is the same as a larger epsilon.
     norm = Norm(

@@ -68,7 +68,8 @@ class Lfm2(Llama):
         """Returns the attention or the convolution of a layer."""
         if index not in self.config.recurrent:
             return self.attention(index)
-        name, hidden = f"model.layers.{index}", self.config.hidden_size
+        name = f"model.layers.{index}"
+        hidden = self.config.hidden_size
         size = self.config.fields.integer("conv_L_cache")
         return ShortConvolution(
             norm=self.norm(f"{name}.operator_norm", hidden),
@@ -79,14 +80,18 @@ class Lfm2(Llama):
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""
-        attention, name = super().attention(index), f"model.layers.{index}.self_attn.out_proj"
-        inner, hidden = attention.o.in_features, attention.o.out_features
+        attention = super().attention(index)
+        name = f"model.layers.{index}.self_attn.out_proj"
+        inner = attention.o.in_features
+        hidden = attention.o.out_features
         return replace(attention, o=self.linear(name, inner, hidden))
 
     def mlp(self, index: int) -> Mlp:
         """Returns the MLP of a layer."""
-        name, config = f"model.layers.{index}", self.config
-        hidden, inner = config.hidden_size, config.intermediate_size
+        name = f"model.layers.{index}"
+        config = self.config
+        hidden = config.hidden_size
+        inner = config.intermediate_size
         return Mlp(
             norm=self.norm(f"{name}.ffn_norm", hidden),
             gate=self.linear(f"{name}.feed_forward.w1", hidden, inner),

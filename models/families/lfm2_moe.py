@@ -29,7 +29,8 @@ class Lfm2Moe(Lfm2):
 
     def feed_forward(self, index: int) -> Mlp | Moe:
         """Returns the MLP of a layer, or its mixture of experts."""
-        fields, dense = self.config.fields, self.mlp(index)
+        fields = self.config.fields
+        dense = self.mlp(index)
         if index < dense_layers(fields, "num_dense_layers"):
             return dense
         biased = fields.flag("use_expert_bias")

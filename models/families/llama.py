@@ -64,7 +64,8 @@ class Llama:
     biased: ClassVar[tuple[str, ...]] = ("",)
 
     def __init__(self, config: ModelConfig, layers: str = "model.layers") -> None:
-        self.config, self.layers = config, layers
+        self.config = config
+        self.layers = layers
 
     @classmethod
     def but(cls, **changed: object) -> Mapping[str, object]:
@@ -126,9 +127,13 @@ class Llama:
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""
-        config, name = self.config, f"{self.layers}.{index}"
-        hidden, window, context = config.hidden_size, config.windows[index], config.context_length
-        inner, kv_inner = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        config = self.config
+        name = f"{self.layers}.{index}"
+        hidden = config.hidden_size
+        window = config.windows[index]
+        context = config.context_length
+        inner = config.heads * config.head_dim
+        kv_inner = config.kv_heads * config.head_dim
         q_norm, k_norm = self.head_norms(f"{name}.self_attn")
         return Attention(
             norm=self._named(name, self.norms_before[0], hidden),
@@ -152,8 +157,10 @@ class Llama:
 
     def mlp(self, index: int) -> Mlp:
         """Returns the MLP of a layer."""
-        config, name = self.config, f"{self.layers}.{index}"
-        hidden, inner = config.hidden_size, config.intermediate_size
+        config = self.config
+        name = f"{self.layers}.{index}"
+        hidden = config.hidden_size
+        inner = config.intermediate_size
         return Mlp(
             norm=self._named(name, self.norms_before[1], hidden),
             gate=self.linear(f"{name}.mlp.gate_proj", hidden, inner),

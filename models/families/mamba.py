@@ -51,7 +51,8 @@ class Mamba:
             UnsupportedModelError: Steps are limited.
             CheckpointError: Sizes contradict each other.
         """
-        fields, hidden = family.config.fields, family.config.hidden_size
+        fields = family.config.fields
+        hidden = family.config.hidden_size
         if self.heads % self.groups:
             raise fields.unsupported(
                 "model_type", f"{self.heads} heads are no multiple of {self.groups} groups"

@@ -55,6 +55,9 @@ def within_original(decoder: Decoder, fields: Fields) -> Decoder:
         _log.warning(
             "%s: llama_4_scaling_beta=%s changes attention behind %s=%d, which is not "
             "implemented: texts end there",
-            scaling.source, scaling.get("llama_4_scaling_beta"), name, original,
-        )  # fmt: skip
+            scaling.source,
+            scaling.get("llama_4_scaling_beta"),
+            name,
+            original,
+        )
     return replace(decoder, context_length=min(original, decoder.context_length))

@@ -27,7 +27,8 @@ def experts_of(config: ModelConfig, names: tuple[str, ...]) -> tuple[int, int]:
     """
     fields = config.fields
     name = next((each for each in names if fields.get(each) is not None), names[0])
-    experts, chosen = fields.integer(name, most=2**12), fields.integer("num_experts_per_tok")
+    experts = fields.integer(name, most=2**12)
+    chosen = fields.integer("num_experts_per_tok")
     if chosen > experts:
         raise fields.invalid("num_experts_per_tok", f"must be at most {name}={experts}")
     return experts, chosen
@@ -92,7 +93,8 @@ def beside_one_of_all(family: Llama, index: int) -> MlpAndMoe:
         UnsupportedModelError: Experts are chosen by groups.
         CheckpointError: A field is missing or has an invalid value.
     """
-    fields, dense = family.config.fields, family.mlp(index)
+    fields = family.config.fields
+    dense = family.mlp(index)
     if fields.integer("n_group") != fields.integer("topk_group"):
         raise fields.unsupported("n_group", "use a model whose experts are one group")
     width = fields.integer("moe_intermediate_size")
@@ -151,8 +153,10 @@ def unstacked(tensors: TensorSource, stacks: Iterable[tuple[str, str, Moe]]) -> 
     for both, down, moe in stacks:
         if down not in tensors.names:
             continue
-        count, last = len(moe.experts), moe.experts[0].down
-        hidden, width = last.out_features, last.in_features
+        count = len(moe.experts)
+        last = moe.experts[0].down
+        hidden = last.out_features
+        width = last.in_features
         turned = width != hidden and tensors.shape(down) == (count, width, hidden)
         layout: Layout = "columns" if turned else "rows"
         upper = Stack(both, layout, (count, 2 * width, hidden))

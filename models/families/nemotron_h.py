@@ -86,7 +86,8 @@ class NemotronH(Llama):
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
-        config, fields = self.config, self.config.fields
+        config = self.config
+        fields = self.config.fields
         fields.only({"mlp_hidden_act": ("relu2",)}, "only relu2 is")
         fields.only({"mamba_hidden_act": ("silu",)}, "only silu is")
         decoder = self.of_layers((self._part(index),) for index in range(config.num_layers))
@@ -100,8 +101,10 @@ class NemotronH(Llama):
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""
-        config, name = self.config, f"{self.layers}.{index}.mixer"
-        hidden, inner = config.hidden_size, config.heads * config.head_dim
+        config = self.config
+        name = f"{self.layers}.{index}.mixer"
+        hidden = config.hidden_size
+        inner = config.heads * config.head_dim
         kv_inner = config.kv_heads * config.head_dim
         return replace(
             super().attention(index),
@@ -119,7 +122,9 @@ class NemotronH(Llama):
 
     def _part(self, index: int) -> StateSpace | Attention | PlainMlp | MlpAndMoe:
         """Returns the part that a layer consists of."""
-        config, fields, name = self.config, self.config.fields, f"{self.layers}.{index}.mixer"
+        config = self.config
+        fields = self.config.fields
+        name = f"{self.layers}.{index}.mixer"
         types = fields.get(_TYPES)
         kind = types[index] if isinstance(types, list) else None
         if kind == "attention":
@@ -149,7 +154,8 @@ class NemotronH(Llama):
 
     def _mixture(self, name: str, norm: Norm) -> MlpAndMoe:
         """Returns the experts of a layer, which may read a narrower row, and the one of all."""
-        fields, hidden = self.config.fields, self.config.hidden_size
+        fields = self.config.fields
+        hidden = self.config.hidden_size
         if fields.integer("n_group") != fields.integer("topk_group"):
             raise fields.unsupported("n_group", "use a model whose experts are one group")
         count, chosen = experts_of(self.config, ("n_routed_experts",))

@@ -36,7 +36,9 @@ class Phi3(PartlyRotated):
         """Returns the weights; files have one tensor for q, k and v, and one for gate and up."""
         parts = dict[str, TensorRows]()
         for index in range(self.config.num_layers):
-            name, attention, mlp = f"model.layers.{index}", self.attention(index), self.mlp(index)
+            name = f"model.layers.{index}"
+            attention = self.attention(index)
+            mlp = self.mlp(index)
             parts |= split(f"{name}.self_attn.qkv_proj.weight", *attention.linears[:-1])
             parts |= split(f"{name}.mlp.gate_up_proj.weight", mlp.gate, mlp.up)
         return super().arranged(Parts(tensors, parts))

@@ -50,9 +50,11 @@ class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
         """Returns the attention of a layer, of either kind."""
         if index not in self.config.recurrent:
             return self.attention(index)
-        fields, hidden = self.config.fields, self.config.hidden_size
+        fields = self.config.fields
+        hidden = self.config.hidden_size
         layer = f"{self.layers}.{index}"
-        name, heads = f"{layer}.linear_attn", fields.integer("linear_num_value_heads")
+        name = f"{layer}.linear_attn"
+        heads = fields.integer("linear_num_value_heads")
         key_heads, key_size = (
             fields.integer(f"linear_{field}") for field in ("num_key_heads", "key_head_dim")
         )

@@ -35,7 +35,9 @@ class Qwen3_5Moe(Qwen3_5):  # noqa: N801 - the model's name
 
     def feed_forward(self, index: int) -> MlpAndMoe:
         """Returns the mixture of experts of a layer, and the expert that all rows read."""
-        config, name, dense = self.config, f"{self.layers}.{index}.mlp", self.mlp(index)
+        config = self.config
+        name = f"{self.layers}.{index}.mlp"
+        dense = self.mlp(index)
         moe = mixture(config, dense, config.fields.integer("moe_intermediate_size"))
         share = Linear(f"{name}.shared_expert_gate.weight", config.hidden_size, 1)
         shared = f"{name}.shared_expert"

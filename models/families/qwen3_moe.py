@@ -25,7 +25,8 @@ class Qwen3Moe(Qwen3):
 
     def feed_forward(self, index: int) -> Mlp | Moe:
         """Returns the MLP of a layer, or its mixture of experts."""
-        fields, dense = self.config.fields, self.mlp(index)
+        fields = self.config.fields
+        dense = self.mlp(index)
         named = fields.get("mlp_only_layers") or []
         if not isinstance(named, list):
             raise fields.invalid("mlp_only_layers", "must be a list of layers")

@@ -104,7 +104,8 @@ class ExpertTensors:
     """
 
     def __init__(self, tensors: ByteSource, parts: Mapping[str, ExpertRows]) -> None:
-        self._tensors, self._parts = tensors, parts
+        self._tensors = tensors
+        self._parts = parts
         self._slab = lru_cache(_KEPT)(self._read_slab)
         self._packed = lru_cache(_KEPT)(self._read_packed)
 
@@ -197,7 +198,8 @@ class ExpertTensors:
         if stack.layout == "columns":
             expected = ((experts, *width, rows),)
         elif stack.layout == "mxfp4":
-            shape, blocks = self._tensors.byte_shape, (experts, rows, width[0] // _BLOCK)
+            shape = self._tensors.byte_shape
+            blocks = (experts, rows, width[0] // _BLOCK)
             expected = ((*blocks, _BLOCK // 2), blocks)
         for name, wanted in zip(stack.stored, expected, strict=True):
             if shape(name) != wanted:

@@ -154,7 +154,9 @@ def stacked(stored: str, sizes: Mapping[str, int]) -> dict[str, TensorRows]:
         stored: Name of the tensor.
         sizes: Name and number of rows of each part, in order.
     """
-    parts, start, total = dict[str, TensorRows](), 0, sum(sizes.values())
+    parts = dict[str, TensorRows]()
+    start = 0
+    total = sum(sizes.values())
     for name, size in sizes.items():
         parts[name] = TensorRows(stored, np.arange(start, start + size), total)
         start += size

@@ -125,7 +125,8 @@ class SafetensorsFolder(Entries[_Entry]):
         rows = entry.shape[0]
         check_rows(name, start, stop, rows)
         nbytes = entry.nbytes // rows
-        offset, shape = entry.start + start * nbytes, (stop - start, nbytes)
+        offset = entry.start + start * nbytes
+        shape = (stop - start, nbytes)
         return np.array(mapped(entry.path, _BYTES["U8"], offset, shape), np.uint8)
 
     def read_integers(self, name: str) -> NDArray[np.int64]:

@@ -32,7 +32,9 @@ from edgespec.models.layers.rope import rope_from_config
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DFLASH, DFLASH2, DSPARK = "dflash", "dflash2", "dspark"
+DFLASH = "dflash"
+DFLASH2 = "dflash2"
+DSPARK = "dspark"
 
 _FLAT: Mapping[str, str] = {
     "DFlashDraftModel": DFLASH,
@@ -73,7 +75,8 @@ def load_block_head(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
         UnsupportedModelError: The config asks for something that is not implemented.
         CheckpointError: Something is missing, damaged, inconsistent, or of another target.
     """
-    fields, tensors = files.fields, files.tensors(lambda name: name.removeprefix("model."))
+    fields = files.fields
+    tensors = files.tensors(lambda name: name.removeprefix("model."))
     form = _form(fields)
     if form not in (DFLASH, DFLASH2, DSPARK):
         if fields.get(_TYPE) is not None:
@@ -88,7 +91,8 @@ def load_block_head(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
     layer = own if flat else own.group(_SPECULATORS)
     config = ModelConfig.from_fields(layer.with_defaults(Qwen3.defaults), Fields({}, layer.source))
     head = _Reader(own, config, form, flat, target).head()
-    shapes, ignored = head.tensors(), _OF_TARGET | {_IDS}
+    shapes = head.tensors()
+    ignored = _OF_TARGET | {_IDS}
     if head.lm_head is None:
         ignored |= {_PROJECTION}
     check_parts(tensors, tensors.names - shapes.keys() - ignored, f"a {form} head")
@@ -138,9 +142,12 @@ class _Reader:
 
     def head(self) -> BlockHead:
         """Returns the description."""
-        config, fields, hidden = self._config, self._fields, self._config.hidden_size
+        config = self._config
+        fields = self._fields
+        hidden = self._config.hidden_size
         self._check()
-        model, taps = Qwen3(config, "layers"), self._taps()
+        model = Qwen3(config, "layers")
+        taps = self._taps()
         outputs = fields.integer("draft_vocab_size", config.vocab_size)
         whole = outputs == config.vocab_size
         anchored = fields.get("sample_from_anchor")
@@ -167,7 +174,9 @@ class _Reader:
         )
 
     def _check(self) -> None:
-        config, fields, target = self._config, self._fields, self._target
+        config = self._config
+        fields = self._fields
+        target = self._target
         layer = config.fields
         hidden = target.hidden_size
         check_agrees(layer, {"hidden_size": hidden, "vocab_size": target.vocab_size})
@@ -178,7 +187,8 @@ class _Reader:
             raise layer.unsupported("layer_types", "use a draft head that attends in every layer")
 
     def _layer(self, model: Qwen3, index: int) -> BlockLayer:
-        fields, attention = self._fields, model.attention(index)
+        fields = self._fields
+        attention = model.attention(index)
         # Of layers with a window, a row sees no later row of its block by default.
         both_ways = fields.get("sliding_window_non_causal")
         if both_ways is not None:
@@ -196,7 +206,8 @@ class _Reader:
         return BlockLayer(attention, model.mlp(index), causal, *around)
 
     def _convolutions(self, name: str) -> Convolutions:
-        fields, hidden = self._fields, self._config.hidden_size
+        fields = self._fields
+        hidden = self._config.hidden_size
         taps = fields.integer("conv_kernel_size", most=fields.integer("block_size"))
         size = fields.integer("conv_group_size", most=hidden)
         if hidden % size:
@@ -212,7 +223,8 @@ class _Reader:
         less. The last one's is left out there, since transformers gives it behind the last norm.
         """
         name = "target_layer_ids" if self._flat else "aux_hidden_state_layer_ids"
-        shift, found = int(self._flat), self._fields.get(name)
+        shift = int(self._flat)
+        found = self._fields.get(name)
         last = self._target.layers - 2 * shift
         if (
             not isinstance(found, list)
@@ -224,7 +236,8 @@ class _Reader:
         return tuple(each + shift for each in found)
 
     def _markov(self, outputs: int) -> Markov | None:
-        fields, confidence = self._fields, None
+        fields = self._fields
+        confidence = None
         if self._form == DFLASH2:
             return self._selector(outputs)
         if self._form != DSPARK:
@@ -244,7 +257,9 @@ class _Reader:
 
     def _selector(self, outputs: int) -> Markov:
         """Returns by what DFlash2 selects among the likeliest tokens of a position."""
-        fields, config, name = self._fields, self._config, "candidate_selector"
+        fields = self._fields
+        config = self._config
+        name = "candidate_selector"
         if outputs != config.vocab_size:
             raise fields.unsupported("draft_vocab_size", "use a drafter of all tokens")
         rank = fields.integer("selector_rank", most=2**14)

@@ -45,12 +45,16 @@ FUSION = "edgespec_fusion"
 EAGLE3, PEAGLE = "eagle3", "peagle"
 """Forms of a head, as `speculators` calls them; the second one drafts several tokens at once."""
 
-_TYPE, _MOST_DRAFTED, _USUALLY_DRAFTED = "speculators_model_type", 64, 8
+_TYPE = "speculators_model_type"
+_MOST_DRAFTED = 64
+_USUALLY_DRAFTED = 8
 _LAYER, _FLAT_LAYER = "layers.0", "midlayer."
 _TAP_NORMS = ("aux_norm_low", "aux_norm_mid", "aux_norm_high")
 _CONCATENATED, _GATED = "concat", "gated"
 _TAPS = "eagle_aux_hidden_state_layer_ids"
-_IDS, _KNOWN, _EMBEDDING = "d2t", "t2d", "embed_tokens.weight"
+_IDS = "d2t"
+_KNOWN = "t2d"
+_EMBEDDING = "embed_tokens.weight"
 _SPECULATORS = "transformer_layer_config"
 _DEFAULTS = {**Llama.defaults, "num_hidden_layers": 1}
 
@@ -72,7 +76,8 @@ def load_eagle3(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
         UnsupportedModelError: The config asks for something that is not implemented.
         CheckpointError: Something is missing, damaged, inconsistent, or of another target.
     """
-    fields, tensors = files.fields, files.tensors(_usual)
+    fields = files.fields
+    tensors = files.tensors(_usual)
     flat = fields.get(_SPECULATORS) is None
     _check_format(fields, flat)
     layer = fields if flat else fields.group(_SPECULATORS)
@@ -125,7 +130,8 @@ def read_ids(
     if isinstance(tensors, SafetensorsFolder):
         found = tensors.read_integers(_IDS)
     else:
-        found, numbers = tensors.read(_IDS).astype(np.int64), np.zeros_like(numbers)
+        found = tensors.read(_IDS).astype(np.int64)
+        numbers = np.zeros_like(numbers)
     if found.shape != (outputs,):
         raise CheckpointError(
             f"{path}: {_IDS} has shape {list(found.shape)}, must be [{outputs}]: download the "
@@ -171,7 +177,8 @@ class _Reader:
 
     def head(self) -> Head:
         """Returns the description."""
-        config, hidden = self._config, self._config.hidden_size
+        config = self._config
+        hidden = self._config.hidden_size
         self._check_layer()
         layers = range(1, config.num_layers)
         embedding = self._embedding()
@@ -199,7 +206,9 @@ class _Reader:
         )
 
     def _check_layer(self) -> None:
-        config, layer, size = self._config, self._config.fields, self._target.vocab_size
+        config = self._config
+        layer = self._config.fields
+        size = self._target.vocab_size
         if self._flat and config.num_layers != 1:
             raise layer.unsupported("num_hidden_layers", "a head has one layer in the flat layout")
         check_agrees(layer, {"vocab_size": size})
@@ -226,10 +235,13 @@ class _Reader:
         The field of `speculators` and vLLM names these layers. The one in `eagle_config`, which
         SGLang and SpecForge use, names the layers whose *output* is read, so it is one less.
         """
-        place, shift = self._fields, 0
+        place = self._fields
+        shift = 0
         if place.get(_TAPS) is None:
-            place, shift = self._fields.group("eagle_config"), 1
-        found, layers = place.get(_TAPS), self._target.layers
+            place = self._fields.group("eagle_config")
+            shift = 1
+        found = place.get(_TAPS)
+        layers = self._target.layers
         if not found:  # absent, or an empty list
             return default_taps(layers)
         if (
@@ -241,7 +253,9 @@ class _Reader:
         return tuple(sorted(each + shift for each in found))
 
     def _fusion(self, taps: int) -> Fusion:
-        fields, size, norm = self._fields, self._target.hidden_size, self._model.norm
+        fields = self._fields
+        size = self._target.hidden_size
+        norm = self._model.norm
         check_agrees(fields, {"target_hidden_size": size})
         group = fields.group("eagle_config") if self._flat else fields
         whole = fields.flag("norm_before_fc") or group.flag("norm_before_fc")
@@ -263,11 +277,13 @@ class _Reader:
         return Masks(token, rows, "mask_hidden", taps * self._target.hidden_size)
 
     def _decoder_layer(self) -> HeadLayer:
-        hidden, model = self._config.hidden_size, self._model
+        hidden = self._config.hidden_size
+        model = self._model
         kind = self._fields.get(FUSION) or _CONCATENATED
         if kind not in (_CONCATENATED, _GATED):
             raise self._fields.unsupported(FUSION, f"use {_CONCATENATED} or {_GATED}")
-        gated, attention = kind == _GATED, model.attention(0)
+        gated = kind == _GATED
+        attention = model.attention(0)
         width = hidden if gated else 2 * hidden
         q, k, v = (replace(each, in_features=width) for each in attention.linears[:3])
         return HeadLayer(
@@ -291,7 +307,8 @@ class _Reader:
 
         Configs were published that lack it although the head was trained with the target's.
         """
-        layer, size = self._config.fields, self._config.head_dim
+        layer = self._config.fields
+        size = self._config.head_dim
         theirs = np.asarray(self._target.inv_freq)
         if all(layer.get(name) is None for name in ("rope_theta", "rope_parameters")):
             if size != 2 * len(theirs):
@@ -307,8 +324,9 @@ class _Reader:
         if differs and theirs.all():  # a head rotates whole heads in any case
             _log.warning(
                 "%s: its rotary embedding (rope_theta) is not the target's: if few drafts are "
-                "accepted, correct it", layer.source,
-            )  # fmt: skip
+                "accepted, correct it",
+                layer.source,
+            )
         return rope
 
 

@@ -72,8 +72,10 @@ def load_assistant(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
         UnsupportedModelError: The config asks for something that is not implemented.
         CheckpointError: Something is missing, damaged, inconsistent, or of another target.
     """
-    fields, stored = files.fields, files.tensors()
-    family, text = _FAMILIES.get(str(fields.get("model_type"))), fields.group("text_config")
+    fields = files.fields
+    stored = files.tensors()
+    family = _FAMILIES.get(str(fields.get("model_type")))
+    text = fields.group("text_config")
     if family is None:
         raise fields.unsupported("model_type", f"use one of {', '.join(_FAMILIES)}")
     for place in (fields, text):
@@ -89,11 +91,13 @@ def load_assistant(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
     if len(rotation) != len(target.inv_freq) or not np.allclose(rotation, target.inv_freq):
         raise text.invalid("rope_parameters", "must be the target's: the assistant is another's")
     projection = decoder.lm_head.weight if decoder.lm_head.weight in stored.names else _EMBEDDING
-    clusters, tensors = None, Parts(stored, {})
+    clusters = None
+    tensors = Parts(stored, {})
     if fields.flag("use_ordered_embeddings") and isinstance(stored, SafetensorsFolder):
         clusters = _clusters(fields, config, stored)
         part = TensorRows(projection, clusters.ordering, config.vocab_size)
-        tensors, projection = _Clustered(stored, {_CLUSTERED: part}), _CLUSTERED
+        tensors = _Clustered(stored, {_CLUSTERED: part})
+        projection = _CLUSTERED
     head = Assistant(
         architecture=ASSISTANT,
         taps=(target.layers,),
@@ -122,7 +126,8 @@ def _reading(config: ModelConfig, decoder: Decoder, target: TargetSizes) -> Deco
     for layer in decoder.layers:
         attention, *rest = layer
         assert isinstance(attention, Attention), "the family has it first"
-        pool, dim = pools.get(attention.window), -(-attention.head_dim // _LANES) * _LANES
+        pool = pools.get(attention.window)
+        dim = -(-attention.head_dim // _LANES) * _LANES
         if pool is None or (pool.kv_heads, pool.dim) != (attention.kv_heads, dim):
             raise CheckpointError(
                 f"{config.fields.source}: layer {len(layers)} reads {attention.kv_heads} heads of "

@@ -107,7 +107,8 @@ def open_gguf_head(path: Path) -> tuple[Fields, TensorSource] | None:
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     header = whole_header(path)
-    metadata, entries = Fields(header.metadata, str(path)), header.entries
+    metadata = Fields(header.metadata, str(path))
+    entries = header.entries
     kind = metadata.get("general.architecture")
     if not isinstance(kind, str) or kind not in _KINDS:
         return None
@@ -150,7 +151,8 @@ def _block(reader: ConfigReader) -> dict[str, object]:
             f"{reader.kind}.target_layers", "must be layers of the target"
         )
     form = "DFlash2" if "selector_rank" in config else "DFlash"
-    markov, trust = reader.shape("markov_w1.weight"), reader.shape("conf_proj.weight")
+    markov = reader.shape("markov_w1.weight")
+    trust = reader.shape("conf_proj.weight")
     config["architectures"] = [f"{'DSpark' if markov else form}DraftModel"]
     config["mask_token_id"] = reader.metadata.get("tokenizer.ggml.mask_token_id")
     config["target_layer_ids"] = [each - 1 for each in layers]  # whose output enters these

@@ -38,7 +38,8 @@ MTP = "mtp"
 _MODEL_TYPES = (
     "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", *nextn.MODEL_TYPES,
 )  # fmt: skip
-_PREFIX, _WITHOUT = f"{MTP}.", "export without the head (--draft none)"
+_PREFIX = f"{MTP}."
+_WITHOUT = "export without the head (--draft none)"
 
 
 def holds_head(path: Path) -> bool:
@@ -72,7 +73,8 @@ def load_mtp(path: Path, target: TargetSizes) -> HeadCheckpoint:
     _check_target(checkpoint, target)
     family = ARCHITECTURES[checkpoint.config.model_type]
     model = family(family.of_head(checkpoint.config), f"{_PREFIX}layers")
-    head, tensors = _head(model, checkpoint), model.arranged(checkpoint.tensors)
+    head = _head(model, checkpoint)
+    tensors = model.arranged(checkpoint.tensors)
     unknown = _names(tensors) - head.tensors().keys()
     check_parts(tensors, unknown, "a draft head", _WITHOUT)
     check_shapes(tensors, head.tensors())
@@ -91,7 +93,8 @@ def _check_config(fields: Fields) -> None:
 
 
 def _check_target(checkpoint: Checkpoint, target: TargetSizes) -> None:
-    decoder, fields = checkpoint.decoder, checkpoint.config.fields
+    decoder = checkpoint.decoder
+    fields = checkpoint.config.fields
     for name, own, theirs in (
         ("num_hidden_layers", len(decoder.layers), target.layers),
         ("hidden_size", decoder.hidden_size, target.hidden_size),
@@ -103,7 +106,8 @@ def _check_target(checkpoint: Checkpoint, target: TargetSizes) -> None:
 
 
 def _head(model: Llama, checkpoint: Checkpoint) -> Head:
-    decoder, hidden = checkpoint.decoder, checkpoint.decoder.hidden_size
+    decoder = checkpoint.decoder
+    hidden = checkpoint.decoder.hidden_size
     return Head(
         architecture=MTP,
         taps=(len(decoder.layers),),

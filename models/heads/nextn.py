@@ -35,7 +35,8 @@ def draft_name(name: str, layers: int) -> str | None:
     number = -1 if found is None else int(found[1]) - layers
     if found is None or number < 0:
         return name
-    stem, kind = found[2], found[3]
+    stem = found[2]
+    kind = found[3]
     if stem in COPIES:
         return None
     return f"mtp.{HEAD.get(stem, f'layers.{number}.{stem}')}.{kind}"

@@ -103,7 +103,8 @@ def partial_rope_from_config(fields: Fields, head_dim: int) -> Rope:
 
 def rotated_dimensions(fields: Fields, head_dim: int) -> int:
     """Returns how many dimensions of a head are rotated, by `partial_rotary_factor`."""
-    name, scaling = "partial_rotary_factor", _parameters(fields, None)
+    name = "partial_rotary_factor"
+    scaling = _parameters(fields, None)
     place = fields if scaling.get(name) is None else scaling
     factor = place.number(name, 1.0)
     if factor > 1:
@@ -130,7 +131,8 @@ def rotation_order(head_dim: int, rotated: int, interleaved: bool) -> NDArray[np
     Returns:
         [head_dim] int64, the checkpoint's number of each dimension.
     """
-    turned, still = np.arange(rotated), np.arange(rotated, head_dim)
+    turned = np.arange(rotated)
+    still = np.arange(rotated, head_dim)
     pairs = turned.reshape(-1, 2).T if interleaved else turned.reshape(2, -1)
     return np.concatenate([pairs, still.reshape(2, -1)], axis=1).ravel()
 
@@ -163,8 +165,10 @@ def _rope(fields: Fields, scaling: Fields, head_dim: int) -> Rope:
             _log.warning(
                 "%s: %s='dynamic' would only affect texts longer than max_position_embeddings, "
                 "which are refused; texts of up to %d tokens are not affected",
-                scaling.source, type_name, fields.integer("max_position_embeddings"),
-            )  # fmt: skip
+                scaling.source,
+                type_name,
+                fields.integer("max_position_embeddings"),
+            )
             return Rope(inv_freq)
         case "llama3":
             return Rope(_llama3(inv_freq, scaling, _original_context(fields, scaling)))
@@ -249,7 +253,8 @@ def _yarn(inv_freq: NDArray[np.float32], theta: float, fields: Fields, scaling: 
     if theta <= 1:
         place = fields if scaling.get("rope_theta") is None else scaling
         raise place.invalid("rope_theta", "must exceed 1 for YaRN")
-    original, factor = _original_context(fields, scaling), _stretch(fields, scaling)
+    original = _original_context(fields, scaling)
+    factor = _stretch(fields, scaling)
     fast = scaling.number("beta_fast", 32.0) if scaling.get("beta_fast") else 32.0
     slow = scaling.number("beta_slow", 1.0) if scaling.get("beta_slow") else 1.0
     if fast < slow:
@@ -261,8 +266,10 @@ def _yarn(inv_freq: NDArray[np.float32], theta: float, fields: Fields, scaling: 
         for turns in (fast, slow)
     )
     if scaling.get("truncate") is None or scaling.flag("truncate"):
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+        low = math.floor(low)
+        high = math.ceil(high)
+    low = max(low, 0)
+    high = min(high, head_dim - 1)
     width = high - low or 0.001
     divided = np.clip((np.arange(len(inv_freq), dtype=np.float32) - low) / width, 0.0, 1.0)
     blended = inv_freq * (1 - divided + divided / np.float32(factor))
@@ -298,7 +305,8 @@ def _mscale(factor: float, mscale: float) -> float:
 
 def _longrope(wavelengths: NDArray[np.float32], fields: Fields, scaling: Fields) -> Rope:
     """LongRoPE (Ding et al., 2024): a factor for each dimension, from one of two lists."""
-    original, factor = _original_context(fields, scaling), _stretch(fields, scaling)
+    original = _original_context(fields, scaling)
+    factor = _stretch(fields, scaling)
     if original < 2:
         raise scaling.invalid("original_max_position_embeddings", "must be 2 or more")
     lists = {name: scaling.numbers(name, len(wavelengths)) for name in _LONGROPE_FACTORS}
@@ -307,8 +315,12 @@ def _longrope(wavelengths: NDArray[np.float32], fields: Fields, scaling: Fields)
     _log.warning(
         "%s: %s is used for all texts, since max_position_embeddings=%d %s "
         "original_max_position_embeddings=%d",
-        scaling.source, name, context, "exceeds" if context > original else "is within", original,
-    )  # fmt: skip
+        scaling.source,
+        name,
+        context,
+        "exceeds" if context > original else "is within",
+        original,
+    )
     if scaling.get("attention_factor") is not None:
         attention_factor = scaling.number("attention_factor")
     else:

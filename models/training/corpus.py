@@ -30,7 +30,10 @@ GENERATED = re.compile(
 SKIPPED_PARTS = {"site-packages", "dist-packages", "__pycache__", "pydoc_data", "node_modules"}
 
 MIN_CHARS, MAX_CHARS = 200, 200_000
-MAX_DIGITS, MAX_NON_ASCII, MAX_MEAN_LINE, MAX_LINE = 0.06, 0.01, 80.0, 400
+MAX_DIGITS = 0.06
+MAX_NON_ASCII = 0.01
+MAX_MEAN_LINE = 80.0
+MAX_LINE = 400
 SHINGLE_LINES = 3
 MAX_REPEATED, MAX_LEAKED = 0.5, 0.1
 PACKAGE_CHARS = 6_000_000
@@ -132,7 +135,8 @@ def read(root: str, files: list[tuple[str, Path]], dropped: Counter[str]) -> lis
 
     Files are taken in the order of a hash of their path, so that the limit leaves a fair sample.
     """
-    accepted, chars = [], 0
+    accepted = []
+    chars = 0
     limit = float("inf") if root == "stdlib" else PACKAGE_CHARS
     for path, file in sorted(files, key=lambda item: stable_hash(item[0])):
         try:

@@ -108,13 +108,16 @@ def train(
         run: Length, sizes, rates and where the state lies.
     """
     optimizers = Optimizers(model, run)
-    step, seen, begun = 0, 0, time.monotonic()
+    step = 0
+    seen = 0
+    begun = time.monotonic()
     if run.state.exists():
         state = torch.load(run.state, weights_only=True)
         model.load_state_dict(state["model"])
         for name, each in optimizers.all.items():
             each.load_state_dict(state[name])
-        step, seen = state["step"], state["seen"]
+        step = state["step"]
+        seen = state["seen"]
         begun -= state["seconds"]
         report({"resumed_at_tokens": seen})
 
@@ -126,7 +129,8 @@ def train(
         partial.replace(run.state)
 
     saved = logged = time.monotonic()
-    logged_at, losses = seen, torch.zeros(0)
+    logged_at = seen
+    losses = torch.zeros(0)
     stream = batches(step)
     done = seen / run.tokens
     while done < 1:
@@ -134,7 +138,8 @@ def train(
             loss = loss_of(next(stream))
         loss.backward()  # type: ignore[no-untyped-call]
         share = optimizers.step(seen, done)
-        step, seen = step + 1, seen + run.batch * run.length
+        step = step + 1
+        seen = seen + run.batch * run.length
         losses = torch.cat((losses, loss.detach().view(1)))
         now = time.monotonic()
         done = max(seen / run.tokens, (now - begun) / (60 * run.minutes))
@@ -142,7 +147,9 @@ def train(
             rate = (seen - logged_at) / (now - logged)
             line = {"step": step, "tokens": seen, "loss": round(float(losses.mean()), 4)}
             report(line | {"rate": round(share, 4), "tokens_per_second": round(rate)})
-            logged, logged_at, losses = now, seen, torch.zeros(0)
+            logged = now
+            logged_at = seen
+            losses = torch.zeros(0)
         if now - saved > run.save_seconds:
             checkpoint()
             saved = now

@@ -61,7 +61,8 @@ class _Chunked(torch.autograd.Function):
     ) -> Tensor:
         positions = hidden.shape[0]
         small = weight.to(hidden.dtype)
-        grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight)
         total = torch.zeros(())
         for start in range(0, positions, CHUNK):
             rows = slice(start, start + CHUNK)
@@ -96,7 +97,8 @@ class Losses:
         def prepare(chunk: Chunk) -> Chunk:
             return cast("Chunk", torch.compile(chunk, dynamic=False)) if compiled else chunk
 
-        self._hard, self._soft = prepare(_hard_chunk), prepare(_soft_chunk)
+        self._hard = prepare(_hard_chunk)
+        self._soft = prepare(_soft_chunk)
 
     def next_token(self, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy of the next token, in nats per token.

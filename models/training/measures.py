@@ -53,7 +53,9 @@ def find_files(folder, suffix):
     def push(self, item):
 """,
 )
-OWN_ROWS, PROMPT, SEED = 32, 128, 12345
+OWN_ROWS = 32
+PROMPT = 128
+SEED = 12345
 
 
 def rows_of(ids: Tensor, length: int) -> Tensor:
@@ -67,7 +69,8 @@ def loss(model: LlamaForCausalLM, windows: Tensor) -> float:
     """Mean next-token loss over ``windows`` (rows, length + 1), in nats per token."""
     total = 0.0
     for rows in torch.split(windows, ROWS):
-        logits, labels = logits_of(model, rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()
+        logits = logits_of(model, rows[:, :-1]).flatten(0, 1)
+        labels = rows[:, 1:].flatten()
         total += float(functional.cross_entropy(logits, labels, reduction="sum"))
     return total / windows[:, 1:].numel()
 
@@ -91,9 +94,12 @@ def compare(
         (Leviathan et al. 2023) accepts one drafted token. ``kl``: mean KL(target || draft), nats.
         ``target_loss`` and ``draft_loss``: mean loss on the text itself, nats per token.
     """
-    hits, sums, positions = torch.zeros(RANKS), torch.zeros(4), 0
+    hits = torch.zeros(RANKS)
+    sums = torch.zeros(4)
+    positions = 0
     for rows in torch.split(windows, ROWS):
-        text, following = rows[:, :-1], rows[:, start + 1 :, None]
+        text = rows[:, :-1]
+        following = rows[:, start + 1 :, None]
         wanted = logits_of(target, text, start).log_softmax(-1)
         given = logits_of(draft, text, start).log_softmax(-1)
         best = given.topk(RANKS, dim=-1).indices
@@ -131,7 +137,8 @@ def evaluate(work: Path, target_folder: Path, draft_folder: Path, length: int, t
         length: Window length for held-out code, in tokens.
         tokens: Tokens to generate for each prompt.
     """
-    target, draft = read_folder(target_folder), read_folder(draft_folder)
+    target = read_folder(target_folder)
+    draft = read_folder(draft_folder)
     tokenizer = Tokenizer.from_file(str(target_folder / "tokenizer.json"))
 
     def show(name: str, texts: list[Tensor], last: int | None) -> None:

@@ -17,10 +17,19 @@ _HALF = bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 def _config(layers: int, hidden: int, head_dim: int, inter: int, context: int) -> LlamaConfig:
     """The sizes of a model; of a draft, the context is what it was trained on."""
     return LlamaConfig(
-        vocab_size=4096, hidden_size=hidden, intermediate_size=inter, num_hidden_layers=layers,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=head_dim, rms_norm_eps=1e-5,
-        max_position_embeddings=context, tie_word_embeddings=True, bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
+        vocab_size=4096,
+        hidden_size=hidden,
+        intermediate_size=inter,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=head_dim,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
 
 
 TARGET = _config(layers=8, hidden=256, head_dim=64, inter=768, context=2048)
@@ -58,9 +67,12 @@ def write_folder(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) ->
     half.save_pretrained(folder)
     context = model.config.max_position_embeddings
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=END, eos_token=END, model_max_length=context,
+        tokenizer_object=tokenizer,
+        bos_token=END,
+        eos_token=END,
+        model_max_length=context,
         clean_up_tokenization_spaces=False,
-    ).save_pretrained(folder)  # fmt: skip
+    ).save_pretrained(folder)
 
 
 def hidden_of(model: LlamaForCausalLM, ids: Tensor) -> Tensor:

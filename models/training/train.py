@@ -42,7 +42,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 TARGET_FOLDER, DRAFT_FOLDER = "final/python-7m", "final/python-1m"
 
 
-PROMPT, OWN_EVERY, PER_CALL = 128, 4, 128
+PROMPT = 128
+OWN_EVERY = 4
+PER_CALL = 128
 """Tokens of code before the target's own text in a row of samples, the number of steps per step
 that uses a batch of these rows, and the rows that are made at once."""
 
@@ -66,7 +68,8 @@ def tokenizer_command(args: argparse.Namespace) -> None:
 def target_command(args: argparse.Namespace) -> None:
     """Train the target on the next token and write its checkpoint folder."""
     model = started(args, TARGET)
-    losses, ids = Losses(args.compile), data.load(args.work, "train")
+    losses = Losses(args.compile)
+    ids = data.load(args.work, "train")
     judged = measures.rows_of(data.load(args.work, "heldout")[:40_000], args.length)
 
     def loss_of(batch: Tensor) -> Tensor:
@@ -87,7 +90,8 @@ def draft_command(args: argparse.Namespace) -> None:
     """Distil the draft from the target, on code and on the target's own text."""
     target = read_folder(args.work / TARGET_FOLDER).requires_grad_(False)
     draft = started(args, DRAFT)
-    ids, heldout = data.load(args.work, "train"), data.load(args.work, "heldout")
+    ids = data.load(args.work, "train")
+    heldout = data.load(args.work, "heldout")
     own = own_text(args, target, ids)
     judged = measures.rows_of(heldout[:20_000], args.length)
     if args.compile:
@@ -117,12 +121,14 @@ def draft_command(args: argparse.Namespace) -> None:
 
 def own_text(args: argparse.Namespace, target: LlamaForCausalLM, ids: Tensor) -> Tensor:
     """The target's own text (rows, length + 1), made once and kept beside the tokens."""
-    path, parts = args.work / "own_text.pt", list[Tensor]()
+    path = args.work / "own_text.pt"
+    parts = list[Tensor]()
     if path.exists():
         kept: Tensor = torch.load(path, weights_only=True)
         return kept
     for first in range(0, args.own_rows, PER_CALL):
-        seed, heat = args.seed + first, TEMPERATURES[len(parts) % len(TEMPERATURES)]
+        seed = args.seed + first
+        heat = TEMPERATURES[len(parts) % len(TEMPERATURES)]
         prompts = pieces(ids, min(PER_CALL, args.own_rows - first), PROMPT, seed)
         with arithmetic():
             parts.append(generate(target, prompts, args.length + 1 - PROMPT, heat, seed))
@@ -189,7 +195,8 @@ def parser() -> argparse.ArgumentParser:
         help="root that is never held out, such as stdlib, since initial weights may have seen it",
     )
 
-    target, draft = add("target", target_command), add("draft", draft_command)
+    target = add("target", target_command)
+    draft = add("draft", draft_command)
     for command, muon, adamw, count in ((target, 0.015, 3e-3, 22e6), (draft, 0.02, 5e-3, 12e6)):
         command.add_argument("--tokens", type=int, default=int(count), help="tokens to train on")
         command.add_argument("--minutes", type=float, default=1e9, help="maximum minutes")

@@ -163,7 +163,8 @@ def in_proportion(source: TensorSource, fields: Fields, found: Fields, own: Fiel
     Raises:
         CheckpointError: Something is missing or inconsistent.
     """
-    patch, side = own.integer("patch_size"), own.integer("pooling_kernel_size")
+    patch = own.integer("patch_size")
+    side = own.integer("pooling_kernel_size")
     for name in ("patch_size", "pooling_kernel_size"):
         if found.integer(name) != own.integer(name):
             raise found.invalid(name, f"contradicts {name}={own.get(name)} of the config")
@@ -175,10 +176,13 @@ def in_proportion(source: TensorSource, fields: Fields, found: Fields, own: Fiel
         fields.integer("boi_token_id", 255_999, last),
         fields.integer("eoi_token_id", 258_882, last),
     )
-    mean, std, resample = (0.0,) * _COLOURS, (1.0,) * _COLOURS, found.get("resample")
+    mean = (0.0,) * _COLOURS
+    std = (1.0,) * _COLOURS
+    resample = found.get("resample")
     assert isinstance(resample, int), "it was checked"
     if found.flag("do_normalize"):
-        mean, std = found.numbers("image_mean", _COLOURS), found.numbers("image_std", _COLOURS)
+        mean = found.numbers("image_mean", _COLOURS)
+        std = found.numbers("image_std", _COLOURS)
     return InProportion(
         source=source,
         pixels=Pixels(patch * side, 0, False, mean, std, resample),
@@ -208,13 +212,16 @@ def read_patch_tower(source: TensorSource, fields: Fields, found: Fields) -> Pat
         UnsupportedModelError: It needs something that is not implemented.
         CheckpointError: Something is missing, damaged or inconsistent.
     """
-    own, text = fields.group("vision_config").with_defaults(_SIZES), fields.group("text_config")
+    own = fields.group("vision_config").with_defaults(_SIZES)
+    text = fields.group("text_config")
     shared = in_proportion(source, fields, found, own)
-    places, most = own.integer("position_embedding_size"), shared.rows * shared.side
+    places = own.integer("position_embedding_size")
+    most = shared.rows * shared.side
     if places < most:
         raise own.invalid("position_embedding_size", f"must be {most} or more")
     name = next((n.removesuffix(_PATCHES) for n in source.names if n.endswith(_PATCHES)), _VIT)
-    vectors, last = _LayersOf(own, name), text.integer("vocab_size", 262_144) - 1
+    vectors = _LayersOf(own, name)
+    last = text.integer("vocab_size", 262_144) - 1
     width = vectors.width
     tower = PatchTower(
         **{**vars(shared), "pixels": _doubled(shared.pixels)},
@@ -244,9 +251,13 @@ class _LayersOf:
     """Describes the layers of a ViT whose tensors' names begin so."""
 
     def __init__(self, fields: Fields, name: str) -> None:
-        self.width, self.eps = fields.integer("hidden_size"), fields.number("rms_norm_eps")
-        self.heads, self._head = fields.integer("num_attention_heads"), fields.integer("head_dim")
-        self._inner, self._fields, self._name = fields.integer("intermediate_size"), fields, name
+        self.width = fields.integer("hidden_size")
+        self.eps = fields.number("rms_norm_eps")
+        self.heads = fields.integer("num_attention_heads")
+        self._head = fields.integer("head_dim")
+        self._inner = fields.integer("intermediate_size")
+        self._fields = fields
+        self._name = name
         self._linear = ClippedLinear if fields.flag("use_clipped_linears") else Linear
         if fields.get("hidden_activation") != _ACTIVATION:
             raise fields.unsupported("hidden_activation", f"use {_ACTIVATION}")
@@ -260,14 +271,16 @@ class _LayersOf:
         rope = self._fields.group("rope_parameters")
         if rope.get("rope_type") not in (None, "default", _ROPE):
             raise rope.unsupported("rope_type", f"use {_ROPE}")
-        theta, half = rope.number("rope_theta", 100.0), self._head // 2
+        theta = rope.number("rope_theta", 100.0)
+        half = self._head // 2
         return tuple(theta ** (-each / half) for each in range(0, half, 2))
 
     def layer(self, number: int) -> PatchLayer:
         """Returns the description of a layer."""
         inner = self.heads * self._head
         name = f"{self._name}.encoder.layers.{number}"
-        attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+        attention = f"{name}.self_attn"
+        mlp = f"{name}.mlp"
         q, k, v = (
             self._linear(f"{attention}.{each}_proj.linear.weight", self.width, inner)
             for each in "qkv"

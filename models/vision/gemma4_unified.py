@@ -72,7 +72,8 @@ def read_patch_embedder(source: TensorSource, fields: Fields, found: Fields) -> 
     if places < shared.rows:
         raise own.invalid("mm_posemb_size", f"must be {shared.rows} or more")
     name = next((n.removesuffix(_DENSE) for n in source.names if n.endswith(_DENSE)), _EMBEDDER)
-    size, width = 3 * shared.pixels.size**2, own.integer("mm_embed_dim")
+    size = 3 * shared.pixels.size**2
+    width = own.integer("mm_embed_dim")
 
     def norm(part: str, size: int) -> LayerNorm:
         return LayerNorm(f"{name}.{part}.weight", size, _LAYER_EPS, bias=f"{name}.{part}.bias")

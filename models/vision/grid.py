@@ -162,12 +162,14 @@ def read_grid_tower(path: Path, fields: Fields) -> GridTower | None:
     if found is None:
         _log.warning("%s has no %s, so that it reads texts alone", path, _PATCHES)
         return None
-    own, text = fields.group("vision_config").with_defaults(_SIZES), fields.group("text_config")
+    own = fields.group("vision_config").with_defaults(_SIZES)
+    text = fields.group("text_config")
     parts = _PartsOf(own, found.removesuffix("patch_embed.proj.weight"), text)
     for name in ("patch_size", "temporal_patch_size", "merge_size"):
         if settings.get(name) != (given := own.get(name.replace("merge", "spatial_merge"))):
             raise settings.unsupported(name, f"use {given}, as the tower has")
-    patch, factor = own.integer("patch_size", most=_MOST_PATCH), parts.factor
+    patch = own.integer("patch_size", most=_MOST_PATCH)
+    factor = parts.factor
     heads, side = own.integer("num_heads"), isqrt(count := own.integer("num_position_embeddings"))
     if own.get("hidden_act") != _SIZES["hidden_act"]:
         raise own.unsupported("hidden_act", f"use {_SIZES['hidden_act']}")
@@ -184,17 +186,26 @@ def read_grid_tower(path: Path, fields: Fields) -> GridTower | None:
     if pixels.size**2 > most:
         raise own.unsupported("patch_size", f"a row may have {most} pixels, as a picture")
     tower = GridTower(
-        parts.name, source, pixels, Grid(least, most, _sections(text, kind), len(behind)),
-        own.integer("temporal_patch_size"), patch, side, heads, parts.width,
+        parts.name,
+        source,
+        pixels,
+        Grid(least, most, _sections(text, kind), len(behind)),
+        own.integer("temporal_patch_size"),
+        patch,
+        side,
+        heads,
+        parts.width,
         rotations.number("rope_theta", 10_000.0),
-        tuple(map(parts.layer, range(own.integer("depth")))), factor,
+        tuple(map(parts.layer, range(own.integer("depth")))),
+        factor,
         parts.merger("merger", parts.width),
         tuple(
             parts.merger(f"deepstack_merger_list.{each}", parts.width * factor**2)
             for each in range(len(behind))
         ),
-        behind, fields.integer("image_token_id", most=text.integer("vocab_size", 151_936) - 1),
-    )  # fmt: skip
+        behind,
+        fields.integer("image_token_id", most=text.integer("vocab_size", 151_936) - 1),
+    )
     check_shapes(source, tower.tensors())
     return tower
 
@@ -203,14 +214,18 @@ class _PartsOf:
     """Describes parts of the tower whose tensors' names begin so."""
 
     def __init__(self, own: Fields, name: str, text: Fields) -> None:
-        self.name, self.width = name, own.integer("hidden_size")
+        self.name = name
+        self.width = own.integer("hidden_size")
         self.factor = own.integer("spatial_merge_size", most=_MOST_SIDE)
-        self._inner, self._out = own.integer("intermediate_size"), text.integer("hidden_size")
+        self._inner = own.integer("intermediate_size")
+        self._out = text.integer("hidden_size")
         if own.integer("out_hidden_size", self._out) != self._out:
             raise own.invalid("out_hidden_size", f"must be {self._out}, as the text part has")
 
     def layer(self, number: int) -> TowerLayer:
-        name, width, inner = f"blocks.{number}", self.width, self._inner
+        name = f"blocks.{number}"
+        width = self.width
+        inner = self._inner
         qkv = self._linear(f"{name}.attn.qkv", width, 3 * width)
         o = self._linear(f"{name}.attn.proj", width, width)
         up = self._linear(f"{name}.mlp.linear_fc1", width, inner)

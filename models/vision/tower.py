@@ -30,7 +30,9 @@ _log = logging.getLogger(__name__)
 MOST_PIXELS = 4096
 """Pixels of a side, as transformers has it."""
 
-_SPLITTING, _WHOLE = ("idefics3", "smolvlm"), "gemma3"  # names of the whole models
+# names of the whole models
+_SPLITTING = ("idefics3", "smolvlm")
+_WHOLE = "gemma3"
 
 _VIT, _PROJECTION = "model.vision_model", "model.connector.modality_projection.proj.weight"
 _PATCHES = ".embeddings.patch_embedding.weight"  # how a name ends whose beginning others have
@@ -183,8 +185,10 @@ def tower_of(fields: Fields, pixels: Pixels, source: TensorSource) -> Tower:
     kind = fields.get("model_type")
     own = fields.group("vision_config").with_defaults(_GEMMA_SIZES if kind == _WHOLE else _SIZES)
     vit = next((name.removesuffix(_PATCHES) for name in source.names if _PATCHES in name), _VIT)
-    patch, width = own.integer("patch_size"), own.integer("hidden_size")
-    heads, side = own.integer("num_attention_heads"), own.integer("image_size") // patch
+    patch = own.integer("patch_size")
+    width = own.integer("hidden_size")
+    heads = own.integer("num_attention_heads")
+    side = own.integer("image_size") // patch
     if own.get("hidden_act") != _SIZES["hidden_act"]:
         raise own.unsupported("hidden_act", f"use {_SIZES['hidden_act']}")
     if width % heads:
@@ -195,9 +199,17 @@ def tower_of(fields: Fields, pixels: Pixels, source: TensorSource) -> Tower:
     vectors = _LayersOf(own, vit)
     joined = _averaged if kind == _WHOLE else _shuffled
     tower = Tower(
-        vit, source, pixels, patch, side, heads, width, tuple(map(vectors.layer, layers)),
-        vectors.norm("post_layernorm"), *joined(fields, source, side, width, vectors.eps),
-    )  # fmt: skip
+        vit,
+        source,
+        pixels,
+        patch,
+        side,
+        heads,
+        width,
+        tuple(map(vectors.layer, layers)),
+        vectors.norm("post_layernorm"),
+        *joined(fields, source, side, width, vectors.eps),
+    )
     check_shapes(source, tower.tensors())
     return tower
 
@@ -206,25 +218,27 @@ class _LayersOf:
     """Describes the layers of a ViT whose tensors' names begin so."""
 
     def __init__(self, fields: Fields, vit: str) -> None:
-        self._width, self._inner = (
-            fields.integer("hidden_size"),
-            fields.integer("intermediate_size"),
-        )
-        self._vit, self.eps = vit, fields.number("layer_norm_eps")
+        self._width = fields.integer("hidden_size")
+        self._inner = fields.integer("intermediate_size")
+        self._vit = vit
+        self.eps = fields.number("layer_norm_eps")
 
     def norm(self, name: str) -> LayerNorm:
         whole = f"{self._vit}.{name}"
         return LayerNorm(f"{whole}.weight", self._width, self.eps, bias=f"{whole}.bias")
 
     def layer(self, number: int) -> TowerLayer:
-        name, width, inner = f"encoder.layers.{number}", self._width, self._inner
+        name = f"encoder.layers.{number}"
+        width = self._width
+        inner = self._inner
         q, k, v, o = (
             self._linear(f"{name}.self_attn.{each}_proj", width, width)
             for each in ("q", "k", "v", "out")
         )
         up = self._linear(f"{name}.mlp.fc1", width, inner)
         down = self._linear(f"{name}.mlp.fc2", inner, width)
-        first, second = self.norm(f"{name}.layer_norm1"), self.norm(f"{name}.layer_norm2")
+        first = self.norm(f"{name}.layer_norm1")
+        second = self.norm(f"{name}.layer_norm2")
         return TowerLayer(first, (q, k, v), o, second, up, down)
 
     def _linear(self, name: str, columns: int, rows: int) -> Linear:
@@ -238,7 +252,8 @@ _Joined = tuple[int, int, Linear, Norm | None, tuple[int, int] | None]
 
 def _shuffled(fields: Fields, _source: TensorSource, side: int, width: int, _eps: float) -> _Joined:
     """Describes the projection of several patches, one behind the other."""
-    text, factor = fields.group("text_config"), fields.integer("scale_factor", 2)
+    text = fields.group("text_config")
+    factor = fields.integer("scale_factor", 2)
     if side % factor:
         raise fields.invalid("scale_factor", f"must divide the {side} patches of a side")
     token = fields.integer("image_token_id", most=text.integer("vocab_size") - 1)
@@ -248,7 +263,8 @@ def _shuffled(fields: Fields, _source: TensorSource, side: int, width: int, _eps
 
 def _averaged(fields: Fields, source: TensorSource, side: int, width: int, eps: float) -> _Joined:
     """Describes the projection of the mean of several patches."""
-    text, count = fields.group("text_config"), fields.integer("mm_tokens_per_image", 256)
+    text = fields.group("text_config")
+    count = fields.integer("mm_tokens_per_image", 256)
     factor = side // max(round(count**0.5), 1) or 1
     if factor**2 * count != side**2:
         raise fields.invalid("mm_tokens_per_image", f"contradicts {side} patches of a side")
@@ -277,7 +293,8 @@ def picture_settings(path: Path, defaults: Mapping[str, object]) -> Fields | Non
     Raises:
         UnsupportedModelError, CheckpointError: See `read_tower`.
     """
-    old, new = path / "preprocessor_config.json", path / "processor_config.json"
+    old = path / "preprocessor_config.json"
+    new = path / "processor_config.json"
     found = Fields.read(old) if old.is_file() else None
     if found is None and new.is_file():
         found = Fields.read(new).group("image_processor")
@@ -311,7 +328,8 @@ def _pixels(path: Path, whole: bool) -> Pixels | None:
         raise found.unsupported("do_pan_and_scan", "use a checkpoint that leaves pictures whole")
     sizes = found.group("size")
     if whole:
-        size, longest = sizes.integer("height", most=MOST_PIXELS), 0
+        size = sizes.integer("height", most=MOST_PIXELS)
+        longest = 0
         if sizes.get("width") != size:
             raise sizes.unsupported("width", f"use {size}, as the height is")
     else:

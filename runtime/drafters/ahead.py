@@ -77,7 +77,8 @@ class AheadDrafter(TreeDrafter):
         """Returns the nodes to run next, of which most are reached by second; perhaps none."""
         found = []
         for part in parts:
-            state, most = self._states[part.generation], part.most_nodes
+            state = self._states[part.generation]
+            most = part.most_nodes
             if state.root is not None and len(state.run) < 2 * most:
                 left = self._context_length - state.sequence.length - len(state.root.slots)
                 deepest = min(part.generation.remaining, left) - 1
@@ -99,14 +100,20 @@ class AheadDrafter(TreeDrafter):
         state.sequence.append(kept)
         share = 1 / node.value if node.value else 0.0
         for each in _below(node):
-            each.slots, each.depth = each.slots[len(kept) :], each.depth - count
+            each.slots = each.slots[len(kept) :]
+            each.depth = each.depth - count
             each.value = min(each.value * share, 1.0)
         path = node.slots[len(kept) :]
         run = [*path, *(each.slots[-1] for each in _below(node) if each.children)]
         inside = {*kept, *run}
         self.model.pool.free([slot for slot in state.run if slot not in inside])
-        node.parent, node.value, node.depth, node.number, node.slots = None, 1.0, 0, ROOT, path
-        state.root, state.run = node, run
+        node.parent = None
+        node.value = 1.0
+        node.depth = 0
+        node.number = ROOT
+        node.slots = path
+        state.root = node
+        state.run = run
 
     def _asked(self, plan: PassPlan) -> list[PassPart]:
         asked = super()._asked(plan)

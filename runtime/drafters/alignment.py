@@ -126,7 +126,8 @@ class Alignment:
 
     def _going(self, track: _Track, token: int) -> Iterator[_Track]:
         """Yields the track if it goes on with a token, perhaps without the edit that began here."""
-        edit, offset = track.edit, track.offset
+        edit = track.edit
+        offset = track.offset
         if edit is not None and token != edit.new[offset]:
             edit.misses += 1
             if offset:
@@ -169,7 +170,8 @@ class Alignment:
 
     def _nearby(self) -> tuple[int, int]:
         """Returns the longest suffix of the text a bit ahead of what is sure, and its end."""
-        best, end = (0, 0), list(self._end)
+        best = (0, 0)
+        end = list(self._end)
         for place in range(self._sure + 1, min(self._sure + _NEAR, len(self._tokens)) + 1):
             length = _common_end(self._tokens[max(0, place - _NEAR) : place], end)
             if length > best[0]:
@@ -185,7 +187,8 @@ class Alignment:
             self._parted = None
             if not track.offset:
                 track = track._replace(edit=self._edits.at(track.place))
-        self._sure, self._tracks = track.place, [track._replace(near=True)]
+        self._sure = track.place
+        self._tracks = [track._replace(near=True)]
 
 
 def _common_end(one: Sequence[int], other: Sequence[int]) -> int:
@@ -210,7 +213,8 @@ class Prediction:
         self.automaton = SuffixAutomaton()
         self.automaton.extend(tokens)
         packed = array("q", tokens)
-        self._width, self._bytes = packed.itemsize, packed.tobytes()
+        self._width = packed.itemsize
+        self._bytes = packed.tobytes()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -291,7 +295,8 @@ class Edits:
             return
         if start == len(self._tokens):
             return
-        old, known = self._tokens[start:stop], self._by_first.setdefault(self._tokens[start], [])
+        old = self._tokens[start:stop]
+        known = self._by_first.setdefault(self._tokens[start], [])
         before = self._before(start)
         for edit in known:
             if (edit.old, edit.new) == (old, tuple(new)) and self._fits(edit, start):

@@ -23,8 +23,11 @@ class AssistantGraph(HeadGraph):
 
     def __call__(self, feeds: Mapping[str, Array]) -> Mapping[str, Floats]:
         """Makes a pass; see `NativeGraph`."""
-        context, starts, sequence = feeds["context"], feeds["starts"], feeds["sequence"]
-        write, some = feeds["write"], np.diff(starts) > 0
+        context = feeds["context"]
+        starts = feeds["starts"]
+        sequence = feeds["sequence"]
+        write = feeds["write"]
+        some = np.diff(starts) > 0
         if len(context):  # else costs are measured, and rows see what lies in slots of their own
             last = starts[1:] - 1
             write = np.where(some[sequence], context[last[sequence]], write)

@@ -56,7 +56,8 @@ class Pairs:
     """
 
     def __init__(self, table: Floats, vocab_size: int, ids: Ids | None) -> None:
-        self._previous, self._following = table[:vocab_size], table[vocab_size:-1]
+        self._previous = table[:vocab_size]
+        self._following = table[vocab_size:-1]
         self.weights = table[-1].astype(np.float32)
         self._rows = None if ids is None else {token: row for row, token in enumerate(ids.tolist())}
 
@@ -115,7 +116,9 @@ class PairGuess:
         """See `Guess`."""
         before = self.pairs.previous(token)
         given = self.candidates
-        tokens, old, total = given.tokens[depth], given.logits[depth], given.normalizers[depth]
+        tokens = given.tokens[depth]
+        old = given.logits[depth]
+        total = given.normalizers[depth]
         new = old + self.following[depth] @ before
         order = np.argsort(-new, kind="stable")
         # What the others weigh stays as it is.
@@ -173,7 +176,8 @@ class BlockDrafter(CombinedDrafter, HeadDrafter):
     ) -> None:
         super().__init__(model, context_length - block.rows, ids)
         self._masks = [mask_token] * (block.rows - 1)
-        self._block, self._pairs = block, pairs
+        self._block = block
+        self._pairs = pairs
 
     def _most(self) -> int:
         return self._block.rows - (not self._block.from_anchor)
@@ -183,7 +187,8 @@ class BlockDrafter(CombinedDrafter, HeadDrafter):
         return replace(rows, reads={**rows.reads, SIGHT: np.full(len(tokens), -1, np.int32)})
 
     def _asking(self, state: State, tokens: list[int], count: int) -> Rows:
-        rows, size = self._chain(state, tokens, []), self._block.rows
+        rows = self._chain(state, tokens, [])
+        size = self._block.rows
         first = len(tokens) + size - self._most()
         sight = np.arange(size, dtype=np.int32)[::-1]
         return replace(
@@ -197,10 +202,13 @@ class BlockDrafter(CombinedDrafter, HeadDrafter):
     def _guess(self, generation: Generation, rows: Rows, logits: Floats) -> Guess:
         if self._pairs is None:
             return super()._guess(generation, rows, logits)
-        sampler, width = generation.request.sampler, generation.request.limits.width
-        penalized, selects = self._penalized(generation, logits), self._block.selects
+        sampler = generation.request.sampler
+        width = generation.request.limits.width
+        penalized = self._penalized(generation, logits)
+        selects = self._block.selects
         candidates = self._candidates(penalized, sampler, max(width, selects or _LIKELIEST))
-        following, trust = self._pairs.following(candidates.tokens), None
+        following = self._pairs.following(candidates.tokens)
+        trust = None
         if rows.features is not None:
             told = rows.features[rows.wanted]
             if selects:

@@ -153,7 +153,8 @@ class CombinedDrafter(TreeDrafter):
 
     def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`: counts the candidates along the new tokens, verified or not."""
-        made, calibration = self._rounds[generation], self._of(generation)
+        made = self._rounds[generation]
+        calibration = self._of(generation)
         if made.guess is None:
             return
         before = generation.tokens[made.start - 1]
@@ -187,7 +188,8 @@ class CombinedDrafter(TreeDrafter):
 
     def _guess(self, generation: Generation, rows: Rows, logits: Floats) -> Guess:
         """Returns what rows have said, by their logits [positions, V]."""
-        sampler, width = generation.request.sampler, generation.request.limits.width
+        sampler = generation.request.sampler
+        width = generation.request.limits.width
         return Independent(self._candidates(self._penalized(generation, logits), sampler, width))
 
     def _cost(self, sequences: int) -> Cost:
@@ -196,7 +198,9 @@ class CombinedDrafter(TreeDrafter):
 
     def _expected(self, state: State, depth: int) -> list[float]:
         """Returns how many accepted tokens each position is expected to bring."""
-        known, gain, gains = self._rounds[state.generation].gains, 1.0, []
+        known = self._rounds[state.generation].gains
+        gain = 1.0
+        gains = []
         for position in range(min(depth, self._most())):
             gain *= state.hope
             gain = min(gain, known[position]) if position < len(known) else gain
@@ -219,9 +223,13 @@ class CombinedDrafter(TreeDrafter):
 
     def _combine(self, part: PassPart, guess: Guess, least: float) -> Proposal:
         """Returns the likeliest combinations of the candidates of all positions."""
-        generation, made = part.generation, self._rounds[part.generation]
-        made.guess, made.start = guess, len(generation.tokens)
-        proposal, gains, last = Proposal(), [0.0] * len(guess), generation.tokens[-1]
+        generation = part.generation
+        made = self._rounds[part.generation]
+        made.guess = guess
+        made.start = len(generation.tokens)
+        proposal = Proposal()
+        gains = [0.0] * len(guess)
+        last = generation.tokens[-1]
 
         def edges(depth: int, token: int) -> list[Edge]:
             return self._edges(generation, depth, token) if depth < len(guess) else []
@@ -242,7 +250,8 @@ class CombinedDrafter(TreeDrafter):
         key = made.guess.key(depth, token)
         if key in made.edges:
             return made.edges[key]
-        request, calibration = generation.request, self._of(generation)
+        request = generation.request
+        calibration = self._of(generation)
         candidates, trust = made.guess.behind(depth, token)
         [ranking] = rank(request.sampler, candidates, made.start + depth, request.limits.width)
         edges = []
@@ -251,7 +260,8 @@ class CombinedDrafter(TreeDrafter):
             cell = edge_cell(value, place, depth)
             edges.append(Edge(each, calibration.acceptance(cell, value), cell))
         edges.sort(key=lambda edge: -edge.value)
-        left, cut = 1.0, list[Edge]()
+        left = 1.0
+        cut = list[Edge]()
         for edge in edges:  # siblings exclude each other: together they are worth their parent
             cut.append(edge._replace(value=min(edge.value, left)))
             left = max(0.0, left - edge.value)

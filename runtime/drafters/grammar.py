@@ -43,15 +43,20 @@ class GrammarDrafter:
 
 def _fitting(grammar: Constraint, proposal: Proposal, most: int) -> Proposal:
     """Returns what the grammar forces, and the nodes of a proposal that it allows."""
-    joined, node, value = Proposal(), ROOT, 1.0
+    joined = Proposal()
+    node = ROOT
+    value = 1.0
     for token in grammar.forced()[:most]:
         value *= _FORCED_VALUE
         node = joined.add(node, token, value, GrammarDrafter.name)
-    numbers, branches = {ROOT: ROOT}, {ROOT: list[int]()}
+    numbers = {ROOT: ROOT}
+    branches = {ROOT: list[int]()}
     for node, parent in enumerate(proposal.parents):
         if parent not in numbers:  # the grammar forbids its parent
             continue
-        token, value, source = proposal.tokens[node], proposal.values[node], proposal.sources[node]
+        token = proposal.tokens[node]
+        value = proposal.values[node]
+        source = proposal.sources[node]
         branch = [*branches[parent], token]
         if grammar.valid(branch) == len(branch):
             branches[node] = branch

@@ -148,7 +148,8 @@ class TreeDrafter(ABC):
 
     def _level(self, state: State, nodes: Sequence[GrowingNode]) -> Rows:
         """Returns rows of nodes that have the same parent."""
-        tokens, rows = [node.token for node in nodes], range(len(nodes))
+        tokens = [node.token for node in nodes]
+        rows = range(len(nodes))
         return Rows(state.sequence, tokens, [AFTER] * len(nodes), list(rows), nodes[0].slots)
 
     def _sampler(self, generation: Generation) -> Sampler:
@@ -174,7 +175,8 @@ class TreeDrafter(ABC):
         The probabilities of large vocabularies leave out all others. What that is off, acceptances
         correct; the whole sum would cost twice as much as the rest.
         """
-        ids, columns = self._ids, min(sampler.vocab_size, logits.shape[1])
+        ids = self._ids
+        columns = min(sampler.vocab_size, logits.shape[1])
         small = columns <= _SMALL
         # Under noise the others compete, and their sum stands for that of a large vocabulary.
         count = width if small and sampler.options.temperature == 0 else max(_CANDIDATES, width)
@@ -244,7 +246,9 @@ class TreeDrafter(ABC):
         state = self._states[generation]
         if state.root is None:
             return
-        tokens, calibration, node = reading.tokens, self._of(generation), state.root
+        tokens = reading.tokens
+        calibration = self._of(generation)
+        node = state.root
         for token in tokens:
             chosen = None
             for child in node.children:
@@ -268,7 +272,9 @@ class TreeDrafter(ABC):
         inside = set(kept)
         state.sequence.append(kept)
         self.model.pool.free([slot for slot in state.run if slot not in inside])
-        state.root, state.leaves, state.run = None, [], []
+        state.root = None
+        state.leaves = []
+        state.run = []
 
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
@@ -384,8 +390,10 @@ class TreeDrafter(ABC):
 
     def _grow(self, part: PassPart, parents: Sequence[GrowingNode], logits: Floats) -> None:
         """Adds the likeliest children of nodes at one depth."""
-        state, depth = self._states[part.generation], parents[0].depth
-        sampler, width = self._sampler(part.generation), part.generation.request.limits.width
+        state = self._states[part.generation]
+        depth = parents[0].depth
+        sampler = self._sampler(part.generation)
+        width = part.generation.request.limits.width
         logits = self._penalized(part.generation, logits, parents)
         candidates = self._candidates(logits, sampler, width)
         rankings = rank(sampler, candidates, len(part.generation.tokens) + depth, width)

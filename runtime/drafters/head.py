@@ -77,7 +77,8 @@ class HeadDrafter(TreeDrafter):
 
     def _make_room(self, state: State, depth: int) -> bool:
         self._share(state)  # of what sequences share with others there are no features
-        end, known = len(state.generation.tokens) - 1, state.generation.features.start
+        end = len(state.generation.tokens) - 1
+        known = state.generation.features.start
         full = end - state.first + depth > self._context_length
         if full or _next(state) < known:
             state.sequence.cut(0)

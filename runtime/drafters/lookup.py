@@ -61,8 +61,11 @@ class LookupDrafter:
 
     def _learn(self, known: SuffixAutomaton, generation: Generation) -> None:
         """Records whether each token would have been proposed, and reads it."""
-        calibration, tokens = self._of(generation), generation.tokens
-        said, salt, prompt = self._said, generation.sequence.salt, len(generation.request.prompt)
+        calibration = self._of(generation)
+        tokens = generation.tokens
+        said = self._said
+        salt = generation.sequence.salt
+        prompt = len(generation.request.prompt)
         for place in range(len(known), len(tokens)):
             token = tokens[place]
             if known.match_length >= _SHORTEST_MATCH:
@@ -74,8 +77,10 @@ class LookupDrafter:
             known.extend((token,))
 
     def _extend(self, known: SuffixAutomaton, part: PassPart, least: float) -> None:
-        generation, count = part.generation, min(part.depth, part.most_nodes)
-        calibration, salt = self._of(generation), generation.sequence.salt
+        generation = part.generation
+        count = min(part.depth, part.most_nodes)
+        calibration = self._of(generation)
+        salt = generation.sequence.salt
         own = known.match_length, known.continuation(count), 0
         earlier = *self._said.match(salt, generation.tokens[-_LONGEST:], count), _EARLIER
         for length, chain, cells in sorted((own, earlier), key=lambda each: -each[0]):
@@ -114,10 +119,12 @@ class History:
 
     def add(self, salt: str, tokens: Sequence[int], start: int) -> None:
         """Keeps the tokens from `start` on; those before them only tell where they follow."""
-        capacity, stop = len(self._tokens), len(tokens)
+        capacity = len(self._tokens)
+        stop = len(tokens)
         first = max(0, start - _LONGEST, stop + 1 - capacity)
         for end in range(first + 1, stop + 2 if start < stop else 0):
-            here, self._next = self._next, (self._next + 1) % capacity
+            here = self._next
+            self._next = (self._next + 1) % capacity
             self._tokens[here] = _BORDER if end > stop else tokens[end - 1]
             for length, keys, places in zip(_KEYS, self._keys, self._places, strict=True):
                 if places.get(keys[here]) == here:
@@ -138,7 +145,8 @@ class History:
             The number of tokens that are alike before the place, and those that follow; 0 and none
             where nothing does.
         """
-        kept, capacity = self._tokens, len(self._tokens)
+        kept = self._tokens
+        capacity = len(self._tokens)
         for length, places in zip(_KEYS, self._places, strict=True):
             place = places.get(hash((salt, *tokens[-length:])))
             if place is None:
@@ -252,8 +260,10 @@ class SuffixAutomaton:
     def _append(self, token: int) -> None:
         self._text.append(token)
         end = len(self._text)
-        state, self._last = self._last, self._add(end, end, {})
-        moves, links = self._moves, self._links
+        state = self._last
+        self._last = self._add(end, end, {})
+        moves = self._moves
+        links = self._links
         # Suffixes that this token never followed before get a transition for it.
         while state != _NONE and token not in moves[state]:
             moves[state][token] = self._last
@@ -288,7 +298,8 @@ class SuffixAutomaton:
 
     def _mark(self, state: int, end: int) -> None:
         """Note that the strings of a state and of its suffix links end here."""
-        latest, links = self._latest, self._links
+        latest = self._latest
+        links = self._links
         for _ in range(_REFRESHED):
             if state == _ROOT:
                 break

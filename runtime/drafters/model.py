@@ -51,7 +51,8 @@ class ModelDrafter(TreeDrafter):
     ) -> None:
         super().__init__(model, ids)
         self._context_length = context_length
-        self._whole, self._frequent = model.graph, frequent
+        self._whole = model.graph
+        self._frequent = frequent
         self._others = dict[Generation, float]()  # share of tokens that are not frequent
         if frequent is not None:
             model.graph = frequent.graph

@@ -76,13 +76,17 @@ class ParallelHeadDrafter(CombinedDrafter, HeadDrafter):
         ids: Ids | None = None,
     ) -> None:
         super().__init__(model, context_length, ids)
-        self._mask, self._features, self._largest = mask_token, features, most
+        self._mask = mask_token
+        self._features = features
+        self._largest = most
 
     def _most(self) -> int:
         return self._largest
 
     def _asking(self, state: State, tokens: list[int], count: int) -> Rows:
-        rows, read, masks = self._chain(state, tokens, []), len(tokens), count - 1
+        rows = self._chain(state, tokens, [])
+        read = len(tokens)
+        masks = count - 1
         features = np.tile(self._features, (masks, 1))
         return replace(
             rows,

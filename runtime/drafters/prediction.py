@@ -45,7 +45,8 @@ class PredictionDrafter:
             known = self._followed.get(part.generation)
             if known is not None:
                 alignment, length = known
-                text, calibration = part.generation.tokens, self._of(part.generation)
+                text = part.generation.tokens
+                calibration = self._of(part.generation)
                 _follow(alignment, text[length:], calibration)
                 self._followed[part.generation] = alignment, len(text)
                 _extend(part, alignment, calibration, plan.least_value)

@@ -95,7 +95,8 @@ def rank(
 
 def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
     # Plain Python is faster than numpy on a few small lists.
-    ids, logits = candidates.tokens[:, :k].tolist(), candidates.logits[:, :k].tolist()
+    ids = candidates.tokens[:, :k].tolist()
+    logits = candidates.logits[:, :k].tolist()
     return [
         Ranking(tokens, [max(_LEAST_VALUE, math.exp(min(x - total, 0.0))) for x in row])
         for tokens, row, total in zip(ids, logits, candidates.normalizers.tolist(), strict=True)
@@ -107,7 +108,9 @@ def _by_lead(tokens: npt.NDArray[np.int64], scores: Scores, k: int) -> list[Rank
     count = max(k, _RIVALS)
     # Sorting a short row whole costs less than selecting from it and gathering the selection.
     best = scores.argsort(axis=1)[:, : -count - 1 : -1].tolist()
-    score_at, token_at = scores.data, tokens.data  # cheaper than numpy for single items
+    # cheaper than numpy for single items
+    score_at = scores.data
+    token_at = tokens.data
     rankings = []
     for row, columns in enumerate(best):
         lead = score_at[row, columns[0]]

@@ -35,7 +35,9 @@ VERSION = 1
 """Version of the file format of `Successors.save`."""
 
 _ALONE = -2  # previous token in keys of a single token; -1 marks the beginning of a sequence
-_KIND, _LONGEST_HEAD, _DIGEST = b"edgespec-draft-memory", 1000, hashlib.sha256().digest_size
+_KIND = b"edgespec-draft-memory"
+_LONGEST_HEAD = 1000
+_DIGEST = hashlib.sha256().digest_size
 _DAMAGED = "it is damaged, delete it or name another file"
 
 Ids = npt.NDArray[np.int64]
@@ -102,9 +104,11 @@ class Successors:
             [8] ids, best first, and the number of tokens of the key that was found: 2, 1, or 0 with
             no ids.
         """
-        slot, matched = self._slots.get(self._key(previous, token)), 2
+        slot = self._slots.get(self._key(previous, token))
+        matched = 2
         if slot is None:
-            slot, matched = self._slots.get(self._key(_ALONE, token)), 1
+            slot = self._slots.get(self._key(_ALONE, token))
+            matched = 1
             if slot is None:
                 return (), 0
         return self._rows[slot].tolist(), matched
@@ -137,11 +141,13 @@ class Successors:
             InputError: If the file cannot be read, is damaged, has another version, was learned
                 from another bundle, or holds ids outside the vocabulary.
         """
-        content, width = _read(path, fingerprint), 2 + WIDTH
+        content = _read(path, fingerprint)
+        width = 2 + WIDTH
         if len(content) % (4 * width):
             raise InputError(f"{path} ends inside an entry: {_DAMAGED}")
         entries = np.frombuffer(content, dtype="<i4").reshape(-1, width)
-        previous, rest = entries[:, :1], entries[:, 1:]
+        previous = entries[:, :1]
+        rest = entries[:, 1:]
         for ids, least in ((previous, _ALONE), (rest, 0)):
             if ids.size and not (least <= ids.min() and ids.max() < vocab_size):
                 raise InputError(
@@ -209,7 +215,8 @@ class RecyclingDrafter:
 
     def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`."""
-        rows, known = reading.rows, generation.tokens
+        rows = reading.rows
+        known = generation.tokens
         last = len(known) - len(reading.tokens) - 1  # place of the last token that was read
         previous = known[last - 1] if last else -1
         table = self._table(generation)
@@ -232,7 +239,8 @@ class RecyclingDrafter:
 
     def _table(self, generation: Generation) -> Successors:
         """Returns the table of a generation's salt."""
-        salt, vocab_size = generation.sequence.salt, generation.request.sampler.vocab_size
+        salt = generation.sequence.salt
+        vocab_size = generation.request.sampler.vocab_size
         if not salt:
             return self.successors
         self._apart[salt] = table = self._apart.pop(salt, None) or Successors(
@@ -260,9 +268,11 @@ class RecyclingDrafter:
         Of each node only its next successor is in the queue. One is worth less beside children of
         another source, because most often both are right at once.
         """
-        proposal, limits = part.proposal, part.generation.request.limits
+        proposal = part.proposal
+        limits = part.generation.request.limits
         table = self._table(part.generation)
-        calibration, text = self._calibrations[part.generation.is_sampled], part.generation.tokens
+        calibration = self._calibrations[part.generation.is_sampled]
+        text = part.generation.tokens
         edges = {
             matched: [
                 calibration.acceptance(matched * WIDTH + rank, prior / (rank + 1) ** 1.5)
@@ -278,9 +288,11 @@ class RecyclingDrafter:
             if depths[node + 1] == part.depth:
                 return
             if node == ROOT:
-                previous, token = text[-2] if len(text) > 1 else -1, text[-1]
+                previous = text[-2] if len(text) > 1 else -1
+                token = text[-1]
             else:
-                parent, token = proposal.parents[node], proposal.tokens[node]
+                parent = proposal.parents[node]
+                token = proposal.tokens[node]
                 previous = text[-1] if parent == ROOT else proposal.tokens[parent]
             successors, matched = table.after(previous, token)
             if matched:
@@ -331,7 +343,8 @@ def _read(path: Path, fingerprint: str) -> bytes:
         raise InputError(
             f"{path} cannot be read ({error.strerror}): name a file that you may read"
         ) from error
-    content, digest = body[:-_DIGEST], body[-_DIGEST:]
+    content = body[:-_DIGEST]
+    digest = body[-_DIGEST:]
     if hashlib.sha256(head + content).digest() != digest:
         raise InputError(f"{path}: its SHA-256 does not match: {_DAMAGED}")
     if learned_from != fingerprint.encode():

@@ -34,7 +34,8 @@ class SkipDrafter(TreeDrafter):
         return True
 
     def _take(self, state: State, root: GrowingNode, rows: Rows) -> None:
-        root.slots, state.run = rows.slots, list(rows.slots)
+        root.slots = rows.slots
+        state.run = list(rows.slots)
 
     def _kept(self, node: GrowingNode, count: int) -> list[int]:
         return []

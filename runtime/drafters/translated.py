@@ -141,7 +141,8 @@ class RecodedDrafter(ModelDrafter):
             return
         told = self._told[generation]
         self._count(told, reading.tokens, self._retold[generation.is_sampled])
-        before, after = state.sequence.tokens, told.text.read(generation.tokens)
+        before = state.sequence.tokens
+        after = told.text.read(generation.tokens)
         # Where the last tokens have changed, nothing continues what was drafted.
         new = after[len(before) :] if after[: len(before)] == before else []
         super().observe(generation, replace(reading, tokens=new))
@@ -163,10 +164,8 @@ class RecodedDrafter(ModelDrafter):
 
     def _make_room(self, state: State, depth: int) -> bool:
         """Takes the new tokens over, and forgets what was read of an end that has changed."""
-        sequence, tokens = (
-            state.sequence,
-            self._told[state.generation].text.read(state.generation.tokens),
-        )
+        sequence = state.sequence
+        tokens = self._told[state.generation].text.read(state.generation.tokens)
         same = min(sequence.length, len(tokens) - 1)  # the last token is always read
         while sequence.tokens[:same] != tokens[:same]:
             same -= 1
@@ -184,11 +183,15 @@ class RecodedDrafter(ModelDrafter):
 
     def _retell(self, state: State, depth: int) -> Proposal:
         """Returns the branches of the model's tree in the target's tokens, so many deep at most."""
-        drafted, told = state.proposal, self._told[state.generation]
-        told.drafts, told.cells = Proposal(), []
+        drafted = state.proposal
+        told = self._told[state.generation]
+        told.drafts = Proposal()
+        told.cells = []
         calibration = self._retold[state.generation.is_sampled]
         for leaf in sorted(set(range(len(drafted))) - set(drafted.parents)):
-            node, value, above = ROOT, 1.0, 1.0
+            node = ROOT
+            value = 1.0
+            above = 1.0
             branch = _branch(drafted, leaf)
             for token, own, ends in self._tokens(state, branch)[:depth]:
                 edge = min(own / above, 1.0) if above else 0.0
@@ -207,7 +210,9 @@ class RecodedDrafter(ModelDrafter):
             Each token, the value of the draft's token in which it ends, and whether the draft ends
             with it, so that a longer draft might have given another token there.
         """
-        target, draft, text = self._map.target, self._map.draft, state.generation.tokens
+        target = self._map.target
+        draft = self._map.draft
+        text = state.generation.tokens
         ids = [state.proposal.tokens[node] for node in branch]
         values = [state.proposal.values[node] for node in branch]
         plain = next((n for n, id_ in enumerate(ids) if id_ in draft.special), len(ids))
@@ -228,7 +233,8 @@ class RecodedDrafter(ModelDrafter):
     @staticmethod
     def _count(told: _Translation, tokens: Sequence[int], calibration: Calibration) -> None:
         """Records which drafted tokens the target has chosen."""
-        node, drafts = ROOT, told.drafts
+        node = ROOT
+        drafts = told.drafts
         for token in tokens:
             taken = None
             for child, parent in enumerate(drafts.parents):

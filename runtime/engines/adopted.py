@@ -50,7 +50,9 @@ class AdoptedGraph:
             DeviceError: if an operator refuses its inputs.
         """
         wanted: list[int] = feeds["logit_rows"].tolist()
-        asked, order, logits = set(wanted), dict[int, int](), list[Floats]()
+        asked = set(wanted)
+        order = dict[int, int]()
+        logits = list[Floats]()
         for chain, past in _chains(feeds):
             places = [place for place, row in enumerate(chain) if row in asked]
             logits.append(self._read(feeds, np.array(chain), past, places))
@@ -110,7 +112,8 @@ def _chains(feeds: Mapping[str, Array]) -> Iterator[tuple[list[int], Array]]:
     Yields:
         Numbers of rows that follow one another, and the slots of all that is before them.
     """
-    parents, starts = feeds["parent"].tolist(), feeds["starts"].tolist()
+    parents = feeds["parent"].tolist()
+    starts = feeds["starts"].tolist()
     chains: list[list[int]] = []
     of_last: dict[int, list[int]] = {}  # by the last row of a chain
     for row, parent in enumerate(parents):

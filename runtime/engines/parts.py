@@ -57,7 +57,8 @@ def scoring(graph: Path, count: int) -> bytes:
         ValueError: if the logits are not those of one matrix without a bias.
     """
     model = onnx.load(str(graph), load_external_data=False)
-    producers, name = _producers(model.graph), LOGITS
+    producers = _producers(model.graph)
+    name = LOGITS
     while (head := producers[name]).op_type in ("Identity", "Mul", "Tanh"):
         name = head.input[0]
     if head.op_type != "BlockLinear" or any(head.input[1:_WEIGHTS]) or len(head.input) > 4:
@@ -126,7 +127,8 @@ def _stream(graph: Any) -> list[tuple[str, str]]:
     end = next(
         each for each in graph.node if each.op_type == "Gather" and "logit_rows" in each.input
     )
-    behind, stream = end.input[0], list[tuple[str, str]]()
+    behind = end.input[0]
+    stream = list[tuple[str, str]]()
     inputs = ("BlockEmbedding", "Where")
     while (node := producers[behind]).op_type not in inputs and behind != f"{_BORDER}0":
         # By a factor of a layer or of the embedding, or with rows that pictures add to the stream.
@@ -141,7 +143,8 @@ def _stream(graph: Any) -> list[tuple[str, str]]:
 
 def _needed(producers: dict[str, Any], wanted: Iterable[str]) -> set[str]:
     """Returns the names of all that these values depend on, and theirs."""
-    needed, waiting = set[str](), [*wanted]
+    needed = set[str]()
+    waiting = [*wanted]
     while waiting:
         name = waiting.pop()
         if name not in needed:

@@ -73,7 +73,8 @@ def missing_kernels() -> str | None:
 
 def lacking() -> str | None:
     """Returns what the kernels in use lack, and what that means; None: nothing, or no kernels."""
-    name, usable = kernel_name(), usable_kernels()
+    name = kernel_name()
+    usable = usable_kernels()
     if usable and name != usable[0]:
         return f"EDGESPEC_KERNELS has chosen them, though the processor has {usable[0]}"
     return _LACKING.get(name or "")

@@ -46,9 +46,10 @@ def holdable(schema: Any, loosely: bool = False) -> Any:
                 continue
             if key in NAMED and isinstance(value, Mapping):
                 found[key] = {
-                    name: converted(each) for name, each in value.items()
+                    name: converted(each)
+                    for name, each in value.items()
                     if not (loosely and key == "patternProperties" and _UNHELD_PATTERN.search(name))
-                }  # fmt: skip
+                }
             elif key in (*LISTED, *SINGLE) and isinstance(value, list):
                 found[key] = [converted(each) for each in value]
             else:
@@ -140,7 +141,8 @@ def _apart(one: Any, other: Any, resolved: Callable[[Any], Any], depth: int) -> 
 
     An integer counts as no number here: who offers both means any number.
     """
-    one, other = resolved(one), resolved(other)
+    one = resolved(one)
+    other = resolved(other)
     if not isinstance(one, Mapping) or not isinstance(other, Mapping) or not depth:
         return False
     values = _values(one), _values(other)
@@ -157,14 +159,17 @@ def _apart(one: Any, other: Any, resolved: Callable[[Any], Any], depth: int) -> 
         return False
     closed = [each.get("additionalProperties") is False for each in (one, other)]
     return any(
-        key in members[0] and key in members[1]
+        key in members[0]
+        and key in members[1]
         and _apart(members[0][key], members[1][key], resolved, depth - 1)
-        for key in needed[0] if key in needed[1]
+        for key in needed[0]
+        if key in needed[1]
     ) or any(
-        closed[each] and "patternProperties" not in (one, other)[each]
+        closed[each]
+        and "patternProperties" not in (one, other)[each]
         and any(key not in members[each] for key in needed[1 - each])
         for each in (0, 1)
-    )  # fmt: skip
+    )
 
 
 def _values(schema: Mapping[str, Any]) -> list[str] | None:

@@ -98,10 +98,12 @@ def _is_special(schema: Mapping[str, Any]) -> bool:
     """Whether a part of a schema, apart from those in it, is beyond llguidance's compiler."""
     if not has_exact_bounds(schema) or not all(map(_is_exact_value, named_values(schema) or ())):
         return True
-    least, most = schema.get("minProperties", 0), schema.get("maxProperties")
+    least = schema.get("minProperties", 0)
+    most = schema.get("maxProperties")
     if not isinstance(least, int) or (not least and most is None):
         return False
-    required, named = schema.get("required", []), schema.get("properties", {})
+    required = schema.get("required", [])
+    named = schema.get("properties", {})
     free = schema.get("additionalProperties") is not False or "patternProperties" in schema
     return (free and least > len(required) + 1) or bool(set(named) - set(required))
 
@@ -144,12 +146,14 @@ class _Rules:
         return f"{self._name}_{number}" if number else self._name
 
     def _rule(self, schema: Any) -> str:
-        place, name = len(self.lines), self._new()
+        place = len(self.lines)
+        name = self._new()
         self.lines[place] = f"{name}: {self._expression(schema)}"
         return name
 
     def _terminal(self, body: str) -> str:
-        place, name = len(self.lines), self._new().upper()
+        place = len(self.lines)
+        name = self._new().upper()
         self.lines[place] = f"{name}: {body}"
         return name
 
@@ -170,7 +174,8 @@ class _Rules:
 
     def _is_special(self, schema: Mapping[str, Any]) -> bool:
         """Whether a schema, or what it refers to, has parts for which rules must be written."""
-        seen, left = set[str](), [schema]
+        seen = set[str]()
+        left = [schema]
         while left:
             for part in inner(left.pop()):
                 if _is_special(part):
@@ -226,7 +231,8 @@ class _Rules:
 
     def _reference(self, reference: str) -> str:
         if reference not in self._references:
-            place, name = len(self.lines), self._new()
+            place = len(self.lines)
+            name = self._new()
             self._references[reference] = name
             self.lines[place] = f"{name}: {self._expression(self._found(reference))}"
         return self._references[reference]
@@ -235,8 +241,10 @@ class _Rules:
         return f"({' | '.join([self._expression(each) for each in schemas])})"
 
     def _array(self, schema: Mapping[str, Any]) -> str:
-        least, most = schema.get("minItems", 0), schema.get("maxItems")
-        first, items = schema.get("prefixItems", [])[:most], schema.get("items", True)
+        least = schema.get("minItems", 0)
+        most = schema.get("maxItems")
+        first = schema.get("prefixItems", [])[:most]
+        items = schema.get("items", True)
         if items is False:
             most = len(first)
         room = None if most is None else most - len(first)
@@ -302,7 +310,8 @@ class _Rules:
         Each rule is the rest behind some members, of which so many came. Free members may have one
         name, and count as one where some must come.
         """
-        least, most = schema.get("minProperties", 0), schema.get("maxProperties")
+        least = schema.get("minProperties", 0)
+        most = schema.get("maxProperties")
         if len(members) * min(len(members), max(least, most or 0)) > _MOST_COUNTED:
             raise GrammarSizeError(f"has {len(members)} members to count: leave out maxProperties")
         item = "" if not free else self._rule_of(free)
@@ -336,7 +345,8 @@ class _Rules:
         return [self._repeated(item, max(needed, 0), room, count > 0)]
 
     def _rule_of(self, body: str) -> str:
-        place, name = len(self.lines), self._new()
+        place = len(self.lines)
+        name = self._new()
         self.lines[place] = f"{name}: {body}"
         return name
 

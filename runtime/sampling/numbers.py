@@ -101,7 +101,8 @@ def number_terminal(schema: Mapping[str, Any]) -> str:
 
 def _bound(schema: Mapping[str, Any], name: str, tighter: Any) -> tuple[Decimal | None, bool]:
     """Returns a bound of a schema, and whether it is open; older drafts say that by `true`."""
-    plain, exclusive = schema.get(f"m{name}"), schema.get(f"exclusiveM{name}")
+    plain = schema.get(f"m{name}")
+    exclusive = schema.get(f"exclusiveM{name}")
     found = [Decimal(str(each)) for each in (plain, exclusive) if is_number(each)]
     if not found:
         return None, False
@@ -126,7 +127,8 @@ def _from(value: Decimal) -> str:
     whole, fraction = _parts(value)
     # Behind the last digit that is not zero, any digits may come.
     zeros = 0 if fraction else len(whole) - len(whole.rstrip("0"))
-    found, small = "[0-9]*", len(fraction) - len(fraction.lstrip("0"))
+    found = "[0-9]*"
+    small = len(fraction) - len(fraction.lstrip("0"))
     for digit in reversed(fraction[small:]):
         found = f"({digit}{found}{_larger(digit, '[0-9]*')})"
     if small:

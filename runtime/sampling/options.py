@@ -28,49 +28,74 @@ class SamplingOptions:
     """
 
     temperature: float = option(
-        0.0, "sampling temperature, by which logits are divided; 0 is greedy",
-        least=0, gap=LEAST_TEMPERATURE, most=1e6,
-        give="0 for greedy decoding, or a number from 1e-6 to 1e6 (0.7 to 1 is usual)", usual=True,
-    )  # fmt: skip
-    top_k: int = option(
-        0, "sample from this number of likeliest tokens and those equal to the last; 0 is off",
+        0.0,
+        "sampling temperature, by which logits are divided; 0 is greedy",
         least=0,
-    )  # fmt: skip
+        gap=LEAST_TEMPERATURE,
+        most=1e6,
+        give="0 for greedy decoding, or a number from 1e-6 to 1e6 (0.7 to 1 is usual)",
+        usual=True,
+    )
+    top_k: int = option(
+        0,
+        "sample from this number of likeliest tokens and those equal to the last; 0 is off",
+        least=0,
+    )
     top_p: float = option(
-        1.0, "sample from the smallest set of likeliest tokens with this probability; 1 is off, "
+        1.0,
+        "sample from the smallest set of likeliest tokens with this probability; 1 is off, "
         "0 leaves the likeliest alone",
-        least=0, most=1, give="a number from 0 (the likeliest token) to 1 (off)",
-    )  # fmt: skip
+        least=0,
+        most=1,
+        give="a number from 0 (the likeliest token) to 1 (off)",
+    )
     min_p: float = option(
-        0.0, "sample from tokens with at least this share of the best one's probability; 0 is off",
-        least=0, most=1, give="a number from 0 (off) to 1",
-    )  # fmt: skip
+        0.0,
+        "sample from tokens with at least this share of the best one's probability; 0 is off",
+        least=0,
+        most=1,
+        give="a number from 0 (off) to 1",
+    )
     # A penalty near 0 would make logits infinite.
     repetition_penalty: float = option(
-        1.0, "logits of tokens of prompt and text are divided by it where positive and multiplied "
+        1.0,
+        "logits of tokens of prompt and text are divided by it where positive and multiplied "
         "where negative (Keskar et al., 2019), in greedy decoding, too; 1 is off",
-        least=0.01, most=100, give="a number from 0.01 to 100 (1.1 is usual)",
-    )  # fmt: skip
+        least=0.01,
+        most=100,
+        give="a number from 0.01 to 100 (1.1 is usual)",
+    )
     presence_penalty: float = option(
-        0.0, "subtracted from logits of tokens that the text has; 0 is off",
-        least=-2, most=2, give="a number from -2 to 2 (0 is off)",
-    )  # fmt: skip
+        0.0,
+        "subtracted from logits of tokens that the text has; 0 is off",
+        least=-2,
+        most=2,
+        give="a number from -2 to 2 (0 is off)",
+    )
     frequency_penalty: float = option(
-        0.0, "subtracted from logits of tokens as often as the text has them; 0 is off",
-        least=-2, most=2, give="a number from -2 to 2 (0 is off)",
-    )  # fmt: skip
+        0.0,
+        "subtracted from logits of tokens as often as the text has them; 0 is off",
+        least=-2,
+        most=2,
+        give="a number from -2 to 2 (0 is off)",
+    )
     repeat_last_n: int | None = option(
-        None, "number of last tokens of prompt and text that all three penalties count; -1 for all",
-        none="each counts what it says", least=-1,
-    )  # fmt: skip
+        None,
+        "number of last tokens of prompt and text that all three penalties count; -1 for all",
+        none="each counts what it says",
+        least=-1,
+    )
     logit_bias: tuple[tuple[int, float], ...] = option(
         (), "numbers that are added to logits, by token ids, as in {42: -1.5}; -inf for never"
     )
     seed: int | None = option(
-        None, "the same seed gives the same text", none="one is drawn, and reported",
-        least=0, most=(1 << 64) - 1,
+        None,
+        "the same seed gives the same text",
+        none="one is drawn, and reported",
+        least=0,
+        most=(1 << 64) - 1,
         give="a whole number from 0 to 2**64 - 1, or nothing to have one drawn",
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         check(self)

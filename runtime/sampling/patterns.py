@@ -91,7 +91,8 @@ def _repeated(part: list[str], text: str) -> tuple[list[str], str]:
         if text[:1] in ("*", "+", "{"):
             raise ValueError
         return part, text
-    found, several = list[str](), [""]
+    found = list[str]()
+    several = [""]
     for count in range(int(counted[2] or counted[1]) + 1):
         found += several if count >= int(counted[1]) else []
         several = _bounded([one + other for one in several for other in part])

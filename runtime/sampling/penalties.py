@@ -39,7 +39,8 @@ class Penalties:
         bias = np.array([each for _, each in options.logit_bias], np.float32)
         self._bias[self._biased] = bias.clip(-_NEVER, _NEVER)
         # Unless all penalties count the same tokens, the repetition penalty counts the prompt, too.
-        same, repeats = options.repeat_last_n is not None, options.repetition_penalty != 1
+        same = options.repeat_last_n is not None
+        repeats = options.repetition_penalty != 1
         self._repeated = np.zeros(vocab_size, np.float32)  # how often each token is counted
         self._written = self._repeated if same or not repeats else self._repeated.copy()
         counted = np.array(self._tokens if same or repeats else [], np.int64)
@@ -75,12 +76,14 @@ class Penalties:
             logits: [n] float32.
             tokens: [n] int64, the token of each logit, -1 for none; None: token n is number n.
         """
-        found, options = np.array(logits, np.float32), self._options
+        found = np.array(logits, np.float32)
+        options = self._options
         if self._biased.size:
             places, ids = _places(self._biased, found, tokens)
             found[places] += self._bias[ids]
         places, ids = _places(self._ids, found, tokens)
-        values, written = found[places], self._written[ids]
+        values = found[places]
+        written = self._written[ids]
         if options.repetition_penalty != 1:
             penalty = options.repetition_penalty
             values = np.where(values < 0, values * penalty, values / penalty)

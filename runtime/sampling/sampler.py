@@ -65,7 +65,8 @@ class Sampler:
         Raises:
             DeviceError: If the logits hold a NaN or an infinity, or no allowed token is finite.
         """
-        options, kept = self.options, np.asarray(logits, np.float32)[: self.vocab_size]
+        options = self.options
+        kept = np.asarray(logits, np.float32)[: self.vocab_size]
         tokens = self._all_ids[: kept.size]
         if allowed is not None:
             # Not masked by minus infinity: numpy partitions a row of equal values ten times slower.
@@ -79,20 +80,24 @@ class Sampler:
             return int(tokens[self._choose_of_few(kept, tokens, top, position)])
         if options.top_k:
             inside = largest_indices(kept, options.top_k)
-            tokens, kept = tokens[inside], kept[inside]
+            tokens = tokens[inside]
+            kept = kept[inside]
         if options.top_p < 1:
             nucleus = Nucleus(kept, options.temperature, options.top_p)
             head = largest_indices(kept, _HEAD if kept.size > _DIRECT else kept.size)
             members = nucleus.members(head)
             if members is None:
                 return self._contest(nucleus, kept, tokens, position, head)
-            tokens, kept = tokens[members], kept[members]
+            tokens = tokens[members]
+            kept = kept[members]
         if options.min_p:
             inside = np.flatnonzero(kept >= self._floor(peak))
-            tokens, kept = tokens[inside], kept[inside]
+            tokens = tokens[inside]
+            kept = kept[inside]
         if tokens.size > _DIRECT:
             inside = self._short_list(kept, tokens, position, largest_indices(kept, _HEAD))
-            tokens, kept = tokens[inside], kept[inside]
+            tokens = tokens[inside]
+            kept = kept[inside]
         return int(
             tokens[self._scores(kept, peak, self.noise.for_tokens(position, tokens)).argmax()]
         )
@@ -102,15 +107,18 @@ class Sampler:
 
         The best token under noise is tried first regardless of top-p, see `_contest`.
         """
-        options, peak = self.options, float(logits[top])
+        options = self.options
+        peak = float(logits[top])
         scores = self._scores(logits, peak, self.noise.for_tokens(position, tokens))
         best = int(scores.argmax())
         if best == top:
             return top  # the likeliest token survives every truncation
-        kept, floor = logits, self._floor(peak)
+        kept = logits
+        floor = self._floor(peak)
         if options.top_k:
             border = float(logits[largest_indices(logits, options.top_k)].min())
-            kept, floor = np.where(logits < border, -np.inf, logits), max(floor, border)
+            kept = np.where(logits < border, -np.inf, logits)
+            floor = max(floor, border)
         if floor > -math.inf:
             scores[logits < floor] = -math.inf
         nucleus = None
@@ -165,7 +173,8 @@ class Sampler:
         computing noise for all tokens.
         """
         likeliest = logits[head]
-        peak, least = float(likeliest.max()), float(likeliest.min())
+        peak = float(likeliest.max())
+        least = float(likeliest.min())
         noise = self.noise.for_tokens(position, tokens[head])
         bar = float(self._scores(likeliest, peak, noise).max())
         listed = self.noise.reaching(position, bar - (least - peak) / self.options.temperature)

@@ -105,5 +105,6 @@ def chained(
         without = ("", "") if required else (f" | {first}", f" | {later}")
         rules.append(f"{name}_{number}a: {member} {later}{without[0]}")
         rules.append(f"{name}_{number}b: {separator} {member} {later}{without[1]}")
-        first, later = f"{name}_{number}a", f"{name}_{number}b"
+        first = f"{name}_{number}a"
+        later = f"{name}_{number}b"
     return first, rules

@@ -156,10 +156,12 @@ def likeliest_tokens(
     rows, block = np.nonzero(maxima >= floor)
     reaching = blocked[rows, :, block]
     pair, place = np.nonzero(reaching >= floor[rows])
-    rows, ids = rows[pair], place * blocks + block[pair]
+    rows = rows[pair]
+    ids = place * blocks + block[pair]
     if inside < vocab_size:
         rest, place = np.nonzero(logits[:, inside:vocab_size] >= floor)
-        rows, ids = np.concatenate((rows, rest)), np.concatenate((ids, place + inside))
+        rows = np.concatenate((rows, rest))
+        ids = np.concatenate((ids, place + inside))
     order = np.lexsort((ids, -logits[rows, ids], rows))
     first = np.searchsorted(rows[order], np.arange(len(logits)))
     best: npt.NDArray[np.int64] = ids[order[first[:, None] + np.arange(count)]]

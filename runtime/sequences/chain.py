@@ -41,7 +41,8 @@ class Chain:
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Floats]:
         """See `Graph`."""
-        known, outputs = dict(feeds), dict[str, Floats]()
+        known = dict(feeds)
+        outputs = dict[str, Floats]()
         for each in self._links:
             known |= (outputs := dict(each.graph(known)))
         return outputs

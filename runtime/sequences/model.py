@@ -37,8 +37,10 @@ AFTER = -1
 _GUESS = 0.01  # seconds of a pass of which nothing is known
 _POSITIONS = 1024  # whose rotations are computed at first
 _KNOTS = (1, 2, 4, 5, 8, 9, 16, 32, 64)  # rows between which the curve is linear
-_ALL_ROWS, _ENDS = np.arange(_KNOTS[-1] + 1.0), np.array([0.0, *_KNOTS])
-_MEASURED, _REPEATS = (4, 8, 5, 2, 16, 1), 2
+_ALL_ROWS = np.arange(_KNOTS[-1] + 1.0)
+_ENDS = np.array([0.0, *_KNOTS])
+_MEASURED = (4, 8, 5, 2, 16, 1)
+_REPEATS = 2
 _SLOPE = 0.25  # of the cost of one row, for a further row where only one was measured
 _CLIP = 0.3  # largest error, in log seconds, that one pass corrects: it may be an outlier
 _DRIFT, _OWN = 0.1, 0.1  # shares of an error that all knots take, and those of its rows besides
@@ -74,7 +76,8 @@ class Rows:
 
     def accept(self, rows: Sequence[int]) -> None:
         """Appends these rows to the sequence, a path from its end; frees the others."""
-        slots, self.slots = self.slots, []
+        slots = self.slots
+        self.slots = []
         if len(rows) == len(slots):
             self.sequence.append(slots)
             return
@@ -238,7 +241,8 @@ class Model:
         if not self.seconds:
             _timed(self, 1)
             yield
-        points, spent = dict[int, float](), 0.0
+        points = dict[int, float]()
+        spent = 0.0
         for rows in (1, *_MEASURED * _REPEATS):
             if points and spent + PassCost(points).seconds(rows) > most_seconds:
                 return
@@ -276,7 +280,8 @@ class Model:
         feeds, positions = _inputs(batch)
         slots = self.pool.take(len(positions))
         feeds["write"] = np.array(slots, np.int32)
-        last, places = max(positions), np.array(positions, np.int64)
+        last = max(positions)
+        places = np.array(positions, np.int64)
         turned = places
         if self.picture_width:
             ends = [*accumulate(len(each.tokens) for each in batch)]
@@ -309,13 +314,16 @@ class Model:
         logits = outputs[LOGITS if LOGITS in outputs else LAST_HIDDEN]
         features = outputs.get(FEATURES)
         self.gives_features = features is not None
-        parts, row, wanted = [], 0, 0
+        parts = []
+        row = 0
+        wanted = 0
         for each in batch:
             own = slice(row, row + len(each.tokens))
             each.slots = slots[own]
             each.features = None if features is None else features[own]
             parts.append(logits[wanted : wanted + len(each.wanted)])
-            row, wanted = own.stop, wanted + len(each.wanted)
+            row = own.stop
+            wanted = wanted + len(each.wanted)
         return parts
 
 
@@ -378,9 +386,11 @@ def _timed(model: Model, count: int) -> tuple[float, float]:
     """Returns the seconds that a pass takes by itself, and those that it took."""
     sequence = model.sequence([])
     rows = Rows(sequence, [0] * count, [AFTER, *range(count - 1)], list(range(count)))
-    begin, worked = time.perf_counter(), time.process_time()
+    begin = time.perf_counter()
+    worked = time.process_time()
     model.forward([rows])
-    took, worked = time.perf_counter() - begin, time.process_time() - worked
+    took = time.perf_counter() - begin
+    worked = time.process_time() - worked
     rows.accept([])
     # One of its threads at least works all the time, so the rest was waiting for the processor.
     return min(took, worked) if model.device == NATIVE else took, took

@@ -107,7 +107,8 @@ def in_grids(grids: Sequence[tuple[int, int]]) -> Array:
     A picture's rows begin where the text before it ends, and the text behind it goes on from their
     largest position (interleaved M-RoPE: Huang et al., 2025).
     """
-    parts, behind = list[Array](), 0
+    parts = list[Array]()
+    behind = 0
     for lines, columns in grids:
         numbers = np.arange(lines * columns)
         time = behind - numbers
@@ -126,7 +127,8 @@ def pictured(parts: Sequence[tuple[Pictures | None, Array]], width: int) -> dict
     """
     which = np.zeros(sum(len(positions) for _, positions in parts), np.bool_)
     sight = np.zeros(len(which), np.int32)
-    rows, row = np.zeros((len(which), width), np.float32), 0
+    rows = np.zeros((len(which), width), np.float32)
+    row = 0
     for pictures, positions in parts:
         if pictures is not None:
             found = np.searchsorted(pictures.places, positions)

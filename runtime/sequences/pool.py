@@ -181,7 +181,8 @@ class Pool:
                 "raise --memory, lower --context, or make fewer texts at once"
             )
         for name, (heads, width, kind) in self._parts.items():
-            shape, old = (*heads, after, *width), self.arrays.get(name)
+            shape = (*heads, after, *width)
+            old = self.arrays.get(name)
             self.arrays[name] = self._memory.resized(name, shape, kind, old)
         self.capacity = after
         self._counts += [0] * (after - before)
@@ -353,7 +354,8 @@ class TokenSequence:
         """
         length = self.length if length is None else min(length, self.length)
         other = TokenSequence(self.pool, self.tokens[:length])
-        other.salt, other.pictures = self.salt, self.pictures
+        other.salt = self.salt
+        other.pictures = self.pictures
         other.become(self, length)
         return other
 

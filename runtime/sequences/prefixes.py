@@ -80,13 +80,15 @@ class PrefixTree:
             checkpoint: number of its first tokens that recurrent layers are to know; see
                 `Checkpoints`. Of no use here.
         """
-        tokens, slots = sequence.keys[: sequence.length], sequence.slots.tolist()
+        tokens = sequence.keys[: sequence.length]
+        slots = sequence.slots.tolist()
         root = self._roots.setdefault(sequence.salt, _Node([], [], None))
         node, known = self._find(root, tokens)
         if known != slots[: len(known)]:
             self._pool.share(known)
             sequence.exchange(known)
-        tokens, slots = tokens[len(known) :], slots[len(known) :]
+        tokens = tokens[len(known) :]
+        slots = slots[len(known) :]
         if not tokens:
             return
         self._pool.share(slots)
@@ -104,7 +106,8 @@ class PrefixTree:
             sequence: the other, which was added.
         """
         self.drop(kept)
-        kept.tokens, kept.salt = sequence.keys[: sequence.length], sequence.salt
+        kept.tokens = sequence.keys[: sequence.length]
+        kept.salt = sequence.salt
         self.extend(kept, sequence.length)
         self._kept[kept] = None
 
@@ -140,7 +143,9 @@ class PrefixTree:
         assert node.parent is not None, "the root has no tokens"
         above = _Node(node.tokens[:length], node.slots[:length], node.parent)
         node.parent.children[node.tokens[0]] = above
-        node.tokens, node.slots, node.parent = node.tokens[length:], node.slots[length:], above
+        node.tokens = node.tokens[length:]
+        node.slots = node.slots[length:]
+        node.parent = above
         above.children[node.tokens[0]] = node
         return above
 
@@ -195,7 +200,8 @@ class Checkpoints:
 
     def extend(self, sequence: TokenSequence, most: int) -> int:
         """See `PrefixTree`: lets a sequence become the longest fork that it begins like."""
-        before, keys = sequence.length, sequence.keys
+        before = sequence.length
+        keys = sequence.keys
         for fork in sorted(self._forks, key=lambda fork: -fork.length):
             alike = fork.salt == sequence.salt and fork.keys == keys[: fork.length]
             if alike and before < fork.length <= most:
@@ -218,7 +224,8 @@ class Checkpoints:
     def keep(self, kept: TokenSequence, sequence: TokenSequence) -> None:
         """See `PrefixTree`."""
         self.drop(kept)
-        kept.tokens, kept.salt = sequence.keys[: sequence.length], sequence.salt
+        kept.tokens = sequence.keys[: sequence.length]
+        kept.salt = sequence.salt
         kept.become(sequence, sequence.length)
         for fork in [fork for fork, of_session in self._forks.items() if not of_session]:
             if (fork.salt, fork.keys) == (kept.salt, kept.tokens):  # this one replaces it

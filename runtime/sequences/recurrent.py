@@ -63,7 +63,8 @@ class RecurrentPool:
             KeyError: if an array is missing.
             ValueError: if one does not fit.
         """
-        made, place = self.begin(), held[_PLACE]
+        made = self.begin()
+        place = held[_PLACE]
         if place.dtype != np.int64 or place.shape != (2,):
             raise ValueError(f"{_PLACE} does not fit")
         covered, first = place.tolist()
@@ -72,7 +73,8 @@ class RecurrentPool:
         if any(held[name].shape[:1] != (length - first,) for name in self.rows.arrays):
             raise ValueError("rows do not fit")
         made.rows = self.rows.take(length - first)
-        made.covered, made.first = covered, first
+        made.covered = covered
+        made.first = first
         try:
             self.rows.write(made.rows, held)
             if covered:
@@ -101,25 +103,26 @@ class RecurrentPool:
         """
         write = self.rows.take(len(slots))
         recent: list[int] = []
-        starts, carry, left = [0], list[tuple[int, int, int, int]](), list[int]()
+        starts = [0]
+        carry = list[tuple[int, int, int, int]]()
+        left = list[int]()
         for rows in batch:
             each = rows.sequence.recurrence
             assert each is not None, "its model has recurrent layers"
             recent += each.rows
             recent += [self._new[slot] for slot in rows.branch]
             starts.append(len(recent))
-            before, held, certain = (
-                each.state,
-                each.covered - each.first,
-                each.length + rows.certain,
-            )
+            before = each.state
+            held = each.covered - each.first
+            certain = each.length + rows.certain
             after = -1  # a branch's rows are no part of the state
             if not rows.branch and certain > each.covered:
                 after = before
                 if before < 0 or self.states.references(before) > 1:
                     after = self.states.take(1)[0]
                     left += [before] if before >= 0 else []
-                each.state, each.covered = after, certain
+                each.state = after
+                each.covered = certain
             carry.append((before, after, held, rows.certain))
         self.states.free(left)  # not before all have theirs: the pass still reads them
         self._new.update(zip(slots, write, strict=True))
@@ -162,7 +165,9 @@ class Recurrence:
 
     def __init__(self, pool: RecurrentPool) -> None:
         self._pool = pool
-        self.state, self.covered, self.first = -1, 0, 0
+        self.state = -1
+        self.covered = 0
+        self.first = 0
         self.rows: list[int] = []
 
     @property
@@ -193,7 +198,10 @@ class Recurrence:
         self._pool.rows.free(self.rows)
         if self.state >= 0:
             self._pool.states.free([self.state])
-        self.state, self.covered, self.first, self.rows = -1, 0, 0, []
+        self.state = -1
+        self.covered = 0
+        self.first = 0
+        self.rows = []
         return 0
 
     def read(self) -> dict[str, Array]:
@@ -206,7 +214,9 @@ class Recurrence:
         """Returns the same of the first `length` rows, shared; of none if it has no such state."""
         other = Recurrence(self._pool)
         if length >= self.covered:
-            other.state, other.covered, other.first = self.state, self.covered, self.first
+            other.state = self.state
+            other.covered = self.covered
+            other.first = self.first
             other.rows = self.rows[: length - self.first]
             self._pool.rows.share(other.rows)
             if self.state >= 0:

@@ -131,7 +131,8 @@ class Engine:
             if not self._lost:
                 self._remove_ended()
                 self._clear()
-            self.drafters, self._timings = [], []
+            self.drafters = []
+            self._timings = []
 
     def generate(self, request: Request) -> Generator[Round, None, Generation]:
         """Makes one generation, perhaps beside others.
@@ -304,7 +305,8 @@ class Engine:
         plan = self._draft(parts)
         forecast = None if plan is None else plan.choose()
         drafted = time.perf_counter()
-        batch, rounds = [_rows(part) for part in parts], dict[Generation, Round]()
+        batch = [_rows(part) for part in parts]
+        rounds = dict[Generation, Round]()
         try:
             with ExitStack() as beside:
                 for each in () if plan is None else plan.beside:
@@ -315,13 +317,21 @@ class Engine:
                 tokens, accepted = self._commit(part, rows, found)
                 source = PROMPT if part.is_prompt else part.proposal.source
                 rounds[part.generation] = made = Round(
-                    tokens, len(part.proposal), accepted, source, time.perf_counter() - begin,
-                    drafted - begin, verified - drafted, None if part.is_prompt else forecast,
-                    part.generation.take_logprobs(), part.begun,
-                )  # fmt: skip
+                    tokens,
+                    len(part.proposal),
+                    accepted,
+                    source,
+                    time.perf_counter() - begin,
+                    drafted - begin,
+                    verified - drafted,
+                    None if part.is_prompt else forecast,
+                    part.generation.take_logprobs(),
+                    part.begun,
+                )
                 part.generation.add(made)
                 if part.is_prompt:  # others that begin alike need not read it, but for its end
-                    sequence, request = part.generation.sequence, part.generation.request
+                    sequence = part.generation.sequence
+                    request = part.generation.request
                     end = sequence.length if sequence.length in request.turns else 0
                     end = len(request.prompt) - 1 if part.complete else end
                     self.target.prefixes.add(sequence, end)
@@ -369,7 +379,8 @@ class Engine:
         Returns:
             The new tokens, and the number of accepted nodes.
         """
-        generation, read = part.generation, len(part.reading)
+        generation = part.generation
+        read = len(part.reading)
         if not part.complete:
             _accept(generation, rows, range(read))
             return (), 0
@@ -391,7 +402,8 @@ class Engine:
 def _rows(part: PassPart) -> Rows:
     """Returns the rows of what is read, and of the tree below its last token."""
     read = len(part.reading)
-    tokens, parents = part.reading, [AFTER, *range(read - 1)]
+    tokens = part.reading
+    parents = [AFTER, *range(read - 1)]
     if not part.complete:
         return Rows(part.generation.sequence, tokens, parents, [], certain=read)
     tree = part.proposal

@@ -233,7 +233,8 @@ class Generation:
     @property
     def remaining(self) -> int:
         """The largest number of tokens that may follow."""
-        limits, prompt = self.request.limits, len(self.request.prompt)
+        limits = self.request.limits
+        prompt = len(self.request.prompt)
         end = min(prompt + limits.max_new_tokens, limits.context_length)
         return end - len(self.tokens)
 
@@ -291,7 +292,8 @@ class Generation:
 
     def fail(self, error: Exception) -> None:
         """Ends it with an error."""
-        self.error, self.finish = error, "error"
+        self.error = error
+        self.finish = "error"
 
     def take_round(self) -> Round | None:
         """Returns the next unread round; None at its end.
@@ -309,11 +311,13 @@ class Generation:
 
     def take_logprobs(self) -> tuple[TokenLogprobs, ...]:
         """Returns the log-probabilities of the choices since the last call."""
-        taken, self._logprobs = tuple(self._logprobs), []
+        taken = tuple(self._logprobs)
+        self._logprobs = []
         return taken
 
     def _choose(self, logits: Floats, position: int) -> int:
-        request, penalties = self.request, self.penalties
+        request = self.request
+        penalties = self.penalties
         allowed = None if request.grammar is None else request.grammar.allowed()
         penalized = logits if penalties is None else penalties.penalized(logits)
         token = request.sampler.choose(penalized, position, allowed)

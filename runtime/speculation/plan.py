@@ -66,17 +66,23 @@ class PassPlan:
         Where that is less than plain decoding gives, since drafts have taken long, the number of
         nodes is the one for which plain decoding would need the longest to catch up.
         """
-        rows, spent, base = self._rows, self.spent - self._reading, self._cost.seconds(self._rows)
+        rows = self._rows
+        spent = self.spent - self._reading
+        base = self._cost.seconds(self._rows)
         values = self._values()
         times = self._cost.further(rows, len(values))
         total = tokens = float(self._tokens)
-        rate, nodes, gained, ahead = tokens / (spent + base), 0, 0.0, 0
+        rate = tokens / (spent + base)
+        nodes = 0
+        gained = 0.0
+        ahead = 0
         for count, (value, time) in enumerate(zip(values, times, strict=True), 1):
             if value < _HOPELESS * rate * self._further:  # nor are those behind it worth a row
                 break
             total += value
             if total / (spent + time) > rate:
-                rate, nodes = total / (spent + time), count
+                rate = total / (spent + time)
+                nodes = count
             gain = total - tokens - self._plain * (time - base)
             if gain > gained:
                 gained, ahead = gain, count
@@ -96,7 +102,8 @@ class PassPlan:
     @cached_property
     def _further(self) -> float:
         """The least seconds that a further row takes."""
-        seconds, rows = self._cost.seconds, self._rows
+        seconds = self._cost.seconds
+        rows = self._rows
         return min([(seconds(rows + n) - seconds(rows)) / n for n in _FURTHER])
 
     @cached_property
@@ -118,7 +125,8 @@ class PassPlan:
                 then several more cost little.
         """
         rate = max(self._rate(self.best()[1]), self._plain)
-        values, rows = self._values(), self._rows
+        values = self._values()
+        rows = self._rows
         most = len(values) + max(len(gains), _LONGEST_CHAIN)
         times = [self._cost.seconds(rows), *self._cost.further(rows, most)]
 
@@ -129,7 +137,8 @@ class PassPlan:
                 [total - rate * seconds for total, seconds in zip(sums, times, strict=False)]
             )
 
-        best, count = worth(values), 0
+        best = worth(values)
+        count = 0
         for number, draft in enumerate(cost.further(0, len(gains)), 1):
             if gains[number - 1] < _HOPELESS * rate * draft / number:
                 break

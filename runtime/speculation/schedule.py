@@ -78,7 +78,8 @@ class Schedule:
         Raises:
             MemoryLimitError: if it may need more slots than the pool can ever have.
         """
-        needed, limit = generation.further_slots, self._target.pool.limit
+        needed = generation.further_slots
+        limit = self._target.pool.limit
         if limit is not None and needed > limit:
             raise MemoryLimitError(
                 f"the text may need {needed} rows of the KV cache, which has room for {limit}: "
@@ -120,7 +121,8 @@ class Schedule:
             if any(_reads_alike(part, generation) for part in parts if part.is_prompt):
                 continue
             self._read_again(generation)
-            unread, length = generation.sequence.unread, generation.sequence.length
+            unread = generation.sequence.unread
+            length = generation.sequence.length
             ends = (end - length for end in generation.request.turns if end > length)
             count = min(room, next(ends, room), len(unread))
             if (pictures := generation.sequence.pictures) is not None:
@@ -155,7 +157,8 @@ class Schedule:
 
         A head shares its own rows, too, but for those that it had not read of the earlier text.
         """
-        sequence, target = generation.sequence, self._target
+        sequence = generation.sequence
+        target = self._target
         again = min(sequence.length - generation.features.stop, _AGAIN)
         if target.gives_features and generation.drafts and sequence.recurrence is None and again:
             sequence.cut(sequence.length - again)
@@ -164,7 +167,8 @@ class Schedule:
     def _has_slots(self, generation: Generation) -> bool:
         """Whether there are slots for a generation; evicts what is in its way."""
         self._share(generation)
-        pool, everyone = self._target.pool, [*self.running, generation]
+        pool = self._target.pool
+        everyone = [*self.running, generation]
         if pool.limit is None:
             return True
         further = sum(each.further_slots for each in everyone)
@@ -188,10 +192,12 @@ def _unread(generation: Generation) -> int:
 
 def _reads_alike(part: PassPart, generation: Generation) -> bool:
     """Whether a part reads what another generation will share when it waits for that."""
-    mine, other = generation.sequence, part.generation.sequence
+    mine = generation.sequence
+    other = part.generation.sequence
     if mine.recurrence is not None:  # it can share the whole prompt alone
         return mine.length <= other.length and mine.keys == other.keys
-    begin, end = mine.length, other.length + min(len(part.reading), _WORTH_WAITING)
+    begin = mine.length
+    end = other.length + min(len(part.reading), _WORTH_WAITING)
     reading = other.keys[other.length : end]
     return (
         begin == other.length

@@ -58,7 +58,8 @@ class Proposal:
     def room(self, parent: int) -> float:
         """Returns the largest value that a further child of a node can have."""
         # Rounding must not lift a node above its parent, or the best nodes would form no tree.
-        left, most = self._left[parent + 1], 1.0 if parent == ROOT else self.values[parent]
+        left = self._left[parent + 1]
+        most = 1.0 if parent == ROOT else self.values[parent]
         return 0.0 if left < 0 else min(left, most)
 
     def add(self, parent: int, token: int, value: float, source: str) -> int:
@@ -67,7 +68,8 @@ class Proposal:
         Returns:
             The number of the child.
         """
-        left, place = self.room(parent), self._places.get((parent, token))
+        left = self.room(parent)
+        place = self._places.get((parent, token))
         if place is not None:
             more = min(value - self.values[place], left)
             if more > 0:
@@ -89,7 +91,9 @@ class Proposal:
         """Adds all nodes of another proposal; nodes that both propose are merged."""
         numbers = [ROOT]
         for node, parent in enumerate(other.parents):
-            token, value, source = other.tokens[node], other.values[node], other.sources[node]
+            token = other.tokens[node]
+            value = other.values[node]
+            source = other.sources[node]
             numbers.append(self.add(numbers[parent + 1], token, value, source))
 
     def best(self, count: int) -> Proposal:
@@ -115,9 +119,12 @@ class Proposal:
 
     def _part(self, nodes: list[int]) -> Proposal:
         """Returns some nodes, ascending, with the parents of each."""
-        part, numbers = Proposal(), {ROOT: ROOT}
+        part = Proposal()
+        numbers = {ROOT: ROOT}
         for node in nodes:
-            parent, value, source = self.parents[node], self.values[node], self.sources[node]
+            parent = self.parents[node]
+            value = self.values[node]
+            source = self.sources[node]
             numbers[node] = part.add(numbers[parent], self.tokens[node], value, source)
         return part
 
@@ -157,7 +164,9 @@ def walk(
     Returns:
         At least one token, and exactly those that plain decoding gives.
     """
-    node, nodes, tokens = ROOT, list[int](), list[int]()
+    node = ROOT
+    nodes = list[int]()
+    tokens = list[int]()
     while True:
         token = choose(node + 1, tokens.copy())
         tokens.append(token)

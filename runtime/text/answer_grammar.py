@@ -67,7 +67,8 @@ class AnswerGrammar:
     @property
     def marks(self) -> str:
         """All texts in which special tokens may occur."""
-        thinking, calls = self.thinking, self.calls
+        thinking = self.thinking
+        calls = self.calls
         marks = [] if thinking is None else [thinking.begin, thinking.end, *thinking.intros]
         if calls is not None:
             marks += [calls.begin, calls.opening, calls.middle, calls.closing]
@@ -103,7 +104,8 @@ class AnswerGrammar:
         yield from self._spelling.ended("reasoning", self.thinking.end)
 
     def _answer(self) -> Iterator[str]:
-        thinking, calls = self.thinking, self.calls
+        thinking = self.thinking
+        calls = self.calls
         intro = gap = ""
         if thinking is not None and thinking.intros:
             intro = f"{self._spelling.marks(thinking.intros[0])} "

@@ -94,7 +94,8 @@ class AnswerReader:
             tokens: number of tokens that it comes from, one at most.
         """
         self._unread += text
-        gathered, inside = _Gathered(), self._state == self._reason
+        gathered = _Gathered()
+        inside = self._state == self._reason
         while self._state(gathered):
             pass
         piece = gathered.piece()
@@ -110,7 +111,8 @@ class AnswerReader:
 
     def _begin(self, gathered: _Gathered) -> bool:
         """Where reasoning, text or a call may begin."""
-        thinking, form = self._thinking, self._form
+        thinking = self._thinking
+        form = self._form
         text = self._unread.lstrip()
         begins = {} if thinking is None else {thinking.begin: self._reason}
         if thinking is not None:
@@ -119,7 +121,8 @@ class AnswerReader:
             begins[form.begin] = self._open
         for begin, state in begins.items():
             if text.startswith(begin):
-                self._unread, self._fresh = text[len(begin) :], state == self._reason
+                self._unread = text[len(begin) :]
+                self._fresh = state == self._reason
                 self._state = state
                 return True
         bare = None if self._bare is None else self._bare.first(text)
@@ -148,7 +151,8 @@ class AnswerReader:
         return bool(found)
 
     def _say(self, gathered: _Gathered) -> bool:
-        form, thinking = self._form, self._thinking
+        form = self._form
+        thinking = self._thinking
         ends = [form.begin] if form is not None and not form.first else []
         if thinking is not None and thinking.intros:
             ends.append(thinking.end)

@@ -68,7 +68,8 @@ def bare_rules(form: BareForm, arguments: Mapping[str, str], several: bool) -> I
     """
     space = _SOME_SPACE if form.spaced else ""
     closing = f" /{space}{escaped(form.closing)}/" if form.closing else ""
-    heads, ways = [], []
+    heads = []
+    ways = []
     fences = groupby([("", ""), *form.fences], key=lambda fence: fence[1])
     for kind, (end, alike) in enumerate(fences):
         begin = "|".join(escaped(fence[0]) for fence in alike)
@@ -140,7 +141,8 @@ class BareCalls:
 
     def _begun(self, text: str, parts: Sequence[str]) -> CallBeginning:
         """Tells whether a text begins with some parts and an object."""
-        rest, called = text.lstrip(_SPACE), ""
+        rest = text.lstrip(_SPACE)
+        called = ""
         for part in parts:
             if self.form.spaced:
                 rest = rest.lstrip(_SPACE)

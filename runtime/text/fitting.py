@@ -84,7 +84,8 @@ def _misfits(value: Any, schema: Any, place: str, root: _Root) -> Iterator[str]:
             yield from inner(named.get(name, rest), each, name)
             yield from inner(schema.get("dependentSchemas", {}).get(name, True))
     elif isinstance(value, list):
-        first, rest = schema.get("prefixItems", []), schema.get("items", True)
+        first = schema.get("prefixItems", [])
+        rest = schema.get("items", True)
         for number, each in enumerate(value):
             yield from inner(first[number] if number < len(first) else rest, each, number)
 
@@ -124,7 +125,8 @@ def _of_container(
             yield "uniqueItems", len({_written(each) for each in value}) == len(value)
         if "contains" in schema:
             count = sum(fits(schema["contains"], each) for each in value)
-            least, most = schema.get("minContains", 1), schema.get("maxContains", len(value))
+            least = schema.get("minContains", 1)
+            most = schema.get("maxContains", len(value))
             yield "contains", least <= count <= most
     if isinstance(value, dict):
         yield "required", all(each in value for each in schema.get("required", ()))

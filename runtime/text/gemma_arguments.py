@@ -134,7 +134,8 @@ class GemmaRules:
 
     def _array(self, schema: Mapping[str, Any]) -> str:
         item = self._new(schema.get("items", True))
-        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        least = schema.get("minItems", 0)
+        most = schema.get("maxItems")
         if most == 0:
             return '"[]"'
         more = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'

@@ -147,7 +147,8 @@ class InfillFormat:
             ContextLengthError: if there is no room for any text.
             InputError: if a text holds lone surrogates.
         """
-        form, step = self._form, max(1, room // _STEPS)
+        form = self._form
+        step = max(1, room // _STEPS)
         before = self._plain.encode(prefix)
         behind = self._plain.encode(suffix, inside=True)
         others = [id_ for name, text in files for id_ in self._file(name, text)]

@@ -43,7 +43,8 @@ def keyword_rules(name: str, schema: Mapping[str, Any], python: bool) -> list[st
     Raises:
         InputError: if the name of a parameter cannot be told from its value.
     """
-    members, rules = [], []
+    members = []
+    rules = []
     for number, (key, given) in enumerate(schema.get("properties", {}).items()):
         if "=" in key:
             raise InputError(
@@ -152,7 +153,8 @@ def _argument(text: str) -> tuple[str, str, str] | None:
         end = re.compile(rf"(?:[^{written[0]}\\]|\\.)*{written[0]}", re.DOTALL).match(written, 1)
         if end is None:
             return None
-        value, rest = _string(written[1 : end.end() - 1]), written[end.end() :]
+        value = _string(written[1 : end.end() - 1])
+        rest = written[end.end() :]
     elif written[0] in "{[":
         reader = JsonArguments()
         value, rest = reader.push(written)
@@ -162,7 +164,8 @@ def _argument(text: str) -> tuple[str, str, str] | None:
         end = re.compile(r"[^,)]*(?=[,)])").match(written)
         if end is None:
             return None
-        value, rest = _LITERALS.get(end[0], end[0]), written[end.end() :]
+        value = _LITERALS.get(end[0], end[0])
+        rest = written[end.end() :]
     return (name, value, rest) if rest else None
 
 
@@ -175,5 +178,6 @@ def _string(inner: str) -> str:
 
     text = _ESCAPE.sub(character, inner)
     # Characters beyond the first 65536 are two escapes in JSON.
-    return json.dumps(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
-                      ensure_ascii=False)  # fmt: skip
+    return json.dumps(
+        text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), ensure_ascii=False
+    )

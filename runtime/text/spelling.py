@@ -56,7 +56,8 @@ class Spelling:
         """
         first, *others = self.parts(mark)
         rest = "".join(f" {self._part(each)}" for each in others)
-        terminal, exception = rule.upper(), but and f" & ~{but}"
+        terminal = rule.upper()
+        exception = but and f" & ~{but}"
         ways = [f"{rule}_spelled"]
         yield f"{terminal}_SPELLED: /{text}{escaped(first)}/{exception}"
         yield f"{rule}_spelled[lazy]: {terminal}_SPELLED"

@@ -69,7 +69,8 @@ class StreamDecoder:
             return text[len(self._shown) :]
         whole = self._shown.rstrip(_REPLACEMENT)
         if text.startswith(whole):  # the context ended inside a character, which continues here
-            self._settled, self._shown = 0, whole
+            self._settled = 0
+            self._shown = whole
             return text[len(whole) :]
         # A broken character has changed the text before it, which has already been returned.
         return self._tokenizer.decode(self._window[self._settled :])
@@ -150,11 +151,13 @@ class Piece:
     calls: tuple[CallPiece, ...] = ()
 
     def __add__(self, other: Piece) -> Piece:
-        calls, further = self.calls, other.calls
+        calls = self.calls
+        further = other.calls
         if calls and further and calls[-1].id is None and further[0].id is None:
             # Without an id, both are arguments of the same call.
             joined = replace(calls[-1], arguments=calls[-1].arguments + further[0].arguments)
-            calls, further = (*calls[:-1], joined), further[1:]
+            calls = (*calls[:-1], joined)
+            further = further[1:]
         return Piece(self.text + other.text, self.reasoning + other.reasoning, (*calls, *further))
 
     def __bool__(self) -> bool:
@@ -211,7 +214,8 @@ class StopMatcher:
             (start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0
         ]
         if ends:
-            self._found, self._held = True, ""
+            self._found = True
+            self._held = ""
             return text[: min(ends)[1]], True
         held = overlap(text, self._stops)
         self._held = text[len(text) - held :]
@@ -219,7 +223,8 @@ class StopMatcher:
 
     def flush(self) -> str:
         """Returns the text that was held back, after the last piece."""
-        held, self._held = self._held, ""
+        held = self._held
+        self._held = ""
         return held
 
 
@@ -256,7 +261,8 @@ class LineMatcher:
         """
         if self._ended:
             return "", True
-        text, self._held = self._held + text, ""
+        text = self._held + text
+        self._held = ""
         end = self._end(text)
         if end is not None:
             self._ended = True
@@ -268,7 +274,8 @@ class LineMatcher:
 
     def flush(self) -> str:
         """Returns the text that was held back, after the last piece."""
-        held, self._held = self._held, ""
+        held = self._held
+        self._held = ""
         return held
 
     def _end(self, text: str) -> int | None:

@@ -50,7 +50,8 @@ def tagged_rules(name: str, schema: Mapping[str, Any], spelling: Spelling, tags:
         spelling: how the grammar writes marks.
         tags: the tags.
     """
-    rules, parts = [], []
+    rules = []
+    parts = []
     close = spelling.marks(tags.close)
     for number, (key, given) in enumerate(schema.get("properties", {}).items()):
         rule = f"{name}_{number}"

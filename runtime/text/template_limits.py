@@ -23,7 +23,8 @@ def without_systems(messages: Sequence[Message]) -> list[Message]:
         if message.get("role") == SYSTEM and isinstance(message.get("content"), str):
             told.append(message["content"])
             continue
-        text, content = "\n".join(told), message.get("content")
+        text = "\n".join(told)
+        content = message.get("content")
         if told and message.get("role") == USER:
             made.append({**message, "content": _joined(text, content, "\n")})
         else:

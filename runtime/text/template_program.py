@@ -49,7 +49,8 @@ class Program:
 
     def __init__(self, source: str) -> None:
         self.unset: set[str] = set()
-        self._source, self._here = source, True
+        self._source = source
+        self._here = True
         self._thread = threading.local()
         self._environment = Sandbox(_options(self.unset), _FILTERS, _FUNCTIONS)
         self._environment.begin()

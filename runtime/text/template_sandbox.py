@@ -39,7 +39,11 @@ _MOST_SECONDS = 3  # of processor time, for one conversation
 _MOST_BITS = 1 << 16
 _MOST_DEPTH = 200  # of lists in lists
 _LOOKS = 8  # a power of two of steps, after which the clock is looked at
-_ITEMS, _JOINED, _READ, _MADE = " items", " joined", " read", " made"  # no template can name these
+# no template can name these
+_ITEMS = " items"
+_JOINED = " joined"
+_READ = " read"
+_MADE = " made"
 
 _SHALLOW_FILTERS = (
     "count d default first items last length list map reject rejectattr reverse select selectattr"
@@ -116,7 +120,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     ) -> tuple[Any, ...]:
         """Counts what a function will do; returns its arguments."""
         method = getattr(function, "__wrapped__", function)  # formats are wrapped by jinja2
-        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        owner = getattr(method, "__self__", None)
+        name = getattr(method, "__name__", "")
         if isinstance(owner, str) and name in _OF_TEXTS:
             args = tuple(map(_listed, args))
             self._read(owner, *args, *kwargs.values())
@@ -154,7 +159,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def concat(self, parts: Iterable[str]) -> str:
         """Joins what a template writes."""
-        found, size = io.StringIO(newline=""), 0
+        found = io.StringIO(newline="")
+        size = 0
         for part in parts:
             size += len(part)
             if size > MOST_SIZE:
@@ -207,7 +213,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Counts all that is within values, since it will be read; returns the first one."""
         if len(values) == 1 and isinstance(values[0], str) and len(values[0]) < AT_ONCE:
             return values[0]  # as most are
-        count, left = 0, [(each, 0) for each in values]
+        count = 0
+        left = [(each, 0) for each in values]
         while left:
             value, depth = left.pop()
             count += 1 + depth // 4  # by which JSON may be indented

@@ -152,7 +152,8 @@ class Tokenizer:
         Raises:
             BundleError: If `tokenizer.json` is missing or a file is damaged.
         """
-        made, config = backend_of(files, source), config_of(files, source)
+        made = backend_of(files, source)
+        config = config_of(files, source)
         template = files.get(CHAT_TEMPLATE, template_of(config, "default"))
         return cls(made, config, template, template_of(config, "tool_use"))
 

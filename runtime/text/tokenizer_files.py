@@ -111,7 +111,8 @@ def _try(backend: tokenizers.Tokenizer) -> None:
         raise ValueError(f"its patterns have more than {_MOST_PATTERNS} characters")
     # A pattern that can read a text in exponentially many ways does so where the end does not fit,
     # and the library looks first whether characters that a pattern needs are there at all.
-    ends, begin = ("!a", "\0" + "".join(sorted(set(patterns)))), time.thread_time()
+    ends = ("!a", "\0" + "".join(sorted(set(patterns))))
+    begin = time.thread_time()
     pieces = {patterns[n : n + size] for n in range(len(patterns)) for size in (1, 2)}
     for piece in sorted(pieces | {"a", "0", " ", "!", "\n", "é"}):
         probe = piece * (_PROBE // len(piece))
@@ -138,7 +139,8 @@ def _growth(rule: Any) -> float:
         return 1 + len(rule["prepend"])
     if rule.get("type") != "Replace":
         return math.prod(_growth(each) for each in rule.values())
-    pattern, content = rule["pattern"], rule["content"]
+    pattern = rule["pattern"]
+    content = rule["content"]
     if "String" not in pattern:  # an expression may fit one character, or between two
         return 1 + len(content)
     if not pattern["String"]:

@@ -47,7 +47,8 @@ class SharedText:
         return self._ids
 
     def _translated(self, token: int) -> list[int]:
-        target, draft = self._map.target, self._map.draft
+        target = self._map.target
+        draft = self._map.draft
         own = int(self._map.to_draft[token]) if token < len(target.pieces) else MISSING
         return [own] if own != MISSING else draft.encode(target.bytes_of([token])) or self._nothing
 
@@ -63,7 +64,8 @@ class RecodedText:
     """
 
     def __init__(self, vocabularies: VocabularyMap) -> None:
-        self._target, self._draft = vocabularies.target, vocabularies.draft
+        self._target = vocabularies.target
+        self._draft = vocabularies.draft
         self._settled = list(self._draft.beginning)
         self._end = b""
         self._ids = list(self._settled)

@@ -45,7 +45,8 @@ class VocabularyMap:
     """
 
     def __init__(self, target: Vocabulary, draft: Vocabulary) -> None:
-        self.target, self.draft = target, draft
+        self.target = target
+        self.draft = draft
         self.to_draft = _translated(target, draft)
         self.to_target = _translated(draft, target)
         words = [{word for word in each.words if len(word) > 1} for each in (target, draft)]

@@ -104,7 +104,8 @@ def _by_strips(picture: Image, key: Any) -> Image:
     """Converts a picture in strips, which take little memory."""
     from PIL import Image
 
-    factor, shown = _factor(picture), Image.new("RGB", picture.size)
+    factor = _factor(picture)
+    shown = Image.new("RGB", picture.size)
     width, height = picture.size
     lines = max(_STRIP // width, 1)
     for top in range(0, height, lines):

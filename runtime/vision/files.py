@@ -25,7 +25,9 @@ MOST_BYTES = 32 << 20
 
 _LIMITS = JobLimits(seconds=5, megabytes=1000, patience=20)
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-_SCANS, _SCANNED = 100, 10**9  # of a JPEG file: passes over it, and pixels of all of them
+# of a JPEG file: passes over it, and pixels of all of them
+_SCANS = 100
+_SCANNED = 10**9
 _SCAN = re.compile(rb"\xff([\x01-\xcf\xd8-\xfe])")  # a mark of what is no data of pixels
 
 _ENDED: dict[Why, str] = {
@@ -104,7 +106,9 @@ def _decoded(content: bytes) -> Image:
 
 def _require_scans(content: bytes, pixels: int) -> None:
     """Checks how often a JPEG file goes over its pixels, which may take no more than some bytes."""
-    most, place, scans = min(_SCANS, _SCANNED // pixels), 2, 0
+    most = min(_SCANS, _SCANNED // pixels)
+    place = 2
+    scans = 0
     while (mark := _SCAN.search(content, place)) is not None and mark[1] != b"\xd9":
         scans += mark[1] == b"\xda"
         if scans > most:

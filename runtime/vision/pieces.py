@@ -54,7 +54,8 @@ def cut(picture: Image, vision: Vision) -> Picture:
     """Scales a picture and cuts it into pieces."""
     from PIL.Image import Resampling
 
-    how, size = Resampling(vision.resample), vision.size
+    how = Resampling(vision.resample)
+    size = vision.size
     if vision.grid is not None or vision.patch:
         if vision.grid is None:
             lines, columns = _kept(picture.size, vision)
@@ -65,7 +66,8 @@ def cut(picture: Image, vision: Vision) -> Picture:
     if not vision.longest:
         return Picture((0, 0), np.asarray(picture.resize((size, size), how))[None])
     height, width = scaled = _scaled(picture.size, vision)
-    whole, parts = picture.resize((width, height), how), []
+    whole = picture.resize((width, height), how)
+    parts = []
     if vision.split:
         height, width = _cut_size(scaled, vision)
         whole = whole.resize((width, height), how)
@@ -93,9 +95,11 @@ def looked_at(piece: npt.NDArray[np.uint8], vision: Vision) -> dict[str, Array]:
     colours = normalized(piece, vision)
     if not vision.patch:
         return {PIXELS: colours}
-    side, patch = vision.size // vision.patch, vision.patch
+    side = vision.size // vision.patch
+    patch = vision.patch
     _, _, height, width = colours.shape
-    rows, columns = height // vision.size, width // vision.size
+    rows = height // vision.size
+    columns = width // vision.size
     parts = colours.reshape(3, rows, side, patch, columns, side, patch)
     patches = parts.transpose(1, 4, 2, 5, 3, 6, 0).reshape(-1, 3 * patch**2)
     places = np.stack(np.divmod(np.arange(rows * columns * side**2), columns * side)[::-1], -1)
@@ -114,7 +118,8 @@ def written(grid: tuple[int, int], vision: Vision, texts: Callable[[int], str]) 
     rows, columns = grid
     if vision.grid is not None:
         return texts(vision.token) * (rows * columns)
-    text, seen = "", texts(vision.token) * (rows * columns if vision.patch else vision.rows)
+    text = ""
+    seen = texts(vision.token) * (rows * columns if vision.patch else vision.rows)
     if vision.around is not None:
         before, behind = map(texts, vision.around)
         if vision.patch:
@@ -132,9 +137,11 @@ def _kept(size: tuple[int, int], vision: Vision) -> tuple[int, int]:
     factor = math.sqrt(vision.rows * vision.size**2 / (width * height))
     rows, columns = (int(factor * side / vision.size) for side in (height, width))
     if not rows:
-        rows, columns = 1, max(min(width // height, vision.rows), 1)
+        rows = 1
+        columns = max(min(width // height, vision.rows), 1)
     elif not columns:
-        rows, columns = min(height // width, vision.rows), 1
+        rows = min(height // width, vision.rows)
+        columns = 1
     return rows, columns
 
 
@@ -150,7 +157,9 @@ def _fitted(size: tuple[int, int], side: int, grid: Grid) -> tuple[int, int]:
             f"a picture has {width} x {height} pixels: give one whose sides differ by a factor of "
             f"{_MOST_RATIO} at most"
         )
-    lines, columns, square = round(height / side), round(width / side), side**2
+    lines = round(height / side)
+    columns = round(width / side)
+    square = side**2
     if lines * columns * square > grid.most:
         factor = math.sqrt(height * width / grid.most)
         lines = max(1, math.floor(height / factor / side))
@@ -164,12 +173,15 @@ def _fitted(size: tuple[int, int], side: int, grid: Grid) -> tuple[int, int]:
 def _scaled(size: tuple[int, int], vision: Vision) -> tuple[int, int]:
     """Returns height and width with the longer side of `Vision.longest`, the other one even."""
     width, height = size
-    ratio, longest = width / height, vision.longest
+    ratio = width / height
+    longest = vision.longest
     if width >= height:
-        width, height = longest, int(longest / ratio)
+        width = longest
+        height = int(longest / ratio)
         height += height % 2
     else:
-        width, height = int(longest * ratio), longest
+        width = int(longest * ratio)
+        height = longest
         width += width % 2
     return max(height, 1), max(width, 1)
 

@@ -31,7 +31,8 @@ def chatting(tmp_path_factory):
 def passes(pairs, monkeypatch):
     """A model of the test's own, and how many passes it has made."""
     with loaded(pairs, "llama", "none") as llm:
-        target, made = inside(llm).engine.target, []
+        target = inside(llm).engine.target
+        made = []
         graph = target.graph
         monkeypatch.setattr(target, "graph", lambda feeds: (made.append(1), graph(feeds))[1])
         yield llm, made
@@ -112,7 +113,8 @@ def test_a_text_ends_with_the_pass_under_way_and_frees_its_slots(passes, how):
 
 def test_a_task_that_goes_while_its_text_is_prepared_ends_that(chatting, monkeypatch):
     """As of a grammar that takes long."""
-    ready, gone = threading.Event(), threading.Event()
+    ready = threading.Event()
+    gone = threading.Event()
 
     def prepare(self, messages, **options):
         ready.set()
@@ -136,7 +138,8 @@ def test_a_task_that_goes_while_its_text_is_prepared_ends_that(chatting, monkeyp
 
 def test_the_event_loop_goes_on_and_its_threads_are_free(natives):
     """More texts than the event loop has threads, while others want one of these."""
-    llm, turns = natives("llama", "none"), []
+    llm = natives("llama", "none")
+    turns = []
 
     async def count(texts):
         while not texts.done():

@@ -60,7 +60,8 @@ def test_calls_without_ids_are_answered_in_their_order():
 
 
 def test_ids_that_come_twice_are_of_their_own_answers():
-    first, second = calling(("0", "rain")), calling(("0", "wind"))
+    first = calling(("0", "rain"))
+    second = calling(("0", "wind"))
     assert told(first, said("1", "0"), second, said("2", "0")) == IN_ORDER[:2]
     both = calling(("0", "rain"), ("0", "wind"))
     assert told(both, said("1", "0"), said("2", "0")) == IN_ORDER[:2]

@@ -35,7 +35,9 @@ class Session:
 
 def test_no_engine_takes_it_for_a_device_that_fails():
     graph = NativeGraph.__new__(NativeGraph)
-    graph._session, graph._inputs, graph._outputs = Session(), (), ()
+    graph._session = Session()
+    graph._inputs = ()
+    graph._outputs = ()
     with pytest.raises(LateError):
         graph({})
     with pytest.raises(LateError):
@@ -43,7 +45,8 @@ def test_no_engine_takes_it_for_a_device_that_fails():
 
 
 def test_texts_and_drafts_go_on_after_signals_at_any_time():
-    before, chance = signal.signal(signal.SIGALRM, late), random.Random(5)
+    before = signal.signal(signal.SIGALRM, late)
+    chance = random.Random(5)
     options = {"max_new_tokens": 24, "draft_source": "model"}
     try:
         with LLM(draft="auto", threads=1, context=256) as llm:

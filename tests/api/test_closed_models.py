@@ -48,8 +48,10 @@ def without_collector():
 )
 def test_closing_unmaps_all_files(pairs, without_collector, name, draft):
     llm = loaded(pairs, name, draft)
-    read, unread = llm.stream(LONG_PROMPT, max_new_tokens=8), llm.stream(LONG_PROMPT)
-    session, begun = llm.session(), llm.stream(LONG_PROMPT)
+    read = llm.stream(LONG_PROMPT, max_new_tokens=8)
+    unread = llm.stream(LONG_PROMPT)
+    session = llm.session()
+    begun = llm.stream(LONG_PROMPT)
     read.finish()
     next(iter(begun))
     pools = [model.pool for model in inside(llm).models.values()]

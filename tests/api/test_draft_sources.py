@@ -66,9 +66,12 @@ def test_a_source_never_changes_a_text_and_is_often_right(load, name, draft, how
     for nodes, width in ((31, 4), (3, 1), (6, 3)):
         llm.forget()  # of a prompt that it shares a head has no features
         result = llm.generate(
-            LONG_PROMPT, max_new_tokens=NEW_TOKENS, num_assistant_tokens=nodes, tree_width=width,
+            LONG_PROMPT,
+            max_new_tokens=NEW_TOKENS,
+            num_assistant_tokens=nodes,
+            tree_width=width,
             **how,
-        )  # fmt: skip
+        )
         assert result.tokens == plain.tokens
         assert result.accepted + result.rounds == NEW_TOKENS - 1
         assert how or result.accepted >= SOURCES[name, draft]
@@ -87,7 +90,8 @@ def test_a_source_never_changes_a_text_and_is_often_right(load, name, draft, how
 @modes
 @pytest.mark.parametrize("name", FOREIGN)
 def test_drafts_of_another_vocabulary_never_change_texts(load, name, how):
-    llm, least = load(name, "model"), FOREIGN[name]
+    llm = load(name, "model")
+    least = FOREIGN[name]
     prompts = [LONG_PROMPT, SHORT_PROMPT, TEXTS[1]]
     options = {"max_new_tokens": 40, **how}
     alone = [llm.generate(each, draft_source="none", **options).tokens for each in prompts]
@@ -210,7 +214,8 @@ def test_skip_sets_that_do_not_fit_are_refused(pairs, tmp_path):
 
 @pytest.mark.parametrize("source", ["model", "parallel", "layer-skip"])
 def test_a_draft_that_fails_is_told_and_drafts_no_more(natives, pairs, tmp_path, caplog, source):
-    calls, expected = [], natives("llama", "none").generate(LONG_PROMPT, **OPTIONS).tokens
+    calls = []
+    expected = natives("llama", "none").generate(LONG_PROMPT, **OPTIONS).tokens
 
     def fail(_):
         calls.append(1)
@@ -219,7 +224,8 @@ def test_a_draft_that_fails_is_told_and_drafts_no_more(natives, pairs, tmp_path,
     path = with_skips(pairs.pair("llama").path, tmp_path / "bundle", (2, 3))
     with cheapen(LLM(path, threads=1, context=512)) as llm, llm.session() as session:
         [failing] = [each for each in inside(llm).engine.drafters if each.name == source]
-        whole, failing.model.graph = failing.model.graph, fail
+        whole = failing.model.graph
+        failing.model.graph = fail
         for draft in (source, source, "auto"):
             made = session.generate(LONG_PROMPT, draft_source=draft, **OPTIONS)
             assert made.tokens == expected

@@ -164,7 +164,8 @@ def test_a_gguf_file_makes_the_same_vectors(made, tmp_path):
     for name, source in (("a", folder / "checkpoint"), ("b", tmp_path / "model.gguf")):
         export_bundle(source, tmp_path / name, options=ExportOptions("fp32"))
     with LLM(tmp_path / "a", **PLAIN) as one, LLM(tmp_path / "b", **PLAIN) as other:
-        expected, found = one.embed(TEXTS), other.embed(TEXTS)
+        expected = one.embed(TEXTS)
+        found = other.embed(TEXTS)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     assert np.allclose(found, expected, atol=1e-5)
 

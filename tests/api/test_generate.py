@@ -73,7 +73,8 @@ def test_logprobs_are_the_models_own(natives, pairs):
 
 
 def test_the_seed_is_reported_and_brings_the_text_again(natives):
-    llm, options = natives("llama"), {"max_new_tokens": 40, "temperature": 3.0}
+    llm = natives("llama")
+    options = {"max_new_tokens": 40, "temperature": 3.0}
     drawn = llm.generate(SHORT_PROMPT, **options)
     assert llm.generate(SHORT_PROMPT, seed=drawn.seed, **options).tokens == drawn.tokens
     assert len({llm.generate(SHORT_PROMPT, **options).seed for _ in range(4)}) > 1
@@ -116,7 +117,8 @@ def test_what_is_no_prompt_is_refused(natives, prompt, message):
 
 
 def test_wrong_options_are_errors(natives, pairs):
-    llm, path = natives("llama"), pairs.pair("llama").path
+    llm = natives("llama")
+    path = pairs.pair("llama").path
     known = r"did you mean max_new_tokens\?\): use one of .*max_new_tokens,"
     with pytest.raises(TypeError, match=known):
         llm.generate("x", max_new_token=3)
@@ -245,16 +247,21 @@ def test_warming_up_makes_a_pass_of_each_model_and_leaves_no_slot(natives):
 
 def test_a_closed_model_is_not_used(pairs):
     llm = loaded(pairs, "llama")
-    stream, waiting = llm.stream(LONG_PROMPT, max_new_tokens=200), llm.stream(LONG_PROMPT)
+    stream = llm.stream(LONG_PROMPT, max_new_tokens=200)
+    waiting = llm.stream(LONG_PROMPT)
     session = llm.session()
     next(iter(stream))
     llm.close()
     llm.close()
     assert stream.finish().finish_reason == "cancelled"
     for use in (
-        lambda: llm.generate(SHORT_PROMPT), llm.session, waiting.finish, lambda: session.tokens,
-        llm.warm_up, lambda: session.save("x"),
-    ):  # fmt: skip
+        lambda: llm.generate(SHORT_PROMPT),
+        llm.session,
+        waiting.finish,
+        lambda: session.tokens,
+        llm.warm_up,
+        lambda: session.save("x"),
+    ):
         with pytest.raises(InputError, match="the model was closed"):
             use()
     session.close()

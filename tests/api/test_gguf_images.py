@@ -31,10 +31,14 @@ KINDS = ("gemma3", "smolvlm")
 GEMMA = {"layer_types": ["sliding_attention"] * 2, "query_pre_attn_scalar": 24}
 WHOLE_BLOCKS = {"hidden_size": 64, "intermediate_size": 96}
 ASKED = [
-    {"role": "user", "content": [
-        {"type": "image", "image": picture(60, 20)}, {"type": "text", "text": "what is it?"}
-    ]}
-]  # fmt: skip
+    {
+        "role": "user",
+        "content": [
+            {"type": "image", "image": picture(60, 20)},
+            {"type": "text", "text": "what is it?"},
+        ],
+    }
+]
 
 
 def saved(folder, kind, **options):
@@ -171,7 +175,8 @@ def test_what_contradicts_itself_is_named(made, tmp_path, fields, words):
 
 def test_damaged_files_are_one_clear_line(made, tmp_path):
     file = write_pair(made[1], tmp_path)
-    tower, chance = file.with_name("mmproj-model-f16.gguf"), random.Random(7)
+    tower = file.with_name("mmproj-model-f16.gguf")
+    chance = random.Random(7)
     intact = tower.read_bytes()
     start = min(entry.start for entry in read_header(tower).entries.values())
     lines = []

@@ -27,7 +27,9 @@ from edgespec.runtime.engines.portable.device import Gpu
 
 pytestmark = with_library
 
-NATIVE, STAND_IN, CUDA = "cpu:native", "cpu#32x768", "cuda:0"
+NATIVE = "cpu:native"
+STAND_IN = "cpu#32x768"
+CUDA = "cuda:0"
 BEST = {STAND_IN: "openvino:cpu", CUDA: CUDA}  # devices, and the best GPU of their machines
 KINDS = ("head", "peagle", "dflash", "dflash2", "dspark", "mtp", "assistant")
 MODES = [{"max_new_tokens": 60}, {"max_new_tokens": 60, "temperature": 0.8, "seed": 4}]
@@ -35,21 +37,27 @@ MODES = [{"max_new_tokens": 60}, {"max_new_tokens": 60, "temperature": 0.8, "see
 
 def places(device):
     """By place: options, the engines of target and head, and by kind how it is refused there."""
-    gpu, both = BEST[device], {"device": device, "draft_device": device}
+    gpu = BEST[device]
+    both = {"device": device, "draft_device": device}
     recurrent = "its target has recurrent layers.* cannot run on {}: use --device cpu"
     refused = {"mtp": recurrent.format(device)}
     reads = f"its gemma4_assistant head reads keys .* on {device} while that runs on "
     return {
         "target on a device": ({"device": device}, device, NATIVE, refused),
         "head on a device": (
-            {"draft_device": device}, NATIVE, device, {"assistant": f"{reads}cpu: leave"}
+            {"draft_device": device},
+            NATIVE,
+            device,
+            {"assistant": f"{reads}cpu: leave"},
         ),
         "both on a device": (both, device, device, refused),
         "target on two": (
-            {"gpu_layers": 2, "draft_device": device}, f"cpu:native+{gpu}", device,
+            {"gpu_layers": 2, "draft_device": device},
+            f"cpu:native+{gpu}",
+            device,
             {"mtp": recurrent.format(f"cpu and {gpu}"), "assistant": reads},
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(params=BEST)
@@ -104,7 +112,10 @@ def test_a_head_drafts_the_same_with_any_engine(pairs, expected, device, kind, p
 class HostAsGpu(Gpu):
     """Runs what GPUs run, with pools that stay where the device has them, in the host's memory."""
 
-    name, hardware, version, own_bytes = "webgpu:0", "none", ort.__version__, 1 << 33
+    name = "webgpu:0"
+    hardware = "none"
+    version = ort.__version__
+    own_bytes = 1 << 33
     provider, kind = "CPUExecutionProvider", "cpu"
 
     def __init__(self, number):

@@ -122,9 +122,11 @@ def in_grid(given):
 def prepared(given, **options):
     """transformers' pieces, and its numbers of rows and columns."""
     own = {
-        "size": {"longest_edge": 2 * SIZE}, "max_image_size": {"longest_edge": SIZE},
-        "image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2],
-    }  # fmt: skip
+        "size": {"longest_edge": 2 * SIZE},
+        "max_image_size": {"longest_edge": SIZE},
+        "image_mean": [0.5, 0.4, 0.3],
+        "image_std": [0.5, 0.25, 0.2],
+    }
     found = SmolVLMImageProcessorPil(**own, **options)(
         [[given]], return_tensors="np", return_row_col_info=True
     )
@@ -170,9 +172,18 @@ def test_pictures_that_keep_their_proportions_are_those_of_transformers(size, no
     found = Gemma4ImageProcessorPil(**GEMMA4_PIXELS, **own)([[picture(*size)]])
     pixels, places, [count] = found.values()
     vision = bundle.Vision(
-        12, 0, False, *(colours if normalizes else ((0.0,) * 3, (1.0,) * 3)), 3, "graph", "data",
-        IMAGE, 70, (336, 337), patch=4,
-    )  # fmt: skip
+        12,
+        0,
+        False,
+        *(colours if normalizes else ((0.0,) * 3, (1.0,) * 3)),
+        3,
+        "graph",
+        "data",
+        IMAGE,
+        70,
+        (336, 337),
+        patch=4,
+    )
     seen = cut(picture(*size), vision)
     assert vision.fewest <= rows_of(seen, vision) == count <= 70
     inputs = looked_at(seen.pieces[0], vision)
@@ -235,7 +246,8 @@ def require_same_logits(model, llm):
 
 def test_texts_have_the_same_bits_whether_or_not_pictures_are_read(tmp_path):
     save_pictured(tmp_path / "checkpoint", "qwen3_vl")
-    options, found = ExportOptions(precision="fp32"), []
+    options = ExportOptions(precision="fp32")
+    found = []
     for name in ("bundle", "blind"):
         export_bundle(tmp_path / "checkpoint", tmp_path / name, None, options)
         found.append(Text(load(tmp_path / name)).read(PROMPT))
@@ -251,7 +263,8 @@ def test_texts_have_the_same_bits_whether_or_not_pictures_are_read(tmp_path):
 
 @pytest.mark.parametrize("draft", ["none", "model", "lookup", "recycling", "layer-skip", "auto"])
 def test_drafts_behind_pictures_do_not_change_texts(made, draft):
-    messages, options = asked(picture(60, 20)), {"max_new_tokens": NEW}
+    messages = asked(picture(60, 20))
+    options = {"max_new_tokens": NEW}
     if draft == "layer-skip" and recurrent(made[0]):
         return  # its layers cannot be left out
     with cheapen(LLM(made[1], threads=1, context=CONTEXT, draft=draft)) as llm:
@@ -284,7 +297,8 @@ def test_what_was_evicted_within_a_picture_is_read_again(made, llm):
     most = max(llm.bundle.target.vision.rows, 9)
     for kept in range(expected.prompt_tokens - 1, 0, -3):
         target = inside(llm).engine.target
-        prefixes, pool = target.prefixes, target.pool
+        prefixes = target.prefixes
+        pool = target.pool
         prefixes.evict(pool.used - kept)
         again = llm.chat(messages, max_new_tokens=8)
         assert again.tokens == expected.tokens
@@ -311,7 +325,8 @@ def test_pictures_of_one_size_share_no_rows(llm, seeds):
     before = set()
     for seed in seeds:
         messages = asked(picture(40, 32, seed))
-        found, marks = llm.chat(messages, max_new_tokens=8), llm.chat_tokens(messages)
+        found = llm.chat(messages, max_new_tokens=8)
+        marks = llm.chat_tokens(messages)
         own = marks.index(llm.bundle.target.vision.token)
         assert found.tokens == alone(llm, seed)
         assert (found.reused > own) == (seed in before)
@@ -436,7 +451,8 @@ HOSTILE = {
 
 
 BYTES = bytes(range(256)) * 3
-CODE, LINES = base64.b64encode(BYTES[:766]).decode(), base64.encodebytes(BYTES[:766]).decode()
+CODE = base64.b64encode(BYTES[:766]).decode()
+LINES = base64.encodebytes(BYTES[:766]).decode()
 DATA = "data:image/png;base64,"
 FORGIVEN = {
     "as it is written": DATA + CODE,
@@ -501,7 +517,8 @@ def test_sounds_and_videos_are_refused_by_name(llm, kind):
     "wrong", [{"patch": 7}, {"patch": -4}, {"patch": 4096, "size": 4096, "rows": 4096}], ids=str
 )
 def test_sizes_of_pictures_in_manifests_are_checked(llm, wrong):
-    manifest, target = llm.bundle.manifest, llm.bundle.target
+    manifest = llm.bundle.manifest
+    target = llm.bundle.target
     damaged = replace(target, vision=replace(target.vision, **wrong))
     found = fault(replace(manifest, roles={**manifest.roles, "target": damaged}))
     assert "vision.patch" in found

@@ -160,7 +160,8 @@ def test_a_text_that_is_too_long_is_cut_and_room_is_left(filler):
 @pytest.fixture
 def rows(llm, monkeypatch):
     """The rows of each pass from now on."""
-    rows, graph = [], inside(llm).engine.target.graph
+    rows = []
+    graph = inside(llm).engine.target.graph
 
     def counted(feeds):
         rows.append(feeds["input_ids"].size)

@@ -52,7 +52,8 @@ def test_no_text_ends_so_unless_it_is_asked_for(plain):
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_no_character_is_broken(tmp_path, size):
     chat = Chat(tmp_path, template("hermes"), FORMS["hermes"].tokens)
-    asked, tokenizer = chat.ask(), chat.tokenizer
+    asked = chat.ask()
+    tokenizer = chat.tokenizer
     text = AnswerText(asked, tokenizer, TextEnd(), frozenset(), loops=LoopMatcher())
     tokens = tokenizer.encode("\U0001f600" + "\U0001f602" * 300, add_special=False)
     for place in range(0, len(tokens), size):

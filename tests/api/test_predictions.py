@@ -76,9 +76,12 @@ def test_after_an_edit_the_draft_goes_on_behind_it(llm, plain):
     inserted = [*tokens[:30], *range(50), *tokens[30:]]
     for prediction in (removed, inserted):
         result = llm.generate(
-            PROMPT, max_new_tokens=NEW_TOKENS, draft_source="lookup", num_assistant_tokens=15,
+            PROMPT,
+            max_new_tokens=NEW_TOKENS,
+            draft_source="lookup",
+            num_assistant_tokens=15,
             prediction=prediction,
-        )  # fmt: skip
+        )
         assert result.tokens == tokens
         assert result.sources["prediction"] >= 5
         assert result.rounds < (NEW_TOKENS - 30) / 2

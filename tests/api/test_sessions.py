@@ -69,14 +69,18 @@ def test_what_is_known_of_a_prompt_is_not_computed_again(natives):
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_recurrent_models_go_on_from_where_prompts_and_texts_ended(natives, name):
-    llm, how = natives(name, "auto"), {"logprobs": 3, **OPTIONS}
+    llm = natives(name, "auto")
+    how = {"logprobs": 3, **OPTIONS}
     prompt = llm.tokenizer.encode(LONG_PROMPT)
     llm.forget()
     text = prompt + llm.generate(prompt, **OPTIONS).tokens
     for further, reused in (
-        ([*text, 7], len(text) - 1), (prompt, len(prompt) - 1), ([*prompt, 9, 9], len(prompt) - 1),
-        ([*text[:-3], 7], len(prompt) - 1), (prompt[:-2], 0),
-    ):  # fmt: skip
+        ([*text, 7], len(text) - 1),
+        (prompt, len(prompt) - 1),
+        ([*prompt, 9, 9], len(prompt) - 1),
+        ([*text[:-3], 7], len(prompt) - 1),
+        (prompt[:-2], 0),
+    ):
         found = llm.generate(further, **how)
         assert found.reused == reused
         fresh = natives(name, "none")
@@ -97,7 +101,8 @@ def test_recurrent_models_keep_as_many_checkpoints_as_memory_is_planned_for(nati
         for number in range(CHECKPOINTS):
             llm.generate([number + 1] * 20, **OPTIONS)
         assert inside(llm).engine.target.pool.recurrent.states.used == CHECKPOINTS
-        kept, others = len(session.tokens), [llm.session() for _ in range(CHECKPOINTS)]
+        kept = len(session.tokens)
+        others = [llm.session() for _ in range(CHECKPOINTS)]
         assert session.generate([*session.tokens, 5], **OPTIONS).reused == kept
         for number, other in enumerate(others):
             other.generate([number + 1] * 20, **OPTIONS)
@@ -123,12 +128,14 @@ def test_recurrent_models_go_back_to_turns_of_a_conversation(tmp_path, name):
         llm.forget()
         return answer(*messages).tokens
 
-    edited, other = (*said[:3], ("user", "And of Chile?")), (said[0], ("user", "Hello there!"))
+    edited = (*said[:3], ("user", "And of Chile?"))
+    other = (said[0], ("user", "Hello there!"))
     expected = [alone(*edited), alone(*other)]
     llm.forget()
     first = answer(*said)
     assert first.reused == 0
-    again, new = answer(*edited), answer(*other)
+    again = answer(*edited)
+    new = answer(*other)
     assert [again.tokens, new.tokens] == expected
     question = len(llm.tokenizer.encode(said[3][1]))
     assert first.prompt_tokens - question - 16 < again.reused < first.prompt_tokens - question
@@ -210,7 +217,8 @@ def test_a_closed_session_gives_its_memory_back(pairs):
      "granitemoehybrid-draft"],
 )  # fmt: skip
 def test_a_saved_session_goes_on_elsewhere(natives, pairs, tmp_path, name):
-    llm, file = natives(name), tmp_path / "session"
+    llm = natives(name)
+    file = tmp_path / "session"
     with llm.session() as session:
         session.generate(LONG_PROMPT, **OPTIONS)
         held = session.tokens
@@ -255,7 +263,9 @@ def test_what_was_evicted_is_not_saved(pairs, tmp_path, name):
 
 
 def test_files_that_are_no_session_of_the_bundle_are_refused(natives, tmp_path):
-    llm, file, bad = natives("llama", "model"), tmp_path / "session", tmp_path / "bad"
+    llm = natives("llama", "model")
+    file = tmp_path / "session"
+    bad = tmp_path / "bad"
     llm.forget()
     with llm.session() as session:
         session.generate(SHORT_PROMPT, **OPTIONS)
@@ -267,7 +277,8 @@ def test_files_that_are_no_session_of_the_bundle_are_refused(natives, tmp_path):
     bad.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(InputError, match="cannot be read"):
         llm.load_session(bad)
-    tensors, metadata = load_file(file), {"kind": "edgespec session", "version": "3"}
+    tensors = load_file(file)
+    metadata = {"kind": "edgespec session", "version": "3"}
     weights = torch.ones(2, dtype=torch.float8_e4m3fn)  # a checkpoint's, which numpy cannot read
     torch_save({"weight": weights}, bad)
     with pytest.raises(InputError, match="not a session file of version 3"):
@@ -300,7 +311,9 @@ def test_files_that_are_no_session_of_the_bundle_are_refused(natives, tmp_path):
 
 
 def test_a_state_is_cut_to_no_context_and_damaged_ones_are_refused(natives, pairs, tmp_path):
-    llm, file, bad = natives("qwen3_5_text", "none"), tmp_path / "session", tmp_path / "bad"
+    llm = natives("qwen3_5_text", "none")
+    file = tmp_path / "session"
+    bad = tmp_path / "bad"
     with llm.session() as session:
         session.generate(LONG_PROMPT, **OPTIONS)
         session.save(file)
@@ -310,10 +323,13 @@ def test_a_state_is_cut_to_no_context_and_damaged_ones_are_refused(natives, pair
     tensors = load_file(file)
     place = tensors["target.recurrence"]
     for name, array in (
-        ("recurrence", place[:1]), ("recurrence", place + 100), ("recurrence", place - [0, 1]),
-        ("recurrence", place * 0 - 1), ("recurrence", place.astype(np.int32)),
+        ("recurrence", place[:1]),
+        ("recurrence", place + 100),
+        ("recurrence", place - [0, 1]),
+        ("recurrence", place * 0 - 1),
+        ("recurrence", place.astype(np.int32)),
         *[(name, tensors[f"target.{name}"][1:]) for name in ("rows.0", "states.0")],
-    ):  # fmt: skip
+    ):
         save(bad, llm.bundle.digest, {**tensors, f"target.{name}": np.array(array, order="C")})
         with pytest.raises(InputError, match="is damaged"):
             llm.load_session(bad)
@@ -325,7 +341,9 @@ def test_a_state_is_cut_to_no_context_and_damaged_ones_are_refused(natives, pair
 
 
 def test_no_damaged_session_file_does_harm(natives, tmp_path):
-    llm, file, chance = natives("llama", "none"), tmp_path / "session", random.Random(49)
+    llm = natives("llama", "none")
+    file = tmp_path / "session"
+    chance = random.Random(49)
     llm.forget()
     with llm.session() as session:
         session.generate(SHORT_PROMPT, **OPTIONS)
@@ -355,7 +373,8 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(natives, tmp_path, mon
         file.chmod(0o640)
         session.save(file)
         assert file.stat().st_mode & 0o777 == 0o640
-        before, full = file.read_bytes(), "No space left on device"
+        before = file.read_bytes()
+        full = "No space left on device"
         for error in (OSError(28, full), SafetensorError(full)):  # as Python and safetensors say it
             monkeypatch.setattr("edgespec.api.session_files.save_file", failing(error))
             with pytest.raises(InputError, match=f"cannot be written .*{full}"):

@@ -23,7 +23,8 @@ def chat(tmp_path_factory):
 
 def written(chat, script, size=1, **ends):
     """What a script gives, pushed by some tokens at a time, and the characters of its tokens."""
-    asked, tokenizer = chat.ask(tools=TOOLS), chat.tokenizer
+    asked = chat.ask(tools=TOOLS)
+    tokenizer = chat.tokenizer
     hidden = tokenizer.special_ids - asked.shown.keys()
     special = {token: id_ for token, id_ in tokenizer.added_tokens.items() if id_ in hidden}
     text = AnswerText(asked, tokenizer, TextEnd(special=special, **ends), frozenset([0]))

@@ -99,9 +99,11 @@ def test_a_token_is_left_to_run(pairs, folder, plain):
 
 
 def test_what_is_in_memory_is_not_read_again(pairs, folder, plain, monkeypatch):
-    prompt, longer = TEXT[:LENGTH], TEXT[:100] + TEXT[: LENGTH - 100]
+    prompt = TEXT[:LENGTH]
+    longer = TEXT[:100] + TEXT[: LENGTH - 100]
     cached(pairs, folder, longer)
-    reads, read = [], PromptFiles.read
+    reads = []
+    read = PromptFiles.read
     monkeypatch.setattr(PromptFiles, "read", lambda *a: [reads.append(1), read(*a)][1])
     with loaded(pairs, "llama", "none", prompt_cache=folder) as llm:
         for reused in (BLOCK, LENGTH - 1):  # the first block is known from the other text
@@ -214,7 +216,8 @@ def test_a_budget_below_one_block_is_told_once(pairs, folder, caplog):
 
 
 def test_a_disk_that_cannot_be_written_is_told_once(pairs, folder, plain, caplog, monkeypatch):
-    prompt, other = TEXT[:LENGTH], TEXT[5:LENGTH]
+    prompt = TEXT[:LENGTH]
+    other = TEXT[5:LENGTH]
     cached(pairs, folder, prompt)
     kept = files(folder)
 
@@ -232,7 +235,8 @@ def test_a_disk_that_cannot_be_written_is_told_once(pairs, folder, plain, caplog
 
 
 def test_a_slow_disk_makes_no_text_wait(pairs, folder, plain, monkeypatch):
-    prompt, go = TEXT[:LENGTH], threading.Event()
+    prompt = TEXT[:LENGTH]
+    go = threading.Event()
     write = PromptFiles.write
 
     def slow(*arguments):
@@ -275,7 +279,8 @@ with LLM(path, threads=1, draft="none", prompt_cache=folder, context=512) as llm
 
 
 def test_a_process_that_is_killed_leaves_whole_blocks_only(pairs, folder, tmp_path, plain):
-    prompt, path = TEXT[:LENGTH], pairs.pair("llama").path
+    prompt = TEXT[:LENGTH]
+    path = pairs.pair("llama").path
     command = [sys.executable, "-c", KILLED, path, folder, *prompt]
     run = subprocess.run([str(word) for word in command], cwd=tmp_path, check=False)
     assert run.returncode == 9

@@ -38,7 +38,9 @@ class Watched:
     """A graph that calls a function with the number of each call before it."""
 
     def __init__(self, graph, watch):
-        self.graph, self.watch, self.calls = graph, watch, 0
+        self.graph = graph
+        self.watch = watch
+        self.calls = 0
 
     def __call__(self, feeds):
         self.calls += 1
@@ -76,8 +78,10 @@ def test_how_far_a_prompt_is_read_is_told(natives, draft):
     llm.forget()
     tokens = llm.tokenizer.encode(LONG_PROMPT)
     prompt = tokens * (400 // len(tokens) + 1)
-    fresh, known = llm.stream(prompt, max_new_tokens=4), llm.stream(prompt, max_new_tokens=4)
-    told, again = [], []
+    fresh = llm.stream(prompt, max_new_tokens=4)
+    known = llm.stream(prompt, max_new_tokens=4)
+    told = []
+    again = []
     fresh.watch_prompt(lambda progress: told.append((progress, fresh.prompt_progress)))
     known.watch_prompt(again.append)
     assert fresh.prompt_progress == PromptProgress(0, len(prompt))
@@ -195,7 +199,8 @@ def test_several_answers_to_one_prompt_share_it(natives):
 def test_a_short_text_that_comes_late_ends_long_before_a_long_one(natives):
     llm = natives("llama", "none")
     long = llm.stream(LONG_PROMPT, max_new_tokens=250)
-    pieces, done = iter(long), []
+    pieces = iter(long)
+    done = []
     next(pieces)
 
     def work():
@@ -228,7 +233,8 @@ def test_a_long_prompt_can_be_cancelled_and_what_was_read_stays(pairs, monkeypat
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}])
 def test_a_list_of_prompts_gives_their_texts_in_order(natives, options):
-    llm, plain = natives("llama"), natives("llama", "none")
+    llm = natives("llama")
+    plain = natives("llama", "none")
     expected = [plain.generate(prompt, **OPTIONS, **options).tokens for prompt in PROMPTS]
     assert [each.tokens for each in llm.generate(PROMPTS, **OPTIONS, **options)] == expected
     mixed = [PROMPTS[0], llm.tokenizer.encode(PROMPTS[1])]
@@ -237,8 +243,10 @@ def test_a_list_of_prompts_gives_their_texts_in_order(natives, options):
 
 @pytest.mark.parametrize(("sessions", "expected"), [(1, 8), (3, 3)])
 def test_as_many_at_once_as_there_is_memory_for(pairs, monkeypatch, sessions, expected):
-    running, most = set(), []
-    ready, finish = threading.Barrier(expected, timeout=60), GenerationStream.finish
+    running = set()
+    most = []
+    ready = threading.Barrier(expected, timeout=60)
+    finish = GenerationStream.finish
 
     def counted(self):
         running.add(self)
@@ -316,7 +324,8 @@ def test_texts_for_async_for(natives):
 
 def test_a_text_is_made_in_its_readers_context(pairs, monkeypatch):
     """As `asyncio.to_thread` does: what is logged meanwhile can name the request."""
-    request, seen = ContextVar("request"), set()
+    request = ContextVar("request")
+    seen = set()
 
     async def read(llm):
         request.set("mine")

@@ -71,7 +71,9 @@ def follows(text, structure):
 )
 def test_it_follows_and_is_the_same_for_every_draft(load, structure, fields):
     options = {"max_new_tokens": 120, **structure, **fields}
-    plain, ended, forced = load("none"), 0, 0
+    plain = load("none")
+    ended = 0
+    forced = 0
     drafting = [load(draft) for draft in DRAFTS]
     for seed in range(3):
         expected = plain.generate(LONG_PROMPT, seed=seed, **options)
@@ -98,7 +100,8 @@ def test_greedy_text_takes_the_best_of_what_is_allowed(load):
 def test_what_is_allowed_is_what_the_grammar_goes_on_with(load):
     """Against every token tried by hand."""
     llm = load("none")
-    size, eos = llm.tokenizer.vocab_size, llm.bundle.target.eos_ids
+    size = llm.tokenizer.vocab_size
+    eos = llm.bundle.target.eos_ids
     texts = [llm.tokenizer.decode([token]) for token in range(size)]
     matcher = GrammarCompiler(llm.bundle.path, size, eos).compile("regex", DATE)
 
@@ -106,7 +109,8 @@ def test_what_is_allowed_is_what_the_grammar_goes_on_with(load):
         filled = text + "2000-00-00"[len(text) :]
         return len(text) <= 10 and re.fullmatch(DATE, filled) is not None
 
-    made, rng = "", np.random.default_rng(0)
+    made = ""
+    rng = np.random.default_rng(0)
     while True:
         allowed = matcher.allowed()
         expected = [bool(text) and begins(made + text) for text in texts]
@@ -138,7 +142,8 @@ def test_only_what_is_allowed_is_chosen():
 
 
 def test_a_grammar_may_allow_fewer_than_are_tried_under_noise():
-    size, rng = 9000, np.random.default_rng(4)
+    size = 9000
+    rng = np.random.default_rng(4)
     allowed = np.zeros(size, np.bool_)
     allowed[rng.choice(size, 100, replace=False)] = True
     options = SamplingOptions(temperature=30, top_p=0.999, min_p=1.0, seed=1)
@@ -155,7 +160,8 @@ def test_a_text_cut_short_is_a_beginning(load):
 
 
 def test_grammars_that_cannot_be_used_are_refused(load):
-    llm, circular = load("none"), {}
+    llm = load("none")
+    circular = {}
     circular["not"] = circular
     for fields, part in (
         ({"regex": "("}, "unclosed group"),
@@ -208,7 +214,9 @@ def test_a_model_whose_text_never_ends_is_refused(natives):
 
 def test_on_the_command_line(cli, load, tmp_path):
     llm = load("none")
-    path, schema, config = llm.bundle.path, tmp_path / "schema.json", tmp_path / "grammar.toml"
+    path = llm.bundle.path
+    schema = tmp_path / "schema.json"
+    config = tmp_path / "grammar.toml"
     schema.write_text(json.dumps(SCHEMA))
     options = ["--threads=1", "--draft=none", "-n", "60"]
     expected = llm.generate("x", max_new_tokens=60, json_schema=SCHEMA).text

@@ -16,8 +16,12 @@ STRING = {"type": "string"}
 
 def closed(**members):
     """An object of which all members must be there, and no others."""
-    return {"type": "object", "properties": members, "required": list(members),
-            "additionalProperties": False}  # fmt: skip
+    return {
+        "type": "object",
+        "properties": members,
+        "required": list(members),
+        "additionalProperties": False,
+    }
 
 
 def tool(schema, name="asked"):
@@ -126,7 +130,8 @@ def test_where_the_model_decides_only_that_goes_unheld(chat, name):
     assert takes(chat, schema, arguments, "auto")
     assert not takes(chat, schema, {**arguments, "other": "x"}, "auto")
     tools = [tool(closed(value=STRING)), tool(schema, "other")]
-    held, wrong = call({"value": "ab"}), call({"value": 1})
+    held = call({"value": "ab"})
+    wrong = call({"value": 1})
     assert chat.accepted(held, tools=tools) == (held, True)
     assert chat.accepted(wrong, tools=tools)[0] != wrong
 

@@ -26,7 +26,8 @@ def output(number, status=200):
 def test_lines_end_where_json_lines_do(tmp_path):
     """Not at characters that JSON strings may contain, as `splitlines` has it."""
     path = write(tmp_path / "in", [])
-    first, second = completion("a", "one\u2028two\x85"), completion("b", "three")
+    first = completion("a", "one\u2028two\x85")
+    second = completion("b", "three")
     text = json.dumps(first, ensure_ascii=False)
     path.write_bytes(f"\ufeff{text}\r\n\n   \n{json.dumps(second)}".encode())
     lines = read_requests(path).lines
@@ -122,7 +123,8 @@ def test_what_a_disk_has_lost_is_made_again(journal, path):
 
 
 def test_each_answer_is_asked_onto_the_disk(journal, path, monkeypatch):
-    synced, sync = [], os.fsync
+    synced = []
+    sync = os.fsync
 
     def counted(handle):
         sync(handle)

@@ -53,7 +53,8 @@ def batch(cli, served_bundle, tmp_path):
     """Answer requests; returns the exit code and the answers."""
 
     def run(requests, out="out.jsonl", *more, bundle=served_bundle):
-        given, output = write(tmp_path / "in.jsonl", requests), tmp_path / out
+        given = write(tmp_path / "in.jsonl", requests)
+        output = tmp_path / out
         os.utime(given, (TIME, TIME))  # as if it were not written anew
         options = [f"--model-name={MODEL}", *FEW, *more]
         result = cli("batch", bundle, given, "-o", output, *options)
@@ -102,7 +103,8 @@ def test_a_response_has_the_body_of_the_servers_answer(batch, served_bundle):
             assert without_a_run(told) == without_a_run(of_server)
             assert told["usage"]["output_tokens"] == 16
     for answer in found:
-        told, name = body(answer), answer["response"]["request_id"].removeprefix("req_")
+        told = body(answer)
+        name = answer["response"]["request_id"].removeprefix("req_")
         assert (told["id"], told["created_at"]) == (f"resp_{name}", TIME)
         assert set(told["edgespec"]) == {"seed"}
         assert told["usage"]["input_tokens_details"]["cached_tokens"] == 0
@@ -115,8 +117,10 @@ def test_a_line_without_a_seed_has_that_of_its_name(batch, served_bundle):
     with LLM(served_bundle, draft="none", **PLACE) as llm:
         expected = llm.chat(
             [{"role": "user", "content": SAID[0]}],
-            max_new_tokens=16, temperature=1.0, seed=seed_of("of a name"),
-        )  # fmt: skip
+            max_new_tokens=16,
+            temperature=1.0,
+            seed=seed_of("of a name"),
+        )
     assert told["output"][0]["content"][0]["text"] == expected.text
 
 
@@ -127,10 +131,11 @@ def test_calls_are_the_same_in_every_run(batch, tmp_path):
     lines = [
         make(f"{make.__name__}-{name}", said["content"], tools=tools, **{most: 220}, **fields)
         for make, tools, most in (
-            (response, FUNCTIONS, "max_output_tokens"), (chat, TOOLS, "max_tokens"),
+            (response, FUNCTIONS, "max_output_tokens"),
+            (chat, TOOLS, "max_tokens"),
         )
         for name in ("one", "two")
-    ]  # fmt: skip
+    ]
     code, found = batch(lines, "first.jsonl", bundle=bundle)
     assert code == 0
     assert batch(lines, "again.jsonl", bundle=bundle)[0] == 0
@@ -226,7 +231,8 @@ def test_a_stopped_batch_of_vectors_makes_none_again(
     batch, embedding, tmp_path, monkeypatch, parallel, interruptible
 ):
     lines = [vectors(f"v{place}", [text, SAID[0]]) for place, text in enumerate(SAID)]
-    made, make = [], Embedder.vectors
+    made = []
+    make = Embedder.vectors
 
     def counted(self, *arguments):
         made.append(arguments)
@@ -257,11 +263,13 @@ def test_a_line_that_is_cancelled_within_has_no_answer(embedding, monkeypatch):
     """Between the texts of a line, and not only between lines."""
     with LLM(embedding, **PLACE) as llm:
         asked = EmbeddingsRequest(input=SAID)
-        whole, cut = VectorsOfLine(llm, asked), VectorsOfLine(llm, asked)
+        whole = VectorsOfLine(llm, asked)
+        cut = VectorsOfLine(llm, asked)
         assert whole.tokens == 0
         assert len(whole.finish().vectors) == len(SAID)
         assert whole.tokens == sum(map(len, llm.embedder.tokens(SAID)))
-        target, passes = inside(llm).models["target"], []
+        target = inside(llm).models["target"]
+        passes = []
         forward = target.forward
 
         def reading(batch):

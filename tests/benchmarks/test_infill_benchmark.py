@@ -38,9 +38,13 @@ def test_all_servers_are_asked_for_the_same_and_what_is_typed_is_all_that_is_rea
     result = json.loads(done.stdout.splitlines()[-1])
     answers = result["answers"]
     assert {way: len(found) for way, found in answers.items()} == {
-        "edgespec cold": 2, "plain cold": 2, "against cold": 2,
-        "edgespec typed": 4, "plain typed": 4, "against typed": 4,
-    }  # fmt: skip
+        "edgespec cold": 2,
+        "plain cold": 2,
+        "against cold": 2,
+        "edgespec typed": 4,
+        "plain typed": 4,
+        "against typed": 4,
+    }
     for way, found in answers.items():
         for each in found:
             assert each["prompt_tokens"] > 200

@@ -65,7 +65,8 @@ def test_peers_import_without_their_libraries(name):
 
 
 def test_environments_are_made_once(monkeypatch, tmp_path):
-    asked, code = [], 1
+    asked = []
+    code = 1
 
     def run(command, **_):
         asked.append(command)
@@ -90,7 +91,8 @@ class Told:
     asked = None
 
     def __init__(self, name, loading, cache):
-        self.setting, self.versions = loading.setting, {"told": "1"}
+        self.setting = loading.setting
+        self.versions = {"told": "1"}
 
     def __enter__(self):
         return self

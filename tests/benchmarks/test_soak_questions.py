@@ -81,9 +81,7 @@ def test_known_texts_are_asked_for_on_both_routes(chatting):
     async def ask(_client):
         return [question for question, _ in known]
 
-    assert answered(chatting, ask) == [
-        ("/v1/completions", wanted, wanted) for _, wanted in known
-    ]  # fmt: skip
+    assert answered(chatting, ask) == [("/v1/completions", wanted, wanted) for _, wanted in known]
     assert [len(wanted) for _, wanted in known] == [1, 2]
 
 

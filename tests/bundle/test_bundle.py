@@ -39,7 +39,8 @@ def hashed(monkeypatch):
 
 def damage(path):
     """Change one byte, and neither size nor times."""
-    state, data = path.stat(), bytearray(path.read_bytes())
+    state = path.stat()
+    data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
@@ -233,7 +234,8 @@ def test_links_that_leave_the_bundle_are_refused(folder):
 @pytest.mark.parametrize("below", [".", "int4"])
 def test_links_of_the_hubs_cache_stay_in_their_repository(folder, below):
     hub = folder.parent / "hub"
-    blobs, snapshot = hub / "models--a--b/blobs", hub / "models--a--b/snapshots/c0ffee" / below
+    blobs = hub / "models--a--b/blobs"
+    snapshot = hub / "models--a--b/snapshots/c0ffee" / below
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
     for file in folder.iterdir():

@@ -36,7 +36,8 @@ def group(number, content):
     return varint(number << 3 | 3) + content + varint(number << 3 | 4)
 
 
-KEY, VALUE = field(1, b"location"), field(2, b"hidden.bin")
+KEY = field(1, b"location")
+VALUE = field(2, b"hidden.bin")
 OTHER = field(1, b"offset") + field(2, b"4096")
 ENTRIES = {
     "as it is written": KEY + VALUE,

@@ -53,10 +53,11 @@ SCORE = {
 SCORES = [
     {**SCORE, **change}
     for change in (
-        {"sampled": STILL}, {"plain_tokens_per_second": 0},
+        {"sampled": STILL},
+        {"plain_tokens_per_second": 0},
         *({"draft_cost": cost} for cost in (0, -1, float("nan"))),
     )
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
 from edgespec.errors import EdgespecError
 
-FILES, SEED, SECONDS = 250 * TIMES, 49, 5.0
+FILES = 250 * TIMES
+SEED = 49
+SECONDS = 5.0
 
 
 def refusal(folder, content):
@@ -30,8 +32,11 @@ def refusal(folder, content):
 
 
 def test_no_damaged_manifest_does_harm(folder):
-    intact, chance = manifest_of(folder), random.Random(SEED)
-    files, reasons, works = set(folder.rglob("*")), set(), 0
+    intact = manifest_of(folder)
+    chance = random.Random(SEED)
+    files = set(folder.rglob("*"))
+    reasons = set()
+    works = 0
     for number in range(FILES):
         if number % 5:
             content = written(damaged_json(intact, chance))

@@ -85,8 +85,11 @@ def test_layers_need_not_be_pairs():
     assert MIXED.head == len(MIXED) == 7
     assert MIXED.layers == 4
     assert [MIXED.of_layer(layer) for layer in range(4)] == [
-        range(2), range(2, 3), range(3, 6), range(6, 7),
-    ]  # fmt: skip
+        range(2),
+        range(2, 3),
+        range(3, 6),
+        range(6, 7),
+    ]
     assert [MIXED.first(layer) for layer in range(5)] == [0, 2, 3, 6, 7]
     assert MIXED.named(parse("2m")) == (4, 5)
     assert MIXED.named(parse("1-2")) == (2, 3, 4, 5)

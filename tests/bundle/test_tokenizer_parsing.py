@@ -49,7 +49,8 @@ SOUND = {
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_files_are_read_alike(name):
     text = json.dumps(SOUND[name])
-    found, expected = tokenizers._in_pieces(text), Tokenizer.from_str(text)
+    found = tokenizers._in_pieces(text)
+    expected = Tokenizer.from_str(text)
     assert found is not None
     assert found.to_str() == expected.to_str()
     assert found.encode(TEXT).ids == expected.encode(TEXT).ids
@@ -114,7 +115,8 @@ def test_other_threads_go_on_while_a_file_is_read(monkeypatch):
     tokens = letters + ["".join(pair) for pair in pairs]
     vocabulary = {each: n for n, each in enumerate(tokens)}
     text = json.dumps(content(pairs) | {"model": content(pairs)["model"] | {"vocab": vocabulary}})
-    turns, done = [0], threading.Event()
+    turns = [0]
+    done = threading.Event()
 
     def count():
         while not done.is_set():

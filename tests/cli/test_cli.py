@@ -60,11 +60,13 @@ def test_inspect_shows_brackets_as_they_are(cli, tmp_path, name):
 
 def test_a_plan_says_what_runs_where_and_what_it_needs(cli):
     words = ["--context", 512, "--sessions", 2]
-    shown, facts = cli("plan", *words).out, json.loads(cli("plan", *words, "--json").out)
+    shown = cli("plan", *words).out
+    facts = json.loads(cli("plan", *words, "--json").out)
     assert (facts["context"], facts["dropped"]) == (512, [])
     assert {name: role["device"] for name, role in facts["roles"].items()} == {
-        "target": "cpu", "draft": "cpu",
-    }  # fmt: skip
+        "target": "cpu",
+        "draft": "cpu",
+    }
     assert "target on cpu, by its native graph" in shown
     assert "context of 512 tokens" in shown
     (host,) = facts["demands"]
@@ -85,7 +87,8 @@ def test_a_plan_says_what_gave_way_to_memory(cli):
 
 
 def test_devices_are_listed_and_others_say_why_not(cli):
-    shown, facts = cli("devices").out, json.loads(cli("devices", "--json").out)
+    shown = cli("devices").out
+    facts = json.loads(cli("devices", "--json").out)
     usable = [each["name"] for each in facts["devices"] if each["reason"] is None]
     assert "cpu" in usable
     for each in facts["devices"]:

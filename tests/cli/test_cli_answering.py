@@ -131,7 +131,8 @@ def test_a_warning_does_not_split_a_text_of_run(cli, monkeypatch):
 
 
 def test_a_prompt_that_takes_long_says_how_far_it_is_read(monkeypatch):
-    screen, stream = Screen(), SimpleNamespace(prompt_progress=PromptProgress(0, 2139))
+    screen = Screen()
+    stream = SimpleNamespace(prompt_progress=PromptProgress(0, 2139))
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(answering, "_READING_DELAY", 0.01)
     monkeypatch.setattr(sys.modules["edgespec.cli.waiting"], "_TICK", 0.01)

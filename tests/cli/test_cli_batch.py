@@ -90,12 +90,17 @@ def test_answers_are_the_models_own(batch, tmp_path):
 
 def test_a_bundle_of_the_users_chats(cli, served_bundle, tmp_path):
     chat = {
-        "custom_id": "one", "method": "POST", "url": "/v1/chat/completions",
+        "custom_id": "one",
+        "method": "POST",
+        "url": "/v1/chat/completions",
         "body": {
-            "model": "mine", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4,
-            "temperature": 0, "logprobs": True,
+            "model": "mine",
+            "messages": [{"role": "user", "content": "hi"}],
+            "max_tokens": 4,
+            "temperature": 0,
+            "logprobs": True,
         },
-    }  # fmt: skip
+    }
     given = write(tmp_path / "in", [chat])
     out = tmp_path / "out"
     result = cli("batch", served_bundle, given, "-o", out, "--model-name=mine", *FEW)
@@ -159,7 +164,9 @@ def test_the_number_at_once_changes_no_answer(batch, undisturbed, tmp_path):
 
 
 def test_as_many_are_made_at_once_as_are_asked_for(batch, monkeypatch):
-    at_once, most, finish = set(), [], GenerationStream.finish
+    at_once = set()
+    most = []
+    finish = GenerationStream.finish
     together = threading.Barrier(3, timeout=60)
 
     def counted(self):
@@ -198,7 +205,8 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
     assert left(tmp_path) == ["in.jsonl", "out.jsonl.partial"]
     _, *kept = answers(tmp_path / "out.jsonl.partial")
     assert 3 <= len(kept) <= 4  # the other text may have ended in the same round
-    begun, begin = [], LLM.stream
+    begun = []
+    begin = LLM.stream
     monkeypatch.setattr(LLM, "stream", lambda *a, **b: begun.append(1) or begin(*a, **b))
     assert batch().code == 0
     assert len(begun) == 12 - len(kept)
@@ -252,7 +260,8 @@ def test_it_goes_on_with_the_context_that_it_was_begun_with(stopped, batch, tmp_
     path = tmp_path / "out.jsonl.partial"
     start, *kept = answers(path)
     write(path, [start | {"context": 300}, *kept])
-    contexts, answer = [], LLM.stream
+    contexts = []
+    answer = LLM.stream
 
     def noted(self, *arguments, **options):
         contexts.append(self.context_length)
@@ -349,7 +358,8 @@ def test_without_its_packages_the_command_names_them(asked, tmp_path):
 
 def fail_once(monkeypatch, number, error):
     """Let the text number `number` fail."""
-    finish, calls = GenerationStream.finish, iter(range(100))
+    finish = GenerationStream.finish
+    calls = iter(range(100))
 
     def failing(self):
         if next(calls) == number:
@@ -377,7 +387,8 @@ def test_a_fault_of_ours_costs_one_answer(batch, undisturbed, tmp_path, monkeypa
     result = batch("--parallel=1")
     assert result.code == 4
     assert "line 7: internal error: RuntimeError: a bug" in result.err
-    found, expected = answers(tmp_path / "out.jsonl"), map(json.loads, undisturbed.splitlines())
+    found = answers(tmp_path / "out.jsonl")
+    expected = map(json.loads, undisturbed.splitlines())
     different = [line for line, other in zip(found, expected, strict=True) if line != other]
     assert [line["response"]["status_code"] for line in different] == [500]
     assert different[0]["custom_id"] == "request-6"
@@ -421,11 +432,13 @@ def test_kills_lose_nothing_and_repeat_nothing(start, tmp_path, draft):
     command = ["batch", BUNDLE, given, "--parallel=4", *FAST, f"--draft={draft}"]
     process = start(*command, "-o", "undisturbed.jsonl")
     assert process.communicate(timeout=120)[1].startswith(b"60 answers in undisturbed.jsonl: ")
-    rng, partial = random.Random(7), tmp_path / "out.jsonl.partial"
+    rng = random.Random(7)
+    partial = tmp_path / "out.jsonl.partial"
     seen = []
     for _ in range(5):
         process = start(*command, "-o", "out.jsonl")
-        size, more = _size(partial), rng.randrange(1, 7000)
+        size = _size(partial)
+        more = rng.randrange(1, 7000)
         deadline = time.monotonic() + 60
         while process.poll() is None and _size(partial) < size + more:
             assert time.monotonic() < deadline

@@ -60,8 +60,10 @@ def test_a_chat_model_is_compared_in_one_table_of_eighty_columns(cli, served_bun
     assert lines[header + 1].startswith("| ---")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[header + 2 : -2]]
     assert [(row[0], row[-1]) for row in rows] == [
-        ("plain", "yes"), ("auto", "yes"), ("lookup", "yes"),
-    ]  # fmt: skip
+        ("plain", "yes"),
+        ("auto", "yes"),
+        ("lookup", "yes"),
+    ]
     assert rows[0][3:5] == ["1.0", "1.0"]
     assert lines[-1].startswith("Medians of the repeats. First token after: plain ")
 
@@ -109,8 +111,11 @@ def test_the_installed_command_minds_no_file_where_it_is_called(pairs, tmp_path)
     words = ["--prompts", "prompts.txt", "--draft", "none,model", "--json", *WORDS[2:6]]
     run = subprocess.run(
         [*command, *words, "--threads=1", "--bits=4"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (run.returncode, run.stderr) == (0, "")
     facts = json.loads(run.stdout)
     assert [line["equal_to_plain"] for line in facts["settings"]] == ["yes", "yes"]

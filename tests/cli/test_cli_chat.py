@@ -215,7 +215,8 @@ def test_an_answer_is_tried_again_and_goes_on(cli, bundles, answers):
 
 
 def test_another_try_has_other_random_choices(cli, bundles):
-    lines, words = said("/set temperature 1", "hello", "/retry"), [*SHORT, "--seed", "5"]
+    lines = said("/set temperature 1", "hello", "/retry")
+    words = [*SHORT, "--seed", "5"]
     result = cli("chat", bundles / "chat", *words, stdin=lines)
     llm = LLM(bundles / "chat", device="cpu", draft="none", threads=1)
     asked = [{"role": "user", "content": "hello"}]
@@ -321,7 +322,8 @@ def test_the_context_ends(cli, bundles):
 
 
 def test_an_answer_that_repeats_itself_is_stopped_and_goes_on(cli, tmp_path):
-    path, file = make_repeating(tmp_path), tmp_path / "talk.json"
+    path = make_repeating(tmp_path)
+    file = tmp_path / "talk.json"
     arguments = ["chat", path, *FAST, "--draft=lookup", "--temperature=0"]
     told = cli(*arguments, stdin=said("hello", f"/save {file}", "/stats", "/continue"))
     assert told.code == 0
@@ -339,7 +341,8 @@ def test_an_answer_that_repeats_itself_is_stopped_and_goes_on(cli, tmp_path):
 
 
 def test_settings_decide_whether_an_answer_is_stopped(cli, tmp_path):
-    path, settings = make_repeating(tmp_path), tmp_path / "settings.toml"
+    path = make_repeating(tmp_path)
+    settings = tmp_path / "settings.toml"
     words = [path, *FAST, "--draft=lookup", "--temperature=0", "-n", "400", "--config", settings]
     settings.write_text("stop_loops = false\n")
     told = cli("chat", *words, stdin=said("hello"))
@@ -392,7 +395,8 @@ def templated(bundles, tmp_path):
     """A bundle with this chat template."""
 
     def make(template):
-        folder, name = tmp_path / "bundle", "chat_template.jinja"
+        folder = tmp_path / "bundle"
+        name = "chat_template.jinja"
         shutil.copytree(bundles / "plain", folder)
         (folder / name).write_text(template)
         manifest = bundle.load(folder).manifest

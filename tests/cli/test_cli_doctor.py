@@ -102,15 +102,20 @@ class Server:
 def xllamacpp(monkeypatch):
     def params():
         return SimpleNamespace(
-            model=SimpleNamespace(), cpuparams=SimpleNamespace(), cpuparams_batch=SimpleNamespace(),
+            model=SimpleNamespace(),
+            cpuparams=SimpleNamespace(),
+            cpuparams_batch=SimpleNamespace(),
             speculative=SimpleNamespace(),
-        )  # fmt: skip
+        )
 
     kinds = SimpleNamespace(COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE="n-grams")
     module = SimpleNamespace(
-        CommonParams=params, Server=Server, common_speculative_type=kinds,
-        __spec__=SimpleNamespace(name="xllamacpp"), __name__="xllamacpp",
-    )  # fmt: skip
+        CommonParams=params,
+        Server=Server,
+        common_speculative_type=kinds,
+        __spec__=SimpleNamespace(name="xllamacpp"),
+        __name__="xllamacpp",
+    )
     monkeypatch.setitem(sys.modules, "xllamacpp", module)
     known = importlib.metadata.version
     monkeypatch.setattr(

@@ -99,5 +99,6 @@ def test_all_parts_of_a_file_on_the_hub(downloads):
     found = resolve_checkpoint("owner/name:big-00002-of-00003.gguf")
     assert found.name == "big-00001-of-00003.gguf"
     assert [name for _, name in downloads] == [
-        *(f"big-0000{n}-of-00003.gguf" for n in (1, 2, 3)), "mmproj-F16.gguf",
-    ]  # fmt: skip
+        *(f"big-0000{n}-of-00003.gguf" for n in (1, 2, 3)),
+        "mmproj-F16.gguf",
+    ]

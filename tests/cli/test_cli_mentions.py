@@ -19,10 +19,14 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     for name, text in (
-        ("a.py", "x = 1\n"), ("b.md", "```sh\nls\n```"), ("two words", "2\n"),
-        ("Makefile", "all:\n"), ("sub/deep.py", "y\n"), (".hidden", "h\n"),
+        ("a.py", "x = 1\n"),
+        ("b.md", "```sh\nls\n```"),
+        ("two words", "2\n"),
+        ("Makefile", "all:\n"),
+        ("sub/deep.py", "y\n"),
+        (".hidden", "h\n"),
         ("windows.txt", "one\r\ntwo\r\n"),
-    ):  # fmt: skip
+    ):
         (tmp_path / name).write_bytes(text.encode())
     return tmp_path
 
@@ -93,9 +97,12 @@ def test_many_decorators_are_told_in_a_line():
 )
 def test_a_file_that_cannot_be_part_of_a_message_is_refused(folder, said, reason):
     for name, content in (
-        ("empty", b"\n"), ("binary", b"a\0b"), ("latin", b"a\xe9"), ("long", b"x " * 60),
+        ("empty", b"\n"),
+        ("binary", b"a\0b"),
+        ("latin", b"a\xe9"),
+        ("long", b"x " * 60),
         ("large", b"x" * 4000),
-    ):  # fmt: skip
+    ):
         (folder / name).write_bytes(content)
     with pytest.raises(InputError) as caught:
         expand(said)

@@ -117,7 +117,8 @@ def test_the_demonstration_is_called_one(cli):
 @pytest.fixture
 def hub(files, monkeypatch, tmp_path, own_cache):
     """A repository of GGUF files; the names of what is asked of the Hub."""
-    asked, snapshot = [], tmp_path / "models--owner--name-GGUF" / "snapshots" / "0123"
+    asked = []
+    snapshot = tmp_path / "models--owner--name-GGUF" / "snapshots" / "0123"
     listed = ["README.md", "mmproj-Q4_K_M.gguf", "name.Q8_0.gguf", "name-q4_k_m.gguf", "Q2_K.gguf"]
 
     def snapshot_download(repository, **_):

@@ -21,7 +21,8 @@ def files(folder):
 
 
 def test_the_second_process_reads_what_the_first_one_computed(start, tmp_path):
-    folder, found = tmp_path / "a" / "prompts", []
+    folder = tmp_path / "a" / "prompts"
+    found = []
     (tmp_path / "settings.toml").write_text(f"prompt_cache = '{folder}'")
     for option in ([], ["--config", "settings.toml"], ["--config", "settings.toml"]):
         process = start("run", PROMPT, *SHORT, "--json", *option)
@@ -59,8 +60,9 @@ def test_what_is_wrong_is_told(cli, tmp_path, command):
     (tmp_path / "file").write_text("x")
     fails(
         cli(command, "--prompt-cache", tmp_path / "file", "--draft=none"),
-        "prompt_cache", "cannot be used (File exists): name a folder",
-    )  # fmt: skip
+        "prompt_cache",
+        "cannot be used (File exists): name a folder",
+    )
     for size, said in (("2", "size '2' is not valid"), ("none", "size 'none' is not valid")):
         fails(cli(command, "--prompt-cache", tmp_path, "--prompt-cache-size", size), said)
 
@@ -81,7 +83,8 @@ def test_serve_takes_both_options(cli, monkeypatch, tmp_path):
 def test_a_server_goes_on_where_the_last_one_ended(tmp_path):
     from servers import serving  # needs the packages of the extra serve
 
-    counted, texts = [], []
+    counted = []
+    texts = []
     for _ in range(2):
         with (
             LLM(prompt_cache=tmp_path / "prompts", draft="none", **PLACE) as llm,

@@ -178,8 +178,14 @@ def test_sampling_options_reach_the_sampler(cli, llm):
     words = ["--temperature=0.9", "--top-k=20", "--top-p=0.95", "--min-p=0.01", "--seed=7"]
     result = cli("run", PROMPT, "-n", 16, "--json", "--context=100", *words, *FAST)
     expected = llm.generate(
-        PROMPT, max_new_tokens=16, temperature=0.9, top_k=20, top_p=0.95, min_p=0.01, seed=7,
-    )  # fmt: skip
+        PROMPT,
+        max_new_tokens=16,
+        temperature=0.9,
+        top_k=20,
+        top_p=0.95,
+        min_p=0.01,
+        seed=7,
+    )
     found = json.loads(result.out)
     assert found["tokens"] == expected.tokens
     assert found["seed"] == 7
@@ -352,7 +358,8 @@ def test_a_round_without_text_explains_itself(cli, llm):
 
 
 def test_a_draft_memory_is_made_and_used_again(cli, bundle, tmp_path):
-    file, settings = tmp_path / "memory", tmp_path / "settings.toml"
+    file = tmp_path / "memory"
+    settings = tmp_path / "settings.toml"
     settings.write_text(f"draft = 'recycling'\ndraft_memory = '{file}'")
     words = ["-n", 60, "--json", "--raw", "--config", settings, "--threads=1"]
     cold, hot = (json.loads(cli("run", bundle, PROMPT, *words).out) for _ in range(2))
@@ -368,7 +375,8 @@ def test_a_draft_memory_is_made_and_used_again(cli, bundle, tmp_path):
 
 
 def test_a_prompt_is_answered_if_the_model_chats_unless_it_is_raw(cli, bundle):
-    words, llm = ["-n", 3, "--temperature", 0, "--json", *FAST], LLM(bundle, **PLACE)
+    words = ["-n", 3, "--temperature", 0, "--json", *FAST]
+    llm = LLM(bundle, **PLACE)
     answer = llm.chat("hello", max_new_tokens=3).tokens
     for given in (["hello"], ["hello", "--chat"], ["-p", "hello"]):
         assert json.loads(cli("run", bundle, *given, *words).out)["tokens"] == answer

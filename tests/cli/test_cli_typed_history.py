@@ -63,7 +63,8 @@ def test_what_is_damaged_is_left_out(file):
 
 
 def test_two_chats_at_once_keep_what_both_have(file):
-    one, other = TypedHistory(), TypedHistory()
+    one = TypedHistory()
+    other = TypedHistory()
     for number in range(3):
         one.add(f"one {number}")
         other.add(f"other {number}")

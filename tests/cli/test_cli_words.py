@@ -110,7 +110,8 @@ WITHOUT = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["--no-config"]}
 @pytest.mark.skipif(sys.platform == "win32", reason="paths in scripts are POSIX")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_shells_complete_commands_options_values_and_models(cli, own_cache, tmp_path, shell):
-    path, script = shutil.which(shell), cli("completion", shell).out
+    path = shutil.which(shell)
+    script = cli("completion", shell).out
     assert ("-l draft-device" if shell == "fish" else "--draft-device") in script
     if path is None:
         pytest.skip(f"there is no {shell}")

@@ -57,7 +57,8 @@ def needed():
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """Runs Python with arguments as in an environment of its own."""
-    folder, allowed = tmp_path_factory.mktemp("plain"), needed()
+    folder = tmp_path_factory.mktemp("plain")
+    allowed = needed()
     absent = {
         module
         for module, owners in packages_distributions().items()
@@ -72,9 +73,14 @@ def plain(tmp_path_factory):
     def run(*arguments, stdin=""):
         return subprocess.run(
             [sys.executable, *map(str, arguments)],
-            input=stdin, cwd=folder, env=environment, capture_output=True, encoding="utf-8",
-            timeout=600, check=False,
-        )  # fmt: skip
+            input=stdin,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=600,
+            check=False,
+        )
 
     return run
 

@@ -69,14 +69,17 @@ def assert_same(graph, folder, original=None, most=SAME):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_the_file(adopted, kind):
-    model, original = adopted_model(adopted(kind)), Original(FOLDER / kind / "model.onnx")
+    model = adopted_model(adopted(kind))
+    original = Original(FOLDER / kind / "model.onnx")
     split = 40  # longer than the window
     expected = original.logits(TEXT)
-    sequence, other = model.sequence([]), model.sequence([])
+    sequence = model.sequence([])
+    other = model.sequence([])
     assert np.abs(read(model, sequence, TEXT[:split]) - expected[:split]).max() < SAME
     read(model, other, TEXT[:7])
     # A tree with two branches, one of which goes on, beside rows of another sequence.
-    tokens, parents = [*TEXT[split : split + 2], 5, 6, 7], [AFTER, 0, AFTER, 0, 3]
+    tokens = [*TEXT[split : split + 2], 5, 6, 7]
+    parents = [AFTER, 0, AFTER, 0, 3]
     trees = (
         Rows(sequence, tokens, parents, [4, 1, 2, 0]),
         Rows(other, TEXT[7:9], [AFTER, 0], [1]),
@@ -112,8 +115,11 @@ def test_the_manifest_says_what_the_graph_is(adopted):
     assert role.parameters == pytest.approx(2 * 331 * 32 + 2 * layer, rel=0.2)
     bundle.verify()
     assert sorted(bundle.manifest.files) == [
-        "target.data", "target.onnx", "tokenizer.json", "tokenizer_config.json",
-    ]  # fmt: skip
+        "target.data",
+        "target.onnx",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
 
 
 def test_draft_heads_and_other_devices_are_refused(adopted, tmp_path):
@@ -125,7 +131,8 @@ def test_draft_heads_and_other_devices_are_refused(adopted, tmp_path):
 
 
 def test_which_file_is_meant(folder):
-    graph, inner = folder / "model.onnx", folder / "onnx"
+    graph = folder / "model.onnx"
+    inner = folder / "onnx"
     assert find_onnx(str(folder)) == find_onnx(str(graph)) == graph
     copyfile(graph, folder / "model_q4.onnx")
     assert find_onnx(str(folder)) == graph

@@ -71,10 +71,13 @@ def test_an_assistant_computes_what_transformers_does(made, tmp_path, name, kind
     own.forward([read])
     read.accept(range(N))
     # Scores are not scaled, so that rounding is seen: the definition is computed in float64.
-    model, assistant = deepcopy(model).double(), assistant.double()
+    model = deepcopy(model).double()
+    assistant = assistant.double()
     above, kept = of_target(model, TEXT[:N])
-    tokens, given = [TEXT[N]], {TARGET_FEATURES: features[-1:]}
-    expected_above, before = above[-1:], [array.copy() for array in own.pool.arrays.values()]
+    tokens = [TEXT[N]]
+    given = {TARGET_FEATURES: features[-1:]}
+    expected_above = above[-1:]
+    before = [array.copy() for array in own.pool.arrays.values()]
     for level in ([5, 77], [200], []):
         node = Rows(read.sequence, tokens, [AFTER] * len(tokens), [*range(len(tokens))])
         node.reads = given
@@ -91,7 +94,8 @@ def test_an_assistant_computes_what_transformers_does(made, tmp_path, name, kind
         for each, theirs, told, said in zip(logits, wanted, node.features, expected, strict=True):
             assert distance(each, theirs.numpy()) < SAME
             assert distance(told, said.numpy()) < SAME
-        tokens, below = level, [-1] * len(level)
+        tokens = level
+        below = [-1] * len(level)
         given = {OWN_FEATURES: node.features[below]}
         expected_above = torch.tensor(node.features[below]).double()
         for each in (node, other):
@@ -167,14 +171,23 @@ def test_damaged_assistants_are_refused(target, tmp_path):
     write_assistant(tmp_path / "head", model.config, **CLUSTERS)
     file = tmp_path / "head/model.safetensors"
     whole = load_file(file)
-    ordering, nan = whole["masked_embedding.token_ordering"], whole["model.norm.weight"].clone()
+    ordering = whole["masked_embedding.token_ordering"]
+    nan = whole["model.norm.weight"].clone()
     nan[3] = float("nan")
-    for number, (changes, message) in enumerate((
-        ({"masked_embedding.token_ordering": ordering.clamp(0, 300)}, "each token below 320 once"),
-        ({"model.norm.weight": nan}, "norm.weight contains infinity or NaN"),
-        ({"model.layers.0.self_attn.q_proj.weight": None}, "no tensor model.layers.0.self_attn"),
-        ({"model.layers.0.router.weight": torch.ones(2, 2)}, "belongs to no part"),
-    )):  # fmt: skip
+    for number, (changes, message) in enumerate(
+        (
+            (
+                {"masked_embedding.token_ordering": ordering.clamp(0, 300)},
+                "each token below 320 once",
+            ),
+            ({"model.norm.weight": nan}, "norm.weight contains infinity or NaN"),
+            (
+                {"model.layers.0.self_attn.q_proj.weight": None},
+                "no tensor model.layers.0.self_attn",
+            ),
+            ({"model.layers.0.router.weight": torch.ones(2, 2)}, "belongs to no part"),
+        )
+    ):
         tensors = {name: each for name, each in {**whole, **changes}.items() if each is not None}
         save_file(tensors, file)
         kind = UnsupportedModelError if "no part" in message else CheckpointError
@@ -230,11 +243,13 @@ def test_assistants_in_gguf_files_have_the_bits_of_the_original(made, tmp_path, 
 def test_gguf_assistants_of_other_targets_are_refused(target, tmp_path):
     model, bundle = target
     write_assistant(tmp_path / "head", model.config)
-    for number, (fields, message) in enumerate((
-        ({"embedding_length_out": 32}, "backbone_hidden_size=32 must be the target's, 64"),
-        ({"attention.sliding_window": 20}, "of 20 positions, and no layer of the target"),
-        ({"embedding_length": 64}, "has shape"),
-    )):  # fmt: skip
+    for number, (fields, message) in enumerate(
+        (
+            ({"embedding_length_out": 32}, "backbone_hidden_size=32 must be the target's, 64"),
+            ({"attention.sliding_window": 20}, "of 20 positions, and no layer of the target"),
+            ({"embedding_length": 64}, "has shape"),
+        )
+    ):
         file = tmp_path / f"{number}.gguf"
         write_gguf_assistant(file, tmp_path / "head", **fields)
         refused(bundle, tmp_path / f"{number}", file, CheckpointError, message)

@@ -32,7 +32,8 @@ def target(tmp_path_factory):
 
 def block_rows(head, role, features, anchor, sequence=None, begin=0):
     """Rows that read features behind a sequence, and a block behind them."""
-    n, size = len(features), role.block.rows
+    n = len(features)
+    size = role.block.rows
     masks = [role.mask_token] * (size - 1)
     first = n + size - (size if role.block.from_anchor else size - 1)
     sight = np.concatenate([np.full(n, -1), np.arange(size)[::-1]]).astype(np.int32)
@@ -58,7 +59,8 @@ def test_a_block_computes_what_its_definition_says(target, tmp_path, name, form_
     form, flat, changes = BLOCKS[name]
     weights, config = write_block(tmp_path / "head", model.config, form, flat, **changes)
     opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
-    role, features = opened.draft, features_of_target(opened, TEXT)
+    role = opened.draft
+    features = features_of_target(opened, TEXT)
     taps = taps_of(config)
     assert distance(features, features_of(model, TEXT, taps).numpy()) < SAME
     same = same_bits if FORMS[form_of_graph] else near
@@ -94,7 +96,8 @@ def test_rows_without_a_block_are_read_alone(target, tmp_path):
     model, bundle = target
     write_block(tmp_path / "head", model.config)
     opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
-    head, role = with_features(opened, DRAFT), opened.draft
+    head = with_features(opened, DRAFT)
+    role = opened.draft
     features = features_of_target(opened, TEXT)
     whole = head.forward([block_rows(head, role, features[:50], TEXT[50])])[0].copy()
     sequence = head.sequence([])
@@ -229,7 +232,8 @@ def test_drafters_in_gguf_files_have_the_bits_of_the_original(target, tmp_path, 
     found = []
     for path in (tmp_path / "head", tmp_path / "head.gguf"):
         opened = attached(bundle, tmp_path / f"bundle-{path.name}", path)
-        role, features = opened.draft, features_of_target(opened, TEXT)
+        role = opened.draft
+        features = features_of_target(opened, TEXT)
         head = with_features(opened, DRAFT)
         rows = block_rows(head, role, features[:50], TEXT[50])
         [logits] = head.forward([rows])

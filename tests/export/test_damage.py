@@ -29,9 +29,13 @@ NAMES = (
 def calibrated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("damage")
     model = make_checkpoint(
-        folder, "gemma4_text", enable_moe_block=True, num_experts=8, top_k_experts=3,
+        folder,
+        "gemma4_text",
+        enable_moe_block=True,
+        num_experts=8,
+        top_k_experts=3,
         moe_intermediate_size=96,
-    )  # fmt: skip
+    )
     checkpoint = load_checkpoint(folder)
     linears = [each.weight for part in checkpoint.decoder.sublayers for each in part.linears]
     with RoundedMatrices(folder, dict.fromkeys(linears, "q4_0")) as rounded:
@@ -75,11 +79,14 @@ def matrix(model, name):
 def by_hand(model, name, weight, other):
     """The damage, from what the norm behind the sublayer gives, which is added to the stream."""
     layer = model.get_submodule(".".join(name.split(".")[:3]))
-    first, last = layer.pre_feedforward_layernorm, layer.post_feedforward_layernorm
+    first = layer.pre_feedforward_layernorm
+    last = layer.post_feedforward_layernorm
     if "self_attn" in name:
-        first, last = layer.input_layernorm, layer.post_attention_layernorm
+        first = layer.input_layernorm
+        last = layer.post_attention_layernorm
     elif "per_layer" in name:
-        first, last = layer.per_layer_input_gate, layer.post_per_layer_input_norm
+        first = layer.per_layer_input_gate
+        last = layer.post_per_layer_input_norm
     stream, output = passed(model, first, last)
     original = weight.clone()
     weight.copy_(other)

@@ -62,7 +62,8 @@ def test_the_graph_ends_with_the_rows_behind_the_last_norm(made):
 
 def test_the_output_projection_takes_no_room(made, writer, tmp_path):
     export_bundle(writer, tmp_path / "bundle", options=ExportOptions("fp32"))
-    whole, own = bundles.load(tmp_path / "bundle"), bundles.load(made)
+    whole = bundles.load(tmp_path / "bundle")
+    own = bundles.load(made)
     projection = 331 * 64
     assert whole.target.parameters - own.target.parameters == projection
     formats = [each.target.native.formats["f32"] for each in (whole, own)]

@@ -118,10 +118,12 @@ def test_no_more_is_widened_than_there_is_room_for():
 @pytest.fixture(scope="module")
 def mixed(saved_checkpoint, tmp_path_factory):
     """Bundles by precision, all of one model, and their quality."""
-    source, folder = saved_checkpoint("llama"), tmp_path_factory.mktemp("mixed")
+    source = saved_checkpoint("llama")
+    folder = tmp_path_factory.mktemp("mixed")
     qualities = {}
     for precision in ("int4", "int4-small", "int8"):
-        path, options = folder / precision, ExportOptions(precision)
+        path = folder / precision
+        options = ExportOptions(precision)
         export_bundle(source, path, options=options, calibration=TextCalibration())
         qualities[precision] = HeldOutText(source).quality(path)
     return folder, qualities
@@ -169,7 +171,8 @@ def test_what_is_not_rounded_to_4_bits_is_not_calibrated(saved_checkpoint, tmp_p
     def calibration(*arguments):
         raise AssertionError(arguments)
 
-    source, options = saved_checkpoint("llama"), ExportOptions(precision)
+    source = saved_checkpoint("llama")
+    options = ExportOptions(precision)
     export_bundle(source, tmp_path / "b", options=options, calibration=calibration)
     assert 0 <= HeldOutText(source).quality(tmp_path / "b").kl < 0.01
 

@@ -78,8 +78,9 @@ def test_what_file_managers_left_in_a_bundle_goes_with_it(saved, output):
         (output / name).touch()
     export_bundle(saved, output, options=REPLACE)
     assert {file.name for file in output.iterdir()} == {
-        bundles.MANIFEST, *bundles.load(output).manifest.files
-    }  # fmt: skip
+        bundles.MANIFEST,
+        *bundles.load(output).manifest.files,
+    }
 
 
 @pytest.mark.parametrize("files", [[], "all", None])
@@ -197,7 +198,8 @@ def test_of_two_exports_at_once_the_later_one_replaces_nothing_unasked(saved, ou
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    written, write = [], DataFile.write
+    written = []
+    write = DataFile.write
 
     def failing(self, array):
         if len(written) == 3:
@@ -304,7 +306,8 @@ def test_an_export_killed_while_replacing_loses_no_bundle(saved, output):
 
 def test_small_files_are_on_the_disk_before_they_have_their_name(output, monkeypatch):
     """Of what a power cut leaves, an empty file would look like one that was never whole."""
-    synced, sync = set(), os.fsync
+    synced = set()
+    sync = os.fsync
 
     def counted(handle):
         assert not output.exists()

@@ -12,7 +12,8 @@ from edgespec.export.formats.tiles import multiplied_out
 
 
 def test_a_spool_leaves_nothing(tmp_path):
-    rows, counts = rounded("q4_0", np.ones((4, 64), np.float32)), np.ones(64, np.float32)
+    rows = rounded("q4_0", np.ones((4, 64), np.float32))
+    counts = np.ones(64, np.float32)
     with RoundedMatrices(tmp_path, dict.fromkeys(("ones", "again"), "q4_0")) as kept:
         kept.keep("ones", rows, None)
         kept.keep("again", rows, counts)
@@ -47,7 +48,8 @@ def restored(found, weights):
 )
 def test_products_change_less_than_without_feedback(width, form):
     """Of the widest, columns make up for each other in two runs."""
-    x, weights = inputs(width), gaussian(width)
+    x = inputs(width)
+    weights = gaussian(width)
 
     def change(found):
         return float(np.square(x @ (restored(found, weights) - weights).T).sum())
@@ -73,7 +75,8 @@ def test_a_factor_is_of_the_inverse_of_damped_moments():
 @pytest.mark.parametrize("form", ["q4_0", "q4_k"])
 def test_each_row_is_rounded_by_itself(form):
     """Threads take some of them each."""
-    x, weights = inputs(256), gaussian(256)
+    x = inputs(256)
+    weights = gaussian(256)
     columns = Columns(x)
     whole = restored(rounded_with_feedback(form, weights, columns), weights)
     some = rounded_with_feedback(form, weights[10:21], columns)
@@ -82,7 +85,8 @@ def test_each_row_is_rounded_by_itself(form):
 
 @pytest.mark.parametrize("form", ["q4_0", "q4_k"])
 def test_columns_that_have_nothing_in_common_are_rounded_to_the_nearest(form):
-    weights, x = gaussian(256), np.eye(256, dtype=np.float32) * 8
+    weights = gaussian(256)
+    x = np.eye(256, dtype=np.float32) * 8
     found = rounded_with_feedback(form, weights, Columns(x))
     nearest = rounded(form, weights, np.ones(256, np.float32))
     np.testing.assert_allclose(restored(found, weights), restored(nearest, weights), atol=1e-6)

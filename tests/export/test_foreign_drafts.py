@@ -75,9 +75,15 @@ def test_a_tokenizer_whose_tokens_are_not_bytes_is_refused(pair):
 def test_export_and_inspect_say_so_in_one_line(cli, foreign, output, name, shown):
     source = foreign.path(name).parent
     found = cli(
-        "export", source / "target", "--draft", source / "draft", "-o", output,
-        "--precision", "fp32",
-    )  # fmt: skip
+        "export",
+        source / "target",
+        "--draft",
+        source / "draft",
+        "-o",
+        output,
+        "--precision",
+        "fp32",
+    )
     assert found.code == 0, found.err
     assert found.err == ""
     [line] = [line for line in found.out.splitlines() if "tokenizer" in line]

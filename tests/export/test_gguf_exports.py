@@ -23,7 +23,8 @@ SIZES = {"lfm2_moe": {"routed_scaling_factor": 1.0, "tie_word_embeddings": True}
 
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_logits_are_those_of_the_folder(tmp_path, architecture):
-    folder, file = tmp_path / "folder", tmp_path / "file.gguf"
+    folder = tmp_path / "folder"
+    file = tmp_path / "file.gguf"
     make_checkpoint(folder, architecture, **SIZES.get(architecture, {}))
     write_gguf(folder, file)
     texts = []

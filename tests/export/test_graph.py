@@ -80,8 +80,10 @@ def role(bundle, request):
 def test_few_operators_are_used(role):
     nodes = role.graph.node
     assert {(o.domain, o.version) for o in role.model.opset_import} == {
-        ("", 23), ("com.microsoft", 1), ("edgespec", 1),
-    }  # fmt: skip
+        ("", 23),
+        ("com.microsoft", 1),
+        ("edgespec", 1),
+    }
     assert {node.op_type for node in nodes if node.domain == ""} <= STANDARD
     assert {node.op_type for node in nodes if node.domain == "edgespec"} == OURS
     assert {node.domain for node in nodes} == {"", "edgespec"}
@@ -90,14 +92,21 @@ def test_few_operators_are_used(role):
 
 def test_boundary_tensors(role):
     kv = {"fp16": "float16", "fp32": "float32", "int8": "int8"}[role.role.precision.kv]
-    inputs = {name: ("int32", (size,)) for name, size in (
-        ("write", "S"), ("parent", "S"), ("sequence", "S"), ("context", "P"), ("starts", "B"),
-    )} | {
+    inputs = {
+        name: ("int32", (size,))
+        for name, size in (
+            ("write", "S"),
+            ("parent", "S"),
+            ("sequence", "S"),
+            ("context", "P"),
+            ("starts", "B"),
+        )
+    } | {
         "input_ids": ("int64", ("S",)),
         "logit_rows": ("int64", ("R",)),
         "rope_cos": ("float32", ("S", "12")),
         "rope_sin": ("float32", ("S", "12")),
-    }  # fmt: skip
+    }
     for layer in range(role.role.layers):
         inputs[f"pool.{layer}"] = (kv, ("2", "1", "C", "32"))
         if kv == "int8":
@@ -117,7 +126,9 @@ def boundary(value):
 
 
 def test_weights_lie_aligned_in_the_file_of_tiles_and_nothing_else_does(role):
-    data, places, end = role.role.native.data, set(), 0
+    data = role.role.native.data
+    places = set()
+    end = 0
     for tensor in role.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             place = ExternalDataInfo(tensor)
@@ -144,9 +155,11 @@ def test_every_file_is_listed(bundle):
 
 def test_a_bundle_holds_nothing_else(bundle):
     assert {file.name for file in bundle.path.iterdir()} == {
-        "manifest.json", "tokenizer.json", *bundle.manifest.tokenizer,
+        "manifest.json",
+        "tokenizer.json",
+        *bundle.manifest.tokenizer,
         *(f"{name}.{kind}" for name in ("target", "draft") for kind in ("native.onnx", "tiles")),
-    }  # fmt: skip
+    }
 
 
 def test_a_draft_has_a_precision_of_its_own(tmp_path):
@@ -160,7 +173,8 @@ def test_a_draft_has_a_precision_of_its_own(tmp_path):
 
 @pytest.mark.parametrize("precision", ["int4-small", "int8", "fp16", "fp32"])
 def test_a_tied_matrix_is_stored_once(tmp_path, precision):
-    sizes, matrices = {}, {}
+    sizes = {}
+    matrices = {}
     for tied in (False, True):
         folder = tmp_path / str(tied)
         make_checkpoint(folder, "llama", tie_word_embeddings=tied)
@@ -224,7 +238,8 @@ def wide(tmp_path_factory):
 def test_a_large_matrix_passes_in_tiles_however_slow_the_disk(
     wide, tmp_path, precision, tiles, monkeypatch
 ):
-    write, waits = DataFile.write, [2.0]
+    write = DataFile.write
+    waits = [2.0]
 
     def slowly(self, array):
         if waits and array.nbytes > TILE // 16:

@@ -78,7 +78,8 @@ def test_a_head_computes_what_its_definition_says(target, tmp_path, name):
 def test_taps_off_by_one_are_seen(target, tmp_path):
     """The two fields that name taps differ by one: read alike, one of them would be wrong."""
     model, bundle = target
-    after, before = ({"eagle_config": {IDS: [1, 3, 4]}}, {IDS: [2, 4, 5]})
+    after = {"eagle_config": {IDS: [1, 3, 4]}}
+    before = {IDS: [2, 4, 5]}
     found = []
     for name, fields in (("after", after), ("before", before)):
         write_head(tmp_path / name, model.config, **fields)
@@ -141,7 +142,8 @@ def test_nothing_changes_without_a_head(target, tmp_path):
     """The graph with features computes the same bits, and they are fetched for a head alone."""
     model, bundle = target
     write_head(tmp_path / "head", model.config)
-    opened, plain = attached(bundle, tmp_path / "bundle", tmp_path / "head"), bundles.load(bundle)
+    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    plain = bundles.load(bundle)
     assert plain.target.taps == ()
     assert plain.manifest.files["target.tiles"] == opened.manifest.files["target.tiles"]
     same_bits(*(Text(load(each)).read(TEXT) for each in (plain, opened)))
@@ -175,7 +177,8 @@ def test_the_embedding_is_that_of_the_target(target, tmp_path):
     other = attached(bundle, tmp_path / "own-bundle", tmp_path / "head")
     more = {each.draft.native.formats["f32"] for each in (opened, other)}
     assert max(more) - min(more) == rows.numel()
-    found, features = [], features_of_target(opened, TEXT)[:-1]
+    found = []
+    features = features_of_target(opened, TEXT)[:-1]
     for each in (opened, other):
         head = with_features(each, DRAFT)
         read = Text(head).rows(TEXT[1:])
@@ -300,7 +303,8 @@ def test_quantized_heads_stay_close(target, tmp_path, precision):
     kind = {"int4": "q4_0", "int8": "q8_0", "fp16": "f16"}[precision]
     assert opened.draft.precision.weights == precision
     assert set(opened.draft.native.formats) == {kind}
-    rounded, whole = stored(opened, DRAFT), stored(exact, DRAFT)
+    rounded = stored(opened, DRAFT)
+    whole = stored(exact, DRAFT)
     for name in opened.draft.quantization_error:
         width = whole[name].values.shape[1]
         values = rounded[name].values[:, :width]
@@ -331,7 +335,8 @@ def test_manifests_whose_head_and_target_disagree_are_refused(target, tmp_path):
 def test_the_command_attaches_heads_to_checkpoints_and_bundles(target, tmp_path, cli):
     model, bundle = target
     write_head(tmp_path / "head", model.config)
-    checkpoint, out = bundle.parent / "checkpoint", tmp_path / "out"
+    checkpoint = bundle.parent / "checkpoint"
+    out = tmp_path / "out"
     done = cli("export", checkpoint, "--draft", tmp_path / "head", "-o", out)
     assert "draft head: reads what enters layers 2, 4, 5, proposes 96 tokens" in done.out
     assert bundles.load(out).draft.is_head
@@ -368,7 +373,8 @@ def test_masks_compute_what_the_definition_of_peagle_says(target, tmp_path, name
     changes = {**PEAGLE, **PEAGLES[name]}
     weights, config = write_head(tmp_path / "head", model.config, flat=False, **changes)
     opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
-    role, features = opened.draft, features_of_target(opened, TEXT)
+    role = opened.draft
+    features = features_of_target(opened, TEXT)
     assert (role.architecture, role.block.rows, role.mask_token) == ("peagle", 6, 330)
     told = np.load(opened.path / role.block.features)
     assert np.array_equal(told, weights["mask_hidden"].numpy().ravel())
@@ -386,7 +392,8 @@ def test_masks_compute_what_the_definition_of_peagle_says(target, tmp_path, name
     reference = HeadReference(weights, config, model.get_input_embeddings().weight.data)
     read = torch.tensor(np.concatenate([features[:50], np.tile(told, (5, 1))]))
     with torch.no_grad():
-        tokens, sees = torch.tensor([*TEXT[1:51], *[330] * 5]), torch.ones(55, 55).tril().bool()
+        tokens = torch.tensor([*TEXT[1:51], *[330] * 5])
+        sees = torch.ones(55, 55).tril().bool()
         logits, _ = reference.step(tokens, reference.fuse(read), torch.arange(55), sees)
     assert distance(found, logits[49:].numpy()) < SAME
     portable = with_features(opened, DRAFT, native=False)

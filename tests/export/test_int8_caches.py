@@ -32,7 +32,8 @@ class RoundedCache(DynamicCache):
 
     def update(self, keys, values, layer, *args, **kwargs):
         factor = 1.0 if self.factors is None else self.factors[layer]
-        keys, values = rounded(keys / factor) * factor, rounded(values)
+        keys = rounded(keys / factor) * factor
+        values = rounded(values)
         return super().update(keys, values, layer, *args, **kwargs)
 
 
@@ -61,7 +62,8 @@ def made(tmp_path_factory):
 def test_rows_and_heads_are_rounded_to_a_scale_of_their_own(made, name):
     """A number on the edge between two may be rounded to the other, hence the tolerance."""
     model, bundle = made(name)
-    unrounded, expected = reference(model, PROMPT), reference(model, PROMPT, RoundedCache())
+    unrounded = reference(model, PROMPT)
+    expected = reference(model, PROMPT, RoundedCache())
     found = Text(load(bundle)).read(PROMPT)[-1]
     assert distance(found, expected) < 2e-3
     assert distance(found, unrounded) > 2 * distance(found, expected)
@@ -101,7 +103,8 @@ def factors(bias):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_rows_have_the_same_bits_in_any_pass(made, name):
     _, bundle = made(name)
-    one, other = Text(load(bundle, threads=2)), Text(load(bundle))
+    one = Text(load(bundle, threads=2))
+    other = Text(load(bundle))
     same_bits(one.read(PROMPT[:130]), other.read(PROMPT[:130], chunk=30))
     same_bits(one.tree(), other.tree())
 
@@ -120,8 +123,16 @@ def test_rows_of_zeros_are_no_division_by_zero(tmp_path):
 
 def test_the_command_exports_and_shows_them(cli, tmp_path):
     make_checkpoint(tmp_path / "checkpoint", "llama")
-    cli("export", tmp_path / "checkpoint", "-o", tmp_path / "bundle", "--kv-precision", "int8",
-        "--precision", "fp32")  # fmt: skip
+    cli(
+        "export",
+        tmp_path / "checkpoint",
+        "-o",
+        tmp_path / "bundle",
+        "--kv-precision",
+        "int8",
+        "--precision",
+        "fp32",
+    )
     assert bundles.load(tmp_path / "bundle").target.precision.kv == "int8"
     assert "int8" in cli("inspect", tmp_path / "bundle").out
     wrong = cli("export", tmp_path / "checkpoint", "-o", tmp_path / "no", "--kv-precision", "int4")

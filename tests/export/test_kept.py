@@ -60,7 +60,8 @@ def source(saved_checkpoint):
 @pytest.mark.parametrize("name", FORMATS)
 def test_levels_scales_and_zero_points_are_those_of_the_file(name, source, tmp_path):
     matrices, bundle = made(source, tmp_path, FORMATS[name])
-    role, found = bundle.target, stored_in(bundle)
+    role = bundle.target
+    found = stored_in(bundle)
     assert (role.precision.weights, role.precision.lm_head) == ("int8", "int8")
     for key, (values, _) in matrices.items():
         kept = found[key].values[:, : values.shape[1]]
@@ -185,7 +186,8 @@ def test_vocabularies_are_kept_too(encoding, tied, saved_checkpoint, tmp_path):
     source = saved_checkpoint("qwen2", tie_word_embeddings=tied)
     write_gguf(source, tmp_path / "file.gguf", encoding)
     export_bundle(tmp_path / "file.gguf", tmp_path / "bundle")
-    bundle, held = bundles.load(tmp_path / "bundle"), load_checkpoint(tmp_path / "file.gguf")
+    bundle = bundles.load(tmp_path / "bundle")
+    held = load_checkpoint(tmp_path / "file.gguf")
     for name in {EMBEDDING if tied else HEAD, EMBEDDING}:
         found = stored_in(bundle)[name]
         assert found.format == encoding.lower()
@@ -199,7 +201,8 @@ class One:
     """A source of one matrix in blocks."""
 
     def __init__(self, rows, blocks):
-        self.rows, self.held = rows, blocks
+        self.rows = rows
+        self.held = blocks
 
     def blocks(self, name):
         return self.held
@@ -220,7 +223,8 @@ class One:
 
 @st.composite
 def matrices(draw):
-    bits, size = draw(st.integers(2, 8)), draw(st.sampled_from([16, 32, 48, 64, 128, 160, 256, 20]))
+    bits = draw(st.integers(2, 8))
+    size = draw(st.sampled_from([16, 32, 48, 64, 128, 160, 256, 20]))
     width = draw(st.sampled_from([16, 48, 64, 96, 160, 256, 320]))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     count = -(-width // size)
@@ -249,7 +253,8 @@ class Memory:
 @given(matrices())
 def test_every_format_holds_its_rows_exactly(made):
     rows, blocks = made
-    source, width = One(rows, blocks), rows.levels.shape[1]
+    source = One(rows, blocks)
+    width = rows.levels.shape[1]
     form = blocks_format(source, "m", 8)
     if form is None:
         halves = np.array_equal(rows.scales, rows.scales.astype(np.float16))

@@ -27,7 +27,8 @@ TEXTS = np.random.default_rng(1).integers(331, size=(3, 24)).tolist()
 
 def as_mxfp4(folder, model):
     """Stores the experts of a gpt-oss checkpoint as published ones do; `model` gets the values."""
-    rng, weights = np.random.default_rng(3), folder / "model.safetensors"
+    rng = np.random.default_rng(3)
+    weights = folder / "model.safetensors"
     tensors = load_file(weights)
     parameters = dict(model.named_parameters())
     for name in [each for each in tensors if each.endswith(("gate_up_proj", "down_proj"))]:
@@ -76,9 +77,11 @@ def test_bundles_keep_the_numbers_of_mxfp4(published, tmp_path):
 def test_experts_may_lie_in_stacks(tmp_path, architecture):
     """As published files hold them, and not as transformers saves them."""
     make_checkpoint(tmp_path, architecture)
-    original, file = load_checkpoint(tmp_path), tmp_path / "model.safetensors"
+    original = load_checkpoint(tmp_path)
+    file = tmp_path / "model.safetensors"
     expected = {name: original.tensors.read(name) for name in original.decoder.tensors()}
-    tensors, layers = load_file(file), range(len(original.decoder.layers))
+    tensors = load_file(file)
+    layers = range(len(original.decoder.layers))
     names = (f"model.layers.{layer}.mlp.experts" for layer in layers)
     for name in (each for each in names if f"{each}.0.down_proj.weight" in tensors):
         for kinds, stack in ((("gate", "up"), "gate_up_proj"), (("down",), "down_proj")):
@@ -215,7 +218,8 @@ def test_experts_are_rounded_by_the_rows_that_choose_them(saved_checkpoint, tmp_
         for name in names:
             weights = checkpoint.tensors.read(name)
             same = np.array_equal(rounded("q4_0", weights).tiles, kept[name].tiles)
-            unlike, unread = unlike + (not same), unread + same
+            unlike = unlike + (not same)
+            unread = unread + same
             found = multiplied_out("q4_0", kept[name].tiles, *weights.shape)
             assert distance(found, weights) < 0.2
         assert unread >= 3  # eight rows cannot choose all experts of both layers

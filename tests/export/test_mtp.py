@@ -50,7 +50,8 @@ def test_the_head_computes_what_its_definition_says(tmp_path, family, tied):
     model, weights = checkpoint(tmp_path / "checkpoint", family, tie_word_embeddings=tied)
     export_bundle(tmp_path / "checkpoint", tmp_path / "b", None, ExportOptions(precision="fp32"))
     opened = attached(tmp_path / "b", tmp_path / "bundle", tmp_path / "checkpoint")
-    fused, features = normed_rows(model, TEXT[:-1]), features_of_target(opened, TEXT)[:-1]
+    fused = normed_rows(model, TEXT[:-1])
+    features = features_of_target(opened, TEXT)[:-1]
     raw = torch.tensor(features)
     assert distance(model.model.norm(raw).detach().numpy(), fused.numpy()) < SAME
     for native in FORMS.values():
@@ -69,20 +70,23 @@ def test_a_head_behind_the_last_layer_computes_what_transformers_does(tmp_path, 
     reference = NextnReference(source, model)
     export_bundle(source, tmp_path / "b", None, ExportOptions(precision="fp32"))
     opened = attached(tmp_path / "b", tmp_path / "bundle", source)
-    fused, features = normed_rows(model, TEXT[:-1]), features_of_target(opened, TEXT)[:-1]
+    fused = normed_rows(model, TEXT[:-1])
+    features = features_of_target(opened, TEXT)[:-1]
     for native in FORMS.values():
         check_rows(with_features(opened, DRAFT, native), reference, TEXT, features, fused)
 
 
 def test_a_head_behind_the_last_layer_is_read_from_gguf_files(tmp_path, caplog):
-    source, file = tmp_path / "folder", tmp_path / "file.gguf"
+    source = tmp_path / "folder"
+    file = tmp_path / "file.gguf"
     model = make_checkpoint(source, "glm4_moe")
     assert not holds_head(source)
     NextnReference(source, model)
     drafting = {"glm4moe.block_count": 3, "glm4moe.nextn_predict_layers": 1}
     write_gguf(source, file, **drafting)
     caplog.clear()
-    expected, found = head_of(source), head_of(file)
+    expected = head_of(source)
+    found = head_of(file)
     assert holds_head(source)
     assert holds_head(file)
     assert not caplog.records  # its tensors are not unused, nor are the model's in it
@@ -139,7 +143,8 @@ def test_a_checkpoint_without_a_head_is_exported_as_before(tmp_path, cli):
 
 
 def test_the_head_of_a_model_that_reads_pictures_is_read(tmp_path):
-    text_only, whole = tmp_path / "text", tmp_path / "whole"
+    text_only = tmp_path / "text"
+    whole = tmp_path / "whole"
     checkpoint(text_only)
     whole.mkdir()
     config = json.loads((text_only / "config.json").read_text())
@@ -150,7 +155,8 @@ def test_the_head_of_a_model_that_reads_pictures_is_read(tmp_path):
     }
     named["model.visual.patch_embed"] = torch.zeros(3)
     save_file(named, whole / "model.safetensors", {"format": "pt"})
-    expected, found = head_of(text_only), head_of(whole)
+    expected = head_of(text_only)
+    found = head_of(whole)
     assert found.head == expected.head
     for name in expected.head.tensors():
         assert (found.tensors.read(name) == expected.tensors.read(name)).all()
@@ -163,13 +169,17 @@ def test_the_head_of_a_gguf_file_is_read(tmp_path, family):
     place = "qwen35" if family == FAMILY else "qwen35moe"
     drafting = {f"{place}.block_count": 4, f"{place}.nextn_predict_layers": 1}
     write_gguf(tmp_path / "folder", file, **drafting)
-    expected, found = head_of(tmp_path / "folder"), head_of(file)
+    expected = head_of(tmp_path / "folder")
+    found = head_of(file)
     assert holds_head(file)
     assert found.head == expected.head
     for name in expected.head.tensors():
         assert_allclose(found.tensors.read(name), expected.tensors.read(name), atol=3e-7)
-    write_gguf(tmp_path / "folder", file, **{**drafting, f"{place}.block_count": 5,
-                                             f"{place}.nextn_predict_layers": 2})  # fmt: skip
+    write_gguf(
+        tmp_path / "folder",
+        file,
+        **{**drafting, f"{place}.block_count": 5, f"{place}.nextn_predict_layers": 2},
+    )
     with pytest.raises(UnsupportedModelError, match=r"mtp_num_hidden_layers=2.*one layer"):
         head_of(file)
 

@@ -232,14 +232,16 @@ def test_logits_are_those_of_transformers(full):
     sharp = model.config.model_type.startswith(("gemma3n", "gemma4"))
     states = any(each.state for each in bundle.target.native.recurrent)
     same = SAME_STATES if sharp or states else SAME
-    text, tokens = Text(load(bundle)), PROMPT[:150]
+    text = Text(load(bundle))
+    tokens = PROMPT[:150]
     assert distance(text.read(tokens)[-1], reference(model, tokens)) < same
     accepted = path_to(6)
     assert accepted != list(range(len(accepted)))
     check_tree(text.tree(accepted), model, tokens, same)
     tokens = tokens + [TREE_TOKENS[row] for row in accepted]
 
-    other, others = Text(text.model), PROMPT[300:380]
+    other = Text(text.model)
+    others = PROMPT[300:380]
     other.read(others)
     parts = [text.rows(TREE_TOKENS, PARENTS), other.rows(TREE_TOKENS, PARENTS)]
     found = [each.copy() for each in text.model.forward(parts)]
@@ -296,9 +298,11 @@ def test_four_bits_change_logits_as_they_change_llamas(exported, architecture):
 @pytest.mark.parametrize("architecture", [*FAMILIES, *MIXTURES])
 def test_rows_have_the_same_bits_in_any_pass(exported, architecture):
     _, bundle = exported(architecture)
-    model, other_model = load(bundle, threads=2), load(bundle)
+    model = load(bundle, threads=2)
+    other_model = load(bundle)
     tokens = PROMPT[:70]
-    whole, alone = Text(model), Text(other_model)
+    whole = Text(model)
+    alone = Text(other_model)
     same_bits(whole.read(tokens), alone.read(tokens, chunk=1))
     other = Text(model)
     other.read(PROMPT[200:230], chunk=7)

@@ -109,7 +109,8 @@ def case(request, tmp_path_factory):
 
 
 def test_each_matrix_is_stored_in_the_precision_asked_for(case):
-    options, precision = case.asked.options, case.bundle.target.precision
+    options = case.asked.options
+    precision = case.bundle.target.precision
     weights = options.precision.removesuffix("-small")
     mixed = options.precision == "int4"
     head = options.lm_head_precision or ("int6" if mixed else weights)

@@ -44,7 +44,8 @@ class Both:
     def compared(self, feeds):
         """How far logits, and new keys and values, are apart in a call; the native one is made."""
         before = {name: each.copy() for name, each in feeds.items()}
-        found, expected = self.portable(before), self.native(feeds)
+        found = self.portable(before)
+        expected = self.native(feeds)
         apart = [distance(found["logits"], expected["logits"])]
         for name, rows in found.items():
             if name.startswith("new."):
@@ -87,7 +88,8 @@ def test_caches_of_fewer_bits_are_halves(kv, apart, tmp_path):
         assert both.compared(calls.trees(9)) < apart
     else:
         halves = {n: e.astype(np.float16) if "pool" in n else e for n, e in feeds.items()}
-        found, expected = both.portable(halves)["logits"], both.native(feeds)["logits"]
+        found = both.portable(halves)["logits"]
+        expected = both.native(feeds)["logits"]
         assert distance(found, expected) < apart
 
 
@@ -120,8 +122,10 @@ def node_graph(folder, layer, arrays):
     Returns:
         The graph's file.
     """
-    data, width = DataFile(folder / "tiles"), sum(layer.widths)
-    graph, tiles = GraphBuilder("attention", data.name), tiles_of_floats(np.eye(width), "f32")
+    data = DataFile(folder / "tiles")
+    width = sum(layer.widths)
+    graph = GraphBuilder("attention", data.name)
+    tiles = tiles_of_floats(np.eye(width), "f32")
     data.write(tiles)
     data.close()
     matrix = graph.external("qkv.weight", TensorProto.UINT8, [tiles.nbytes], 0, tiles.nbytes)
@@ -184,7 +188,9 @@ def write_graph(folder, name, width, rng):
         The graph's file, and the matrices, [N, width] float64.
     """
     data = DataFile(folder / "tiles")
-    graph, stored, weights = GraphBuilder("formats", data.name), [], []
+    graph = GraphBuilder("formats", data.name)
+    stored = []
+    weights = []
     for number, (kind, rows) in enumerate(((name, 40), (name, 21), ("f16", 16))):
         tiles, values = tiles_of(kind, rows, width, rng)
         offset = data.begin(tiles.nbytes)
@@ -200,9 +206,16 @@ def write_graph(folder, name, width, rng):
     )
     tied = graph.op("BlockLinear", x, "", "", stored[0], domain=NATIVE, formats=name, columns=[40])
     side_by_side = graph.op(
-        "BlockLinear", x, "", "", *stored[1:], domain=NATIVE, formats=f"{name} f16",
-        columns=[21, 16], factor=0.5,
-    )  # fmt: skip
+        "BlockLinear",
+        x,
+        "",
+        "",
+        *stored[1:],
+        domain=NATIVE,
+        formats=f"{name} f16",
+        columns=[21, 16],
+        factor=0.5,
+    )
     for output, value, size in (("x", x, width), ("tied", tied, 40), ("both", side_by_side, 37)):
         graph.output(output, value, TensorProto.FLOAT, ["S", size])
     graph.save(folder / "native.onnx")
@@ -221,8 +234,11 @@ def test_formats_are_multiplied_and_looked_up(name, width, tmp_path):
     ids = np.array([3, 39, 0, 17, 3])
     native = NativeGraph(graph, LIBRARY, 1)({"input_ids": ids})
     for accuracy, half, apart in (
-        (0, None, 1e-5), (4, None, IN_8_BITS), (0, True, 2e-3), (0, False, 1e-5),
-    ):  # fmt: skip
+        (0, None, 1e-5),
+        (4, None, IN_8_BITS),
+        (0, True, 2e-3),
+        (0, False, 1e-5),
+    ):
         folder = tmp_path / f"{accuracy}{half}"
         lower(graph, folder, accuracy, half)
         found = PortableGraph(folder / GRAPH)({"input_ids": ids})

@@ -31,7 +31,8 @@ def gaussian(*shape):
 
 @pytest.mark.parametrize("rows", [0, 1, 256, 700])
 def test_products_are_put_together(rows):
-    x, weight = gaussian(rows, 300), gaussian(31, 300)
+    x = gaussian(rows, 300)
+    weight = gaussian(31, 300)
     np.testing.assert_allclose(product(x, weight), x @ weight.T, rtol=1e-4, atol=1e-4)
 
 
@@ -44,7 +45,9 @@ def test_moments_are_complete_from_the_diagonal_on(width):
 
 
 def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
-    x, weight, found = gaussian(1100, 300), gaussian(333, 300), []
+    x = gaussian(1100, 300)
+    weight = gaussian(333, 300)
+    found = []
     for threads in (1, 2, 5):
         monkeypatch.setattr(products, "_threads", lambda threads=threads: threads)
         found.append((product(x, weight).tobytes(), upper_moments(x).tobytes()))
@@ -53,7 +56,8 @@ def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
 
 @needs_library
 def test_blas_has_one_thread_while_a_model_reads(saved_checkpoint, tmp_path):
-    seen, checkpoint = [], load_checkpoint(saved_checkpoint("llama"))
+    seen = []
+    checkpoint = load_checkpoint(saved_checkpoint("llama"))
 
     def progress(done, total):
         seen.append(blas_threads())
@@ -82,7 +86,8 @@ export_bundle(source, output, calibration=TextCalibration())
 
 def test_a_bundle_is_the_same_with_any_number_of_blas_threads(saved_checkpoint, tmp_path):
     """With kernels of OpenBLAS whose last digits depend on that, where they can run."""
-    source, found = saved_checkpoint("llama", hidden_size=192, intermediate_size=320), set()
+    source = saved_checkpoint("llama", hidden_size=192, intermediate_size=320)
+    found = set()
     environment = dict(os.environ)
     if "avx2" in extensions():
         environment["OPENBLAS_CORETYPE"] = "Haswell"

@@ -37,7 +37,8 @@ def bundle(checkpoint, tmp_path_factory):
 def test_a_part_without_readers_of_keys_runs_over_the_targets_pool(bundle):
     target = load(bundle)
     part = load_part(bundle, target, bundle.manifest.skip_sets[0].skipped, 1)
-    whole, without = Text(target).read(PROMPT[:20]), Text(part).read(PROMPT[:20])
+    whole = Text(target).read(PROMPT[:20])
+    without = Text(part).read(PROMPT[:20])
     assert distance(without, whole) > 1e-3
     assert [pool.layer for pool in bundle.target.native.pools] == [0, 1]
 
@@ -50,7 +51,8 @@ def test_keys_that_are_still_read_are_not_left_out(checkpoint, tmp_path, skipped
 
 
 def test_a_manifest_with_a_source_that_is_none_is_refused(bundle, tmp_path):
-    manifest, folder = bundle.manifest, copytree(bundle.path, tmp_path / "copy")
+    manifest = bundle.manifest
+    folder = copytree(bundle.path, tmp_path / "copy")
     for wrong in (2, 3, 9):
         layout = list(manifest.roles["target"].sublayers)
         layout[9] = replace(layout[9], source=wrong)

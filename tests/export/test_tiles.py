@@ -73,16 +73,23 @@ def test_rows_of_a_file_have_its_weights_bit_for_bit(name, rows, columns):
 
 def bits_of_level(unit, header, bits, lane, k):
     """The level of column k of a lane, found bit by bit in the bytes of a unit."""
-    block, quad = k // 32, k % 32 // 4
-    start, level, done = header + block * bits * 64, 0, 0
+    block = k // 32
+    quad = k % 32 // 4
+    start = header + block * bits * 64
+    level = 0
+    done = 0
     while done < bits:
         plane = next(size for size in (8, 4, 2, 1) if size <= bits - done)
         row, place = {
-            8: (quad, 0), 4: (quad % 4, quad // 4), 2: (quad // 4, quad % 4), 1: (0, quad),
-        }[plane]  # fmt: skip
+            8: (quad, 0),
+            4: (quad % 4, quad // 4),
+            2: (quad // 4, quad % 4),
+            1: (0, quad),
+        }[plane]
         byte = int(unit[start + row * 64 + 4 * lane + k % 4])
         level |= (byte >> place * plane & 2**plane - 1) << done
-        start, done = start + plane * 64, done + plane
+        start = start + plane * 64
+        done = done + plane
     return level
 
 
@@ -152,8 +159,10 @@ def test_rows_that_end_within_a_block_are_refused():
 
 @st.composite
 def in_blocks(draw):
-    bits, size = draw(st.sampled_from([4, 8])), draw(st.sampled_from([32, 64, 96, 128, 999]))
-    rows, width = draw(st.integers(1, 40)), draw(st.integers(1, 300))
+    bits = draw(st.sampled_from([4, 8]))
+    size = draw(st.sampled_from([32, 64, 96, 128, 999]))
+    rows = draw(st.integers(1, 40))
+    width = draw(st.integers(1, 300))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     count = -(-width // size)
     scales = rng.standard_normal((rows, count)).astype(np.float16).astype(np.float32)
@@ -204,14 +213,16 @@ def test_levels_of_a_file_are_the_tiles_of_the_file():
 
 def test_zero_points_lie_behind_the_scales():
     zeros = np.arange(64, dtype=np.uint8).reshape(16, 4) % 16
-    levels, scales = np.zeros((16, 128), np.uint8), np.ones((16, 4), np.float16)
+    levels = np.zeros((16, 128), np.uint8)
+    scales = np.ones((16, 4), np.float16)
     _, tiles = tiles_of_levels(levels, scales, zeros, 4, 32)
     np.testing.assert_array_equal(tiles[0, :, 32:48], zeros.T)
 
 
 @pytest.mark.parametrize("scale", [1 + 2**-12, 1e5, 1e-9])
 def test_scales_that_half_precision_does_not_have_are_refused(scale):
-    levels, scales = np.ones((2, 64), np.uint8), np.full((2, 2), scale, np.float32)
+    levels = np.ones((2, 64), np.uint8)
+    scales = np.full((2, 2), scale, np.float32)
     with pytest.raises(ValueError, match="half precision does not have all scales"):
         tiles_of_levels(levels, scales, None, 4, 32)
 

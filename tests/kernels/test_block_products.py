@@ -89,7 +89,8 @@ def test_gates(gate, columns):
         wanted = 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3))) * up
         near += 3e-7 * np.abs(g * up)  # a sum of 1 and a tanh near -1 has few bits
     else:
-        g, up = np.minimum(g, 7), np.clip(up, -7, 7)
+        g = np.minimum(g, 7)
+        up = np.clip(up, -7, 7)
         wanted = g * sigmoid(np.float32(1.702) * g) * (up + 1)
         near += 2e-6 * np.abs(g * sigmoid(1.702 * g))  # where up is near -1
     y = found[f"{gate} {columns}"]

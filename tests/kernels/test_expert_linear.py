@@ -13,7 +13,9 @@ from edgespec.export.formats.tiles import multiplied_out, tiles_of_floats, tiles
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
-EXPERTS, TOP, WIDTH = 6, 3, 96
+EXPERTS = 6
+TOP = 3
+WIDTH = 96
 
 
 @dataclass
@@ -44,9 +46,13 @@ class Experts:
     def run(self, x, experts, bias=None, shares=None, threads=1):
         inputs = [x, experts, bias, shares, *(tiles.reshape(-1) for tiles in self.tiles)]
         return run_node(
-            "ExpertLinear", inputs, threads=threads, experts=EXPERTS,
-            formats=" ".join(self.formats), columns=self.columns,
-        )  # fmt: skip
+            "ExpertLinear",
+            inputs,
+            threads=threads,
+            experts=EXPERTS,
+            formats=" ".join(self.formats),
+            columns=self.columns,
+        )
 
 
 TWO = Experts([40, 24], ["q4_0", "q8_0"])

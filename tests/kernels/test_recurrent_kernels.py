@@ -43,10 +43,15 @@ class Layer:
         if not self.heads:
             return run_node(self.operator, [x, self.weight, pool, *own[:-1]], threads=threads)
         return run_node(
-            self.operator, [x, self.weight, *self.vectors, pool, states, *own], threads=threads,
-            key_heads=self.key_heads, value_heads=self.heads, key_size=self.key_size,
-            value_size=self.value_size, eps=1e-6,
-        )  # fmt: skip
+            self.operator,
+            [x, self.weight, *self.vectors, pool, states, *own],
+            threads=threads,
+            key_heads=self.key_heads,
+            value_heads=self.heads,
+            key_size=self.key_size,
+            value_size=self.value_size,
+            eps=1e-6,
+        )
 
     @property
     def rows(self):
@@ -62,10 +67,12 @@ class Layer:
 
     @property
     def vectors(self):
-        factor, bias = -(drawn(3, self.heads) ** 2), drawn(4, self.heads)
+        factor = -(drawn(3, self.heads) ** 2)
+        bias = drawn(4, self.heads)
         if self.operator == "GatedDelta":
             return factor, bias, drawn(5, self.value_size)
-        shift, skip = drawn(5, self.channels), drawn(6, self.heads)
+        shift = drawn(5, self.channels)
+        skip = drawn(6, self.heads)
         return shift, factor, bias, skip, drawn(7, self.heads * self.value_size)
 
 
@@ -106,7 +113,8 @@ def expected(layer, text):
     mixed = sum(weight[j] * padded[j : j + len(x)] for j in range(layer.kernel))
     if not layer.heads:
         return c * mixed
-    keys, heads = layer.key_heads * layer.key_size, layer.heads
+    keys = layer.key_heads * layer.key_size
+    heads = layer.heads
     q, k, v = np.split(silu(mixed), [keys, 2 * keys], axis=1)
     q, k = (each.reshape(len(x), layer.key_heads, layer.key_size) for each in (q, k))
     q, k = (each / np.sqrt((each**2).sum(-1, keepdims=True) + 1e-6) for each in (q, k))
@@ -114,8 +122,10 @@ def expected(layer, text):
     v = v.reshape(len(x), heads, -1)
     factor, bias, norm = (each.astype(np.float64) for each in layer.vectors)
     gate, b, a = np.split(x[:, layer.channels :], [v[0].size, v[0].size + heads], axis=1)
-    rate, decay = 1 / (1 + np.exp(-b)), np.exp(factor * np.logaddexp(0, a + bias))
-    state, results = np.zeros((heads, layer.key_size, layer.value_size)), []
+    rate = 1 / (1 + np.exp(-b))
+    decay = np.exp(factor * np.logaddexp(0, a + bias))
+    state = np.zeros((heads, layer.key_size, layer.value_size))
+    results = []
     for row in range(len(x)):
         state *= decay[row][:, None, None]
         error = v[row] - np.einsum("hk,hkv->hv", k[row], state)
@@ -127,7 +137,9 @@ def expected(layer, text):
 
 
 def expected_of_space(layer, x):
-    heads, groups, size = layer.heads, layer.key_heads, layer.value_size
+    heads = layer.heads
+    groups = layer.key_heads
+    size = layer.value_size
     shift, factor, bias, skip, norm = (each.astype(np.float64) for each in layer.vectors)
     gate, inner, steps = np.split(x, [heads * size, heads * size + layer.channels], axis=1)
     padded = np.concatenate([np.zeros((layer.kernel - 1, layer.channels)), inner])
@@ -135,8 +147,10 @@ def expected_of_space(layer, x):
     keys = groups * layer.key_size
     v, k, q = np.split(silu(mixed + shift), [heads * size, heads * size + keys], axis=1)
     k, q = (each.reshape(len(x), groups, -1).repeat(heads // groups, axis=1) for each in (k, q))
-    v, steps = v.reshape(len(x), heads, size), np.logaddexp(0, steps + bias)
-    state, results = np.zeros((heads, layer.key_size, size)), []
+    v = v.reshape(len(x), heads, size)
+    steps = np.logaddexp(0, steps + bias)
+    state = np.zeros((heads, layer.key_size, size))
+    results = []
     for row in range(len(x)):
         state *= np.exp(factor * steps[row])[:, None, None]
         state += np.einsum("hk,hv->hkv", k[row], steps[row][:, None] * v[row])
@@ -205,7 +219,8 @@ class Runner:
     """Runs random calls with sequences, and checks each row's bits."""
 
     def __init__(self, layer, threads=1):
-        self.layer, self.threads = layer, threads
+        self.layer = layer
+        self.threads = threads
         self.pool = np.full((SLOTS, layer.numbers), np.nan, np.float32)
         self.states = np.full((STATES, *self.state_shape()), np.nan, np.float32)
         self.sequences: list[Sequence] = []
@@ -227,7 +242,8 @@ class Runner:
         order = rng.permutation(len(self.sequences))
         states = self.free(rng, Sequence.states, STATES)
         total = sum(len(certain) + len(others) for certain, others in trees)
-        slots, firsts = self.free(rng, Sequence.slots, total), {}
+        slots = self.free(rng, Sequence.slots, total)
+        firsts = {}
         for number in order:
             certain, others = trees[number]
             firsts[number] = first = len(call.tokens)
@@ -251,7 +267,8 @@ class Runner:
         for number, (certain, others) in enumerate(trees):
             own = slice(firsts[number], firsts[number] + len(certain) + len(others))
             outputs.append(found[own])
-            text, before = self.sequences[number].text, len(certain)
+            text = self.sequences[number].text
+            before = len(certain)
             for row, values in enumerate(found[own]):
                 path = [row]
                 while path[0] >= 0:
@@ -264,17 +281,20 @@ class Runner:
 
     def accept(self, rng, number, call, first, certain, state):
         """Adds the certain rows and a random path behind them to a sequence."""
-        each, rows = self.sequences[number], list(range(first, first + certain))
+        each = self.sequences[number]
+        rows = list(range(first, first + certain))
         while rng.random() < 0.8:
             last = rows[-1] if rows else -1
             children = [
-                row for row in range(first + certain, len(call.tokens))
+                row
+                for row in range(first + certain, len(call.tokens))
                 if call.sequence[row] == number and call.parent[row] == last
-            ]  # fmt: skip
+            ]
             if not children:
                 break
             rows.append(int(rng.choice(children)))
-        behind, size = len(rows) - certain, self.layer.kernel
+        behind = len(rows) - certain
+        size = self.layer.kernel
         text = (*each.text, *(call.tokens[row] for row in rows))
         slots = (*each.recent, *(call.write[row] for row in rows))
         checkpoints = each.checkpoints
@@ -289,10 +309,16 @@ def plain(layer, text):
     """The last row's output when a text is run row by row; it keeps all that it has."""
     pool, states = _kept(layer, text[:-1])
     call = Call(
-        [text[-1]], [len(text) - 1], [-1], [0], [*range(len(text) - 1)], [0, len(text) - 1],
+        [text[-1]],
+        [len(text) - 1],
+        [-1],
+        [0],
+        [*range(len(text) - 1)],
+        [0, len(text) - 1],
         [(0 if len(text) > 1 else -1, 0, len(text) - 1, 1)],
-    )  # fmt: skip
-    pool, states = pool.copy(), states.copy()
+    )
+    pool = pool.copy()
+    states = states.copy()
     found = layer.outputs(call, pool, states)
     _STATES[layer, text] = pool, states
     return found[0]
@@ -331,7 +357,8 @@ def test_plain_decoding_is_what_the_layer_is_described_as(layer):
 @LAYERS
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_chunk_has_the_bits_of_single_rows(layer, threads):
-    rng, runner = np.random.default_rng(8), Runner(layer, threads)
+    rng = np.random.default_rng(8)
+    runner = Runner(layer, threads)
     runner.sequences = [Sequence()]
     for size in (1, 64, 3, 17):
         runner.step(rng, [random_tree(rng, 0, size)])
@@ -341,7 +368,8 @@ def test_a_chunk_has_the_bits_of_single_rows(layer, threads):
 @LAYERS
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_have_their_bits_in_any_tree_company_and_after_any_cut(layer, seed):
-    rng, runner = np.random.default_rng(seed), Runner(layer, threads=1 + seed % 2)
+    rng = np.random.default_rng(seed)
+    runner = Runner(layer, threads=1 + seed % 2)
     runner.sequences = [Sequence() for _ in range(3)]
     for _ in range(12):
         trees = [random_tree(rng, 9, int(rng.integers(0, 4))) for _ in runner.sequences]
@@ -355,7 +383,8 @@ def test_rows_have_their_bits_in_any_tree_company_and_after_any_cut(layer, seed)
 
 
 def test_a_sequence_without_rows_is_brought_up_to_date():
-    rng, runner = np.random.default_rng(0), Runner(DELTA)
+    rng = np.random.default_rng(0)
+    runner = Runner(DELTA)
     runner.sequences = [Sequence(), Sequence()]
     runner.step(rng, [([1, 2], [(1, 3), (2, 4), (3, 5)]), ([6], [])])
     runner.step(rng, [([], []), ([7], [])])
@@ -398,7 +427,8 @@ def test_what_cannot_be_is_refused(changed, message):
 
 
 def computed():
-    rng, found = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    found = {}
     for name, layer in KINDS.items():
         runner = Runner(layer, threads=2)
         runner.sequences = [Sequence(), Sequence()]

@@ -16,7 +16,8 @@ CALLS = os.environ.get("EDGESPEC_TEST_CALLS", "300")
 @pytest.mark.parametrize("layer", tree_attention.LAYERS)
 def test_attention_is_near_that_of_real_numbers(layer, cache):
     found = by_kernel("plain", "tree_attention", "reference", SEED)
-    y, wanted = found[f"{layer} {cache} y"], found[f"{layer} {cache} wanted"]
+    y = found[f"{layer} {cache} y"]
+    wanted = found[f"{layer} {cache} wanted"]
     assert np.abs(y - wanted).max() <= 3e-6 * np.abs(wanted).max()
 
 
@@ -27,7 +28,8 @@ def test_new_rows_are_written_and_no_others(layer, cache):
     key = f"{layer} {cache}"
     assert found[f"{key} kept"]
     if tree_attention.LAYERS[layer].source != "other":
-        rows, wanted = found[f"{key} rows"], found[f"{key} wanted rows"]
+        rows = found[f"{key} rows"]
+        wanted = found[f"{key} wanted rows"]
         largest = np.abs(wanted).max(-1, keepdims=True)
         # Half of the last step of each type, and what float32 adds.
         step = {"fp32": 0, "fp16": np.abs(wanted) * 2**-11 + 2**-25, "int8": largest / 254}[cache]

@@ -82,7 +82,8 @@ def test_the_text_is_that_of_an_exported_bundle(models, own_cache, tmp_path, nam
 
 
 def test_a_program_is_told_how_far_it_is(models, own_cache):
-    told, file = [], str(models / "target.gguf")
+    told = []
+    file = str(models / "target.gguf")
     with LLM(file, progress=lambda *facts: told.append(facts), **FAST):
         assert [*dict.fromkeys(stage for stage, _, _ in told)] == ["reading", "target"]
         for stage in ("reading", "target"):
@@ -97,7 +98,8 @@ def test_a_program_is_told_how_far_it_is(models, own_cache):
 def test_terminals_show_how_far_it_is_and_others_nothing(models, own_cache, capfd):
     pty = pytest.importorskip("pty")
     program = f"from edgespec import LLM; LLM({str(models / 'draft.gguf')!r}, threads=1).close()"
-    command, shown = [sys.executable, "-P", "-c", program], []
+    command = [sys.executable, "-P", "-c", program]
+    shown = []
 
     def read(file):
         shown.append(os.read(file, 1024))
@@ -273,8 +275,10 @@ def paused(models, own_cache, tmp_path):
     """A process that is making a bundle, and goes on when a file `go` is there."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", PAUSED, str(models / "target.gguf")],
-        cwd=tmp_path, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     while not (tmp_path / "begun").exists():
         assert process.poll() is None
         time.sleep(0.01)

@@ -21,9 +21,13 @@ def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, ttft_ms=20.0):
         SimpleNamespace(accepted=n, draft_seconds=1e-3, verify_seconds=3e-3) for n in accepted
     ]
     result = SimpleNamespace(
-        tokens=list(tokens), new_tokens=len(tokens), ttft_ms=ttft_ms, tpot_ms=tpot_ms,
-        rounds=len(accepted), sources={"lookup": len(accepted)},
-    )  # fmt: skip
+        tokens=list(tokens),
+        new_tokens=len(tokens),
+        ttft_ms=ttft_ms,
+        tpot_ms=tpot_ms,
+        rounds=len(accepted),
+        sources={"lookup": len(accepted)},
+    )
     return SimpleNamespace(finish=lambda: result, result=result, rounds=rounds)
 
 
@@ -36,7 +40,8 @@ class Told:
     draft_sources = ("auto", "none", "lookup")
 
     def __init__(self, **texts):
-        self.texts, self.log = texts, []
+        self.texts = texts
+        self.log = []
 
     def forget(self):
         self.log.append("forget")
@@ -76,7 +81,8 @@ def test_medians_and_ranges_are_of_repeats():
 
 def test_settings_take_turns_text_by_text_and_nothing_is_learned():
     told = Told(none=[made(1.0) for _ in range(5)], auto=[made(1.0) for _ in range(5)])
-    found, reports = Bench(told, ["auto"], requests(2)), []
+    found = Bench(told, ["auto"], requests(2))
+    reports = []
     found.measure(2, reports.append)
     both = [("none", 0), ("auto", 0), ("none", 1), ("auto", 1)]
     assert told.log[::2] == ["forget"] * 10

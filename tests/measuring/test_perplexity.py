@@ -40,7 +40,8 @@ def plain(pairs, name="llama", **options):
 
 def by_transformers(model, tokens, room, stride):
     """Nats of each token that is scored, window by window as its documentation does it."""
-    nats, done = [], 0
+    nats = []
+    done = 0
     for start in range(0, len(tokens), stride):
         part = tokens[start : start + room]
         stop = start + len(part)
@@ -95,7 +96,8 @@ def test_a_beginning_of_text_token_is_before_every_window(pairs, monkeypatch):
 
     tokens = llm.tokenizer.encode(LONG_PROMPT)
     monkeypatch.setattr(type(llm.tokenizer), "encode", encode_after_beginning)
-    expected, done = [], 0
+    expected = []
+    done = 0
     for start in range(0, len(tokens), 50):
         part = [0, *tokens[start : start + 99]]
         logits = logits_of(pairs.pair("llama").target, part)
@@ -173,9 +175,19 @@ def test_a_bundle_is_at_no_distance_from_itself(cli, pairs, text):
     assert against["perplexity"] == facts["perplexity"]
     assert against["bundle_hash"] == facts["bundle_hash"]
     assert {
-        "precision", "scored", "tokens", "window", "stride", "engine", "perplexity_error",
-        "nats_per_token", "peak_rss_mb", "hardware", "versions", "git_revision",
-    } <= facts.keys()  # fmt: skip
+        "precision",
+        "scored",
+        "tokens",
+        "window",
+        "stride",
+        "engine",
+        "perplexity_error",
+        "nats_per_token",
+        "peak_rss_mb",
+        "hardware",
+        "versions",
+        "git_revision",
+    } <= facts.keys()
     first, second, *others = cli(*words).out.splitlines()
     assert first.endswith("on cpu:native")
     assert second.startswith("perplexity ")
@@ -184,7 +196,9 @@ def test_a_bundle_is_at_no_distance_from_itself(cli, pairs, text):
 
 
 def test_another_model_is_at_the_distance_that_transformers_gives(cli, pairs, text):
-    pair, other = pairs.pair("llama"), pairs.pair("qwen3")  # of the same tokenizer
+    # of the same tokenizer
+    pair = pairs.pair("llama")
+    other = pairs.pair("qwen3")
     words = ["--text", text, "--against", other.path, "--json", ONE_THREAD]
     against = json.loads(cli("eval", pair.path, *words).out)["against"]
     tokens = plain(pairs).tokenizer.encode(LONG_PROMPT * 2)

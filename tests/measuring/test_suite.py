@@ -47,7 +47,8 @@ def test_a_card_with_and_without_a_reference(cli):
 
 
 def test_each_text_is_scored_as_eval_scores_it_and_answers_are_plain_greedy(llm):
-    suite, seen = Suite(llm), []
+    suite = Suite(llm)
+    seen = []
     card = suite.run(lambda part, tokens: seen.append((part, tokens)))
     for kind, found in card.texts.items():
         assert found == TokenizedText(llm, read(kind)).evaluate()

@@ -124,7 +124,8 @@ def test_a_chat_is_sampled_as_they_ask(made, cli):
 
 
 def test_a_manifest_of_infinities_is_refused(made, tmp_path):
-    opened, folder = bundle.load(made), tmp_path / "bundle"
+    opened = bundle.load(made)
+    folder = tmp_path / "bundle"
     shutil.copytree(made, folder)
     wrong = replace(opened.manifest, sampling={"temperature": math.inf})
     bundle.save_manifest(folder, wrong)

@@ -27,7 +27,8 @@ def files(tmp_path):
     """Make a checkpoint's folder and its GGUF file."""
 
     def make(architecture, encoding="F32", fields=None, extra=None, **overrides):
-        folder, file = tmp_path / "folder", tmp_path / "file.gguf"
+        folder = tmp_path / "folder"
+        file = tmp_path / "file.gguf"
         make_checkpoint(folder, architecture, **overrides)
         write_gguf(folder, file, encoding, extra=extra, **(fields or {}))
         return folder, file
@@ -36,7 +37,8 @@ def files(tmp_path):
 
 
 def equal_models(folder, file):
-    original, found = load_checkpoint(folder), load_checkpoint(file)
+    original = load_checkpoint(folder)
+    found = load_checkpoint(file)
     assert replace(found.decoder, ropes={}) == replace(original.decoder, ropes={})
     for name, rope in original.decoder.ropes.items():
         other = found.decoder.ropes[name]
@@ -68,7 +70,8 @@ def test_an_expert_is_a_part_of_its_stack(files, encoding):
 
 def test_experts_of_gpt_oss_in_mxfp4_have_their_biases(files):
     folder, file = files("gpt_oss", "MXFP4")
-    original, found = load_checkpoint(folder), load_checkpoint(file)
+    original = load_checkpoint(folder)
+    found = load_checkpoint(file)
     assert found.quantization == "MXFP4"
     for part in ("gate", "up", "down"):
         name = f"{EXPERT}.{part}_proj"
@@ -84,9 +87,11 @@ def test_experts_of_gpt_oss_in_mxfp4_have_their_biases(files):
 def test_columns_in_another_order_stay_in_blocks_if_whole_blocks_move(files, size):
     sizes = {**STATES, "linear_value_head_dim": size}
     folder, file = files("qwen3_5_text", "Q8_0", **sizes)
-    original, found = load_checkpoint(folder).tensors, load_checkpoint(file).tensors
+    original = load_checkpoint(folder).tensors
+    found = load_checkpoint(file).tensors
     name = "model.layers.1.linear_attn.out_proj.weight"
-    values, read = original.read(name), found.read(name)
+    values = original.read(name)
+    read = found.read(name)
     blocks = found.blocks(name)
     assert (blocks is not None) == (size == 32)
     if blocks is None:
@@ -107,7 +112,8 @@ def test_columns_in_another_order_stay_in_blocks_if_whole_blocks_move(files, siz
 
 def test_columns_of_plain_numbers_may_be_in_any_order(files):
     _, file = files("qwen3_5_text", "F16", **{**STATES, "linear_value_head_dim": 16})
-    found, name = load_checkpoint(file).tensors, "model.layers.1.linear_attn.out_proj.weight"
+    found = load_checkpoint(file).tensors
+    name = "model.layers.1.linear_attn.out_proj.weight"
     assert found.encoding(name) == "f16"
     np.testing.assert_array_equal(found.read_encoded(name, 3, 9).view("<f2"), found.read(name)[3:9])
     assert found.encoding("model.layers.1.linear_attn.conv1d.weight") is None
@@ -141,8 +147,7 @@ def test_a_window_of_phi_3(files):
 
 def test_a_stretched_base_of_hunyuan(files):
     scaled = 10_000.0 * 50.0 ** (24 / 22)
-    alpha = {"rope_type": "dynamic", "rope_theta": 10_000.0, "alpha": 50.0,
-             "factor": 1.0}  # fmt: skip
+    alpha = {"rope_type": "dynamic", "rope_theta": 10_000.0, "alpha": 50.0, "factor": 1.0}
     fields = {"hunyuan-dense.rope.freq_base": scaled, "hunyuan-dense.rope.scaling.type": "none"}
     equal_models(*files("hunyuan_v1_dense", fields=fields, rope_parameters=alpha))
 

@@ -58,8 +58,10 @@ O200K = (
 
 
 def split(pattern):
-    return [pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]  # fmt: skip
+    return [
+        pre_tokenizers.Split(Regex(pattern), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
 
 
 WHOLE = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -95,10 +97,16 @@ def as_metadata(tokenizer, kind, **fields):
     vocabulary = tokenizer.get_vocab()
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     special = {each["content"]: each["special"] for each in content["added_tokens"]}
-    uses = [NORMAL if each not in special else CONTROL if special[each] else USER_DEFINED
-            for each in tokens]  # fmt: skip
-    common = {"model": kind, "tokens": tokens, "token_type": uses,
-              "merges": [" ".join(pair) for pair in content["model"]["merges"]]}  # fmt: skip
+    uses = [
+        NORMAL if each not in special else CONTROL if special[each] else USER_DEFINED
+        for each in tokens
+    ]
+    common = {
+        "model": kind,
+        "tokens": tokens,
+        "token_type": uses,
+        "merges": [" ".join(pair) for pair in content["model"]["merges"]],
+    }
     return {f"tokenizer.ggml.{name}": value for name, value in {**common, **fields}.items()}
 
 
@@ -163,7 +171,8 @@ def test_ends_are_those_that_the_file_names_and_those_known_by_name():
 def test_well_known_ends_are_control_tokens_whatever_the_file_says(use, name, tmp_path):
     original = trained("qwen2")
     original.add_special_tokens([name])
-    end, eos = original.token_to_id(name), original.token_to_id("<|endoftext|>")
+    end = original.token_to_id(name)
+    eos = original.token_to_id("<|endoftext|>")
     metadata = as_metadata(original, "gpt2", pre="qwen2", eos_token_id=eos)
     metadata["tokenizer.ggml.token_type"][end] = use
     assert end in GGUFVocabulary.read(Fields(metadata, "file.gguf")).ends()
@@ -231,10 +240,14 @@ def sentencepiece(prefix):
     scores = [0.0] * 259 + [-float(n) for n in range(len(pieces) - 259)]
     vocabulary = {piece: id_ for id_, piece in enumerate(pieces)}
     merges = sorted(
-        ((piece[:n], piece[n:]) for piece in ranked for n in range(1, len(piece))
-         if piece[:n] in vocabulary and piece[n:] in vocabulary),
+        (
+            (piece[:n], piece[n:])
+            for piece in ranked
+            for n in range(1, len(piece))
+            if piece[:n] in vocabulary and piece[n:] in vocabulary
+        ),
         key=lambda pair: vocabulary[pair[0] + pair[1]],
-    )  # fmt: skip
+    )
     tokenizer = Tokenizer(
         models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
@@ -250,8 +263,13 @@ def sentencepiece(prefix):
         single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)]
     )
     uses = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * (len(pieces) - 259)]
-    metadata = {"model": "llama", "tokens": pieces, "token_type": uses, "scores": scores,
-                "add_space_prefix": prefix}  # fmt: skip
+    metadata = {
+        "model": "llama",
+        "tokens": pieces,
+        "token_type": uses,
+        "scores": scores,
+        "add_space_prefix": prefix,
+    }
     return tokenizer, {f"tokenizer.ggml.{name}": value for name, value in metadata.items()}
 
 
@@ -267,9 +285,12 @@ def test_merges_of_gemma_4_are_those_of_the_file():
     original, metadata = sentencepiece(False)
     merges = json.loads(original.to_str())["model"]["merges"]
     del metadata["tokenizer.ggml.scores"], metadata["tokenizer.ggml.add_space_prefix"]
-    metadata |= {"tokenizer.ggml.model": "gemma4", "tokenizer.ggml.bos_token_id": 1,
-                 "tokenizer.ggml.unknown_token_id": 0,
-                 "tokenizer.ggml.merges": [" ".join(pair) for pair in merges]}  # fmt: skip
+    metadata |= {
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in merges],
+    }
     found = Tokenizer.from_str(rebuilt(metadata)["tokenizer.json"])
     assert found.get_vocab() == original.get_vocab()
     assert_alike(found, original)
@@ -277,12 +298,12 @@ def test_merges_of_gemma_4_are_those_of_the_file():
 
 def merged_by_score(text, metadata):
     """SentencePiece's own algorithm: the neighbours of the highest score first, from the left."""
-    scores = dict(zip(*(metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "scores")),
-                      strict=True))  # fmt: skip
+    scores = dict(
+        zip(*(metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "scores")), strict=True)
+    )
     parts = list(text)
     while True:
-        pairs = [(-scores[a + b], n) for n, (a, b) in enumerate(pairwise(parts))
-                 if a + b in scores]  # fmt: skip
+        pairs = [(-scores[a + b], n) for n, (a, b) in enumerate(pairwise(parts)) if a + b in scores]
         if not pairs:
             return parts
         _, n = min(pairs)

@@ -31,7 +31,8 @@ def made(tmp_path):
     """Make a checkpoint and its GGUF file; both are opened."""
 
     def make(architecture, encoding="F32", fields=None, **overrides):
-        folder, file = tmp_path / "folder", tmp_path / "file.gguf"
+        folder = tmp_path / "folder"
+        file = tmp_path / "file.gguf"
         make_checkpoint(folder, architecture, **overrides)
         write_gguf(folder, file, encoding, **(fields or {}))
         return load_checkpoint(folder), load_checkpoint(file)
@@ -95,7 +96,8 @@ def test_the_model_is_that_of_the_checkpoint(made, architecture, tied, caplog):
     equal_ropes(found.decoder.ropes, original.decoder.ropes)
     assert found.tensors.names >= original.decoder.tensors().keys()
     for name, shape in original.decoder.tensors().items():
-        expected, offset = original.tensors.read(name), close(name, architecture)
+        expected = original.tensors.read(name)
+        offset = close(name, architecture)
         np.testing.assert_allclose(found.tensors.read(name), expected, rtol=0, atol=offset)
         start = shape[0] // 3
         middle = slice(start, max(shape[0] // 2, start + 1))
@@ -130,8 +132,12 @@ def test_angles_of_llama_3(tmp_path, made):
 
 
 def test_angles_stretched_by_yarn(made):
-    yarn = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
-            "original_max_position_embeddings": 128}  # fmt: skip
+    yarn = {
+        "rope_type": "yarn",
+        "rope_theta": 10_000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+    }
     scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 128}
     fields = {f"qwen2.rope.scaling.{name}": value for name, value in scaling.items()}
     original, found = made("qwen2", fields=fields, rope_parameters=yarn)
@@ -140,14 +146,17 @@ def test_angles_stretched_by_yarn(made):
 
 @pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=lambda each: each.name)
 def test_every_encoding_is_read_row_by_row(tmp_path, encoding):
-    folder, file = tmp_path / "folder", tmp_path / "file.gguf"
+    folder = tmp_path / "folder"
+    file = tmp_path / "file.gguf"
     make_checkpoint(folder, "llama", **WIDE)
     stored = GGMLQuantizationType[encoding.name]
     write_gguf(folder, file, encoding.name)
     found = load_checkpoint(file)
     reader = gguf.GGUFReader(file)
-    names = {"blk.1.ffn_up.weight": "model.layers.1.mlp.up_proj.weight",
-             "token_embd.weight": "model.embed_tokens.weight"}  # fmt: skip
+    names = {
+        "blk.1.ffn_up.weight": "model.layers.1.mlp.up_proj.weight",
+        "token_embd.weight": "model.embed_tokens.weight",
+    }
     for place, name in names.items():
         (tensor,) = (each for each in reader.tensors if each.name == place)
         expected = quants.dequantize(tensor.data, stored)
@@ -201,7 +210,8 @@ def test_what_is_no_matrix_has_no_encoding(made):
 
 
 def test_a_split_model_is_read_from_any_of_its_files(tmp_path):
-    folder, file = tmp_path / "folder", tmp_path / "m.gguf"
+    folder = tmp_path / "folder"
+    file = tmp_path / "m.gguf"
     make_checkpoint(folder, "qwen2")
     write_gguf(folder, file, splits=9)
     files = sorted(tmp_path.glob("m-*.gguf"))
@@ -217,7 +227,8 @@ def test_a_split_model_is_read_from_any_of_its_files(tmp_path):
 
 
 def test_an_encoding_that_is_not_read_is_named(tmp_path):
-    folder, file = tmp_path / "folder", tmp_path / "file.gguf"
+    folder = tmp_path / "folder"
+    file = tmp_path / "file.gguf"
     make_checkpoint(folder, "llama", **WIDE)
     write_gguf(folder, file, "TQ1_0")
     with pytest.raises(UnsupportedModelError, match=r"stored as TQ1_0, which .* use a file with F"):
@@ -245,7 +256,8 @@ def test_an_encoding_that_is_not_read_is_named(tmp_path):
     ],
 )
 def test_what_a_file_lacks_is_named(tmp_path, fields, message):
-    folder, file = tmp_path / "folder", tmp_path / "file.gguf"
+    folder = tmp_path / "folder"
+    file = tmp_path / "file.gguf"
     make_checkpoint(folder, "llama")
     write_gguf(folder, file, **fields)
     with pytest.raises(CheckpointError, match=message) as caught:

@@ -64,7 +64,8 @@ def test_absent_fields_take_transformers_defaults(model_type):
     kv_heads = reference.num_key_value_heads
     latent = hasattr(reference, "kv_lora_rank")
     if latent:  # the one head of keys, as far as it is rotated
-        head_dim, kv_heads = reference.qk_rope_head_dim, 1
+        head_dim = reference.qk_rope_head_dim
+        kv_heads = 1
     assert config.head_dim == head_dim
     assert config.kv_heads == kv_heads
     eps = EPSILONS.get(model_type, "rms_norm_eps")

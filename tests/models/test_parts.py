@@ -17,7 +17,8 @@ class Arrays:
 
     def __init__(self, **arrays):
         self.arrays = arrays
-        self.names, self.nbytes = frozenset(arrays), 7
+        self.names = frozenset(arrays)
+        self.nbytes = 7
 
     def place(self, name):
         return f"file of {name}"
@@ -65,9 +66,13 @@ def parts(stored):
 def test_each_part_has_its_rows(parts, stored):
     wide = stored.arrays["wide"]
     expected = {
-        "a": wide[:5], "b": wide[5:6], "c": wide[6:], "flat": ORDER, "few": wide[[2, 0]],
+        "a": wide[:5],
+        "b": wide[5:6],
+        "c": wide[6:],
+        "flat": ORDER,
+        "few": wide[[2, 0]],
         "rest": wide[:3],
-    }  # fmt: skip
+    }
     assert parts.names == expected.keys()
     assert parts.nbytes == 7
     for name, values in expected.items():
@@ -134,7 +139,8 @@ def test_fused_weights_that_are_missing_are_named(tmp_path):
 def test_heads_are_reordered_alike_in_queries_and_keys(tmp_path):
     """Else scores would differ; values stay as they were."""
     make_checkpoint(tmp_path, "phi3")
-    files, tensors = SafetensorsFolder(tmp_path), load_checkpoint(tmp_path).tensors
+    files = SafetensorsFolder(tmp_path)
+    tensors = load_checkpoint(tmp_path).tensors
     order = [*range(9), 18, 19, 20, *range(9, 18), 21, 22, 23]
     heads = [head[order] for head in np.split(files.read(QKV)[:120], 5)]
     expected = np.concatenate([*heads, files.read(QKV)[120:]])

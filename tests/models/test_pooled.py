@@ -102,7 +102,8 @@ def step(kind, path=""):
     return {"type": f"sentence_transformers.models.{kind}", "path": path}
 
 
-FIRST, SECOND = step("Transformer"), step("Pooling", "1_Pooling")
+FIRST = step("Transformer")
+SECOND = step("Pooling", "1_Pooling")
 
 
 @pytest.mark.parametrize(

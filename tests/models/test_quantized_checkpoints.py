@@ -128,11 +128,14 @@ def test_experts_in_one_tensor_of_8_bit_floats_are_refused(
     architecture, form, saved_checkpoint, tmp_path
 ):
     shutil.copytree(saved_checkpoint(architecture), tmp_path / "made")
-    name, file = "model.layers.0.mlp.experts.gate_up_proj", tmp_path / "made" / "model.safetensors"
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    file = tmp_path / "made" / "model.safetensors"
     stack = torch.zeros(8, 64, 192, dtype=torch.float8_e4m3fn)
     save_file({**load_file(file), name: stack}, file, {"format": "pt"})
-    edit_json(tmp_path / "made" / "config.json", quantization_config={
-        **config(form), "format": "float-quantized"})  # fmt: skip
+    edit_json(
+        tmp_path / "made" / "config.json",
+        quantization_config={**config(form), "format": "float-quantized"},
+    )
     with pytest.raises(UnsupportedModelError, match=rf"{name} has shape \[8, 64, 192\] in 8-bit"):
         load_checkpoint(tmp_path / "made")
 
@@ -268,7 +271,8 @@ def test_shards(source, tmp_path):
     matrices, _ = written(source, tmp_path / "made", FORMATS["awq"])
     folder = tmp_path / "made"
     tensors = load_file(folder / "model.safetensors")
-    names, files = sorted(tensors), {}
+    names = sorted(tensors)
+    files = {}
     for number, part in enumerate((names[::2], names[1::2])):
         file = f"model-{number}.safetensors"
         save_file({name: tensors[name] for name in part}, folder / file)

@@ -147,7 +147,8 @@ def test_what_cannot_be_read_of_gemma_4_without_a_vit_is_named(tmp_path, part, c
 
 def test_bounds_of_gemma_4_that_are_no_numbers_are_refused(tmp_path):
     save_pictured(tmp_path, "gemma4-causal")
-    file, name = tmp_path / "model.safetensors", "model.vision_tower.encoder.layers.1.mlp.up_proj"
+    file = tmp_path / "model.safetensors"
+    name = "model.vision_tower.encoder.layers.1.mlp.up_proj"
     tensors = load_file(file)
     tensors[f"{name}.input_max"][...] = np.nan
     save_file(tensors, file, {"format": "pt"})

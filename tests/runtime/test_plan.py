@@ -64,7 +64,8 @@ def test_caches_grow_with_context_and_sequences(pair):
 def test_states_of_recurrent_layers_are_part_of_caches(pairs):
     bundle = bundles.load(pairs.pair("qwen3_5_text").path)
     made, _ = needed(bundle, PlacementRequest({TARGET: Placement("cpu")}, context=100, sequences=3))
-    states, rows = 4 * 4 * 16 * 16, 4 * 192 * 196
+    states = 4 * 4 * 16 * 16
+    rows = 4 * 192 * 196
     held = 2 * ((3 + CHECKPOINTS) * states + 3 * rows)  # of two layers
     assert made.demands[0].kv == held + made.slots[TARGET] * slot_bytes(bundle.target)
 
@@ -110,7 +111,9 @@ def test_a_device_with_fixed_slots_limits_contexts(pair):
 
 
 def test_layers_behind_are_counted_where_they_run(pair):
-    gpu, kv, weights = Placement("cuda:0", "gpu", native=False), [], []
+    gpu = Placement("cuda:0", "gpu", native=False)
+    kv = []
+    weights = []
     for place in (Placement("cpu"), Placement("cpu", behind=(1, gpu)), gpu):
         made = plan(
             pair, PlacementRequest({TARGET: place}, context=300), {HOST: 1 << 40, "gpu": 1 << 40}

@@ -42,7 +42,8 @@ STEPS = 8  # the agent fails if it has not ended by then
 
 @pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
 def test_an_agent_calls_a_tool_and_answers_with_its_result(running, responses):
-    agents, langchain = installed("langchain.agents"), installed("langchain_openai")
+    agents = installed("langchain.agents")
+    langchain = installed("langchain_openai")
     asked = []
 
     def population(city: str) -> str:
@@ -55,9 +56,14 @@ def test_an_agent_calls_a_tool_and_answers_with_its_result(running, responses):
         raise AssertionError("nobody has asked for a sum")
 
     model = langchain.ChatOpenAI(
-        model=MODEL, base_url=f"{running.url}/v1", api_key="none", temperature=0,
-        max_tokens=200, max_retries=0, use_responses_api=responses,
-    )  # fmt: skip
+        model=MODEL,
+        base_url=f"{running.url}/v1",
+        api_key="none",
+        temperature=0,
+        max_tokens=200,
+        max_retries=0,
+        use_responses_api=responses,
+    )
     agent = agents.create_agent(model, [add, population], system_prompt=SYSTEM)
     question = {"role": "user", "content": "How many people live in Ghent?"}
     done = agent.invoke({"messages": [question]}, {"recursion_limit": STEPS})

@@ -36,9 +36,12 @@ def same(found, expected):
 def test_langchain(llm, url):
     langchain = installed("langchain_openai")
     embeddings = langchain.OpenAIEmbeddings(
-        model=MODEL, base_url=f"{url}/v1", api_key="none", max_retries=0,
+        model=MODEL,
+        base_url=f"{url}/v1",
+        api_key="none",
+        max_retries=0,
         check_embedding_ctx_length=False,
-    )  # fmt: skip
+    )
     assert same(embeddings.embed_documents(TEXTS), llm.embed(TEXTS))
     assert same([embeddings.embed_query(TEXTS[0])], llm.embed(TEXTS[0]))
 

@@ -23,9 +23,11 @@ BOTH = pytest.mark.parametrize("responses", [False, True], ids=["chat", "respons
 def model(running, responses=False, **options):
     usual = {"model": MODEL, "temperature": 0, "max_tokens": 24, "max_retries": 0}
     return langchain.ChatOpenAI(
-        base_url=f"{running.url}/v1", api_key="none", use_responses_api=responses,
+        base_url=f"{running.url}/v1",
+        api_key="none",
+        use_responses_api=responses,
         **{**usual, **options},
-    )  # fmt: skip
+    )
 
 
 @BOTH
@@ -101,9 +103,14 @@ def test_a_wrong_name_is_known_as_such(running):
 
 def completions(running, **options):
     return langchain.OpenAI(
-        model=MODEL, base_url=f"{running.url}/v1", api_key="none", temperature=0, max_tokens=24,
-        max_retries=0, **options,
-    )  # fmt: skip
+        model=MODEL,
+        base_url=f"{running.url}/v1",
+        api_key="none",
+        temperature=0,
+        max_tokens=24,
+        max_retries=0,
+        **options,
+    )
 
 
 def test_a_prompt_is_completed(running, plain):

@@ -23,9 +23,14 @@ MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content
 
 def asked(running, provider="openai", **options):
     return {
-        "model": f"{provider}/{MODEL}", "api_base": f"{running.url}/v1", "api_key": "none",
-        "num_retries": 0, "temperature": 0, "max_tokens": 24, **options,
-    }  # fmt: skip
+        "model": f"{provider}/{MODEL}",
+        "api_base": f"{running.url}/v1",
+        "api_key": "none",
+        "num_retries": 0,
+        "temperature": 0,
+        "max_tokens": 24,
+        **options,
+    }
 
 
 @pytest.mark.parametrize("provider", ["openai", "hosted_vllm", "litellm_proxy"])

@@ -33,12 +33,17 @@ def test_a_text_is_what_a_user_says():
 def test_items_without_a_type_are_messages_and_parts_are_one_text():
     parts = [{"type": "input_text", "text": "hel"}, {"type": "input_text", "text": "lo"}]
     answer = {
-        "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "status": "completed",
         "content": [{"type": "output_text", "text": "yes", "annotations": [], "logprobs": []}],
-    }  # fmt: skip
+    }
     assert messages([said("user", parts), answer, said("user", "so?")]) == [
-        said("user", "hello"), said("assistant", "yes"), said("user", "so?"),
-    ]  # fmt: skip
+        said("user", "hello"),
+        said("assistant", "yes"),
+        said("user", "so?"),
+    ]
 
 
 def test_what_systems_and_developers_say_first_is_one_message():
@@ -57,15 +62,21 @@ IN_CHAT = {"id": "c1", "type": "function", "function": {"name": "f", "arguments"
 
 def test_thoughts_texts_and_calls_of_one_answer_are_one_message():
     thought = {
-        "type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None,
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [],
+        "encrypted_content": None,
         "content": [{"type": "reasoning_text", "text": "hm"}],
-    }  # fmt: skip
+    }
     given = [said("user", "hi"), thought, said("assistant", "wait"), CALL, OTHER, GIVEN]
     assert messages(given)[1:] == [
-        {**said("assistant", "wait"), "reasoning_content": "hm",
-         "tool_calls": [IN_CHAT, {**IN_CHAT, "id": "c2"}]},
+        {
+            **said("assistant", "wait"),
+            "reasoning_content": "hm",
+            "tool_calls": [IN_CHAT, {**IN_CHAT, "id": "c2"}],
+        },
         {**said("tool", "7"), "tool_call_id": "c1"},
-    ]  # fmt: skip
+    ]
 
 
 def test_a_call_needs_no_text_and_an_answer_after_it_is_another_one():
@@ -136,12 +147,23 @@ def test_what_cannot_be_read_is_refused_by_name(given, reason):
 def test_every_setting_reaches_the_chat():
     schema = {"type": "object", "properties": {"a": {"default": None}}}
     chat = asked(
-        "hi", instructions="be brief", max_output_tokens=5, temperature=0.5, top_p=0.9, top_k=3,
-        seed=-1, stop="\n", top_logprobs=2, reasoning={"effort": "low", "summary": "auto"},
+        "hi",
+        instructions="be brief",
+        max_output_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=3,
+        seed=-1,
+        stop="\n",
+        top_logprobs=2,
+        reasoning={"effort": "low", "summary": "auto"},
         text={"format": {"type": "json_schema", "name": "x", "schema": schema}, "verbosity": "low"},
-        tools=[], tool_choice="auto", parallel_tool_calls=False, speculative={"draft": "none"},
+        tools=[],
+        tool_choice="auto",
+        parallel_tool_calls=False,
+        speculative={"draft": "none"},
         model="tiny",
-    ).chat  # fmt: skip
+    ).chat
     assert [message.plain for message in chat.messages] == messages("hi", "be brief")
     assert (chat.tokens, chat.temperature, chat.top_p, chat.top_k) == (5, 0.5, 0.9, 3)
     assert (chat.seed, chat.stop, chat.likeliest, chat.model) == (None, "\n", 2, "tiny")

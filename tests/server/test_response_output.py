@@ -40,7 +40,8 @@ DELTAS = {
 
 def streamed(deltas, whole=True):
     """Returns the events, and the items."""
-    output, numbers = Output(), count()
+    output = Output()
+    numbers = count()
     events = [event for delta in deltas for event in output.add(delta)] + output.close(whole)
     return [{**event, "sequence_number": next(numbers)} for event in events], output.items
 
@@ -109,9 +110,14 @@ def test_events_are_those_that_the_client_knows_and_its_sum_of_them_is_the_respo
 def test_text_events_come_in_order_and_belong_to_their_item():
     events, [item] = streamed(DELTAS["text"])
     assert [event["type"].removeprefix("response.") for event in events] == [
-        "output_item.added", "content_part.added", "output_text.delta", "output_text.delta",
-        "output_text.done", "content_part.done", "output_item.done",
-    ]  # fmt: skip
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+    ]
     assert {event["item_id"] for event in events[1:-1]} == {item["id"]}
     assert events[0]["item"] == {**item, "status": "in_progress", "content": []}
     assert events[-1]["item"] == item

@@ -41,9 +41,12 @@ def test_a_completion_is_the_models_own(client, plain, fields):
     )
     assert given.choices[0].text == expected.text
     assert (given.model, given.object, given.choices[0].finish_reason) == (
-        MODEL, "text_completion", "length",
-    )  # fmt: skip
-    usage, prompt = given.usage, len(plain.tokenizer.encode(PROMPT))
+        MODEL,
+        "text_completion",
+        "length",
+    )
+    usage = given.usage
+    prompt = len(plain.tokenizer.encode(PROMPT))
     assert (usage.prompt_tokens, usage.completion_tokens) == (prompt, 24)
     assert usage.total_tokens == prompt + 24
     assert given.edgespec["seed"] == fields.get("seed", given.edgespec["seed"])
@@ -117,8 +120,12 @@ def test_logprobs_of_a_conversation(client, plain):
     asked = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 3, **GREEDY}
     given = client.chat.completions.create(**asked).choices[0].logprobs.content
     chunks = client.chat.completions.create(stream=True, **asked)
-    streamed = [each for chunk in chunks if (told := chunk.choices[0].logprobs) is not None
-                for each in told.content]  # fmt: skip
+    streamed = [
+        each
+        for chunk in chunks
+        if (told := chunk.choices[0].logprobs) is not None
+        for each in told.content
+    ]
     expected = plain.chat(MESSAGES, max_new_tokens=24, logprobs=3)
     data = b"".join(bytes(each.bytes) for each in given)
     assert data.decode(errors="replace") == expected.text
@@ -182,8 +189,13 @@ def test_drafts_are_the_requests_choice_within_what_was_loaded(client):
 
     for source in ("lookup", "recycling"):
         ask(draft=source)  # which they expect again
-    ways = [ask(), ask(draft="lookup", num_draft_tokens=3), ask(draft="none"),
-            ask(num_draft_tokens=0), ask(draft="recycling")]  # fmt: skip
+    ways = [
+        ask(),
+        ask(draft="lookup", num_draft_tokens=3),
+        ask(draft="none"),
+        ask(num_draft_tokens=0),
+        ask(draft="recycling"),
+    ]
     assert len({way.choices[0].text for way in ways}) == 1
     assert [way.edgespec["drafted"] > 0 for way in ways] == [True, True, False, False, True]
     assert ways[1].edgespec["drafted"] <= 3 * ways[1].edgespec["rounds"]
@@ -212,7 +224,8 @@ def test_concurrent_clients_get_their_own_answers(client, plain):
 def test_a_special_token_takes_nothing_from_what_was_drafted(plain):
     origin = Origin.of(MODEL, plain.bundle, plain.tokenizer)
     answer = CompletionAnswer(CompletionRequest(prompt=PROMPT), origin)
-    word, end = plain.tokenizer.encode("def")[-1], min(plain.tokenizer.special_ids)
+    word = plain.tokenizer.encode("def")[-1]
+    end = min(plain.tokenizer.special_ids)
     text = plain.tokenizer.decode([word])
 
     def drafted(*tokens, accepted):

@@ -46,11 +46,27 @@ def made(text, **facts):
     tokens = encoded(text)
     usual = {"finish_reason": "length", "prompt_tokens": 9, "reused": 4, "logprobs": ()}
     return GenerationResult(
-        text=text, tokens=tokens, seed=1, draft="none", draft_memory=None,
-        engine="one", exact=True, draft_engine=None, peak_rss_mb=1.0, new_tokens=len(tokens),
-        ttft_ms=1.0, tpot_ms=1.0, tokens_per_second=1.0, rounds=0, drafted=0, accepted=0,
-        mean_accepted_length=0.0, begun=0, sources={}, **usual | facts,
-    )  # fmt: skip
+        text=text,
+        tokens=tokens,
+        seed=1,
+        draft="none",
+        draft_memory=None,
+        engine="one",
+        exact=True,
+        draft_engine=None,
+        peak_rss_mb=1.0,
+        new_tokens=len(tokens),
+        ttft_ms=1.0,
+        tpot_ms=1.0,
+        tokens_per_second=1.0,
+        rounds=0,
+        drafted=0,
+        accepted=0,
+        mean_accepted_length=0.0,
+        begun=0,
+        sources={},
+        **usual | facts,
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +77,8 @@ def made(text, **facts):
     ],
 )
 def test_every_object_says_whose_it_is(kind, prefix, whole, chunk):
-    before, written = int(time.time()), answer(kind)
+    before = int(time.time())
+    written = answer(kind)
     parts = written.part(Part("the", (), ()))
     closing = written.closing([made("the end")])
     objects = [written.whole([made("the end")]), *written.opening(), *parts, *closing]
@@ -77,13 +94,16 @@ def test_every_object_says_whose_it_is(kind, prefix, whole, chunk):
 def test_usage_and_the_end_in_openais_words(kind):
     result = made("the end", finish_reason="context")
     usage = {
-        "prompt_tokens": 9, "completion_tokens": result.new_tokens,
-        "total_tokens": 9 + result.new_tokens, "prompt_tokens_details": {"cached_tokens": 4},
+        "prompt_tokens": 9,
+        "completion_tokens": result.new_tokens,
+        "total_tokens": 9 + result.new_tokens,
+        "prompt_tokens_details": {"cached_tokens": 4},
         "completion_tokens_details": {
             "reasoning_tokens": 0,
-            "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
         },
-    }  # fmt: skip
+    }
     whole = answer(kind).whole([result])
     last, *further = answer(kind).closing([result])
     assert [whole["usage"]] == [each["usage"] for each in further] == [usage]
@@ -95,7 +115,8 @@ def test_usage_and_the_end_in_openais_words(kind):
 def test_a_tokens_text_is_what_it_is_within_a_text(backend):
     """Some decoders drop a space at the beginning."""
     tokenizer = Tokenizer(backend(), {})
-    texts, tokens = TokenTexts(tokenizer), tokenizer.encode("the fox and the", add_special=False)
+    texts = TokenTexts(tokenizer)
+    tokens = tokenizer.encode("the fox and the", add_special=False)
     assert "".join(texts[token] for token in tokens).removeprefix(" ") == "the fox and the"
     assert [texts.shown(token) for token in tokens] == [texts[token] for token in tokens]
 
@@ -150,7 +171,9 @@ def test_log_probabilities_end_with_the_text(text, backend):
     tokens = tokenizer.encode(f"a{text}", add_special=False)
     whole = tokenizer.decode(tokens)
     for stop in {whole[start : start + size] for size in (1, 3) for start in range(1, len(whole))}:
-        asked, shown, kept = Conversation(tokens[:1]), "", ()
+        asked = Conversation(tokens[:1])
+        shown = ""
+        kept = ()
         answer = AnswerText(asked, tokenizer, TextEnd((stop,)), frozenset())
         for token in tokens[1:]:
             shown += answer.push([token]).text
@@ -173,7 +196,8 @@ def joined(tokenizer, logprobs):
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_that_no_part_told_are_told_at_the_end(kind):
     """As of a character that was not completed."""
-    tokens, written = encoded("the end"), answer(kind, usage=False)
+    tokens = encoded("the end")
+    written = answer(kind, usage=False)
     result = made("the end", logprobs=likely(tokens))
     [part] = written.part(Part("the", result.logprobs[:1], ()))
     [last] = written.closing([result])

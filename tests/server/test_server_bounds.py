@@ -50,7 +50,8 @@ ROUTES = {
 
 def encoded(monkeypatch):
     """The texts that are converted to tokens from now on."""
-    texts, encode = [], Tokenizer.encode
+    texts = []
+    encode = Tokenizer.encode
 
     def noted(self, text, *arguments, **options):
         texts.append(text)
@@ -90,9 +91,13 @@ def test_choices_are_prepared_once(running, monkeypatch):
     texts = encoded(monkeypatch)
     word = "prediction of the text"
     body = {
-        "messages": MESSAGES, "n": 4, "max_tokens": 4, "seed": 1, "temperature": 1,
+        "messages": MESSAGES,
+        "n": 4,
+        "max_tokens": 4,
+        "seed": 1,
+        "temperature": 1,
         "prediction": {"type": "content", "content": word},
-    }  # fmt: skip
+    }
     given = running.post(body, "/v1/chat/completions")
     assert len(given.json()["choices"]) == 4
     assert texts.count(word) == 1
@@ -102,7 +107,8 @@ def test_choices_are_prepared_once(running, monkeypatch):
 def test_what_waits_to_be_prepared_is_counted_and_leaves_with_its_client(plain):
     """And a shutdown does not wait for it."""
     service = TextService(one_model(plain), 1, 3)
-    begun, release = threading.Event(), threading.Event()
+    begun = threading.Event()
+    release = threading.Event()
 
     def work():
         begun.set()
@@ -131,7 +137,9 @@ def test_what_waits_to_be_prepared_is_counted_and_leaves_with_its_client(plain):
 @pytest.mark.parametrize("kind", ["in place", "text", "in turn"])
 def test_what_is_prepared_for_a_client_that_left_counts_until_it_ends(plain, kind):
     service = TextService(one_model(plain), 1, 0)
-    begun, left, release = threading.Event(), threading.Event(), threading.Event()
+    begun = threading.Event()
+    left = threading.Event()
+    release = threading.Event()
 
     def work(*_):
         begun.set()
@@ -172,7 +180,9 @@ def test_what_is_prepared_for_a_client_that_left_counts_until_it_ends(plain, kin
 
 
 def test_a_list_of_prompts_is_prepared_no_further_when_its_client_left(plain, monkeypatch):
-    texts, gone, encode = [], threading.Event(), Tokenizer.encode
+    texts = []
+    gone = threading.Event()
+    encode = Tokenizer.encode
 
     def leaving(self, text, *arguments, **options):
         texts.append(text)

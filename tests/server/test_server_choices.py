@@ -70,7 +70,9 @@ def test_the_seed_after_the_last_is_the_first(client):
 def test_a_stream_says_which_choice_a_chunk_belongs_to(client, plain):
     asked = {**SEEDED, "n": 3, "stream": True, "stream_options": {"include_usage": True}}
     *chunks, usage = client.completions.create(prompt=PROMPT, logprobs=1, **asked)
-    found, ends, offsets = ["", "", ""], [None] * 3, [[], [], []]
+    found = ["", "", ""]
+    ends = [None] * 3
+    offsets = [[], [], []]
     for chunk in chunks:
         [choice] = chunk.choices
         found[choice.index] += choice.text

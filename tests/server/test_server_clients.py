@@ -19,24 +19,47 @@ def test_messages_in_parts_and_by_developers(client, plain):
     parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
     messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}]
     given = client.chat.completions.create(
-        messages=messages, response_format={"type": "text"}, n=1, user="me",
-        model=MODEL, temperature=0, max_completion_tokens=9,
-    )  # fmt: skip
+        messages=messages,
+        response_format={"type": "text"},
+        n=1,
+        user="me",
+        model=MODEL,
+        temperature=0,
+        max_completion_tokens=9,
+    )
     assert given.usage.completion_tokens == 9
     assert given.choices[0].message.content == plain.chat(MESSAGES, max_new_tokens=9).text
 
 
 def test_what_changes_no_text_may_be_said(client, plain):
     said = {
-        "logit_bias": {}, "tools": [], "tool_choice": "none", "parallel_tool_calls": False,
-        "functions": None, "function_call": None, "modalities": ["text"], "metadata": {"of": "me"},
-        "store": False, "service_tier": "auto", "safety_identifier": "me",
-        "prompt_cache_key": "mine", "prediction": {"type": "content", "content": "hi"}, "n": 1,
-        "frequency_penalty": 0, "presence_penalty": 0.0, "reasoning_effort": "low", "seed": -1,
-        "verbosity": "low", "prompt_cache_retention": "24h", "prompt_cache_options": {},
-        "audio": None, "web_search_options": None, "cache_prompt": True, "top_k": -1,
+        "logit_bias": {},
+        "tools": [],
+        "tool_choice": "none",
+        "parallel_tool_calls": False,
+        "functions": None,
+        "function_call": None,
+        "modalities": ["text"],
+        "metadata": {"of": "me"},
+        "store": False,
+        "service_tier": "auto",
+        "safety_identifier": "me",
+        "prompt_cache_key": "mine",
+        "prediction": {"type": "content", "content": "hi"},
+        "n": 1,
+        "frequency_penalty": 0,
+        "presence_penalty": 0.0,
+        "reasoning_effort": "low",
+        "seed": -1,
+        "verbosity": "low",
+        "prompt_cache_retention": "24h",
+        "prompt_cache_options": {},
+        "audio": None,
+        "web_search_options": None,
+        "cache_prompt": True,
+        "top_k": -1,
         "stream_options": {"include_obfuscation": False},
-    }  # fmt: skip
+    }
     given = client.chat.completions.create(messages=MESSAGES, extra_body=said, **GREEDY)
     assert given.choices[0].message.content == plain.chat(MESSAGES, max_new_tokens=24).text
     said = {"logit_bias": {}, "echo": False, "suffix": ""}
@@ -47,13 +70,30 @@ def test_what_changes_no_text_may_be_said(client, plain):
 def test_what_llama_vscode_asks_for_when_it_edits(running, plain):
     """As its llama-server.ts writes it, with samplers that are off."""
     body = {
-        "messages": MESSAGES, "stream": False, "cache_prompt": True, "samplers": "edkypmxt",
-        "temperature": 0.8, "dynatemp_range": 0, "dynatemp_exponent": 1, "top_k": 40,
-        "top_p": 0.95, "min_p": 0.05, "typical_p": 1, "xtc_probability": 0, "xtc_threshold": 0.1,
-        "repeat_last_n": 64, "repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0,
-        "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,
-        "max_tokens": -1, "timings_per_token": False,
-    }  # fmt: skip
+        "messages": MESSAGES,
+        "stream": False,
+        "cache_prompt": True,
+        "samplers": "edkypmxt",
+        "temperature": 0.8,
+        "dynatemp_range": 0,
+        "dynatemp_exponent": 1,
+        "top_k": 40,
+        "top_p": 0.95,
+        "min_p": 0.05,
+        "typical_p": 1,
+        "xtc_probability": 0,
+        "xtc_threshold": 0.1,
+        "repeat_last_n": 64,
+        "repeat_penalty": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "dry_multiplier": 0,
+        "dry_base": 1.75,
+        "dry_allowed_length": 2,
+        "dry_penalty_last_n": -1,
+        "max_tokens": -1,
+        "timings_per_token": False,
+    }
     given = running.post({**body, "seed": 4, "max_tokens": 12}, "/v1/chat/completions").json()
     expected = plain.chat(
         MESSAGES, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, seed=4, max_new_tokens=12
@@ -172,12 +212,20 @@ def test_an_answer_goes_into_the_next_request_as_it_came(client, plain, written)
 
 LLAMA_CPP = {"repeat_penalty": 1.5, "presence_penalty": 1.0, "logit_bias": [[5, 9], [7, False]]}
 SAMPLINGS = [
-    *[{name: each} for name, each in {
-        "top_p": 0.4, "top_k": 2, "min_p": 0.5, "repetition_penalty": 0.05,
-        "presence_penalty": -2.0, "frequency_penalty": -2.0, "logit_bias": {"5": 20.0},
-    }.items()],
+    *[
+        {name: each}
+        for name, each in {
+            "top_p": 0.4,
+            "top_k": 2,
+            "min_p": 0.5,
+            "repetition_penalty": 0.05,
+            "presence_penalty": -2.0,
+            "frequency_penalty": -2.0,
+            "logit_bias": {"5": 20.0},
+        }.items()
+    ],
     {"repetition_penalty": 0.05, "repeat_last_n": 2},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(

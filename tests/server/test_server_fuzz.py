@@ -60,12 +60,29 @@ def test_so_is_whatever_is_sent_to_an_embedding_model(case, embedding):
 def test_the_document_has_all_routes(running):
     found = httpx.get(f"{running.url}/openapi.json").json()
     assert sorted(found["paths"]) == [
-        "/", "/api/chat", "/api/embed", "/api/embeddings", "/api/generate", "/api/ps", "/api/show",
-        "/api/tags", "/api/version",
-        "/detokenize", "/health", "/infill", "/metrics", "/openapi.json", "/render", "/tokenize",
-        "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models",
-        "/v1/models/{model}", "/v1/responses",
-    ]  # fmt: skip
+        "/",
+        "/api/chat",
+        "/api/embed",
+        "/api/embeddings",
+        "/api/generate",
+        "/api/ps",
+        "/api/show",
+        "/api/tags",
+        "/api/version",
+        "/detokenize",
+        "/health",
+        "/infill",
+        "/metrics",
+        "/openapi.json",
+        "/render",
+        "/tokenize",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/models",
+        "/v1/models/{model}",
+        "/v1/responses",
+    ]
     for path, methods in found["paths"].items():
         for method, described in methods.items():
             status = httpx.request(method, running.url + path).status_code

@@ -67,15 +67,18 @@ def test_openais_client_shows_an_image(running, expected):
             {"type": "input_text", "text": TEXT},
         ]
         answer = client.responses.create(
-            model=MODEL, input=[{"role": "user", "content": parts}], max_output_tokens=8,
+            model=MODEL,
+            input=[{"role": "user", "content": parts}],
+            max_output_tokens=8,
             temperature=0,
-        )  # fmt: skip
+        )
         assert answer.output_text == expected
 
 
 def test_ollamas_client_shows_an_image(running, expected):
     message = {"role": "user", "content": TEXT, "images": [IMAGE]}
-    client, options = ollama.Client(running.url), {"num_predict": 8, "temperature": 0}
+    client = ollama.Client(running.url)
+    options = {"num_predict": 8, "temperature": 0}
     answer = client.chat(model=MODEL, messages=[message], options=options)
     assert answer.message.content == expected
     answer = client.generate(model=MODEL, prompt=TEXT, images=[IMAGE], options=options)

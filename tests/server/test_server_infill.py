@@ -83,7 +83,8 @@ def events(response):
 def test_what_llama_vscode_asks_for(running, plain):
     given = running.post(VSCODE, "/infill")
     assert given.status_code == 200
-    given, right = given.json(), expected(plain)
+    given = given.json()
+    right = expected(plain)
     assert given["content"] == right.text
     assert (given["stop"], given["model"], given["truncated"]) == (True, MODEL, False)
     assert given["tokens_evaluated"] == right.prompt_tokens
@@ -157,10 +158,8 @@ def test_a_stream_without_tokens_has_no_text(running):
 def test_it_is_greedy_unless_it_is_asked_otherwise(running, plain):
     assert running.post(VSCODE, "/infill").json()["content"] == expected(plain).text
     asked = {**VSCODE, "temperature": 1.5, "seed": 3, "return_tokens": True}
-    given, right = (
-        running.post(asked, "/infill").json(),
-        expected(plain, temperature=1.5, seed=3, top_k=40, top_p=0.99),
-    )
+    given = running.post(asked, "/infill").json()
+    right = expected(plain, temperature=1.5, seed=3, top_k=40, top_p=0.99)
     assert (given["content"], given["tokens"]) == (right.text, right.tokens)
 
 

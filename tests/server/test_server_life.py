@@ -44,7 +44,8 @@ def ask(client, errors=()):
 
 def test_more_than_may_wait_are_told_to_come_later(plain, expected):
     with serving(plain, limit=2) as running, ThreadPoolExecutor(3) as threads:
-        client, service = running.client(), running.service
+        client = running.client()
+        service = running.service
         with inside(plain).engine.exclusive():  # no round is made meanwhile
             answers = [threads.submit(ask, client) for _ in range(3)]
             until(lambda: (service.running, service.waiting) == (1, 2))
@@ -57,7 +58,8 @@ def test_more_than_may_wait_are_told_to_come_later(plain, expected):
 
 
 def test_who_asks_first_is_served_first(plain):
-    service, made = TextService(one_model(plain), 2, 9), []
+    service = TextService(one_model(plain), 2, 9)
+    made = []
 
     async def drop(_part):
         pass
@@ -89,7 +91,8 @@ def test_who_asks_first_is_served_first(plain):
             held.set()
             release.wait(30)
 
-    held, release = threading.Event(), threading.Event()
+    held = threading.Event()
+    release = threading.Event()
     holder = threading.Thread(target=hold)
     holder.start()
     assert held.wait(30)
@@ -176,7 +179,8 @@ def test_a_client_that_goes_before_the_first_token_leaves_nothing(plain, expecte
 
 def test_a_client_that_goes_while_its_request_is_checked_is_counted(plain):
     service = TextService(one_model(plain), 1, 1)
-    checking, checked = threading.Event(), threading.Event()
+    checking = threading.Event()
+    checked = threading.Event()
 
     def begin(llm):
         checking.set()
@@ -222,7 +226,8 @@ def test_a_client_that_goes_in_the_midst_of_its_body_is_forgotten(plain, expecte
 def test_a_shutdown_ends_texts_after_their_round(plain):
     """A text under way is told that it is cut, who waits is refused, and the port is closed."""
     with serving(plain) as running, ThreadPoolExecutor(2) as threads:
-        client, service = running.client(), running.service
+        client = running.client()
+        service = running.service
         chunks = iter(client.completions.create(prompt=PROMPT, stream=True, **LONG))
         next(chunks)
         with inside(plain).engine.exclusive():
@@ -261,7 +266,8 @@ def test_a_signal_ends_the_command_with_0(start, served_bundle, expected, ending
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     given = client.completions.create(prompt=PROMPT, **{**SHORT, "model": name})
     assert given.choices[0].text == expected
-    begun, ended = threading.Event(), threading.Event()
+    begun = threading.Event()
+    ended = threading.Event()
 
     def read():
         """One text after the other, until one is cut or refused."""

@@ -31,7 +31,8 @@ ASKED = {"prompt": PROMPT, "temperature": 0, "max_tokens": 8}
 @pytest.fixture(scope="module")
 def bundles(served_bundle, tmp_path_factory):
     """Bundles of models that answer otherwise, by name."""
-    folder, made = tmp_path_factory.mktemp("several"), [served_bundle]
+    folder = tmp_path_factory.mktemp("several")
+    made = [served_bundle]
     for architecture in ("qwen2", "qwen3"):
         (folder / architecture).mkdir()
         made.append(make_bundle(folder / architecture, architecture=architecture))
@@ -83,7 +84,8 @@ def streaming(running, name, tokens=200):
 @pytest.fixture
 def paused(monkeypatch):
     """Loading a model waits until it is let go on; names of those that wait."""
-    loading, go_on = [], threading.Event()
+    loading = []
+    go_on = threading.Event()
     load = ServedModel.load
 
     def slow(self, *arguments):
@@ -125,8 +127,10 @@ def test_both_apis_list_them(several, bundles):
         assert (ready["name"], ready["context_length"]) == ("second:latest", 256)
         one = httpx.get(f"{running.url}/v1/models/second:latest").json()
         assert (one["id"], one["status"], one["context_length"]) == (
-            "second", {"value": "loaded"}, 256,
-        )  # fmt: skip
+            "second",
+            {"value": "loaded"},
+            256,
+        )
 
 
 def test_tokens_and_descriptions_need_no_loading(several, bundles):
@@ -223,7 +227,8 @@ def test_memory_that_has_no_room_for_one_alone_is_said(several, bundles, expecte
 
 def test_who_asks_first_is_served_first(several, expected):
     """A model in use is waited for, and who asks for it later does not overtake who waits."""
-    models, order = several(most=1), []
+    models = several(most=1)
+    order = []
     with serving(models, parallel=4) as running, ThreadPoolExecutor(4) as clients:
         assert text(running, "first") == expected["first"]
         with inside(models.served[0].llm).engine.exclusive():  # no round is made meanwhile
@@ -379,9 +384,12 @@ sys.exit(main())
 def test_a_signal_while_a_model_is_loaded_ends_the_command(bundles, tmp_path):
     other = copytree(bundles["second"].path, tmp_path / "other")
     command = [sys.executable, "-P", "-c", _SLOW, "serve", bundles["first"].path, other, "--port=0"]
-    with subprocess.Popen(
-        [*command, *FAST, "--draft=none", "--context=256"], stderr=subprocess.PIPE, cwd=tmp_path
-    ) as process, ThreadPoolExecutor(1) as clients:  # fmt: skip
+    with (
+        subprocess.Popen(
+            [*command, *FAST, "--draft=none", "--context=256"], stderr=subprocess.PIPE, cwd=tmp_path
+        ) as process,
+        ThreadPoolExecutor(1) as clients,
+    ):
         try:
             _, url = started(process)
             body = {"model": "other", **ASKED}
@@ -402,9 +410,16 @@ def test_a_signal_while_a_model_is_loaded_ends_the_command(bundles, tmp_path):
 def test_several_models_of_the_command_line(start, bundles, tmp_path, expected):
     copytree(bundles["second"].path, tmp_path / "other")
     process = start(
-        "serve", bundles["first"].path, tmp_path / "other", "--max-models=1", "--any-model",
-        "--port=0", *FAST, "--draft=none", "--context=256",
-    )  # fmt: skip
+        "serve",
+        bundles["first"].path,
+        tmp_path / "other",
+        "--max-models=1",
+        "--any-model",
+        "--port=0",
+        *FAST,
+        "--draft=none",
+        "--context=256",
+    )
     _, url = started(process)
 
     def listed():
@@ -421,7 +436,8 @@ def test_several_models_of_the_command_line(start, bundles, tmp_path, expected):
 
 
 def test_what_goes_with_one_model_alone_is_said(cli, bundles):
-    first, second = bundles["first"].path, bundles["second"].path
+    first = bundles["first"].path
+    second = bundles["second"].path
     fails(cli("serve", first, second, "--draft", first), "--draft is", "one model alone")
     fails(cli("serve", first, first, "--port=0"), "two models are called 'bundle'")
     fails(cli("serve", first, "--max-models=0"), "--max-models is 0")

@@ -129,13 +129,27 @@ def test_without_a_prompt_there_is_no_text(running, empty):
 
 
 def test_options_choose_the_text(running, plain):
-    options = {"temperature": 1.3, "seed": 7, "num_predict": 24, "top_k": 50, "top_p": 0.95,
-               "min_p": 0.01, "repeat_penalty": 1.2}  # fmt: skip
+    options = {
+        "temperature": 1.3,
+        "seed": 7,
+        "num_predict": 24,
+        "top_k": 50,
+        "top_p": 0.95,
+        "min_p": 0.01,
+        "repeat_penalty": 1.2,
+    }
     given = chat(running, stream=False, options=options).json()
     expected = plain.chat(
-        MESSAGES, temperature=1.3, seed=7, max_new_tokens=24, top_k=50, top_p=0.95, min_p=0.01,
-        repetition_penalty=1.2, repeat_last_n=64,
-    )  # fmt: skip
+        MESSAGES,
+        temperature=1.3,
+        seed=7,
+        max_new_tokens=24,
+        top_k=50,
+        top_p=0.95,
+        min_p=0.01,
+        repetition_penalty=1.2,
+        repeat_last_n=64,
+    )
     assert given["message"]["content"] == expected.text
     unpenalized = chat(running, stream=False, options={**options, "repeat_last_n": 0}).json()
     assert unpenalized["message"]["content"] != expected.text
@@ -170,9 +184,17 @@ def test_a_stop_string_ends_the_text(running, plain, several):
 
 
 def test_what_is_unknown_or_about_loading_is_passed_over(running, plain):
-    options = {**GREEDY, "num_ctx": 8, "num_gpu": 1, "mirostat": 2, "typical_p": 0.7,
-               "penalize_newline": False, "presence_penalty": 0, "frequency_penalty": 0.0,
-               "nobody_knows": "this"}  # fmt: skip
+    options = {
+        **GREEDY,
+        "num_ctx": 8,
+        "num_gpu": 1,
+        "mirostat": 2,
+        "typical_p": 0.7,
+        "penalize_newline": False,
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "nobody_knows": "this",
+    }
     fields = {"keep_alive": "5m", "think": False, "tools": [], "format": "", "shift": True}
     message = {**USER, "images": [], "tool_calls": None, "thinking": "hm"}
     given = chat(running, messages=[message], stream=False, options=options, **fields).json()
@@ -230,7 +252,8 @@ def test_it_says_what_it_has(running, llm):
 @pytest.mark.parametrize("name", [MODEL, f"{MODEL}:latest"])
 def test_it_shows_its_model(running, llm, field, name):
     shown = running.post({field: name}, "/api/show").json()
-    info, target = shown["model_info"], llm.bundle.target
+    info = shown["model_info"]
+    target = llm.bundle.target
     assert info["general.architecture"] == "llama"
     assert info["general.parameter_count"] == target.parameters
     assert info["llama.context_length"] == llm.context_length

@@ -74,9 +74,11 @@ def test_a_schema_of_pydantics_holds(ending):
     client = ollama.Client(ending.url)
     for seed in range(3):
         given = client.chat(
-            MODEL, MESSAGES, format=Person.model_json_schema(),
+            MODEL,
+            MESSAGES,
+            format=Person.model_json_schema(),
             options={"seed": seed, "num_predict": 100},
-        )  # fmt: skip
+        )
         assert given.done_reason == "stop"
         Person.model_validate_json(given.message.content)
 

@@ -136,7 +136,8 @@ def test_functions_are_tools_of_ollamas_client(running):
         """
         return a + b
 
-    client, options = ollama.Client(running.url), {"temperature": 0, "num_predict": 9}
+    client = ollama.Client(running.url)
+    options = {"temperature": 0, "num_predict": 9}
     with_tool = client.chat(MODEL, [USER], tools=[add], think=True, options=options)
     assert with_tool.message.thinking
     without = client.chat(MODEL, [USER], options=options)

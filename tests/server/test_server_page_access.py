@@ -90,12 +90,33 @@ def test_all_has_a_name_for_screen_readers(page):
     names = [name for _, name in found]
     assert all(name.strip() for name in names), found
     wanted = [
-        "Settings", "System prompt", "Temperature", "Top-p", "Seed", "Max tokens", "JSON schema",
-        "Tools", "API key", "New chat", "Search in chats", "What is the weather?",
-        "Rename What is the weather?", "Delete What is the weather?", "Export", "Import",
-        "Conversation", "Edit", "Copy", "Call of get_weather", "Result of get_weather",
-        "Send result", "Try again", "Message", "Attach", "Send",
-    ]  # fmt: skip
+        "Settings",
+        "System prompt",
+        "Temperature",
+        "Top-p",
+        "Seed",
+        "Max tokens",
+        "JSON schema",
+        "Tools",
+        "API key",
+        "New chat",
+        "Search in chats",
+        "What is the weather?",
+        "Rename What is the weather?",
+        "Delete What is the weather?",
+        "Export",
+        "Import",
+        "Conversation",
+        "Edit",
+        "Copy",
+        "Call of get_weather",
+        "Result of get_weather",
+        "Send result",
+        "Try again",
+        "Message",
+        "Attach",
+        "Send",
+    ]
     places = [names.index(name) for name in wanted]
     assert places == sorted(places)
 

@@ -147,11 +147,14 @@ def test_times_are_for_people(acted):
 def test_calls_are_put_together_by_their_numbers(acted):
     say(acted, "hello")
     feed(
-        acted, {"content": "Two of them."},
-        called(0, "", id="a", name="get_weather"), called(0, '{"city": "Ro'),
-        called(1, "", id="b", name="clock"), called(0, 'me", "days": 12345678901234567890}'),
+        acted,
+        {"content": "Two of them."},
+        called(0, "", id="a", name="get_weather"),
+        called(0, '{"city": "Ro'),
+        called(1, "", id="b", name="clock"),
+        called(0, 'me", "days": 12345678901234567890}'),
         called(1, "{}"),
-    )  # fmt: skip
+    )
     acted.until(f"{SUMMARIES}.length === 2")
     finish(acted, "tool_calls")
     assert acted.run(SUMMARIES) == ["Call of get_weather", "Call of clock"]

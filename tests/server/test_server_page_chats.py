@@ -265,7 +265,8 @@ class Found(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.tags, self.attributes = set(), set()
+        self.tags = set()
+        self.attributes = set()
         self.feed(html)
         self.close()
 

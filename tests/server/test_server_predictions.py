@@ -54,9 +54,14 @@ def test_what_openai_refuses_beside_a_prediction_but_we_can_do(client):
     """Log-probabilities, penalties of nothing, and `max_completion_tokens`."""
     plain = client.chat.completions.create(messages=MESSAGES, logprobs=True, **GREEDY)
     asked = {
-        "messages": MESSAGES, "logprobs": True, "n": 1, "presence_penalty": 0, "model": MODEL,
-        "max_completion_tokens": TOKENS, "temperature": 0,
-    }  # fmt: skip
+        "messages": MESSAGES,
+        "logprobs": True,
+        "n": 1,
+        "presence_penalty": 0,
+        "model": MODEL,
+        "max_completion_tokens": TOKENS,
+        "temperature": 0,
+    }
     text = plain.choices[0].message.content
     given = client.chat.completions.create(**asked, **predicted(text))
     assert given.choices[0].logprobs == plain.choices[0].logprobs

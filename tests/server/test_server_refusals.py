@@ -318,8 +318,12 @@ def test_without_the_key_only_health_is_told(llm):
         for key in ("secre", "secret1", "geheim"):
             with pytest.raises(openai.AuthenticationError, match="API key is missing or wrong"):
                 running.client(api_key=key).models.list()
-        for headers in ({}, {"authorization": "secret"}, {"authorization": "Basic secret"},
-                        {"authorization": b"Bearer \xff\xfe"}):  # fmt: skip
+        for headers in (
+            {},
+            {"authorization": "secret"},
+            {"authorization": "Basic secret"},
+            {"authorization": b"Bearer \xff\xfe"},
+        ):
             for path in ("/v1/models", "/metrics", "/nowhere"):
                 answer = httpx.get(running.url + path, headers=headers)
                 refused(answer, 401, "Bearer KEY")

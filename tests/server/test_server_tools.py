@@ -75,9 +75,12 @@ def asked(client, **options):
 def test_calls_that_are_required_come_and_are_valid(client, draft):
     for seed in range(4):
         given = asked(
-            client, seed=seed, tool_choice="required", parallel_tool_calls=False,
+            client,
+            seed=seed,
+            tool_choice="required",
+            parallel_tool_calls=False,
             extra_body={"speculative": {"draft": draft}},
-        )  # fmt: skip
+        )
         [choice] = given.choices
         assert choice.finish_reason == "tool_calls"
         assert choice.message.content is None
@@ -136,7 +139,8 @@ def test_a_conversation_with_calls_goes_on(client):
 
 def said_by(chunks):
     """The message that the chunks of a stream make."""
-    calls, text = [], ""
+    calls = []
+    text = ""
     for chunk in chunks:
         delta = chunk.choices[0].delta
         text += delta.content or ""
@@ -204,9 +208,13 @@ def test_tokens_of_reasoning_are_counted(reasoning):
     counted = given.usage.completion_tokens_details.reasoning_tokens
     assert 0 < counted <= 10  # a character is completed first
     *_, last = client.chat.completions.create(
-        messages=MESSAGES, max_tokens=40, extra_body={"thinking_budget": 6}, **asking,
-        stream=True, stream_options={"include_usage": True},
-    )  # fmt: skip
+        messages=MESSAGES,
+        max_tokens=40,
+        extra_body={"thinking_budget": 6},
+        **asking,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
     assert last.usage == given.usage
     # All of an answer that is cut within its reasoning.
     given = client.chat.completions.create(messages=MESSAGES, max_tokens=7, **asking)
@@ -337,9 +345,14 @@ def test_the_openai_client_parses_calls(client):
         city: Literal["Rome", "Oslo"]
 
     given = client.chat.completions.parse(
-        model=MODEL, messages=MESSAGES, seed=5, max_tokens=200, tool_choice="required",
-        tools=[openai.pydantic_function_tool(Weather)], parallel_tool_calls=False,
-    )  # fmt: skip
+        model=MODEL,
+        messages=MESSAGES,
+        seed=5,
+        max_tokens=200,
+        tool_choice="required",
+        tools=[openai.pydantic_function_tool(Weather)],
+        parallel_tool_calls=False,
+    )
     [call] = given.choices[0].message.tool_calls
     assert isinstance(call.function.parsed_arguments, Weather)
 
@@ -379,9 +392,12 @@ def test_a_response_streams_calls(client):
 
 def test_responses_and_ollamas_answers_have_reasoning(reasoning):
     given = reasoning.client().responses.create(
-        model=MODEL, input="hello", max_output_tokens=8, temperature=0,
+        model=MODEL,
+        input="hello",
+        max_output_tokens=8,
+        temperature=0,
         reasoning={"effort": "low"},
-    )  # fmt: skip
+    )
     assert given.output[0].type == "reasoning"
     body = {"messages": MESSAGES, "options": {"temperature": 0, "num_predict": 8}, "model": MODEL}
     same = reasoning.post({**body, "think": "low", "stream": False}, "/api/chat").json()

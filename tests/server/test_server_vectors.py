@@ -101,7 +101,8 @@ def sum_of(metrics, name):
 
 
 def test_several_clients_at_once_get_their_own(llm, client):
-    expected, found = llm.embed(TEXTS), {}
+    expected = llm.embed(TEXTS)
+    found = {}
 
     def ask(number):
         found[number] = vectors(client.embeddings.create(model=MODEL, input=TEXTS[number % 3]))

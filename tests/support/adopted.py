@@ -54,7 +54,8 @@ class Original:
 
     def greedy(self, prompt: list[int], count: int) -> list[int]:
         """Decode so many tokens, one at a time."""
-        tokens, past = prompt, dict[str, Any]()
+        tokens = prompt
+        past = dict[str, Any]()
         while len(tokens) < len(prompt) + count:
             before = next(iter(past.values())).shape[2] if past else 0
             found = self._run(tokens[before:], past, before)

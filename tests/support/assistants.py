@@ -41,17 +41,24 @@ def write_assistant(
         text: fields of the text part's config to set.
         changes: fields of the config to set.
     """
-    given, full = target.to_dict(), target.per_layer_config[target.num_hidden_layers - 1]
+    given = target.to_dict()
+    full = target.per_layer_config[target.num_hidden_layers - 1]
     own = {
         "model_type": "gemma4_text",
-        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4,
-        "layer_types": [SLIDING, SLIDING, SLIDING, FULL], "vocab_size": target.vocab_size,
-        "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0,
-        "use_double_wide_mlp": False, "tie_word_embeddings": True,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 4,
+        "layer_types": [SLIDING, SLIDING, SLIDING, FULL],
+        "vocab_size": target.vocab_size,
+        "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 0,
+        "use_double_wide_mlp": False,
+        "tie_word_embeddings": True,
         **{name: given[name] for name in _SAME},
-        "global_head_dim": full.head_dim, "num_global_key_value_heads": full.num_key_value_heads,
+        "global_head_dim": full.head_dim,
+        "num_global_key_value_heads": full.num_key_value_heads,
         **(text or {}),
-    }  # fmt: skip
+    }
     config = Gemma4AssistantConfig(
         text_config=own, backbone_hidden_size=target.hidden_size, **changes
     )
@@ -100,7 +107,8 @@ def trained_assistant(folder: Path, model: Any, prompt: list[int]) -> None:
     with repeatable():
         texts = continuations(model, prompt, (False,))
         read = [of_target(model, text) for text in texts]
-        embedding, window = model.get_input_embeddings(), model.config.sliding_window
+        embedding = model.get_input_embeddings()
+        window = model.config.sliding_window
         clusters = assistant.masked_embedding
         cluster = clusters.token_ordering.argsort() // clusters.vocab_size_per_centroid
 
@@ -108,8 +116,10 @@ def trained_assistant(folder: Path, model: Any, prompt: list[int]) -> None:
             loss = torch.zeros(())
             for text, (hidden, kept) in zip(texts, read, strict=True):
                 n = len(text) - _DEPTH - 1
-                tokens, at = torch.tensor(text), torch.arange(1, n + 1)
-                slots, above = torch.arange(len(text)), hidden[:n]
+                tokens = torch.tensor(text)
+                at = torch.arange(1, n + 1)
+                slots = torch.arange(len(text))
+                above = hidden[:n]
                 before = slots < at[:, None]
                 near = before & (slots >= at[:, None] - window - 1)
                 masks = {
@@ -120,9 +130,12 @@ def trained_assistant(folder: Path, model: Any, prompt: list[int]) -> None:
                     both = torch.cat([embedding(tokens[at + depth]).detach(), above], -1)
                     made = assistant.model(
                         inputs_embeds=assistant.pre_projection(both)[None],
-                        attention_mask=masks, position_ids=at[None], shared_kv_states=kept,
-                        use_cache=False, output_hidden_states=True,
-                    ).last_hidden_state  # fmt: skip
+                        attention_mask=masks,
+                        position_ids=at[None],
+                        shared_kv_states=kept,
+                        use_cache=False,
+                        output_hidden_states=True,
+                    ).last_hidden_state
                     logits = assistant.lm_head(made)[0]
                     wanted = tokens[at + depth + 1]
                     chosen = clusters.centroids(made)[0]

@@ -88,9 +88,10 @@ def write_block(
         own |= {"selector_rank": 8, "selector_top_k": 16}
     if flat:
         name = {
-            "dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel",
+            "dflash": "DFlashDraftModel",
+            "dflash2": "DFlash2DraftModel",
             "dspark": "Qwen3DSparkModel",
-        }[form]  # fmt: skip
+        }[form]
         group = {"mask_token_id": MASK, "target_layer_ids": [1, 4, 5]}
         config = {"architectures": [name], **layer, **own, "dflash_config": group}
     else:
@@ -128,13 +129,15 @@ def _shapes(
     for number in range(layer["num_hidden_layers"]):
         shapes |= layer_shapes(f"layers.{number}", layer)
         if form == "dflash2":
-            taps, groups = config["conv_kernel_size"], hidden // config["conv_group_size"]
+            taps = config["conv_kernel_size"]
+            groups = hidden // config["conv_group_size"]
             for part in ("attention_conv", "mlp_conv"):
                 shapes[f"layers.{number}.{part}.base_kernel"] = (2, taps, hidden)
                 name = f"layers.{number}.{part}.kernel_projection.weight"
                 shapes[name] = (2 * taps * groups, hidden)
     if form == "dflash2":
-        rank, name = config["selector_rank"], "candidate_selector"
+        rank = config["selector_rank"]
+        name = "candidate_selector"
         for part in ("predecessor", "successor"):
             shapes[f"{name}.{part}_codebook"] = (vocab_size, rank)
         shapes[f"{name}.hidden_projection.weight"] = (rank, hidden)
@@ -185,7 +188,8 @@ class BlockReference(LayerReference):
             tokens: the text.
             places: of each block, position of its newest token, at most n.
         """
-        n, context = len(features), self.norm(self.linear(features, "fc"), "hidden_norm")
+        n = len(features)
+        context = self.norm(self.linear(features, "fc"), "hidden_norm")
         ids = [[tokens[place]] + [MASK] * (self.size - 1) for place in places]
         stream = self.embedding[torch.tensor(ids).view(-1)]
         own = (torch.tensor(places)[:, None] + torch.arange(self.size)).view(-1)
@@ -223,8 +227,10 @@ class BlockReference(LayerReference):
 
     def convolved(self, x: Tensor, name: str, kernels: Tensor, side: int) -> Tensor:
         """Sums over a row and those before it in its block."""
-        base, size = self.weights[f"{name}.base_kernel"][side], self.config["conv_group_size"]
-        blocks, result = x.view(-1, self.size, x.shape[1]), torch.zeros(())
+        base = self.weights[f"{name}.base_kernel"][side]
+        size = self.config["conv_group_size"]
+        blocks = x.view(-1, self.size, x.shape[1])
+        result = torch.zeros(())
         for tap, own in enumerate(base):
             above = torch.zeros_like(blocks)
             above[:, tap:] = blocks[:, : self.size - tap]
@@ -234,14 +240,16 @@ class BlockReference(LayerReference):
 
     def selected(self, rows: Tensor, token: int | Tensor) -> Tensor:
         """Logits of all positions behind a token, or a token for each (DFlash2)."""
-        w, name = self.weights, "candidate_selector"
+        w = self.weights
+        name = "candidate_selector"
         before = w[f"{name}.predecessor_codebook"][token]
         context = before * (self.predicting(rows) @ w[f"{name}.hidden_projection.weight"].T)
         return self.logits(rows) + context @ w[f"{name}.successor_codebook"].T
 
     def sees(self, number: int, own: Tensor, at: Tensor) -> Tensor:
         """Which positions `at` rows of blocks see in a layer; the last of these are their own."""
-        layer, n = self.layer, len(at) - len(own)
+        layer = self.layer
+        n = len(at) - len(own)
         first = own[:: self.size].repeat_interleave(self.size)[:, None]
         block = torch.arange(len(own)) // self.size
         sees = torch.cat([at[None, :n] < first, block[:, None] == block[None]], 1)
@@ -263,7 +271,8 @@ class BlockReference(LayerReference):
 
     def behind(self, rows: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """What each position of DSpark gives behind a token: logits, and that of confidence."""
-        w, own = self.weights, self.predicting(rows)
+        w = self.weights
+        own = self.predicting(rows)
         before = w["markov_head.markov_w1.weight"][tokens]
         logits = self.logits(rows) + before @ w["markov_head.markov_w2.weight"].T
         weight = w["confidence_head.proj.weight"][0]

@@ -205,9 +205,12 @@ class Chat:
     def ask(self, messages=QUESTION, **options):
         made = ChatOptions(**options)
         return conversation(
-            self.tokenizer, partial(self.tokenizer.encode, add_special=False),
-            lambda: self._compiler, messages, made,
-        )  # fmt: skip
+            self.tokenizer,
+            partial(self.tokenizer.encode, add_special=False),
+            lambda: self._compiler,
+            messages,
+            made,
+        )
 
     def accepted(self, text, **options):
         """Returns how much of a text the grammar allows, and whether it may end there."""

@@ -41,7 +41,9 @@ class Page:
         )
         os.close(reads)
         os.close(writes)
-        self._rest, self._number, self._session = b"", 0, None
+        self._rest = b""
+        self._number = 0
+        self._session = None
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         attached = self._ask("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]

@@ -32,7 +32,8 @@ def converted(
         tensors: The checkpoint's tensors.
         config: Its config.json.
     """
-    experts, last = dict[str, dict[int, Values]](), config.get("num_hidden_layers")
+    experts = dict[str, dict[int, Values]]()
+    last = config.get("num_hidden_layers")
     for own_name, values in tensors.items():
         name = own_name.replace("mtp.layers.0", f"model.layers.{last}")
         match = _EXPERT.fullmatch(name) or _STREAM.fullmatch(name)
@@ -41,13 +42,15 @@ def converted(
         elif kind == "gemma4" and name.endswith((".gate_up_proj", ".experts.down_proj")):
             yield f"{name}.weight", values
         elif name.endswith((".router.scale", ".per_expert_scale")):
-            block, place = name.split(".")[2], "gate_inp" if "router.scale" in name else "down_exps"
+            block = name.split(".")[2]
+            place = "gate_inp" if "router.scale" in name else "down_exps"
             yield f"blk.{block}.ffn_{place}.scale", values
         elif name.startswith("mtp."):
             stem = name.removeprefix("mtp.").removesuffix(".weight")
             yield f"blk.{last}.nextn.{_NEXTN[stem]}.weight", values + (values.ndim == 1)
         elif "kv_b_proj" in name:
-            heads, still = config["num_attention_heads"], config["qk_nope_head_dim"]
+            heads = config["num_attention_heads"]
+            still = config["qk_nope_head_dim"]
             both = values.reshape(heads, -1, values.shape[1])
             yield name.replace("kv_b_proj", "k_b_proj"), both[:, :still].swapaxes(1, 2)
             yield name.replace("kv_b_proj", "v_b_proj"), both[:, still:]
@@ -98,7 +101,8 @@ def _stack(kind: str, name: str, values: Values) -> Iterator[tuple[str, Values]]
 
 def _granite(name: str, values: Values, experts: bool) -> Iterator[tuple[str, Values]]:
     """The MLP of a Granite's layer, or its experts, with gate and up in one tensor."""
-    block, shared = name.split(".")[2], ".shared_mlp." in name
+    block = name.split(".")[2]
+    shared = ".shared_mlp." in name
     ending = ("_shexp" if shared else "_exps") if experts else ""
     if ".output_linear" in name:
         yield f"blk.{block}.ffn_down{ending}.weight", values
@@ -126,7 +130,8 @@ def _stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Val
 
 def _tiled(name: str, values: Values, config: dict[str, Any]) -> Values:
     """Value heads by their place in the group of a key head, and not group by group."""
-    keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    keys = config["linear_num_key_heads"]
+    heads = config["linear_num_value_heads"]
 
     def tiled(rows: Values) -> Values:
         grouped = rows.reshape(keys, heads // keys, -1, *rows.shape[1:])

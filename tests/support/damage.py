@@ -140,11 +140,13 @@ def hostile_ggufs(size: int) -> Iterator[bytes]:
 
 def hostile_folders(folder: Path, size: int) -> Iterator[None]:
     """Puts a file of about so many bytes into a folder, again and again, which is to be copied."""
-    numbers, nested = b"[" + b"1," * (size // 2) + b"1]", b"[" * size
+    numbers = b"[" + b"1," * (size // 2) + b"1]"
+    nested = b"[" * size
     entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
     tensors = written({f"tensor.{n}": entry for n in range(size // 80)})
     named = written({"weight_map": {f"tensor.{n}": "model.safetensors" for n in range(size // 40)}})
-    weights, kept = folder / "model.safetensors", (folder / "model.safetensors").read_bytes()
+    weights = folder / "model.safetensors"
+    kept = (folder / "model.safetensors").read_bytes()
     for header in (numbers, nested, tensors, b'{"x":' + numbers + b"}"):
         weights.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
         yield

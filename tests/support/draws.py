@@ -12,7 +12,8 @@ LARGE = 40_000  # above every threshold between direct and short-listed paths
 
 def chi_squared_fits(observed, expected):
     """Whether a chi-squared statistic is below its 99.99 % quantile (Wilson and Hilferty, 1931)."""
-    observed, expected = np.asarray(observed, float).ravel(), np.asarray(expected, float).ravel()
+    observed = np.asarray(observed, float).ravel()
+    expected = np.asarray(expected, float).ravel()
     assert expected.min() >= 5
     assert math.isclose(observed.sum(), expected.sum(), rel_tol=1e-9)
     freedom = observed.size - 1

@@ -40,11 +40,13 @@ def write_modules(
     kinds = ["Transformer", "Pooling", *["Normalize"] * normalized]
     modules = [
         {
-            "idx": number, "name": str(number), "path": f"{number}_{kind}" if number else "",
+            "idx": number,
+            "name": str(number),
+            "path": f"{number}_{kind}" if number else "",
             "type": f"sentence_transformers.models.{kind}",
         }
         for number, kind in enumerate(kinds)
-    ]  # fmt: skip
+    ]
     write(folder / "modules.json", modules)
     flags = {f"pooling_mode_{mode}": mode == pooling for mode in _MODES}
     write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 64, **flags})

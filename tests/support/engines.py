@@ -45,7 +45,8 @@ def tokens_of(engine, asked):
 
 def tokens_at_once(engine, asked):
     """The new tokens of each request, which begin one after the other and share passes."""
-    made, waiting = [], list(asked)
+    made = []
+    waiting = list(asked)
     while waiting or engine.running:
         if waiting:
             made.append(engine.add(waiting.pop(0)))

@@ -37,9 +37,11 @@ def byte_level(text: str = ENGLISH, size: int = 400, *specials: str) -> Tokenize
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size, show_progress=False, special_tokens=list(specials or ["<|endoftext|>"]),
+        vocab_size=size,
+        show_progress=False,
+        special_tokens=list(specials or ["<|endoftext|>"]),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     tokenizer.train_from_iterator([text], trainer)
     return tokenizer
 

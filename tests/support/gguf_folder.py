@@ -25,8 +25,10 @@ def main(file: Path, folder: Path) -> None:
     config = {name: value for name, value in given if value is not None}
     folder.mkdir()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    files = {**checkpoint.tokenizer_files,
-             "config.json": json.dumps({**config, "torch_dtype": "float16"}, indent=1)}  # fmt: skip
+    files = {
+        **checkpoint.tokenizer_files,
+        "config.json": json.dumps({**config, "torch_dtype": "float16"}, indent=1),
+    }
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
 

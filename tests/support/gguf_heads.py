@@ -54,11 +54,14 @@ def write_gguf_block(
         **{
             name: config.get(name)
             for name in (
-                "block_size", "conv_kernel_size", "conv_group_size", "selector_rank",
+                "block_size",
+                "conv_kernel_size",
+                "conv_group_size",
+                "selector_rank",
                 "selector_top_k",
             )
         },
-    }  # fmt: skip
+    }
     if "markov_rank" in config:
         given["sample_from_anchor"], given["has_confidence_head"] = True, True
     if "layer_types" in config:
@@ -77,10 +80,12 @@ def write_gguf_eagle3(
     layer = config["transformer_layer_config"]
     heads = {"q": layer["num_attention_heads"], "k": layer["num_key_value_heads"]}
     given = {
-        **_sizes(layer), "target_layers": [2, 4, 5], "target_hidden_size": layer["hidden_size"],
+        **_sizes(layer),
+        "target_layers": [2, 4, 5],
+        "target_hidden_size": layer["hidden_size"],
         "norm_before_residual": config["norm_before_residual"],
         "norm_before_fc": config.get("norm_before_fc", False),
-    }  # fmt: skip
+    }
     tensors = {}
     for name, values in weights.items():
         part = name.rpartition("self_attn.")[2].partition("_proj")[0]
@@ -124,21 +129,27 @@ def write_gguf_assistant(file: Path, folder: Path, **fields: Any) -> None:
 def _sizes(layer: dict[str, Any]) -> dict[str, Any]:
     """Fields of the layers of a head."""
     return {
-        "block_count": layer["num_hidden_layers"], "context_length": 512,
+        "block_count": layer["num_hidden_layers"],
+        "context_length": 512,
         "embedding_length": layer["hidden_size"],
         "feed_forward_length": layer["intermediate_size"],
         "attention.head_count": layer["num_attention_heads"],
         "attention.head_count_kv": layer["num_key_value_heads"],
-        "attention.key_length": layer["head_dim"], "attention.value_length": layer["head_dim"],
+        "attention.key_length": layer["head_dim"],
+        "attention.value_length": layer["head_dim"],
         "attention.layer_norm_rms_epsilon": layer["rms_norm_eps"],
         "rope.freq_base": layer["rope_theta"],
-    }  # fmt: skip
+    }
 
 
 def _write(
-    file: Path, kind: str, fields: dict[str, Any], tokens: int, tensors: dict[str, Any],
+    file: Path,
+    kind: str,
+    fields: dict[str, Any],
+    tokens: int,
+    tensors: dict[str, Any],
     group: dict[str, Any],
-) -> None:  # fmt: skip
+) -> None:
     writer = GGUFWriter(str(file), kind)
     for name, value in fields.items():
         add_field(writer, f"{kind}.{name}", value)

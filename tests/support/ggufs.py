@@ -199,7 +199,8 @@ def numbers_of(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         kinds = config["layer_types"]
         numbers["attention.head_count_kv"] = [heads * (each != "conv") for each in kinds]
     if config["model_type"] == "lfm2":
-        width, multiple = 2 * config["intermediate_size"] // 3, config["block_multiple_of"]
+        width = 2 * config["intermediate_size"] // 3
+        multiple = config["block_multiple_of"]
         numbers["feed_forward_length"] = multiple * -(-width // multiple)
     if config["model_type"] == "lfm2_moe":
         numbers["expert_gating_func"] = 2
@@ -223,11 +224,12 @@ def numbers_of(kind: str, config: dict[str, Any]) -> dict[str, Any]:
 def _granite(config: dict[str, Any]) -> dict[str, Any]:
     recurrent = [each == "linear_attention" for each in config["layer_types"]]
     numbers: dict[str, Any] = {
-        "attention.head_count_kv": [config["num_key_value_heads"] * (not each)
-                                    for each in recurrent],
+        "attention.head_count_kv": [
+            config["num_key_value_heads"] * (not each) for each in recurrent
+        ],
         "expert_shared_feed_forward_length": config["shared_intermediate_size"],
         "rope.scaling.finetuned": not any(recurrent),
-    }  # fmt: skip
+    }
     if any(recurrent):
         numbers |= {
             "ssm.conv_kernel": config["mamba_d_conv"],
@@ -243,24 +245,27 @@ def _nemotron(config: dict[str, Any]) -> dict[str, Any]:
     kinds = config["layers_block_type"]
     return {
         "block_count": len(kinds),
-        "attention.head_count_kv": [config["num_key_value_heads"] * (each == "full_attention")
-                                    for each in kinds],
-        "feed_forward_length": [config["intermediate_size"] * (each == "mlp")
-                                for each in kinds],
+        "attention.head_count_kv": [
+            config["num_key_value_heads"] * (each == "full_attention") for each in kinds
+        ],
+        "feed_forward_length": [config["intermediate_size"] * (each == "mlp") for each in kinds],
         "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
         "attention.layer_norm_epsilon": float(config["layer_norm_epsilon"]),
-        "expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
+        "expert_count": None,
+        "expert_used_count": None,
+        "expert_feed_forward_length": None,
         **(_nemotron_experts(config) if "moe" in kinds else {}),
         "ssm.conv_kernel": config["conv_kernel"],
         "ssm.state_size": config["ssm_state_size"],
         "ssm.group_count": config["n_groups"],
         "ssm.inner_size": config["mamba_num_heads"] * config["mamba_head_dim"],
         "ssm.time_step_rank": config["mamba_num_heads"],
-    }  # fmt: skip
+    }
 
 
 def _nemotron_experts(config: dict[str, Any]) -> dict[str, Any]:
-    width, kinds = config["moe_intermediate_size"], config["layers_block_type"]
+    width = config["moe_intermediate_size"]
+    kinds = config["layers_block_type"]
     return {
         "feed_forward_length": [width * (each == "moe") for each in kinds],
         "expert_count": config["n_routed_experts"],
@@ -277,7 +282,8 @@ def _nemotron_experts(config: dict[str, Any]) -> dict[str, Any]:
 
 def _latent(config: dict[str, Any]) -> dict[str, Any]:
     """Sizes of attention to latents."""
-    latent, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    latent = config["kv_lora_rank"]
+    turned = config["qk_rope_head_dim"]
     return {
         "rope.dimension_count": turned,
         "attention.head_count_kv": 1,
@@ -292,7 +298,8 @@ def _latent(config: dict[str, Any]) -> dict[str, Any]:
 
 def _routed(config: dict[str, Any]) -> dict[str, Any]:
     """Experts by DeepSeek's names."""
-    kinds, softmax = config.get("mlp_layer_types", []), config["model_type"] == "mistral4"
+    kinds = config.get("mlp_layer_types", [])
+    softmax = config["model_type"] == "mistral4"
     return {
         "expert_count": config["n_routed_experts"],
         "expert_shared_count": config["n_shared_experts"],
@@ -324,7 +331,8 @@ def _gemma4(config: dict[str, Any], ropes: dict[str, Any]) -> dict[str, Any]:
     windowed = [each == "sliding_attention" for each in config["layer_types"]]
     full = config["per_layer_config"][str(windowed.index(False))]
     heads = config["num_key_value_heads"], full.get("num_key_value_heads")
-    shared, width = config["num_kv_shared_layers"], config["intermediate_size"]
+    shared = config["num_kv_shared_layers"]
+    width = config["intermediate_size"]
     numbers = {
         "attention.key_length": full["head_dim"],
         "attention.value_length": full["head_dim"],
@@ -348,7 +356,8 @@ def _gemma4(config: dict[str, Any], ropes: dict[str, Any]) -> dict[str, Any]:
 
 def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """How angles are scaled, if they are."""
-    kind, scaling = rope.get("rope_type"), dict[str, Any]()
+    kind = rope.get("rope_type")
+    scaling = dict[str, Any]()
     if kind in ("yarn", "longrope"):
         scaling = {"type": kind, **{name: rope.get(own) for name, own in _YARN.items()}}
     if kind == "longrope":
@@ -358,7 +367,8 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         scaling["original_context_length"] = original
     found = {f"rope.scaling.{name}": value for name, value in scaling.items()}
     if config["model_type"] in ("ministral3", "mistral4"):
-        scale, told = rope["mscale_all_dim"], "rope.scaling.yarn_log_multiplier"
+        scale = rope["mscale_all_dim"]
+        told = "rope.scaling.yarn_log_multiplier"
         found[told] = scale / 10 if scale and config["model_type"] == "mistral4" else scale
         found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
     return found

@@ -31,7 +31,8 @@ def repeatable() -> Iterator[None]:
 
 def continuations(model: Any, prompt: list[int], sampled: Sequence[bool]) -> list[list[int]]:
     """Returns texts that begin with a prompt, each sampled or greedy."""
-    tokens, most = torch.tensor([prompt]), {"max_new_tokens": 120, "pad_token_id": 0}
+    tokens = torch.tensor([prompt])
+    most = {"max_new_tokens": 120, "pad_token_id": 0}
     return [model.generate(tokens, do_sample=each, **most)[0].tolist() for each in sampled]
 
 
@@ -56,7 +57,8 @@ def teach(
         loss = torch.zeros(())
         for index, text in enumerate(texts):
             n = len(text) - 1
-            tokens, sees = torch.tensor(text[1:]), torch.ones(n, n).tril().bool()
+            tokens = torch.tensor(text[1:])
+            sees = torch.ones(n, n).tril().bool()
             logits, own = step(tokens, hidden(index, n), torch.arange(n), sees)
             loss = loss + cross_entropy(logits[:-1], tokens[1:])
             # The second step of a draft reads the head's own rows.
@@ -104,8 +106,11 @@ def layer_of(target: Any, **changes: Any) -> dict[str, Any]:
 
 def layer_shapes(name: str, layer: dict[str, Any], width: int | None = None) -> Shapes:
     """Returns the shapes of the tensors of a decoder's layer, which reads rows of this width."""
-    hidden, inner, dim = layer["hidden_size"], layer["intermediate_size"], layer["head_dim"]
-    heads, kv = layer["num_attention_heads"] * dim, layer["num_key_value_heads"] * dim
+    hidden = layer["hidden_size"]
+    inner = layer["intermediate_size"]
+    dim = layer["head_dim"]
+    heads = layer["num_attention_heads"] * dim
+    kv = layer["num_key_value_heads"] * dim
     width = width or hidden
     shapes: Shapes = {
         "self_attn.q_proj": (heads, width),
@@ -162,7 +167,8 @@ class LayerReference:
 
     def __init__(self, weights: Weights, layer: dict[str, Any]) -> None:
         assert layer["hidden_act"] == "silu"
-        self.weights, self.layer = weights, layer
+        self.weights = weights
+        self.layer = layer
 
     def linear(self, x: Tensor, name: str) -> Tensor:
         """A product without bias."""
@@ -179,7 +185,8 @@ class LayerReference:
 
     def heads(self, x: Tensor, name: str, part: str, positions: Tensor) -> Tensor:
         """Queries, keys or values [heads, n, dim], normalized if there are norms, and turned."""
-        dim, part = self.layer["head_dim"], f"{name}self_attn.{part}"
+        dim = self.layer["head_dim"]
+        part = f"{name}self_attn.{part}"
         rows = self.linear(x, f"{part}_proj").view(len(x), -1, dim).transpose(0, 1)
         if part.endswith("v"):
             return rows
@@ -205,7 +212,8 @@ def turned(x: Tensor, positions: Tensor, theta: float, rotated: int) -> Tensor:
 def attended(q: Tensor, k: Tensor, v: Tensor, sees: Tensor) -> Tensor:
     """Attention of heads [heads, n, dim], of which k and v may have fewer: [n, heads * dim]."""
     group = q.shape[0] // k.shape[0]
-    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+    k = k.repeat_interleave(group, 0)
+    v = v.repeat_interleave(group, 0)
     scores = q @ k.transpose(1, 2) * q.shape[-1] ** -0.5
     shares = scores.masked_fill(~sees, float("-inf")).softmax(-1)
     return (shares @ v).transpose(0, 1).reshape(q.shape[1], -1)

@@ -62,15 +62,18 @@ def check_rows(head, reference, text, features, fused):
     read.reads = {TARGET_FEATURES: features}
     found = [*head.forward([read])[0]]
     read.accept(range(n))
-    nodes, above = Rows(read.sequence, [5, 77], [AFTER, AFTER], [0, 1]), read.features[[-1, -1]]
+    nodes = Rows(read.sequence, [5, 77], [AFTER, AFTER], [0, 1])
+    above = read.features[[-1, -1]]
     nodes.reads = {OWN_FEATURES: above}
     found += [*head.forward([nodes])[0]]
     last = Rows(read.sequence, [200], [AFTER], [0], nodes.slots[1:])
     last.reads = {OWN_FEATURES: nodes.features[1:]}
     found += [*head.forward([last])[0]]
 
-    tokens, hidden = torch.tensor([*text[1:], 5, 77, 200]), fused
-    positions, sees = torch.tensor([*range(n), n, n, n + 1]), torch.ones(n + 3, n + 3).tril().bool()
+    tokens = torch.tensor([*text[1:], 5, 77, 200])
+    hidden = fused
+    positions = torch.tensor([*range(n), n, n, n + 1])
+    sees = torch.ones(n + 3, n + 3).tril().bool()
     sees[n + 1 :, n] = False
     for above, stop in (([n - 1, n - 1], n), ([n + 1], n + 2), ([], n + 3)):
         seen = sees[:stop, :stop]

@@ -112,7 +112,8 @@ def _shapes(
     config: dict[str, Any], layer: dict[str, Any], features: int, outputs: int
 ) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a head's tensors."""
-    hidden, gated = layer["hidden_size"], config.get("edgespec_fusion") == "gated"
+    hidden = layer["hidden_size"]
+    gated = config.get("edgespec_fusion") == "gated"
     name = "layers.0" if "transformer_layer_config" in config else "midlayer"
     shapes = {
         "fc.weight": (hidden, features),
@@ -167,10 +168,12 @@ def trained_peagle(folder: Path, model: Any, prompt: list[int]) -> None:
     """Writes a head with masks that has learned how a random target continues one prompt."""
     fields = {**PEAGLE, "draft_vocab_size": None}
     weights, config = write_head(folder, model.config, flat=False, **fields)
-    taps, depth = taps_of(config, model.config.num_hidden_layers), 5
+    taps = taps_of(config, model.config.num_hidden_layers)
+    depth = 5
     with repeatable():
         [text] = continuations(model, prompt, (False,))
-        read, n = features_of(model, text, taps), len(text) - depth - 1
+        read = features_of(model, text, taps)
+        n = len(text) - depth - 1
         learned = {k: v.requires_grad_() for k, v in weights.items() if v.dtype == torch.float32}
         embedding = model.get_input_embeddings().weight.data
         head = HeadReference({**weights, **learned}, config, embedding)
@@ -207,7 +210,8 @@ class HeadReference(LayerReference):
         self, weights: dict[str, torch.Tensor], config: dict[str, Any], embedding: torch.Tensor
     ) -> None:
         self.flat = "transformer_layer_config" not in config
-        self.config, self.embedding = config, embedding
+        self.config = config
+        self.embedding = embedding
         prefix = "midlayer." if self.flat else "layers.0."
         super().__init__(
             {k.removeprefix(prefix): v.float() for k, v in weights.items()},

@@ -42,7 +42,9 @@ class History:
     """
 
     def __init__(self, model, rng):
-        self.model, self.rng, self.logits = model, rng, []
+        self.model = model
+        self.rng = rng
+        self.logits = []
         self.sequences = [model.sequence([]) for _ in range(3)]
         self._expected = {}
 
@@ -79,7 +81,8 @@ class History:
             rows.wanted = [*range(len(rows.tokens))]
             batch.append(rows)
         for rows, logits in zip(batch, self.model.forward(batch), strict=True):
-            sequence, path = rows.sequence, [*range(len(rows.sequence.unread))]
+            sequence = rows.sequence
+            path = [*range(len(rows.sequence.unread))]
             self.check(rows, logits, sequence.tokens[: sequence.length])
             while self.rng.random() < 0.7:
                 last = path[-1] if path else AFTER
@@ -107,7 +110,8 @@ class History:
             batch, self.model.forward(batch), (other, first), strict=True
         ):
             self.check(rows, logits, [*before, token])
-        kept, taken = [level.slots[0], batch[1].slots[1]], int(self.rng.integers(3))
+        kept = [level.slots[0], batch[1].slots[1]]
+        taken = int(self.rng.integers(3))
         sequence.tokens += [first, leaves[2]][:taken]
         sequence.append(kept[:taken])
         self.model.pool.free([level.slots[1], *kept[taken:], *batch[0].slots, batch[1].slots[0]])
@@ -128,7 +132,8 @@ class History:
 
     def change(self):
         number = self.rng.integers(3)
-        sequence, kind = self.sequences[number], self.rng.random()
+        sequence = self.sequences[number]
+        kind = self.rng.random()
         length = int(self.rng.integers(max(sequence.length - 9, 0), sequence.length + 1))
         if kind < 0.3:
             sequence.cut(length)

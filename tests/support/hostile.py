@@ -30,10 +30,11 @@ def linear(rng):
     name = str(rng.choice(["q4_0", "q4_1", "q8_0", "f16", "q6_k", "q2_k", "mxfp4"]))
     width = 256 if name.endswith("k") else 45
     arrays = {
-        "x": random_rows(3, width, rng), "bias": rng.normal(size=20).astype(np.float32),
+        "x": random_rows(3, width, rng),
+        "bias": rng.normal(size=20).astype(np.float32),
         "residual": rng.normal(size=(3, 20)).astype(np.float32),
         "w": random_tiles(name, 20, width, rng),
-    }  # fmt: skip
+    }
     return "BlockLinear", [*arrays], arrays, {"formats": name, "columns": [20], "factor": 0.5}
 
 
@@ -52,19 +53,26 @@ def attention(rng):
     cache = str(rng.choice([*tree_attention.CACHES]))
     arrays = tree_attention.random_call(layer, cache, rng, (5, 66), 5)
     attributes = {
-        "heads": layer.heads, "kv_heads": layer.kv_heads, "head_dim": layer.head_dim,
-        "source": layer.source, "gated": int(layer.gated), "q_eps": 1e-6, "k_eps": 1e-6,
-    }  # fmt: skip
+        "heads": layer.heads,
+        "kv_heads": layer.kv_heads,
+        "head_dim": layer.head_dim,
+        "source": layer.source,
+        "gated": int(layer.gated),
+        "q_eps": 1e-6,
+        "k_eps": 1e-6,
+    }
     return "TreeAttention", tree_attention.NAMES, arrays, attributes | layer.attributes
 
 
 def experts(rng):
     tiles = np.concatenate([random_tiles("q4_0", 20, 45, rng) for _ in range(3)])
     arrays = {
-        "x": random_rows(4, 45, rng), "experts": rng.integers(0, 3, (4, 2)),
+        "x": random_rows(4, 45, rng),
+        "experts": rng.integers(0, 3, (4, 2)),
         "bias": rng.normal(size=(3, 20)).astype(np.float32),
-        "shares": rng.random((4, 2)).astype(np.float32), "w": tiles,
-    }  # fmt: skip
+        "shares": rng.random((4, 2)).astype(np.float32),
+        "w": tiles,
+    }
     return "ExpertLinear", [*arrays], arrays, {"formats": "q4_0", "columns": [20], "experts": 3}
 
 
@@ -88,14 +96,21 @@ def convolution(rng):
 
 
 def recurrence(rng):
-    heads, keys, values = 2, 9, 21
-    channels, strips = 2 * keys + heads * values, 2
+    heads = 2
+    keys = 9
+    values = 21
+    channels = 2 * keys + heads * values
+    strips = 2
     numbers = channels + keys + heads + heads * strips * 16
     shapes = {
-        "x": (4, channels + heads * values + 2 * heads), "weight": (3, channels),
-        "factor": (heads,), "bias": (heads,), "norm": (values,), "pool": (12, numbers),
+        "x": (4, channels + heads * values + 2 * heads),
+        "weight": (3, channels),
+        "factor": (heads,),
+        "bias": (heads,),
+        "norm": (values,),
+        "pool": (12, numbers),
         "states": (5, heads, strips, keys, 16),
-    }  # fmt: skip
+    }
     arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     arrays |= paths(rng) | {"carry": np.array([[1, 2, 3, 1], [-1, 0, 0, 0]], np.int32)}
     attributes = {"key_heads": 1, "value_heads": heads, "key_size": keys, "value_size": values}
@@ -104,12 +119,18 @@ def recurrence(rng):
 
 def space(rng):
     _, _, arrays, attributes = recurrence(rng)
-    heads, channels = arrays["factor"].size, arrays["weight"].shape[1]
+    heads = arrays["factor"].size
+    channels = arrays["weight"].shape[1]
     values = heads * attributes["value_size"]
     shapes = {
-        "x": (4, values + channels + heads), "weight": (3, channels), "shift": (channels,),
-        "factor": (heads,), "bias": (heads,), "skip": (heads,), "norm": (values,),
-    }  # fmt: skip
+        "x": (4, values + channels + heads),
+        "weight": (3, channels),
+        "shift": (channels,),
+        "factor": (heads,),
+        "bias": (heads,),
+        "skip": (heads,),
+        "norm": (values,),
+    }
     own = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     arrays = own | {name: each for name, each in arrays.items() if name not in own}
     return "StateSpace", [*arrays], arrays, attributes

@@ -30,7 +30,8 @@ def write_pair(folder, place, encoding="F32", soft="<image_soft_token>", **field
     place.mkdir(exist_ok=True)
     write_mmproj(folder, place / "mmproj-model-f16.gguf", encoding, **fields)
     config = json.loads((folder / "config.json").read_text())
-    own, source = place / "text", SafetensorsFolder(folder, text_name)
+    own = place / "text"
+    source = SafetensorsFolder(folder, text_name)
     own.mkdir(exist_ok=True)
     text = {**config["text_config"], "tie_word_embeddings": False}
     (own / "config.json").write_text(json.dumps(text))
@@ -58,10 +59,13 @@ def write_mmproj(folder, file, encoding="F32", *, legacy=False, **fields):
     """
     config = json.loads((folder / "config.json").read_text())
     settings = json.loads((folder / "preprocessor_config.json").read_text())
-    whole, vision = config["model_type"] == "gemma3", config["vision_config"]
+    whole = config["model_type"] == "gemma3"
+    vision = config["vision_config"]
     given = {
-        "projector_type": "gemma3" if whole else "idefics3", "has_vision_encoder": True,
-        "use_gelu": True, "vision__image_size": vision["image_size"],
+        "projector_type": "gemma3" if whole else "idefics3",
+        "has_vision_encoder": True,
+        "use_gelu": True,
+        "vision__image_size": vision["image_size"],
         "vision__patch_size": vision["patch_size"],
         "vision__embedding_length": vision["hidden_size"],
         "vision__feed_forward_length": vision["intermediate_size"],
@@ -70,9 +74,10 @@ def write_mmproj(folder, file, encoding="F32", *, legacy=False, **fields):
         "vision__attention__layer_norm_epsilon": vision["layer_norm_eps"],
         "vision__projection_dim": config["text_config"]["hidden_size"],
         "vision__projector__scale_factor": 2 if whole else config["scale_factor"],
-        "vision__image_mean": settings["image_mean"], "vision__image_std": settings["image_std"],
+        "vision__image_mean": settings["image_mean"],
+        "vision__image_std": settings["image_std"],
         "vision__preproc_image_size": None if whole else settings["size"]["longest_edge"],
-    }  # fmt: skip
+    }
     writer = GGUFWriter(str(file), "clip")
     for name, value in {**given, **fields}.items():
         add_field(writer, f"clip.{name.replace('__', '.')}", value)
@@ -91,9 +96,10 @@ def write_mmproj(folder, file, encoding="F32", *, legacy=False, **fields):
             place = place.replace(part, _LEGACY[part])
         values = source.read(name) + ("soft_emb_norm" in name)
         used = GGMLQuantizationType[
-            encoding if values.ndim == 2 and values.shape[1] % _BLOCK == 0
-            and "embd" not in place else "F32"
-        ]  # fmt: skip
+            encoding
+            if values.ndim == 2 and values.shape[1] % _BLOCK == 0 and "embd" not in place
+            else "F32"
+        ]
         writer.add_tensor(place, quants.quantize(values.astype(np.float32), used), raw_dtype=used)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -18,8 +18,10 @@ Weights = dict[str, torch.Tensor]
 
 def write_mtp(folder: Path, config: Any, seed: int = 3) -> Weights:
     """Adds a random head to a saved checkpoint with a transformers config; returns its tensors."""
-    hidden, dim = config.hidden_size, config.head_dim
-    heads, kv = config.num_attention_heads * dim, config.num_key_value_heads * dim
+    hidden = config.hidden_size
+    dim = config.head_dim
+    heads = config.num_attention_heads * dim
+    kv = config.num_key_value_heads * dim
     layer = "mtp.layers.0"
     shapes = {
         "mtp.fc": (hidden, 2 * hidden),
@@ -86,9 +88,11 @@ class NextnReference:
     """
 
     def __init__(self, folder: Path, model: Any, seed: int = 3) -> None:
-        self._model, base = model, model.model
+        self._model = model
+        base = model.model
         self._layer = MtpLayer(model.config, type(base.layers[-1]), type(base.norm), 1).eval()
-        generator, tensors = torch.Generator().manual_seed(seed), dict[str, torch.Tensor]()
+        generator = torch.Generator().manual_seed(seed)
+        tensors = dict[str, torch.Tensor]()
         place = f"model.layers.{model.config.num_hidden_layers}"
         for name, each in self._layer.state_dict().items():
             noise = torch.randn(each.shape, generator=generator)
@@ -115,7 +119,8 @@ class NextnReference:
         sees: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `MtpReference`."""
-        base, places = self._model.model, positions[None]
+        base = self._model.model
+        places = positions[None]
         token = base.embed_tokens(tokens)[None]
         turns = base.rotary_emb(token, places)
         rows = self._layer(token, hidden[None], turns, sees[None, None], places, None)[0]
@@ -133,7 +138,8 @@ class MtpReference:
     def __init__(self, weights: Weights, model: Any) -> None:
         short = {name.removeprefix("mtp."): each for name, each in weights.items()}
         self.weights = {name.removeprefix("layers.0."): each for name, each in short.items()}
-        self.config, self.feed_forward = model.config, feed_forward(model.config)
+        self.config = model.config
+        self.feed_forward = feed_forward(model.config)
         self.embedding = model.get_input_embeddings().weight.data
         self.lm_head = model.lm_head.weight.data
         self.ids = torch.arange(len(self.lm_head))
@@ -164,13 +170,17 @@ class MtpReference:
 
     def attend(self, x: torch.Tensor, positions: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
         """Gated attention with partly rotated heads, over these rows alone."""
-        w, n, dim = self.weights, len(x), self.config.head_dim
+        w = self.weights
+        n = len(x)
+        dim = self.config.head_dim
         rope = self.config.rope_parameters
         rotated = int(dim * rope["partial_rotary_factor"])
         both = (x @ w["self_attn.q_proj.weight"].T).view(n, -1, 2 * dim)
-        q, gate = both[..., :dim], both[..., dim:].reshape(n, -1)
+        q = both[..., :dim]
+        gate = both[..., dim:].reshape(n, -1)
         k, v = ((x @ w[f"self_attn.{part}_proj.weight"].T).view(n, -1, dim) for part in "kv")
-        q, k = self.norm(q, "self_attn.q_norm"), self.norm(k, "self_attn.k_norm")
+        q = self.norm(q, "self_attn.q_norm")
+        k = self.norm(k, "self_attn.k_norm")
         q, k, v = (each.transpose(0, 1) for each in (q, k, v))
         q, k = (turned(each, positions, rope["rope_theta"], rotated) for each in (q, k))
         mixed = attended(q, k, v, sees) * torch.sigmoid(gate)

@@ -38,9 +38,12 @@ class Node:
             for name, each in present.items()
         ]
         node = helper.make_node(
-            operator, [name if name in present else "" for name in names], ["y"],
-            domain=DOMAIN, **attributes,
-        )  # fmt: skip
+            operator,
+            [name if name in present else "" for name in names],
+            ["y"],
+            domain=DOMAIN,
+            **attributes,
+        )
         result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
         graph = helper.make_graph([node], "node", inputs, [result])
@@ -99,8 +102,10 @@ def _run(kernel, program, *arguments):
     """Runs Python where operators use some kernels: which are used is decided once a process."""
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     environment = os.environ | {
-        "EDGESPEC_KERNELS": kernel, "EDGESPEC_TEST_LIBRARY": LIBRARY, "PYTHONPATH": paths,
-    }  # fmt: skip
+        "EDGESPEC_KERNELS": kernel,
+        "EDGESPEC_TEST_LIBRARY": LIBRARY,
+        "PYTHONPATH": paths,
+    }
     run = subprocess.run(
         [sys.executable, "-P", "-c", program, *arguments],
         env=environment,

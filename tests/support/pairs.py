@@ -157,9 +157,13 @@ def logits_of(model: PreTrainedModel, tokens: list[int]) -> Any:
 def greedy_by_transformers(model: PreTrainedModel, prompt: list[int]) -> list[int]:
     """Returns the new tokens of `generate`, after checking that no choice was close."""
     output = model.generate(
-        torch.tensor([prompt]), do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0,
-        output_logits=True, return_dict_in_generate=True,
-    )  # fmt: skip
+        torch.tensor([prompt]),
+        do_sample=False,
+        max_new_tokens=NEW_TOKENS,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
     first, second = torch.cat(output.logits).topk(2).values.T
     # A hundred times the difference between engines: with closer choices texts could differ.
     assert (first - second).min() > 1e-2

@@ -65,7 +65,8 @@ class Text:
     """A sequence that a model reads."""
 
     def __init__(self, model):
-        self.model, self.sequence = model, model.sequence([])
+        self.model = model
+        self.sequence = model.sequence([])
 
     def rows(self, tokens, parents=None):
         """Returns rows behind the sequence, all of whose logits are wanted: a chain, or a tree."""
@@ -106,10 +107,14 @@ class Stored:
 
 def stored(bundle, role=bundles.TARGET):
     """Returns the matrices that the products of a graph read, by the names of tensors."""
-    graph = onnx.load(bundle.path / bundle.manifest.roles[role].native.graph,
-                      load_external_data=False).graph  # fmt: skip
-    places = {each.name: ExternalDataInfo(each) for each in graph.initializer
-              if each.data_location == onnx.TensorProto.EXTERNAL}  # fmt: skip
+    graph = onnx.load(
+        bundle.path / bundle.manifest.roles[role].native.graph, load_external_data=False
+    ).graph
+    places = {
+        each.name: ExternalDataInfo(each)
+        for each in graph.initializer
+        if each.data_location == onnx.TensorProto.EXTERNAL
+    }
     shapes = {each.name: list(each.dims) for each in graph.initializer}
     found = {}
     for node in graph.node:
@@ -120,9 +125,11 @@ def stored(bundle, role=bundles.TARGET):
         rows = values["columns"] if isinstance(values["columns"], list) else [values["columns"]]
         names = [name for name in node.input if name in places]
         for name, form, count in zip(names, formats, rows, strict=True):
-            kind, place = TILE_FORMATS[form], places[name]
-            raw = np.fromfile(bundle.path / place.location, np.uint8, shapes[name][0], "",
-                              place.offset)  # fmt: skip
+            kind = TILE_FORMATS[form]
+            place = places[name]
+            raw = np.fromfile(
+                bundle.path / place.location, np.uint8, shapes[name][0], "", place.offset
+            )
             tiles = raw.reshape(-(-count // 16), -1, kind.unit_bytes)
             width = tiles.shape[1] * kind.unit
             found[name] = Stored(multiplied_out(form, tiles, count, width), form)

@@ -21,10 +21,12 @@ class Calls:
     """
 
     def __init__(self, role, slots=128, seed=0):
-        self._role, self._rng = role, np.random.default_rng(seed)
+        self._role = role
+        self._rng = np.random.default_rng(seed)
         self._free = self._rng.permutation(slots).astype(np.int32)
         self._contexts = []
-        kv, self.pools = role.precision.kv, {}
+        kv = role.precision.kv
+        self.pools = {}
         for each in role.native.pools:
             shape = (2, each.kv_heads, slots)
             self.pools[f"pool.{each.layer}"] = np.zeros((*shape, each.dim), _KV[kv])
@@ -52,14 +54,19 @@ class Calls:
         return self._feeds(sequence, parents)
 
     def _feeds(self, sequence, parents):
-        role, rows = self._role, len(sequence)
-        lengths, depths = [len(each) for each in self._contexts], np.zeros(rows, int)
+        role = self._role
+        rows = len(sequence)
+        lengths = [len(each) for each in self._contexts]
+        depths = np.zeros(rows, int)
         for row, parent in enumerate(parents):
             depths[row] = 0 if parent < 0 else depths[parent] + 1
         ints = {
-            "write": self._free[:rows], "parent": parents, "sequence": sequence,
-            "context": np.concatenate(self._contexts), "starts": np.cumsum([0, *lengths]),
-        }  # fmt: skip
+            "write": self._free[:rows],
+            "parent": parents,
+            "sequence": sequence,
+            "context": np.concatenate(self._contexts),
+            "starts": np.cumsum([0, *lengths]),
+        }
         feeds = {name: np.asarray(values, np.int32) for name, values in ints.items()}
         feeds["input_ids"] = self._rng.integers(0, role.vocab_size, rows)
         feeds["logit_rows"] = self._rng.permutation(rows)
@@ -79,7 +86,8 @@ def bias_of(feeds, capacity, window=0, sight=False):
 
     With `sight`, a row sees what the row does that it names.
     """
-    parents, rows = feeds["parent"], len(feeds["parent"])
+    parents = feeds["parent"]
+    rows = len(feeds["parent"])
     bias = np.full((rows, capacity + rows), UNSEEN, np.float32)
     for row in range(rows):
         first, end = feeds["starts"][feeds["sequence"][row] :][:2]

@@ -46,7 +46,8 @@ def random_rows(rows, columns, rng):
 
 def fma(a, b, c):
     """a * b + c of float32, rounded once."""
-    product, c = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+    product = a.astype(np.float64) * b.astype(np.float64)
+    c = c.astype(np.float64)
     total = product + c
     back = total - product
     rest = (product - (total - back)) + (c - back)
@@ -85,8 +86,9 @@ def product(x, name, tiles, columns):
     for field in kind.layout.names:
         if field != "levels":
             plain[field] = {"d": 1, "s": 1, "e": 128}.get(field, 0)
-    integers = multiplied_out(name, plain.view(np.uint8).reshape(tiles.shape), len(stored) * 16,
-                              width)  # fmt: skip
+    integers = multiplied_out(
+        name, plain.view(np.uint8).reshape(tiles.shape), len(stored) * 16, width
+    )
     scale, minimum = _scales(kind, stored)
     parts = scale.shape[1]
     levels, row_scales = rounded(x)
@@ -109,7 +111,8 @@ def _scales(kind, stored):
     shape = (len(stored), -1, 16)
     if kind.name == "mxfp4":
         return np.ldexp(np.float32(1), stored["e"].astype(np.int32) - 128).reshape(shape), None
-    d, names = stored["d"].astype(np.float32), kind.layout.names
+    d = stored["d"].astype(np.float32)
+    names = kind.layout.names
     if kind.unit == 32:
         minimum = None
         if "m" in names:
@@ -128,7 +131,8 @@ def _scales(kind, stored):
 
 def cases():
     """Calls by name: attributes of the node, and arrays."""
-    rng, found = np.random.default_rng(7), {}
+    rng = np.random.default_rng(7)
+    found = {}
     for name, kind in TILE_FORMATS.items():
         for number, (rows, columns) in enumerate(SHAPES[kind.unit]):
             arrays = {
@@ -169,7 +173,9 @@ def part_of(arrays, first, last):
 def fused():
     """Several matrices in one call, and one by one."""
     rng = np.random.default_rng(8)
-    formats, columns, width = ("q4_k", "f16", "q8_0", "q6_k"), (24, 7, 16, 33), 512
+    formats = ("q4_k", "f16", "q8_0", "q6_k")
+    columns = (24, 7, 16, 33)
+    width = 512
     arrays = {
         "x": random_rows(9, width, rng),
         "bias": rng.normal(size=sum(columns)).astype(np.float32),
@@ -177,7 +183,8 @@ def fused():
     matrices = [random_tiles(*each, width, rng) for each in zip(formats, columns, strict=True)]
     arrays |= {f"w{i}": each for i, each in enumerate(matrices)}
     found = {"fused": linear_node(arrays, " ".join(formats), list(columns))(arrays)}
-    singles, start = [], 0
+    singles = []
+    start = 0
     for name, count, tiles in zip(formats, columns, matrices, strict=True):
         one = {"x": arrays["x"], "bias": arrays["bias"][start : start + count], "w0": tiles}
         singles.append(linear_node(one, name, [count])(one))
@@ -187,7 +194,8 @@ def fused():
 
 def embedded():
     """All rows of matrices, by BlockEmbedding and in numpy."""
-    rng, found = np.random.default_rng(9), {}
+    rng = np.random.default_rng(9)
+    found = {}
     for name, kind in TILE_FORMATS.items():
         for rows, columns in SHAPES[kind.unit]:
             tiles = random_tiles(name, rows, columns, rng)
@@ -195,8 +203,9 @@ def embedded():
                 stored = tiles.view(kind.layout)
                 stored["e"] = rng.choice([0, 1, 2, 127, 128, 254], stored["e"].shape)
             arrays = {"ids": rng.permutation(rows), "w": tiles}
-            node = Node("BlockEmbedding", ["ids", "w"], arrays, format=name, columns=rows,
-                        width=columns)  # fmt: skip
+            node = Node(
+                "BlockEmbedding", ["ids", "w"], arrays, format=name, columns=rows, width=columns
+            )
             found[f"{name} {rows}x{columns} found"] = node(arrays)
             wanted = multiplied_out(name, tiles, rows, columns)[arrays["ids"]]
             found[f"{name} {rows}x{columns} wanted"] = wanted

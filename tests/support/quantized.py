@@ -81,7 +81,8 @@ def rounded(weight, form, rng):
         groups = rng.permutation(count)[groups]
     elif form.order == "scattered":
         groups = rng.permutation(groups)
-    top, middle = 2**form.bits - 1, 2 ** (form.bits - 1)
+    top = 2**form.bits - 1
+    middle = 2 ** (form.bits - 1)
     scales = np.empty((rows, count), np.float32)
     zeros = np.full((rows, count), middle)
     if not form.symmetric:
@@ -170,7 +171,8 @@ def fp8(name, weight, form):
     rows, width = weight.shape
     tall, wide = {"block": (form.size, form.size), "row": (1, width), "": (rows, width)}[form.kind]
     scale = np.empty((-(-rows // tall), -(-width // wide)), np.float32)
-    stored, values = torch.empty(rows, width, dtype=torch.float8_e4m3fn), np.empty_like(weight)
+    stored = torch.empty(rows, width, dtype=torch.float8_e4m3fn)
+    values = np.empty_like(weight)
     for i in range(scale.shape[0]):
         for j in range(scale.shape[1]):
             part = np.s_[i * tall : (i + 1) * tall, j * wide : (j + 1) * wide]
@@ -193,26 +195,35 @@ def config(form):
     if form.method == "gptq":
         version = {"checkpoint_format": form.kind} if form.kind else {}
         return common | {
-            "bits": form.bits, "group_size": size, "desc_act": form.order != "in order",
-            "sym": form.symmetric, **version,
-        }  # fmt: skip
+            "bits": form.bits,
+            "group_size": size,
+            "desc_act": form.order != "in order",
+            "sym": form.symmetric,
+            **version,
+        }
     if form.method == "awq":
         return common | {
-            "bits": 4, "group_size": size, "zero_point": True, "version": "gemm",
+            "bits": 4,
+            "group_size": size,
+            "zero_point": True,
+            "version": "gemm",
             "modules_to_not_convert": ["lm_head"],
-        }  # fmt: skip
+        }
     if form.method == "fp8":
         block = {"weight_block_size": [form.size, form.size]} if form.kind == "block" else {}
         return common | {"activation_scheme": "dynamic", **block}
     weights = {
-        "num_bits": form.bits or 8, "type": "int" if form.bits else "float",
-        "strategy": "channel" if form.size is None else "group", "group_size": form.size,
+        "num_bits": form.bits or 8,
+        "type": "int" if form.bits else "float",
+        "strategy": "channel" if form.size is None else "group",
+        "group_size": form.size,
         "symmetric": form.symmetric,
-    }  # fmt: skip
+    }
     return common | {
-        "format": form.kind, "ignore": ["lm_head"],
+        "format": form.kind,
+        "ignore": ["lm_head"],
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
-    }  # fmt: skip
+    }
 
 
 def quantize(source: Path, folder: Path, form: Format, plain: Path | None = None):
@@ -229,9 +240,12 @@ def quantize(source: Path, folder: Path, form: Format, plain: Path | None = None
     """
     rng = np.random.default_rng(0)
     shutil.copytree(source, folder)
-    tensors, values, found = load_file(source / "model.safetensors"), {}, {}
+    tensors = load_file(source / "model.safetensors")
+    values = {}
+    found = {}
     for key in [each for each in tensors if each.endswith("_proj.weight")]:
-        name, weight = key.removesuffix(".weight"), tensors.pop(key).float().numpy()
+        name = key.removesuffix(".weight")
+        weight = tensors.pop(key).float().numpy()
         if form.bits == 0:
             parts, values[key] = fp8(name, weight, form)
             found[key] = None

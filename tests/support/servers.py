@@ -88,9 +88,15 @@ def one_model(llm: LLM) -> Models:
 
 @contextmanager
 def serving(
-    served: LLM | Models, *, parallel: int = 1, limit: int = 8, api_key: str | None = None,
-    host: str = "127.0.0.1", origins: Sequence[str] = (), hosts: Sequence[str] = (),
-) -> Iterator[Running]:  # fmt: skip
+    served: LLM | Models,
+    *,
+    parallel: int = 1,
+    limit: int = 8,
+    api_key: str | None = None,
+    host: str = "127.0.0.1",
+    origins: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+) -> Iterator[Running]:
     """Run a server for models, or for one that is loaded."""
     ready = threading.Event()
     with listen(host, 0) as sock:
@@ -131,7 +137,8 @@ def until(holds: Callable[[], object]) -> None:
 def fail_later(monkeypatch: pytest.MonkeyPatch, llm: LLM) -> None:
     """Have a model fail behind a few passes, with an error that names a path."""
     target = inside(llm).models["target"]
-    forward, calls = target.forward, count()
+    forward = target.forward
+    calls = count()
 
     def failing(*arguments):
         if next(calls) > 5:

@@ -11,7 +11,8 @@ OPTIONS = {"max_new_tokens": 40, "seed": 3}
 
 def turns(llm, count, seed=0):
     """Yields prompts that continue each other's texts, go back in them, or begin anew."""
-    rng, text = random.Random(seed), llm.tokenizer.encode(LONG_PROMPT)
+    rng = random.Random(seed)
+    text = llm.tokenizer.encode(LONG_PROMPT)
     for _ in range(count):
         yield text
         kept = rng.choice([0, len(text) // 3, len(text), len(text)])

@@ -11,7 +11,10 @@ from onnx.numpy_helper import from_array
 from edgespec.bundle import RopeTable
 from edgespec.runtime.sequences.model import Rope
 
-VOCABULARY, LAYERS, HEADS, DIM = 40, 2, 2, 16
+VOCABULARY = 40
+LAYERS = 2
+HEADS = 2
+DIM = 16
 WINDOWS = (None, 5)  # by layer
 ROPE = RopeTable("default", tuple(1.0 / 100 ** (n / 8) for n in range(8)), 1.0)
 
@@ -37,7 +40,8 @@ def weights():
 def expected(tokens):
     """Logits and hidden row of the last token, [V] and [D], computed from all of them at once."""
     table = weights()
-    x, positions = table["embedding"][tokens], list(range(len(tokens)))
+    x = table["embedding"][tokens]
+    positions = list(range(len(tokens)))
     cos, sin = Rope(ROPE).at(positions, len(tokens) - 1)
     for layer, window in enumerate(WINDOWS):
         q, k, v = (
@@ -120,8 +124,11 @@ def write_graph(path, kv="float"):
     constants = weights()
     constants["head"] = constants["embedding"].T.copy()
     constants |= {
-        "by_head": np.array([-1, HEADS, DIM]), "flat": np.array([-1, _WIDTH]),
-        "zero": np.array(0), "one": np.array(1), "first": np.array([0]),
-    }  # fmt: skip
+        "by_head": np.array([-1, HEADS, DIM]),
+        "flat": np.array([-1, _WIDTH]),
+        "zero": np.array(0),
+        "one": np.array(1),
+        "first": np.array([0]),
+    }
     model.graph.initializer.extend(from_array(each, name) for name, each in constants.items())
     save(model, path)

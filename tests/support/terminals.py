@@ -31,7 +31,8 @@ class Terminal:
     """A command at a terminal of its own, a chat unless another one is given."""
 
     def __init__(self, before, *arguments, folder=None, columns=80, command="chat"):
-        pty, fcntl = pytest.importorskip("pty"), pytest.importorskip("fcntl")
+        pty = pytest.importorskip("pty")
+        fcntl = pytest.importorskip("fcntl")
         self._ours, theirs = pty.openpty()
         size = struct.pack("4H", 24, columns, 0, 0)
         fcntl.ioctl(theirs, pytest.importorskip("termios").TIOCSWINSZ, size)
@@ -39,9 +40,13 @@ class Terminal:
         environment.pop("COLUMNS", None)  # which counts more than the terminal's own
         self._process = subprocess.Popen(
             [sys.executable, "-c", CODE.format(before=before), command, *map(str, arguments)],
-            stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
-            cwd=folder, start_new_session=True,
-        )  # fmt: skip
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+        )
         os.close(theirs)
         self._seen = 0
         self.shown = ""

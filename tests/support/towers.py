@@ -96,10 +96,12 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=()
     """Saves a checkpoint with all that reads pictures; returns transformers' model of it."""
     config_class, model_class = {**MODELS, **EXPERTS}[model_type]
     whole = model_type == "gemma3"
-    own_text, text = text, {**ODD_SHAPES, "vocab_size": IMAGE + len(MARKS), "model_type": "llama"}
+    own_text = text
+    text = {**ODD_SHAPES, "vocab_size": IMAGE + len(MARKS), "model_type": "llama"}
     text |= {**(_GEMMA if whole else {}), "pad_token_id": 0, "eos_token_id": None}
     text |= dict(own_text)
-    own, seen = {"image_token_id": IMAGE, "scale_factor": 3}, VISION
+    own = {"image_token_id": IMAGE, "scale_factor": 3}
+    seen = VISION
     if gemma4 := model_type.startswith("gemma4"):
         text |= {**_GEMMA4, "vocab_size_per_layer_input": text["vocab_size"], "pad_token_id": 5}
         causal = model_type == "gemma4-causal"
@@ -109,19 +111,26 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=()
         if model_type == "gemma4_unified":  # whose rows see each other wherever they are
             text |= {"model_type": "gemma4_unified_text", "sliding_window": 80}
             seen = {
-                "patch_size": 4, "mm_embed_dim": 48, "mm_posemb_size": 90, "output_proj_dims": 48,
-            }  # fmt: skip
+                "patch_size": 4,
+                "mm_embed_dim": 48,
+                "mm_posemb_size": 90,
+                "output_proj_dims": 48,
+            }
         own = {"image_token_id": IMAGE, "boi_token_id": IMAGE + 5, "eoi_token_id": IMAGE + 6}
     if whole:
         own = {"image_token_index": IMAGE, "boi_token_index": IMAGE + 5, "mm_tokens_per_image": 9}
         own["eoi_token_index"] = IMAGE + 6
     if grid := model_type.startswith("qwen"):
         text |= {**SPECIAL[f"{model_type}_text"], "model_type": f"{model_type}_text"}
-        own, seen = {"image_token_id": IMAGE, "vision_start_token_id": IMAGE + 5}, _GRID_VISION
+        own = {"image_token_id": IMAGE, "vision_start_token_id": IMAGE + 5}
+        seen = _GRID_VISION
     config = config_class(
-        text_config=text, vision_config={**seen, **dict(vision)}, tie_word_embeddings=False,
-        eos_token_id=None, **own,
-    )  # fmt: skip
+        text_config=text,
+        vision_config={**seen, **dict(vision)},
+        tie_word_embeddings=False,
+        eos_token_id=None,
+        **own,
+    )
     model = model_class(config)
     randomize(model)
     with torch.no_grad():
@@ -129,9 +138,11 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=()
     model.save_pretrained(folder)
     sizes = {"size": {"height": SIZE, "width": SIZE}, "resample": 2} if whole else _PIXELS
     settings = {
-        **(GRID_PIXELS if grid else sizes), "image_mean": [0.5, 0.4, 0.3],
-        "image_std": [0.5, 0.25, 0.2], "rescale_factor": 1 / 255,
-    }  # fmt: skip
+        **(GRID_PIXELS if grid else sizes),
+        "image_mean": [0.5, 0.4, 0.3],
+        "image_std": [0.5, 0.25, 0.2],
+        "rescale_factor": 1 / 255,
+    }
     if gemma4:
         settings = {**GEMMA4_PIXELS, "do_normalize": False}
     settings |= pixels

@@ -29,11 +29,15 @@ class ToyGraph:
     """
 
     def __init__(self, noise=0.0, seed=0):
-        self.noise, self.seed, self.calls = noise, seed, []
+        self.noise = noise
+        self.seed = seed
+        self.calls = []
 
     def __call__(self, feeds):
         tokens, write, parent = (feeds[name].tolist() for name in ("input_ids", "write", "parent"))
-        pool, context, starts = feeds["pool.0"], feeds["context"], feeds["starts"]
+        pool = feeds["pool.0"]
+        context = feeds["context"]
+        starts = feeds["starts"]
         assert len(set(write)) == len(write)
         assert not set(write) & set(context.tolist())
         owners = feeds["sequence"].tolist()
@@ -42,7 +46,8 @@ class ToyGraph:
         seen = []
         for row, token in enumerate(tokens):
             pool[:, :, write[row]] = token + 1
-            begin, end = starts[owners[row]], starts[owners[row] + 1]
+            begin = starts[owners[row]]
+            end = starts[owners[row] + 1]
             before = seen[parent[row]] if parent[row] >= 0 else context[begin:end].tolist()
             seen.append([*before, write[row]])
         self.seen = seen

@@ -39,7 +39,8 @@ class Layer:
         """Sizes of the parts of `qkv`."""
         keys = self.kv_heads * self.head_dim
         asked = self.heads * self.head_dim * (2 if self.gated else 1)
-        writes, values = self.source != "other", self.source == "own"
+        writes = self.source != "other"
+        values = self.source == "own"
         return asked, keys * writes, keys * values
 
     def weights(self, rng):
@@ -99,7 +100,8 @@ def empty_pool(layer, cache, slots, rng):
         pool = rng.integers(-127, 128, shape, np.int8)
         scales = rng.uniform(0.001, 0.02, shape[:3]).astype(np.float32)
     else:
-        pool, scales = rng.normal(size=shape).astype(CACHES[cache]), None
+        pool = rng.normal(size=shape).astype(CACHES[cache])
+        scales = None
     pool[..., layer.head_dim :] = 0
     return {"pool": pool} | ({} if scales is None else {"scales": scales})
 
@@ -131,10 +133,12 @@ def random_call(layer, cache, rng, lengths=(70, 3), rows=12, chain=0.5):
     arrays = empty_pool(layer, cache, slots, rng) | layer.weights(rng)
     arrays |= {
         "qkv": rng.normal(size=(rows, sum(layer.widths))).astype(np.float32),
-        "write": order[:rows], "parent": parent, "sequence": sequence,
+        "write": order[:rows],
+        "parent": parent,
+        "sequence": sequence,
         "context": order[rows : rows + sum(lengths)],
         "starts": np.cumsum([0, *lengths], dtype=np.int32),
-    }  # fmt: skip
+    }
     if layer.sight:
         arrays["sight"] = np.full(rows, -1, np.int32)
         for row in range(rows):
@@ -152,7 +156,8 @@ def random_call(layer, cache, rng, lengths=(70, 3), rows=12, chain=0.5):
 
 def path(arrays, row):
     """Slots of a row's sequence and of its ancestors, its own last."""
-    ancestors, each = [], row
+    ancestors = []
+    each = row
     while each >= 0:
         ancestors.append(arrays["write"][each])
         each = arrays["parent"][each]
@@ -181,7 +186,8 @@ def _turned(layer, arrays, x, name):
     x = x if late else norms(x)
     if half := layer.half:
         cos, sin = (arrays[each].astype(np.float64)[:, None] for each in ("cos", "sin"))
-        a, b = x[..., :half], x[..., half : 2 * half]
+        a = x[..., :half]
+        b = x[..., half : 2 * half]
         x = np.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]], -1)
     return norms(x) if late else x
 
@@ -193,7 +199,8 @@ def parts(layer, arrays):
     )
     rows = len(asked)
     asked = asked.reshape(rows, layer.heads, -1, layer.head_dim)
-    queries, gates = asked[:, :, 0], asked[:, :, 1] if layer.gated else None
+    queries = asked[:, :, 0]
+    gates = asked[:, :, 1] if layer.gated else None
     if layer.source == "other":
         return _turned(layer, arrays, queries, "q"), gates, None, None
     keys = keys.reshape(rows, layer.kv_heads, layer.head_dim)
@@ -210,7 +217,8 @@ def attended(layer, arrays):
     if "scales" in arrays:
         pool = pool * arrays["scales"][..., None]
     scale = layer.attributes.get("scale", layer.head_dim**-0.5)
-    window, cap = layer.attributes.get("window", 0), layer.attributes.get("soft_cap", 0)
+    window = layer.attributes.get("window", 0)
+    cap = layer.attributes.get("soft_cap", 0)
     out = np.empty((len(queries), layer.heads, layer.head_dim))
     for row, each in enumerate(queries):
         sight = arrays["sight"][row] if layer.sight else 0
@@ -234,7 +242,8 @@ def attended(layer, arrays):
 
 def reference(seed):
     """A random call of each layer with each cache: outputs, the pool, and both in float64."""
-    rng, found = np.random.default_rng(int(seed)), {}
+    rng = np.random.default_rng(int(seed))
+    found = {}
     for name, layer in LAYERS.items():
         for cache in CACHES:
             arrays = random_call(layer, cache, rng, lengths=(70, 3, 0), rows=14)
@@ -248,7 +257,8 @@ def reference(seed):
 
 def _written(key, layer, arrays, before):
     """What a call wrote to the pool, what it should have, and whether all else is as it was."""
-    pool, write = arrays["pool"], arrays["write"]
+    pool = arrays["pool"]
+    write = arrays["write"]
     others = np.setdiff1d(np.arange(pool.shape[2]), write)
     same = np.array_equal(pool[:, :, others], before[:, :, others])
     if layer.source == "other":
@@ -272,7 +282,8 @@ def in_company(seed, count):
     kinds = [
         (layer, cache) for layer in ("padded", "window", "long window", "all") for cache in CACHES
     ]
-    nodes, found = {}, {"together": [], "alone": [], "chunks": []}
+    nodes = {}
+    found = {"together": [], "alone": [], "chunks": []}
     for number in range(int(count)):
         name, cache = kinds[number % len(kinds)]
         layer = LAYERS[name]
@@ -319,19 +330,24 @@ def _one_by_one(node, arrays, rows):
         context = path(arrays, row)[:-1]
         one = arrays | {name: arrays[name][row : row + 1] for name in BY_ROW if name in arrays}
         one |= {
-            "parent": np.array([-1], np.int32), "sequence": np.array([0], np.int32),
-            "context": context, "starts": np.array([0, len(context)], np.int32),
-        }  # fmt: skip
+            "parent": np.array([-1], np.int32),
+            "sequence": np.array([0], np.int32),
+            "context": context,
+            "starts": np.array([0, len(context)], np.int32),
+        }
         found.append(node(one))
     return np.concatenate(found)
 
 
 def _in_chunks(node, arrays, rows, rng):
     """Rows some at a time, each a sequence of its own, whose ancestors are committed meanwhile."""
-    found, first = [], 0
+    found = []
+    first = 0
     while first < rows:
         last = min(rows, first + int(rng.integers(1, 9)))
-        parent, outside, paths = [], [], []
+        parent = []
+        outside = []
+        paths = []
         for row in range(first, last):
             each = int(arrays["parent"][row])
             if each >= first:  # in this chunk, hence in its parent's sequence
@@ -343,10 +359,11 @@ def _in_chunks(node, arrays, rows, rng):
                 paths.append(path(arrays, row)[:-1])
         chunk = arrays | {name: arrays[name][first:last] for name in BY_ROW if name in arrays}
         chunk |= {
-            "parent": np.array(parent, np.int32), "sequence": np.array(outside, np.int32),
+            "parent": np.array(parent, np.int32),
+            "sequence": np.array(outside, np.int32),
             "context": np.concatenate([*paths, np.empty(0, np.int32)]).astype(np.int32),
             "starts": np.cumsum([0, *map(len, paths)], dtype=np.int32),
-        }  # fmt: skip
+        }
         found.append(node(chunk))
         first = last
     return np.concatenate(found)

@@ -26,8 +26,12 @@ class User:
     """
 
     def __init__(self, window, may_ask, shown, ask, stop, close):
-        self._window, self._may_ask, self._shown = window, may_ask, shown
-        self._ask, self._stop, self._close = ask, stop, close
+        self._window = window
+        self._may_ask = may_ask
+        self._shown = shown
+        self._ask = ask
+        self._stop = stop
+        self._close = close
         self._turns, self._doing = [], self._acts()
 
     def turn(self):
@@ -65,7 +69,8 @@ def qt():
 
     def execute(_=None):
         [window] = [each for each in QApplication.topLevelWidgets() if each.isVisible()]
-        entry, text = window.findChild(QLineEdit), window.findChild(QPlainTextEdit)
+        entry = window.findChild(QLineEdit)
+        text = window.findChild(QPlainTextEdit)
 
         def ask(prompt):
             QTest.keyClicks(entry, prompt)
@@ -91,7 +96,8 @@ def tk():
 
     def mainloop(window):
         parts = {type(each): each for each in window.winfo_children()}
-        entry, text = parts[tkinter.Entry], parts[tkinter.Text]
+        entry = parts[tkinter.Entry]
+        text = parts[tkinter.Text]
 
         def ask(prompt):
             entry.insert("end", prompt)
@@ -104,10 +110,13 @@ def tk():
                 window.after(_EVERY, turn)
 
         user = User(
-            window, lambda: str(entry["state"]) == "normal", lambda: text.get("1.0", "end-1c"),
-            ask, parts[tkinter.Button].invoke,
+            window,
+            lambda: str(entry["state"]) == "normal",
+            lambda: text.get("1.0", "end-1c"),
+            ask,
+            parts[tkinter.Button].invoke,
             lambda: window.tk.call(window.protocol("WM_DELETE_WINDOW")),
-        )  # fmt: skip
+        )
         window.after(_EVERY, turn)
         plain(window)
 

@@ -19,7 +19,8 @@ from edgespec.system.cachedir import cache_folder
 @pytest.fixture
 def hashed(monkeypatch, own_cache):
     """The files that loads hash, with an empty cache to begin with."""
-    names, sha256 = [], bundles.sha256
+    names = []
+    sha256 = bundles.sha256
 
     def seen(path):
         names.append(path.name)

@@ -20,7 +20,8 @@ class Groups:
     def __init__(self, folder: Path):
         self.process = folder / "self"
         self._folder = folder
-        self._memberships, self._mounts = [], ["22 1 0:1 / / rw - ext4 /dev/sda rw"]
+        self._memberships = []
+        self._mounts = ["22 1 0:1 / / rw - ext4 /dev/sda rw"]
         self.process.mkdir()
 
     def mounted(self, membership, kind, root="/"):

@@ -13,15 +13,29 @@ from edgespec.training.dflash import BlockShape, DFlash
 from edgespec.training.drafting import TextBatch
 from edgespec.training.dspark import DSpark
 
-LENGTH, BLOCK, HIDDEN = 14, 4, 16
+LENGTH = 14
+BLOCK = 4
+HIDDEN = 16
 
 
 def random_head(kind):
     shape = BlockShape(
-        hidden=HIDDEN, intermediate=24, heads=4, kv_heads=2, head_dim=8, taps=(1, 2),
-        vocabulary=50, draft_vocabulary=20, eps=1e-5, theta=10_000.0, context=64, layers=2,
-        block=BLOCK, mask_token=49, markov_rank=3 if kind is DSpark else 0,
-    )  # fmt: skip
+        hidden=HIDDEN,
+        intermediate=24,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        taps=(1, 2),
+        vocabulary=50,
+        draft_vocabulary=20,
+        eps=1e-5,
+        theta=10_000.0,
+        context=64,
+        layers=2,
+        block=BLOCK,
+        mask_token=49,
+        markov_rank=3 if kind is DSpark else 0,
+    )
     random = torch.Generator().manual_seed(5)
     head = kind(shape, torch.randn(HIDDEN, generator=random))
     with torch.no_grad():
@@ -45,9 +59,14 @@ def reference_of(head, table):
     """The definition with the weights of a head, which reads rows of a table by token."""
     weights = {name: each.detach() for name, each in head.named_parameters()}
     layer = {
-        "num_hidden_layers": 2, "head_dim": 8, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
-        "hidden_act": "silu", "block_size": BLOCK, "architectures": [type(head).__name__],
-    }  # fmt: skip
+        "num_hidden_layers": 2,
+        "head_dim": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "hidden_act": "silu",
+        "block_size": BLOCK,
+        "architectures": [type(head).__name__],
+    }
     embedding = SimpleNamespace(weight=SimpleNamespace(data=table))
     target = SimpleNamespace(get_input_embeddings=lambda: embedding, lm_head=embedding)
     return BlockReference(weights, layer, target)
@@ -55,7 +74,8 @@ def reference_of(head, table):
 
 @pytest.mark.parametrize("kind", [DFlash, DSpark])
 def test_blocks_of_a_batch_equal_blocks_alone(kind):
-    head, batch = random_head(kind), random_batch()
+    head = random_head(kind)
+    batch = random_batch()
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         steps = list(head.unroll(batch, random))
@@ -78,7 +98,8 @@ def test_blocks_of_a_batch_equal_blocks_alone(kind):
 
 
 def test_confidence_learns_how_often_drafts_are_accepted():
-    head, batch = random_head(DSpark), random_batch()
+    head = random_head(DSpark)
+    batch = random_batch()
     head.start(torch.ones(HIDDEN), seed=0)
     step = next(head.unroll(batch))
     overlaps = torch.full(step.at.shape, 0.25)

@@ -70,10 +70,18 @@ def test_the_best_length_is_promised():
 
 def test_a_draft_takes_what_its_weights_take():
     sizes = {
-        "hidden": 8, "intermediate": 16, "heads": 2, "kv_heads": 1, "head_dim": 4,
-        "taps": (1, 2), "vocabulary": 100, "draft_vocabulary": 10, "eps": 1e-6, "theta": 1e4,
+        "hidden": 8,
+        "intermediate": 16,
+        "heads": 2,
+        "kv_heads": 1,
+        "head_dim": 4,
+        "taps": (1, 2),
+        "vocabulary": 100,
+        "draft_vocabulary": 10,
+        "eps": 1e-6,
+        "theta": 1e4,
         "context": 64,
-    }  # fmt: skip
+    }
     both = Eagle3Shape(**sizes, fusion=CONCAT)
     # fc, attention over both rows, MLP, output projection
     assert both.parameters == 16 * 8 + (16 * 16 + 8 * 8) + 3 * 8 * 16 + 10 * 8

@@ -16,9 +16,19 @@ LENGTH, DEPTHS = 11, 4
 
 def shape(fusion):
     return Eagle3Shape(
-        hidden=16, intermediate=24, heads=4, kv_heads=2, head_dim=8, taps=(0, 1, 2), fusion=fusion,
-        vocabulary=50, draft_vocabulary=20, eps=1e-5, theta=10_000.0, context=64,
-    )  # fmt: skip
+        hidden=16,
+        intermediate=24,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        taps=(0, 1, 2),
+        fusion=fusion,
+        vocabulary=50,
+        draft_vocabulary=20,
+        eps=1e-5,
+        theta=10_000.0,
+        context=64,
+    )
 
 
 def random_head(fusion):
@@ -34,9 +44,13 @@ def reference_of(head, table):
     """The definition with the weights of a head, which reads rows of a table by token."""
     weights = {name: each.detach() for name, each in head.named_parameters()}
     config = {
-        "num_hidden_layers": 1, "head_dim": 8, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
-        "hidden_act": "silu", "edgespec_fusion": head.shape.fusion,
-    }  # fmt: skip
+        "num_hidden_layers": 1,
+        "head_dim": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "hidden_act": "silu",
+        "edgespec_fusion": head.shape.fusion,
+    }
     nothing = {"d2t": torch.zeros(1).long(), "lm_head.weight": torch.zeros(1, 16)}
     return HeadReference({**weights, **nothing}, config, table)
 

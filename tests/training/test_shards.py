@@ -28,7 +28,8 @@ def window(length, seed):
 
 
 def test_windows_and_texts_come_back(tmp_path):
-    shards, windows = Shards(tmp_path / "shards", 1 << 20), [window(5, 0), window(9, 1)]
+    shards = Shards(tmp_path / "shards", 1 << 20)
+    windows = [window(5, 0), window(9, 1)]
     assert shards.get(3) is shards.texts(3) is None
     shards.put(3, windows)
     shards.put_texts(3, [[1, 2, 3], [4, 5]])

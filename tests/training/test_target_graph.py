@@ -36,14 +36,16 @@ def tokens():
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
     """The embedded target, whose passes give what enters three layers."""
-    opened, folder = bundles.load(BUNDLE), tmp_path_factory.mktemp("tapped")
+    opened = bundles.load(BUNDLE)
+    folder = tmp_path_factory.mktemp("tapped")
     copy_with_taps(opened, folder, (0, 3, opened.target.layers))
     return load_model(bundles.load(folder), TARGET, Placement(HOST), 1, features=True)
 
 
 @with_library
 def test_the_tapped_rows_are_embedding_and_what_the_head_multiplies(target, tokens):
-    graph, vocabulary = TargetGraph(bundles.load(BUNDLE)), max(tokens) + 1
+    graph = TargetGraph(bundles.load(BUNDLE))
+    vocabulary = max(tokens) + 1
     reading = TargetReader(target, vocabulary, 32).read(tokens)
     first, _, last = np.split(reading.features, 3, axis=1)
     np.testing.assert_array_equal(first, graph.embedding.rows(tokens))
@@ -62,7 +64,8 @@ def test_norm_and_embedding_have_their_factors(tmp_path, architecture):
     export_bundle(tmp_path / "model", tmp_path / "bundle", options=ExportOptions("fp32"))
     checkpoint = load_checkpoint(tmp_path / "model")
     graph = TargetGraph(bundles.load(tmp_path / "bundle"))
-    norm, tensors = checkpoint.decoder.norm, checkpoint.tensors
+    norm = checkpoint.decoder.norm
+    tensors = checkpoint.tensors
     weight = (tensors.read(norm.weight) + norm.offset) * norm.factor
     np.testing.assert_allclose(graph.norm, weight, rtol=1e-6)
     rows = tensors.read(checkpoint.decoder.embedding) * checkpoint.decoder.embedding_scale
@@ -71,7 +74,8 @@ def test_norm_and_embedding_have_their_factors(tmp_path, architecture):
 
 @with_library
 def test_reading_in_any_chunks_gives_what_a_pass_gives(target, tokens):
-    count, vocabulary = len(tokens), 300
+    count = len(tokens)
+    vocabulary = 300
     sequence = target.sequence(tokens)
     rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], list(range(count)))
     [logits] = target.forward([rows])

@@ -22,13 +22,20 @@ from edgespec.training.texts import texts_of
 from edgespec.training.training import WORK, Training
 
 OPTIONS = TrainingOptions(
-    taps=(2, 4, 6), intermediate_size=64, draft_vocabulary=256, generate=False, window=64,
-    batch=128, steps=3, disk=64 << 20,
-)  # fmt: skip
+    taps=(2, 4, 6),
+    intermediate_size=64,
+    draft_vocabulary=256,
+    generate=False,
+    window=64,
+    batch=128,
+    steps=3,
+    disk=64 << 20,
+)
 TEXT = "".join(
     f"def add_{n}(values):\n    total = {n}\n    for value in values:\n        total += value\n"
-    f"    return total\n\n\n" for n in range(60)
-)  # fmt: skip
+    f"    return total\n\n\n"
+    for n in range(60)
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +62,14 @@ def trained(llm, text, output, options=OPTIONS, stop_after=None, **changes):
     output.mkdir(exist_ok=True)
     texts = texts_of(llm, [text], options.window, options.generate)
     training = Training(
-        llm, bundles.load(BUNDLE), texts, options, output,
-        lambda status: statuses.append(status.progress.steps), stopping,
-    )  # fmt: skip
+        llm,
+        bundles.load(BUNDLE),
+        texts,
+        options,
+        output,
+        lambda status: statuses.append(status.progress.steps),
+        stopping,
+    )
     training.run()
     return training
 
@@ -91,32 +103,48 @@ def test_the_saved_layout_of_blocks_is_that_of_speculators(llm, text, tmp_path, 
     spark = kind == DSPARK
     wanted = {
         "architectures": ["DSparkSpeculator" if spark else "DFlashSpeculator"],
-        "speculators_model_type": kind, "draft_vocab_size": 256, "block_size": 3 if spark else 4,
-        "aux_hidden_state_layer_ids": [2, 4, 6], "sample_from_anchor": spark,
-    }  # fmt: skip
+        "speculators_model_type": kind,
+        "draft_vocab_size": 256,
+        "block_size": 3 if spark else 4,
+        "aux_hidden_state_layer_ids": [2, 4, 6],
+        "sample_from_anchor": spark,
+    }
     if spark:
         wanted |= {
-            "markov_rank": 128, "markov_head_type": "vanilla", "enable_confidence_head": True,
+            "markov_rank": 128,
+            "markov_head_type": "vanilla",
+            "enable_confidence_head": True,
             "confidence_head_with_markov": True,
-        }  # fmt: skip
+        }
     assert {name: config[name] for name in wanted} == wanted
     assert config["transformer_layer_config"]["num_hidden_layers"] == 3
     assert 0 <= config["mask_token_id"] < 4096
     tensors = load_file(tmp_path / "head" / "model.safetensors")
-    heads, kv, h, inner = 4 * 64, 2 * 64, 256, 64
+    heads = 4 * 64
+    kv = 2 * 64
+    h = 256
+    inner = 64
     layer = {
-        "input_layernorm": (h,), "post_attention_layernorm": (h,), "self_attn.q_norm": (64,),
-        "self_attn.k_norm": (64,), "self_attn.q_proj": (heads, h), "self_attn.k_proj": (kv, h),
-        "self_attn.v_proj": (kv, h), "self_attn.o_proj": (h, heads), "mlp.gate_proj": (inner, h),
-        "mlp.up_proj": (inner, h), "mlp.down_proj": (h, inner),
-    }  # fmt: skip
+        "input_layernorm": (h,),
+        "post_attention_layernorm": (h,),
+        "self_attn.q_norm": (64,),
+        "self_attn.k_norm": (64,),
+        "self_attn.q_proj": (heads, h),
+        "self_attn.k_proj": (kv, h),
+        "self_attn.v_proj": (kv, h),
+        "self_attn.o_proj": (h, heads),
+        "mlp.gate_proj": (inner, h),
+        "mlp.up_proj": (inner, h),
+        "mlp.down_proj": (h, inner),
+    }
     shapes = {"fc": (h, 3 * h), "hidden_norm": (h,), "norm": (h,), "lm_head": (256, h)}
     shapes |= {f"layers.{n}.{name}": shape for n in range(3) for name, shape in layer.items()}
     if spark:
         shapes |= {
-            "markov_head.markov_w1": (4096, 128), "markov_head.markov_w2": (256, 128),
+            "markov_head.markov_w1": (4096, 128),
+            "markov_head.markov_w2": (256, 128),
             "confidence_head.proj": (1, h + 128),
-        }  # fmt: skip
+        }
     shapes = {f"{name}.weight": shape for name, shape in shapes.items()}
     if spark:
         shapes["confidence_head.proj.bias"] = (1,)
@@ -130,23 +158,36 @@ def test_the_saved_layout_is_that_of_eagle_and_other_options_do_not_go_on(llm, t
     trained(llm, text, tmp_path / "head", tokens=128, fusion=GATED)
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     wanted = {
-        "architectures": ["LlamaForCausalLMEagle3"], "edgespec_fusion": GATED,
-        "draft_vocab_size": 256, "rope_theta": pytest.approx(10_000, rel=1e-3),
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "edgespec_fusion": GATED,
+        "draft_vocab_size": 256,
+        "rope_theta": pytest.approx(10_000, rel=1e-3),
         "eagle_config": {
-            "eagle_aux_hidden_state_layer_ids": [1, 3, 5], "use_aux_hidden_state": True
+            "eagle_aux_hidden_state_layer_ids": [1, 3, 5],
+            "use_aux_hidden_state": True,
         },
-    }  # fmt: skip
+    }
     assert {name: config[name] for name in wanted} == wanted
     assert config["edgespec"]["target"] == bundles.load(BUNDLE).digest
     assert config["edgespec"]["tokens"] == 128
     tensors = load_file(tmp_path / "head" / "model.safetensors")
-    heads, kv, h, inner = 4 * 64, 2 * 64, 256, 64
+    heads = 4 * 64
+    kv = 2 * 64
+    h = 256
+    inner = 64
     layer = {
-        "input_layernorm": (h,), "hidden_norm": (h,), "post_attention_layernorm": (h,),
-        "fusion_gate": (h, 2 * h), "self_attn.q_proj": (heads, h), "self_attn.k_proj": (kv, h),
-        "self_attn.v_proj": (kv, h), "self_attn.o_proj": (h, heads), "mlp.gate_proj": (inner, h),
-        "mlp.up_proj": (inner, h), "mlp.down_proj": (h, inner),
-    }  # fmt: skip
+        "input_layernorm": (h,),
+        "hidden_norm": (h,),
+        "post_attention_layernorm": (h,),
+        "fusion_gate": (h, 2 * h),
+        "self_attn.q_proj": (heads, h),
+        "self_attn.k_proj": (kv, h),
+        "self_attn.v_proj": (kv, h),
+        "self_attn.o_proj": (h, heads),
+        "mlp.gate_proj": (inner, h),
+        "mlp.up_proj": (inner, h),
+        "mlp.down_proj": (h, inner),
+    }
     shapes = {"fc": (h, 3 * h), "norm": (h,), "lm_head": (256, h)}
     shapes |= {f"midlayer.{name}": shape for name, shape in layer.items()}
     found = {name: (each.shape, str(each.dtype)) for name, each in tensors.items()}

@@ -43,8 +43,9 @@ def test_runs_that_pay_are_written_and_drafted_with(bundle, monkeypatch):
     assert texts[0].tokens == texts[1].tokens
     told = skip_runs.describe_skips(opened).splitlines()
     assert [line.split(",")[0] for line in told] == [
-        "layer-skip: drafts leave out 1", "layer-skip: drafts leave out 0",
-    ]  # fmt: skip
+        "layer-skip: drafts leave out 1",
+        "layer-skip: drafts leave out 0",
+    ]
 
 
 def test_runs_that_do_not_pay_are_left_out(bundle, monkeypatch):

@@ -67,7 +67,8 @@ def test_a_text_of_another_script_is_warned_of(tokenizer, caplog):
 
 
 def test_a_text_of_unknown_tokens(tokenizer, monkeypatch, caplog):
-    often, rarer = tokenizer.encode("aa b")[0], tokenizer.encode("z")[0]
+    often = tokenizer.encode("aa b")[0]
+    rarer = tokenizer.encode("z")[0]
     monkeypatch.setattr(tokenizer, "unknown_id", often)
     with pytest.raises(InputError, match=r"a\.txt: 100% of its tokens are unknown to the model"):
         pieces_of(tokenizer.decode([often]) * 400, tokenizer, 2, "a.txt")

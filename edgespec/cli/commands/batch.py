@@ -31,22 +31,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "input", type=Path, metavar="INPUT", help="file with a request in OpenAI's format per line"
     )
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE",
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
         help="file for the answers; until all are there, they are in FILE.partial",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--restart", action="store_true",
+        "--restart",
+        action="store_true",
         help="delete the answers of an earlier start, and replace the output if it exists",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--model-name", metavar="NAME",
+        "--model-name",
+        metavar="NAME",
         help=Rare("name of the model in requests and answers (default: its folder's)"),
-    )  # fmt: skip
+    )
     texts = parser.add_argument_group("texts")
     texts.add_argument(
-        "--parallel", type=int, default=TEXTS_AT_ONCE, metavar="N",
+        "--parallel",
+        type=int,
+        default=TEXTS_AT_ONCE,
+        metavar="N",
         help="number of texts to generate at once (default: %(default)s)",
-    )  # fmt: skip
+    )
     add_options(texts, LoadOptions, *CACHES, sessions=None)
     add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
@@ -66,7 +75,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec import bundle as bundles
     from edgespec.library.making import model_name
 
-    requests, bundle = read_requests(arguments.input), bundles.load(chosen(arguments))
+    requests = read_requests(arguments.input)
+    bundle = bundles.load(chosen(arguments))
     name = arguments.model_name or model_name(bundle)
     batch = Batch(requests, arguments.output, bundle.digest, name)
     with only_writer(arguments.output):
@@ -91,7 +101,8 @@ def _answer(
     if arguments.sessions is None:
         one = LoadOptions(**{**options, "sessions": 1})
         options["sessions"] = with_sessions(bundle, one, arguments.parallel).sessions
-    total, texts = len(batch.requests.lines), TextsAtOnce(arguments.parallel)
+    total = len(batch.requests.lines)
+    texts = TextsAtOnce(arguments.parallel)
     with loaded(arguments, bundle.path, **options) as llm:
         if journal is None:
             journal = batch.begin(llm)

@@ -43,40 +43,54 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help=Rare("print one JSON object with all that was measured")
     )
     show.add_argument(
-        "--share", action="store_true",
+        "--share",
+        action="store_true",
         help="print Markdown to be pasted: this machine, passes over several rows, speeds, and "
         "llama.cpp's where xllamacpp is installed and MODEL is a GGUF file",
-    )  # fmt: skip
+    )
     texts = parser.add_argument_group("texts")
     texts.add_argument(
-        "--prompts", action="append", type=Path, default=[], metavar="FILE",
+        "--prompts",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
         help="a .jsonl file with prompt or turns in every line (only the first turn is used), or "
         "any other text file, which is one prompt; may be repeated (default: beginnings of Python "
         "code)",
-    )  # fmt: skip
+    )
     texts.add_argument(
         "--limit", type=int, metavar="N", help=Rare("use only N prompts, of all parts of the files")
     )
     texts.add_argument("--chat", action="store_true", help=Rare(CHAT_HELP))
     texts.add_argument(
-        "--repeat", type=int, default=3, metavar="N",
+        "--repeat",
+        type=int,
+        default=3,
+        metavar="N",
         help=Rare("make every text N times and report medians (default: %(default)s)"),
-    )  # fmt: skip
+    )
     texts.add_argument(
-        "--bits", type=int, default=0, metavar="N",
+        "--bits",
+        type=int,
+        default=0,
+        metavar="N",
         help=Rare(
             "also check that the bits of the target's logits at the last N positions of the first "
             "text do not change if rows are computed in chunks, or in trees beside others "
             "(default: no)"
         ),
-    )  # fmt: skip
+    )
     names = ("max_new_tokens", "temperature", "seed")
     add_options(texts, GenerationOptions, *names, max_new_tokens=_NEW_TOKENS, seed=0)
     drafting = parser.add_argument_group("settings to compare with plain decoding")
     drafting.add_argument(
-        "--draft", type=_drafts, default=("auto",), metavar="SOURCE,...",
+        "--draft",
+        type=_drafts,
+        default=("auto",),
+        metavar="SOURCE,...",
         help=f"draft sources: {', '.join(DRAFTS)} (default: auto)",
-    )  # fmt: skip
+    )
     add_options(parser.add_argument_group("machine"), LoadOptions, *MACHINE)
 
 
@@ -99,7 +113,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.measuring.bench import Bench
     from edgespec.runtime.sequences.model import NATIVE
 
-    bundle, drafts = bundles.load(chosen(arguments)), arguments.draft
+    bundle = bundles.load(chosen(arguments))
+    drafts = arguments.draft
     requests = _requests(bundle, prompts, arguments)
     options = given(arguments, LoadOptions)
     options["draft"] = drafts[0] if len(drafts) == 1 else "auto" if drafts else "none"

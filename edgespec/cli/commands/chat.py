@@ -72,9 +72,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; the defaults are those of the API."""
     add_model(parser)
     parser.add_argument(
-        "--system", metavar="TEXT",
+        "--system",
+        metavar="TEXT",
         help="system message that tells the model how to answer; replaces that of --history",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--history", type=Path, metavar="FILE", help="continue a conversation that /save wrote"
     )
@@ -127,11 +128,18 @@ class _Conversation:
         self._kind = ChatOptions if llm.tokenizer.has_chat_template else GenerationOptions
         self._last: GenerationResult | None = None
         self._commands: dict[str, Callable[[str], None]] = {
-            "/clear": self._clear, "/retry": self._retry, "/continue": self._continue,
-            "/system": self._system, "/set": self._set, "/save": self._save,
-            "/stats": self._stats, "/show": self._show, "/load": self._load,
-            "/help": lambda _: _say(_HELP), "/?": lambda _: _say(_HELP),
-        }  # fmt: skip
+            "/clear": self._clear,
+            "/retry": self._retry,
+            "/continue": self._continue,
+            "/system": self._system,
+            "/set": self._set,
+            "/save": self._save,
+            "/stats": self._stats,
+            "/show": self._show,
+            "/load": self._load,
+            "/help": lambda _: _say(_HELP),
+            "/?": lambda _: _say(_HELP),
+        }
         self._typed = MessageReader(self._complete)
         self._mentions = Mentions(
             lambda text: len(llm.tokenizer.encode(text, add_special=False)),
@@ -188,7 +196,8 @@ class _Conversation:
         self._commands[command](rest.strip())
 
     def _clear(self, _: str) -> None:
-        self._messages, self._last = list(self._beginning), None
+        self._messages = list(self._beginning)
+        self._last = None
         _say("a new conversation" + ", with the same system message" * bool(self._beginning))
 
     def _retry(self, _: str) -> None:
@@ -219,7 +228,8 @@ class _Conversation:
 
     def _set(self, words: str) -> None:
         name, _, value = words.removeprefix("parameter ").partition(" ")
-        name, value = name.replace("-", "_"), value.strip()
+        name = name.replace("-", "_")
+        value = value.strip()
         name = SETTINGS_OF_OLLAMA.get(name, name)
         plain = (each for each, kinds in kinds_of(self._kind).items() if {*kinds} - {bool})
         known = [*plain, *_OTHERS]

@@ -40,10 +40,11 @@ complete -o default -F _edgespec edgespec"""
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument(
-        "shell", choices=_SCRIPTS,
+        "shell",
+        choices=_SCRIPTS,
         help="bash: save the script as ~/.local/share/bash-completion/completions/edgespec; fish: "
         "as ~/.config/fish/completions/edgespec.fish; zsh: source it in ~/.zshrc, behind compinit",
-    )  # fmt: skip
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -85,8 +86,10 @@ def _values(option: argparse.Action, models: str) -> str:
 
 def _bash(list_models: str) -> str:
     models = f"$({list_models})"
-    commands, values = list(_declared()), dict[str, list[str]]()
-    options, words = [], []
+    commands = list(_declared())
+    values = dict[str, list[str]]()
+    options = []
+    words = []
     for each in commands:
         names = [(option, name) for option in each.options for name in option.option_strings]
         for option, name in names:
@@ -97,13 +100,16 @@ def _bash(list_models: str) -> str:
         words.append(f'            "{each.name} "*) words="{found}" ;;')
     cases = [f'        {" | ".join(given)}) words="{found}" ;;' for found, given in values.items()]
     return _BASH.format(
-        commands=f'"{" ".join(each.name for each in commands)}"', values="\n".join(cases),
-        options="\n".join(options), words="\n".join(words),
-    )  # fmt: skip
+        commands=f'"{" ".join(each.name for each in commands)}"',
+        values="\n".join(cases),
+        options="\n".join(options),
+        words="\n".join(words),
+    )
 
 
 def _fish(list_models: str) -> str:
-    models, lines = f"({list_models})", []
+    models = f"({list_models})"
+    lines = []
     for each in _declared():
         told = COMMANDS.get(SPELLINGS.get(each.name, (each.name,))[0], "show a command's help")
         lines.append(f"-n __fish_use_subcommand -f -a {each.name} -d {shlex.quote(told)}")
@@ -114,7 +120,8 @@ def _fish(list_models: str) -> str:
             spelt = (
                 f"-{'l' if n[1] == '-' else 's'} {n.lstrip('-')}" for n in option.option_strings
             )
-            found, told = _values(option, models), re.split(r"[;(]|\. ", option.help or "")[0]
+            found = _values(option, models)
+            told = re.split(r"[;(]|\. ", option.help or "")[0]
             value = "" if option.nargs == 0 else f"-x -a {shlex.quote(found)}" if found else "-r"
             told = shlex.quote(told.replace("%%", "%").strip())
             lines.append(f"{here} {' '.join(spelt)} {value} -d {told}")

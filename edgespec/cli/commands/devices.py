@@ -29,14 +29,17 @@ def execute(arguments: argparse.Namespace) -> int:
     """Prints the devices."""
     from edgespec.runtime.kernels import kernel_name, lacking, missing_kernels
 
-    console, kernels, lacks = HarmlessConsole(), kernel_name(), lacking()
+    console = HarmlessConsole()
+    kernels = kernel_name()
+    lacks = lacking()
     if not arguments.json:  # before libraries of devices are loaded
         used = lacks or "it lacks nothing that there are kernels for"
         _say(console, missing_kernels() or f"the cpu computes with kernels for {kernels}: {used}")
 
     from edgespec.runtime.engines.portable import best_gpu, find_devices
 
-    found, gpu = find_devices(), best_gpu()
+    found = find_devices()
+    gpu = best_gpu()
     if arguments.json:
         devices = [asdict(device) for device in found]
         facts = {"devices": devices, "gpu": gpu, "kernels": kernels, "lacking": lacks}
@@ -73,8 +76,11 @@ def _show(console: Console, found: list[Device], gpu: str | None) -> None:
 def _say(console: Console, line: str) -> None:
     if console.is_terminal:  # words of a command are not broken
         line = fill(
-            line, console.width, subsequent_indent="  ", break_long_words=False,
+            line,
+            console.width,
+            subsequent_indent="  ",
+            break_long_words=False,
             break_on_hyphens=False,
-        )  # fmt: skip
+        )
     console.print(line, highlight=False, soft_wrap=True)
     sys.stdout.flush()

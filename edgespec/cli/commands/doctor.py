@@ -26,10 +26,12 @@ _POWER = Path("/sys/devices/system/cpu/cpu0/cpufreq/energy_performance_preferenc
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument(
-        "model", nargs="?", metavar="MODEL",
+        "model",
+        nargs="?",
+        metavar="MODEL",
         help="model whose passes are timed, named as for `edgespec run` (default: the machine "
         "alone is looked at)",
-    )  # fmt: skip
+    )
     add_options(parser, LoadOptions, "threads")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -52,7 +54,8 @@ def execute(arguments: argparse.Namespace) -> int:
         f"{facts['bandwidth_of_one'] / 1e9:.1f} GB/s by one"
     )
     if "passes_ms" in facts:
-        one, times = facts["passes_ms"][1], facts["passes_ms"]
+        one = facts["passes_ms"][1]
+        times = facts["passes_ms"]
         tell(
             f"a token takes {one:.1f} ms: its {facts['row_bytes'] / 1e9:.2f} GB alone take "
             f"{one / facts['to_limit']:.1f} ms from memory ({facts['to_limit']:.2f} times that)"
@@ -71,15 +74,22 @@ def _machine(arguments: argparse.Namespace) -> dict[str, Any]:
     from edgespec.system.environment import hardware
     from edgespec.system.machine import default_threads
 
-    found, cores = hardware(), default_threads()
+    found = hardware()
+    cores = default_threads()
     threads = LoadOptions(threads=arguments.threads).threads or cores
     with waiting("memory is read"):
-        all_of_them, one = bandwidth(threads, _SECONDS), bandwidth(1, _SECONDS)
+        all_of_them = bandwidth(threads, _SECONDS)
+        one = bandwidth(1, _SECONDS)
     return {
-        **found, "threads": threads, "cores": cores, "kernels": kernel_name(),
-        "missing_kernels": missing_kernels(), "lacking": lacking(),
-        "bandwidth": max(all_of_them, one), "bandwidth_of_one": one,
-    }  # fmt: skip
+        **found,
+        "threads": threads,
+        "cores": cores,
+        "kernels": kernel_name(),
+        "missing_kernels": missing_kernels(),
+        "lacking": lacking(),
+        "bandwidth": max(all_of_them, one),
+        "bandwidth_of_one": one,
+    }
 
 
 def _passes(arguments: argparse.Namespace, machine: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +102,8 @@ def _passes(arguments: argparse.Namespace, machine: Mapping[str, Any]) -> dict[s
         waiting("passes are timed"),
         LLM(path, draft="none", **given(arguments, LoadOptions)) as llm,
     ):
-        passes, size = pass_seconds(inside(llm).engine.target), row_bytes(llm.bundle)
+        passes = pass_seconds(inside(llm).engine.target)
+        size = row_bytes(llm.bundle)
         target = llm.bundle.target
         return {
             "model": str(path),

@@ -30,26 +30,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--text", type=Path, metavar="FILE", help="evaluate on this UTF-8 text")
     what.add_argument(
-        "--suite", action="store_true",
+        "--suite",
+        action="store_true",
         help="evaluate on built-in prose, code, dialogue and arithmetic, and show the answers to "
         "five questions",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--against", type=Path, metavar="BUNDLE",
+        "--against",
+        type=Path,
+        metavar="BUNDLE",
         help="also compare with this bundle of the same model, for example in fp32; both are in "
         "memory at once",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--stride", type=int, metavar="N",
+        "--stride",
+        type=int,
+        metavar="N",
         help=Rare(
             "with --text: number of tokens between the starts of two windows (default: half a "
             "window)"
         ),
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--json", action="store_true",
+        "--json",
+        action="store_true",
         help="print one JSON object; a perplexity too large for a float is null",
-    )  # fmt: skip
+    )
     names = ("device", "threads", "context", "memory")
     add_options(parser.add_argument_group("machine"), LoadOptions, *names)
 
@@ -161,7 +167,8 @@ def _lines(found: Evaluation) -> list[str]:
         f"perplexity {found.nats.perplexity:.6g} ± {found.nats.perplexity_error:.2g}",
     ]
     if found.against is not None:
-        kl, nats = found.against.kl, found.against.nats
+        kl = found.against.kl
+        nats = found.against.nats
         more = exponential(found.nats.value - nats.value) - 1
         lines += [
             f"reference {nats.perplexity:.6g}, the bundle's is {more:+.2%}",

@@ -9,55 +9,67 @@ from edgespec.bundle.options import ExportOptions
 from edgespec.cli.arguments import add_options
 from edgespec.cli.parsing import Rare
 
-AUTO, NONE, OPTIMUM = "auto", "none", "optimum"
+AUTO = "auto"
+NONE = "none"
+OPTIMUM = "optimum"
 BUILT_IN = Path()  # the text that is built in
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; the defaults are those of `ExportOptions`."""
     parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT",
+        "checkpoint",
+        metavar="CHECKPOINT",
         help="folder of a checkpoint, GGUF file, ONNX file that optimum made, or Hub id: "
         "owner/name, or owner/name:FILE for a file; with --draft also a bundle",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--via", choices=(OPTIMUM,),
+        "--via",
+        choices=(OPTIMUM,),
         help=Rare(
             "let optimum export the model to ONNX first, for architectures that are not supported "
             "otherwise; needs the extra optimum"
         ),
-    )  # fmt: skip
+    )
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create"
     )
     parser.add_argument(
-        "--draft", metavar="DRAFT|none",
+        "--draft",
+        metavar="DRAFT|none",
         help="what to draft with, in any of these forms: a smaller model, best of the same family, "
         "or a draft head of this model; none: nothing (default: the checkpoint's own head, if it "
         "has one)",
-    )  # fmt: skip
+    )
     add_options(
         parser, ExportOptions, "precision", "draft_precision", "lm_head_precision", "kv_precision"
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--layer-skip", default=NONE, metavar="auto|none|SETS",
+        "--layer-skip",
+        default=NONE,
+        metavar="auto|none|SETS",
         help=Rare(
             "let the target draft for itself with some layers left out; auto: try which, on this "
             "machine; SETS: 4-6 for layers, 4a or 4m for an attention or MLP, commas between them, "
             "/ between sets (default: %(default)s)"
         ),
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--calibrate", type=Path, nargs="?", const=BUILT_IN, metavar="FILE",
+        "--calibrate",
+        type=Path,
+        nargs="?",
+        const=BUILT_IN,
+        metavar="FILE",
         help="let the model read a text, and fit 4-bit weights to what it computes: a slower "
         "export, and a better bundle; FILE: a text like those that the model will read, on which "
         "--layer-skip auto tries layers, too (default: a built-in text)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--quality", action="store_true",
+        "--quality",
+        action="store_true",
         help="also measure how far the bundle's predictions are from the original's, on a part of "
         "the text for calibration that no weights are fitted to; reads the checkpoint once more",
-    )  # fmt: skip
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
 
 

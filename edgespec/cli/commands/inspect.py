@@ -36,8 +36,10 @@ def execute(arguments: argparse.Namespace) -> int:
         bundle.verify()
     if arguments.json:
         facts = {
-            "path": str(bundle.path), "digest": bundle.digest, "verified": arguments.verify,
-        }  # fmt: skip
+            "path": str(bundle.path),
+            "digest": bundle.digest,
+            "verified": arguments.verify,
+        }
         tell(json.dumps(facts | records.encode(manifest)))
         return 0
     console = HarmlessConsole()
@@ -79,7 +81,8 @@ def _roles(bundle: Bundle) -> Table:
 
 def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
     chats = role is bundle.target and role.embedding is None
-    native, active = role.native, role.active_parameters
+    native = role.native
+    active = role.active_parameters
     read = "" if active == role.parameters else f", of which a token reads {active:,}"
     formats = sorted(native.formats.items(), key=lambda each: -each[1])
     total = sum(native.formats.values())
@@ -115,7 +118,8 @@ def _error(errors: dict[str, float]) -> str:
 def _images(role: Role) -> str:
     if role.vision is None:
         return ""
-    size, rows = role.vision.size, role.vision.rows
+    size = role.vision.size
+    rows = role.vision.rows
     if (grid := role.vision.grid) is not None:
         return f"of any size, of {rows} to {grid.most // size**2} tokens each"
     if role.vision.patch:
@@ -132,7 +136,8 @@ def _architecture(role: Role) -> str:
 
 
 def _vocabulary(role: Role) -> str:
-    size, scored = f"{role.vocab_size:,}", role.output_tokens
+    size = f"{role.vocab_size:,}"
+    scored = role.output_tokens
     mask = "" if role.mask_token is None else f", mask {role.mask_token}"
     return (f"{scored:,} of {size} scored" if scored else size) + mask
 

@@ -17,10 +17,13 @@ from edgespec.library.store import BundleStore
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     parser.add_argument(
-        "action", nargs="?", choices=("list", "name", "rm"), default="list",
+        "action",
+        nargs="?",
+        choices=("list", "name", "rm"),
+        default="list",
         help="list: show them all; name OLD NEW: call one by another name; rm NAME...: remove them "
         "(default: list)",
-    )  # fmt: skip
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="names that the list shows")
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
 
@@ -31,7 +34,8 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises:
         InputError: if there is no such model, or names are missing or too many.
     """
-    store, names = BundleStore(), arguments.names
+    store = BundleStore()
+    names = arguments.names
     if arguments.action == "name":
         if len(names) != 2:
             raise InputError("`models name` takes two names: OLD NEW")
@@ -52,13 +56,20 @@ def execute(arguments: argparse.Namespace) -> int:
 def _show(store: BundleStore, as_json: bool) -> None:
     made = store.made()
     if as_json:
-        tell(json.dumps([
-            {
-                "name": name, "size": each.size, "path": str(each.path),
-                "target": each.record.target, "draft": each.record.draft or None,
-            }
-            for name, each in made.items()
-        ]))  # fmt: skip
+        tell(
+            json.dumps(
+                [
+                    {
+                        "name": name,
+                        "size": each.size,
+                        "path": str(each.path),
+                        "target": each.record.target,
+                        "draft": each.record.draft or None,
+                    }
+                    for name, each in made.items()
+                ]
+            )
+        )
         return
     table = Table("name")
     table.add_column("size", justify="right")

@@ -46,12 +46,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help=Rare("print one JSON object at the end")
     )
     parser.add_argument(
-        "--explain", action="store_true",
+        "--explain",
+        action="store_true",
         help=Rare(
             "print a table of the rounds on stderr: what each one drafted, its tokens and time, "
             "and the expected values"
         ),
-    )  # fmt: skip
+    )
     texts = parser.add_argument_group("text")
     add_options(texts, GenerationOptions, *TEXT, "json_schema", **WHOLE)
     add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
@@ -146,7 +147,8 @@ def _explain(rounds: Sequence[Round]) -> None:
     for name in names if planned else [name for name in names if name != "expected"]:
         table.add_column(name, justify="left" if name == "source" else "right", no_wrap=True)
     for number, step in enumerate(rounds, 1):
-        tokens, ms = [str(len(step.tokens))], [f"{step.seconds * 1e3:.1f}"]
+        tokens = [str(len(step.tokens))]
+        ms = [f"{step.seconds * 1e3:.1f}"]
         if planned:
             forecast = step.forecast
             tokens.append("" if forecast is None else f"{forecast.tokens:.2f}")

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 _LONGEST_AT_ONCE = 4  # texts as long as the context that memory is planned for, if it has room
-_BODY, _BODY_WITH_IMAGES = 4 << 20, 64 << 20  # bytes of a request's body at most
+# bytes of a request's body at most
+_BODY = 4 << 20
+_BODY_WITH_IMAGES = 64 << 20
 _PORTS = range(1 << 16)
 _HOST = re.compile(r"[\w.-]+|\[[0-9a-fA-F:]+\]")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+")
@@ -46,12 +48,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; those of the model have the API's defaults."""
     parser.add_argument("models", nargs="*", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
-        "--max-models", type=int, metavar="N",
+        "--max-models",
+        type=int,
+        metavar="N",
         help=Rare(
             "number of models that are loaded at once; the one that was not used for longest "
             "gives way to the next (default: as many as memory has room for)"
         ),
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--any-model",
         action="store_true",
@@ -61,46 +65,64 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
     parser.add_argument(
-        "--port", type=int, default=8080, metavar="N",
+        "--port",
+        type=int,
+        default=8080,
+        metavar="N",
         help="port to listen on; 0: any free port (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--api-key", metavar="KEY", default=os.environ.get(KEY_VARIABLE),
+        "--api-key",
+        metavar="KEY",
+        default=os.environ.get(KEY_VARIABLE),
         help="API key that clients must send; other users of this machine can see it in the "
         f"process list, unlike the environment variable {KEY_VARIABLE}",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--allow-origin", action="append", default=[], metavar="ORIGIN",
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
         help=Rare(
             "let web pages of this origin use the server, such as http://localhost:3000; *: all; "
             "may be repeated"
         ),
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME",
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
         help=Rare(
             "answer requests that call this machine by this name, such as that of a proxy; may be "
             "repeated"
         ),
-    )  # fmt: skip
+    )
     texts = parser.add_argument_group("texts")
     texts.add_argument(
-        "--parallel", type=int, metavar="N",
+        "--parallel",
+        type=int,
+        metavar="N",
         help=f"number of requests to answer at once; they share passes (default: {TEXTS_AT_ONCE})",
-    )  # fmt: skip
+    )
     texts.add_argument(
-        "--queue", type=int, default=64, metavar="N",
+        "--queue",
+        type=int,
+        default=64,
+        metavar="N",
         help=Rare(
             "number of requests that may wait; further ones are refused (default: %(default)s)"
         ),
-    )  # fmt: skip
+    )
     texts.add_argument(
-        "--max-body", type=parse_size, metavar="SIZE",
+        "--max-body",
+        type=parse_size,
+        metavar="SIZE",
         help=Rare(
             "maximum size of a request's body (default: 4MiB, or 64MiB with a model that reads "
             "images)"
         ),
-    )  # fmt: skip
+    )
     add_options(texts, LoadOptions, *CACHES, sessions=None)
     add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
@@ -134,7 +156,8 @@ def execute(arguments: argparse.Namespace) -> int:
             served = _models(found, arguments)
             models = Models(served, arguments.max_models, arguments.any_model)
             warm_up_aside(served[0].load())  # which tells at once what is wrong
-        parallel, most = arguments.parallel or TEXTS_AT_ONCE, arguments.max_body or usual
+        parallel = arguments.parallel or TEXTS_AT_ONCE
+        most = arguments.max_body or usual
         service = TextService(models, parallel, arguments.queue, most)
         names = " and ".join(each.name for each in served)
         host, port = sock.getsockname()[:2]
@@ -144,7 +167,9 @@ def execute(arguments: argparse.Namespace) -> int:
             are = "is" if len(served) == 1 else "are"
             tell(f"{names} {are} served on {url}: Ctrl-C stops it", stream=sys.stderr)
 
-        key, origins, hosts = arguments.api_key, arguments.allow_origin, arguments.allow_host
+        key = arguments.api_key
+        origins = arguments.allow_origin
+        hosts = arguments.allow_host
         server = Server(service, key, sock, ready, origins, hosts)
         with ignoring_termination():
             server.serve_here()

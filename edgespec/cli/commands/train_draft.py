@@ -34,14 +34,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; the defaults are those of `TrainingOptions`."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle with the target")
     parser.add_argument(
-        "--text", type=Path, nargs="+", required=True, metavar="FILE",
+        "--text",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="FILE",
         help="UTF-8 texts such as the model will read and write, or .jsonl files with a prompt in "
         "each line (field prompt or turns)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="HEAD",
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="HEAD",
         help="folder of the head; a training that was stopped goes on",
-    )  # fmt: skip
+    )
     add_options(parser, TrainingOptions, *_NAMES)
     machine = parser.add_argument_group("machine")
     add_options(machine, LoadOptions, "device", "threads", "memory")

@@ -139,7 +139,8 @@ class OllamaOptions(Fields):
 
     def as_openai(self) -> Json:
         """Returns the fields of OpenAI's API."""
-        most, last = self.num_predict, self.repeat_last_n
+        most = self.num_predict
+        last = self.repeat_last_n
         penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
         if last is None and any(each is not None for each in penalties):
             last = LAST_TOKENS
@@ -255,15 +256,19 @@ class OllamaGenerateRequest(OllamaTextRequest):
     def _translated(self, llm: LLM, common: Json) -> CompletionRequest | ChatRequest:
         if self.template:
             raise RequestError(
-                400, "template is not supported: the model's own one is used, or none with raw",
-                "unsupported", "template",
-            )  # fmt: skip
+                400,
+                "template is not supported: the model's own one is used, or none with raw",
+                "unsupported",
+                "template",
+            )
         for name in ("system", "context", "images"):
             if self.raw and getattr(self, name):
                 raise RequestError(
-                    400, f"{name} and raw are given: drop one, since a raw prompt is whole",
-                    "invalid_value", name,
-                )  # fmt: skip
+                    400,
+                    f"{name} and raw are given: drop one, since a raw prompt is whole",
+                    "invalid_value",
+                    name,
+                )
         plain = self.raw or self.suffix
         if self.images or (not (plain or self.context) and llm.tokenizer.has_chat_template):
             return self._conversation(common)
@@ -282,10 +287,12 @@ class OllamaGenerateRequest(OllamaTextRequest):
         for name in ("suffix", "context"):
             if self.images and getattr(self, name):
                 raise RequestError(
-                    400, f"{name} and images are given: drop one, and use /api/chat for "
+                    400,
+                    f"{name} and images are given: drop one, and use /api/chat for "
                     "conversations with images",
-                    "invalid_value", name,
-                )  # fmt: skip
+                    "invalid_value",
+                    name,
+                )
         asked = OllamaMessage(role="user", content=self.prompt, images=self.images)
         before = [OllamaMessage(role="system", content=self.system)] if self.system else []
         likeliest = self.top_logprobs if self.logprobs else None
@@ -293,7 +300,9 @@ class OllamaGenerateRequest(OllamaTextRequest):
 
     def _tokens(self, llm: LLM) -> list[int]:
         """Returns the prompt as the model's chat template writes it, after the `context`."""
-        system, prompt, before = self.system or "", self.prompt or "", self.context or []
+        system = self.system or ""
+        prompt = self.prompt or ""
+        before = self.context or []
         tokenizer = llm.tokenizer
         if tokenizer.has_chat_template:
             said = [{"role": "user", "content": prompt}]

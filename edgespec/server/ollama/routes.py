@@ -91,10 +91,11 @@ class _Texts(TextEndpoint):
 
 async def _not_here(request: Request) -> Response:
     raise RequestError(
-        400, f"{request.scope['path']} is not supported: this server has the models that it was "
+        400,
+        f"{request.scope['path']} is not supported: this server has the models that it was "
         "started with: /openapi.json lists all routes",
         "unsupported",
-    )  # fmt: skip
+    )
 
 
 def _running(model: ServedModel) -> Json:
@@ -138,7 +139,8 @@ def _described(model: ServedModel) -> Json:
 
 
 def _entry(model: ServedModel) -> Json:
-    bundle, name = model.bundle, tagged(model.name)
+    bundle = model.bundle
+    name = tagged(model.name)
     facts = {"size": bundle.size, "digest": bundle.digest, "details": _details(model)}
     return {"name": name, "model": name, **facts}
 

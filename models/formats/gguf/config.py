@@ -73,7 +73,9 @@ class ConfigReader:
             CheckpointError: A field is missing or has an invalid value.
             UnsupportedModelError: A field needs something that is not implemented.
         """
-        metadata, naming, head_dim = self.metadata, self._naming, self._key_length
+        metadata = self.metadata
+        naming = self._naming
+        head_dim = self._key_length
         for name, allowed in naming.only.items():
             if self.get(name) not in allowed:
                 raise metadata.unsupported(f"{self.kind}.{name}", "use another file of the model")
@@ -116,7 +118,8 @@ class ConfigReader:
         Raises:
             UnsupportedModelError: They are not.
         """
-        name, size = "attention.value_length", self._key_length
+        name = "attention.value_length"
+        size = self._key_length
         if self.integer(name, size) != size:
             raise self.metadata.unsupported(f"{self.kind}.{name}", f"use a file where it is {size}")
 
@@ -284,7 +287,8 @@ class ConfigReader:
             return None
         if kind not in ("linear", "yarn"):
             raise self.metadata.unsupported(f"{place}.type", "use a file with linear or yarn")
-        multiplier, unit = f"{place}.yarn_log_multiplier", self._naming.log_multiplier
+        multiplier = f"{place}.yarn_log_multiplier"
+        unit = self._naming.log_multiplier
         scale = None
         if self.metadata.get(multiplier) is not None:
             if not unit:
@@ -306,7 +310,8 @@ class ConfigReader:
         """
         if name not in self._entries:
             return None
-        entry, half = self._entries[name], self._rotated // 2
+        entry = self._entries[name]
+        half = self._rotated // 2
         if entry.shape != (half,):
             raise CheckpointError(
                 f"{entry.path}: {name} has shape {list(entry.shape)}, the heads ask for "

@@ -15,7 +15,8 @@ class Gemma3nReader(ConfigReader):
 
     def special(self) -> dict[str, object]:
         """See `ConfigReader`."""
-        name, base = "activation_sparsity_scale", f"{self.kind}.rope.freq_base"
+        name = "activation_sparsity_scale"
+        base = f"{self.kind}.rope.freq_base"
         scales = self.get(name)
         if not isinstance(scales, list) or not all(isinstance(each, float) for each in scales):
             rule = f"must be a list of {self.layers} numbers"

@@ -30,7 +30,8 @@ class Gemma4Reader(ConfigReader):
         if self.integer("rope.dimension_count_swa", self.head_dim) != self.head_dim:
             name = f"{self.kind}.rope.dimension_count_swa"
             raise self.metadata.unsupported(name, f"use a file where it is {self.head_dim}")
-        heads, widths = self.key_heads(), self.by_layer("feed_forward_length")
+        heads = self.key_heads()
+        widths = self.by_layer("feed_forward_length")
         full = [layer for layer, windowed in enumerate(kinds) if not windowed]
         own = {
             str(layer): {

@@ -29,14 +29,22 @@ _VERSIONS = (2, 3)  # the first one had counts of 32 bits
 _ALIGNMENT = 32
 
 # Far beyond any model: a vocabulary has up to 262144 tokens, and twice as many merges.
-_MOST_FIELDS, _MOST_TENSORS, _MOST_VALUES = 2**16, 2**18, 2**22
-_LONGEST_NAME, _LONGEST_TEXT, _LONGEST_METADATA = 2**10, 2**24, 2**28  # bytes
+_MOST_FIELDS = 2**16
+_MOST_TENSORS = 2**18
+_MOST_VALUES = 2**22
+# bytes
+_LONGEST_NAME = 2**10
+_LONGEST_TEXT = 2**24
+_LONGEST_METADATA = 2**28
 _MOST_DIMENSIONS = 4
 _LENGTH = struct.Struct("<Q")  # of a text
 
 # About the bytes of memory that things of a header take, the more so as they are processed. They
 # may take half the file's size: a model's vocabulary is far smaller than its weights.
-_FIELD, _TENSOR, _NUMBER, _WORD = 256, 1024, 32, 128
+_FIELD = 256
+_TENSOR = 1024
+_NUMBER = 32
+_WORD = 128
 _LEAST_ROOM = 2**21
 
 # Kinds of values, by their number in the file.
@@ -143,7 +151,8 @@ def _entry(
             f"{path}: {name} is stored as {stored}, which is not supported: use a file with "
             f"{', '.join(each.name for each in ENCODINGS.values())}"
         )
-    values, width = math.prod(shape), shape[-1]
+    values = math.prod(shape)
+    width = shape[-1]
     fits = width % encoding.block == 0 and (encoding.block == 1 or len(shape) > 1)
     if not fits or not 0 < values <= 8 * size:  # no encoding takes less than a bit
         raise ValueError(f"{name!r} has shape {list(shape)} in {encoding.name}")
@@ -215,13 +224,16 @@ class _Reader:
         return [_meant(value, form) for value in values] if form == "f" else values
 
     def _texts(self, count: int) -> Iterator[str]:
-        data, position, end = self._data, self.position, len(self._data)
+        data = self._data
+        position = self.position
+        end = len(self._data)
         if 8 * count > end - position:
             raise ValueError(f"{count} texts")
         self.take(count * _WORD)
         for _ in range(count):  # of a vocabulary there are many
             (length,) = _LENGTH.unpack_from(data, position)
-            start, position = position + 8, position + 8 + length
+            start = position + 8
+            position = position + 8 + length
             if length > _LONGEST_TEXT or position > end:
                 raise ValueError(f"a text of {length} bytes")
             yield data[start:position].decode("utf-8", errors="replace")

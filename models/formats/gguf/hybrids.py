@@ -53,12 +53,18 @@ class Qwen35Reader(ConfigReader):
         """See `ConfigReader`."""
         keys = 2 * self._key_count * self.integer("ssm.state_size")
         # Rows before those of the value heads, and the rows of a value head.
-        mixed, gate, single = (keys, self._value_size), (0, self._value_size), (0, 1)
+        mixed = (keys, self._value_size)
+        gate = (0, self._value_size)
+        single = (0, 1)
         kinds = {
-            "in_proj_qkv.weight": mixed, "conv1d.weight": mixed, "in_proj_z.weight": gate,
-            "in_proj_a.weight": single, "in_proj_b.weight": single, "A_log": single,
+            "in_proj_qkv.weight": mixed,
+            "conv1d.weight": mixed,
+            "in_proj_z.weight": gate,
+            "in_proj_a.weight": single,
+            "in_proj_b.weight": single,
+            "A_log": single,
             "dt_bias": single,
-        }  # fmt: skip
+        }
         parts = dict[str, TensorRows]()
         for name in tensors.names:
             before, size = kinds.get(name.rpartition(".linear_attn.")[2], (0, 0))
@@ -71,7 +77,8 @@ class Qwen35Reader(ConfigReader):
 
     def columns(self) -> dict[str, NDArray[np.int64]]:
         """See `ConfigReader`."""
-        size, width = self._value_size, self.integer("ssm.inner_size")
+        size = self._value_size
+        width = self.integer("ssm.inner_size")
         return {
             f"model.layers.{layer}.linear_attn.out_proj.weight": self._order(size)
             for layer in range(self.layers)
@@ -92,7 +99,8 @@ class Qwen35Reader(ConfigReader):
 
     def _multiple(self, name: str, of: str) -> int:
         """A field whose value must be a multiple of another's."""
-        value, divisor = self.integer(name), self.integer(of)
+        value = self.integer(name)
+        divisor = self.integer(of)
         if value % divisor:
             rule = f"must be a multiple of {of}={divisor}"
             raise self.metadata.invalid(f"{self.kind}.{name}", rule)

@@ -11,7 +11,8 @@ class GraniteHybridReader(ConfigReader):
 
     def special(self) -> dict[str, object]:
         """See `ConfigReader`."""
-        inner, hidden = self.integer("ssm.inner_size"), self.integer("embedding_length")
+        inner = self.integer("ssm.inner_size")
+        hidden = self.integer("embedding_length")
         if inner % hidden:
             rule = f"must be a multiple of embedding_length={hidden}"
             raise self.metadata.invalid(f"{self.kind}.ssm.inner_size", rule)
@@ -35,7 +36,8 @@ class NemotronReader(RoutedReader):
 
     def special(self) -> dict[str, object]:
         """See `ConfigReader`."""
-        inner, heads = self.integer("ssm.inner_size"), self.integer("ssm.time_step_rank")
+        inner = self.integer("ssm.inner_size")
+        heads = self.integer("ssm.time_step_rank")
         if inner % heads:
             rule = f"must be a multiple of ssm.time_step_rank={heads}"
             raise self.metadata.invalid(f"{self.kind}.ssm.inner_size", rule)

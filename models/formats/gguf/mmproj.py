@@ -38,7 +38,9 @@ _WHOLE, _SPLITTING = "gemma3", "idefics3"  # types of projections, and of models
 _TYPES = (_WHOLE, _SPLITTING)
 _TYPE_PLACES = ("clip.projector_type", "clip.vision.projector_type")  # with sound, the second
 _VISION = "clip.vision"
-_FACTOR, _USUAL_FACTOR = f"{_VISION}.projector.scale_factor", 4  # of Gemma 3, where it is not told
+# of Gemma 3, where it is not told
+_FACTOR = f"{_VISION}.projector.scale_factor"
+_USUAL_FACTOR = 4
 _COLOURS = 3
 _FILTERS = {_WHOLE: 2, _SPLITTING: 1}  # of Pillow, as their published checkpoints have it
 _SIZES = {
@@ -191,7 +193,8 @@ def _source(file: Path, header: Header, width: int, inner: int) -> GgufTensors:
     Older files have the two matrices of an MLP under each other's names, which their shapes tell.
     """
     entries = {name.removeprefix("v."): entry for name, entry in header.entries.items()}
-    down, layer = entries.get("blk.0.ffn_down.weight"), _LAYER
+    down = entries.get("blk.0.ffn_down.weight")
+    layer = _LAYER
     if down is not None and down.shape == (inner, width) != (width, inner):
         layer = {**_LAYER, "ffn_up": _DOWN, "ffn_down": _UP}
     naming = Naming(TOWER_KIND, layer=layer, layers=f"{_VIT}.encoder.layers", model=_MODEL)

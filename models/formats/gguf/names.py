@@ -105,10 +105,14 @@ class Naming:
         """
         block = _BLOCK.fullmatch(name)
         if block is None:
-            prefix, rest, places = "", name, {**_MODEL, **self.model}
+            prefix = ""
+            rest = name
+            places = {**_MODEL, **self.model}
         else:
-            number, rest = int(block[1]), block[2]
-            prefix, places = f"{self.layers}.{number}.", {**_LAYER, **self.layer}
+            number = int(block[1])
+            rest = block[2]
+            prefix = f"{self.layers}.{number}."
+            places = {**_LAYER, **self.layer}
             if number >= layers:
                 prefix = f"mtp.layers.{number - layers}."
             if number == layers and rest.startswith("nextn."):

@@ -52,7 +52,8 @@ _READERS = {
 _UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
 _TEMPLATE = "tokenizer.chat_template"
 # llama.cpp's numbers of ways to pool, of which 2 is the first token and 4 a ranking.
-_NONE, _POOLINGS = 0, {1: MEAN, 3: LAST_TOKEN}
+_NONE = 0
+_POOLINGS = {1: MEAN, 3: LAST_TOKEN}
 
 
 def open_gguf(path: Path) -> CheckpointParts:
@@ -149,7 +150,8 @@ def _pooled(metadata: Fields, kind: str) -> PoolingConfig | None:
     Raises:
         UnsupportedModelError: It has another pooling, or its rows see those behind them.
     """
-    name, causal = f"{kind}.pooling_type", f"{kind}.attention.causal"
+    name = f"{kind}.pooling_type"
+    causal = f"{kind}.attention.causal"
     found = metadata.get(name)
     if found in (None, _NONE):
         return None

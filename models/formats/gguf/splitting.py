@@ -67,7 +67,8 @@ class Splitting:
         return {"type": "Sequence", "pretokenizers": [*split, last]}
 
 
-_GPT2, _DIGITS = Splitting(), Splitting(digits=True)
+_GPT2 = Splitting()
+_DIGITS = Splitting(digits=True)
 _LLAMA3 = Splitting((_words(r"\p{N}{1,3}"),), whole=True, begins=True)
 _CL100K = Splitting((_words(r"\p{N}{1,3}"),))
 _QWEN2 = Splitting((_words(r"\p{N}"),), normalized=True)

@@ -91,7 +91,8 @@ class GgufTensors(Entries["Entry"]):
 
     def encoding(self, name: str) -> str | None:
         """See `TensorSource`: matrices whose columns are in order, or move by whole blocks."""
-        entry, order = self.entry(name), self._columns.get(name)
+        entry = self.entry(name)
+        order = self._columns.get(name)
         if len(entry.shape) != 2:
             return None
         whole = order is None or _in_one_piece(order, entry.encoding.block)
@@ -99,7 +100,8 @@ class GgufTensors(Entries["Entry"]):
 
     def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """See `TensorSource`."""
-        encoding, order = self.entry(name).encoding, self._columns.get(name)
+        encoding = self.entry(name).encoding
+        order = self._columns.get(name)
         if self.encoding(name) is None:
             raise ValueError(
                 f"{name} is no matrix, or has columns in an order that splits blocks of "
@@ -141,7 +143,8 @@ def _translated(
     for stored, entry in entries.items():
         if stored in FACTORS or stored.endswith(COPIES):  # part of the config, or of the model
             continue
-        name, shape = naming.translated(stored, layers), entry.shape
+        name = naming.translated(stored, layers)
+        shape = entry.shape
         # Experts, or heads, lie one behind the other, each as a matrix or bias of its own would.
         fits = len(shape) == 3 or (len(shape) == 2 and entry.encoding.block == 1)
         if NUMBER in name and name != stored and fits and shape[0] <= _MOST_EXPERTS:
@@ -161,7 +164,8 @@ def _experts(name: str, entry: Entry) -> Iterator[tuple[str, Entry]]:
     (count, rows, *width), kinds = entry.shape, [name]
     if BOTH in name and rows % 2 == 0:
         kinds = [name.replace(BOTH, each) for each in ("gate_proj", "up_proj")]
-    rows, nbytes = rows // len(kinds), entry.nbytes // count // len(kinds)
+    rows = rows // len(kinds)
+    nbytes = entry.nbytes // count // len(kinds)
     for expert in range(count):
         for number, kind in enumerate(kinds):
             start = entry.start + (expert * len(kinds) + number) * nbytes
@@ -188,6 +192,7 @@ def stored_rows(entry: Entry, start: int, stop: int) -> NDArray[np.uint8]:
     """
     nbytes = entry.nbytes // entry.shape[0]
     inner = math.prod(entry.shape[1:-1])
-    size, offset = (stop - start) * nbytes, entry.start + start * nbytes
+    size = (stop - start) * nbytes
+    offset = entry.start + start * nbytes
     stored = read_bytes(entry.path, offset, size)
     return stored.reshape((stop - start) * inner, nbytes // inner)

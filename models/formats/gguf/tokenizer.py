@@ -64,9 +64,10 @@ def _byte_level(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]:
     splitting = SPLITTINGS.get(name) if isinstance(name, str) else None
     if splitting is None:
         raise vocabulary.metadata.unsupported(
-            _PRE, "use a file whose tokenizer splits texts in one of these ways: "
-            f"{', '.join(SPLITTINGS)}"
-        )  # fmt: skip
+            _PRE,
+            "use a file whose tokenizer splits texts in one of these ways: "
+            f"{', '.join(SPLITTINGS)}",
+        )
     bytes_ = {
         "type": "ByteLevel",
         "add_prefix_space": False,
@@ -90,8 +91,10 @@ def _sentencepiece(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]
     merged = vocabulary.kind == MERGED
     prefix = vocabulary.flag("add_space_prefix", not merged)
     spaces: dict[str, object] = {
-        "type": "Replace", "pattern": {"String": " "}, "content": SPACE,
-    }  # fmt: skip
+        "type": "Replace",
+        "pattern": {"String": " "},
+        "content": SPACE,
+    }
     before: dict[str, object] = {"type": "Prepend", "prepend": SPACE}
     after: list[dict[str, object]] = [
         {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
@@ -128,7 +131,8 @@ def _merges_by_score(vocabulary: GGUFVocabulary) -> list[tuple[str, str]]:
     pairs = []
     for token, id_ in ids.items():
         for place in range(1, len(token)):
-            left, right = ids.get(token[:place]), ids.get(token[place:])
+            left = ids.get(token[:place])
+            right = ids.get(token[place:])
             if left is not None and right is not None:
                 pairs.append((-scores[id_], id_, left, right))
     tokens = vocabulary.tokens

@@ -19,7 +19,12 @@ SPACE = "\u2581"
 """Stands for a space in tokens of SentencePiece."""
 
 # What a token is for, by its number in the file.
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+NORMAL = 1
+UNKNOWN = 2
+CONTROL = 3
+USER_DEFINED = 4
+UNUSED = 5
+BYTE = 6
 
 _PLACE = "tokenizer.ggml"
 # Ends of a turn or text in models whose files name only one of their ends. As in llama.cpp they are
@@ -31,7 +36,8 @@ _ENDS = (
     "<\uff5cend\u2581of\u2581sentence\uff5c>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
 )  # fmt: skip
 # Where both of these are ends, as in gpt-oss, the other only ends a part of an answer.
-_ENDS_OF_ALL, _END_OF_PART = ("<|return|>", "<|call|>"), "<|end|>"
+_ENDS_OF_ALL = ("<|return|>", "<|call|>")
+_END_OF_PART = "<|end|>"
 
 
 @dataclass(frozen=True)
@@ -175,9 +181,15 @@ class GGUFVocabulary:
         Args:
             begins: Whether a text begins with `bos`.
         """
-        names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown",
-                 "pad_token": "padding", "prefix_token": "fim_pre", "suffix_token": "fim_suf",
-                 "middle_token": "fim_mid"}  # fmt: skip
+        names = {
+            "bos_token": "bos",
+            "eos_token": "eos",
+            "unk_token": "unknown",
+            "pad_token": "padding",
+            "prefix_token": "fim_pre",
+            "suffix_token": "fim_suf",
+            "middle_token": "fim_mid",
+        }
         found = {name: self.special(place) for name, place in names.items()}
         special = {name: self.tokens[id_] for name, id_ in found.items() if id_ is not None}
         fixed = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": begins}

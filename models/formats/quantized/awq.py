@@ -56,7 +56,8 @@ def _matrix(tensors: SafetensorsFolder, module: str, size: int | None) -> Quanti
     require_shape(tensors, scales, (groups, rows))
 
     def numbers(name: str, start: int, stop: int) -> NDArray[np.uint8]:
-        first, last = start // _IN_WORD, -(-stop // _IN_WORD)
+        first = start // _IN_WORD
+        last = -(-stop // _IN_WORD)
         found = unpacked(tensors.integers(name, np.int32, 2)[:, first:last], _BITS, axis=1)
         ordered = found.reshape(len(found), -1, _IN_WORD)[:, :, _PLACES].reshape(len(found), -1)
         rows = ordered[:, start - first * _IN_WORD : stop - first * _IN_WORD]
@@ -64,7 +65,8 @@ def _matrix(tensors: SafetensorsFolder, module: str, size: int | None) -> Quanti
 
     def read(start: int, stop: int) -> BlockRows:
         factors = np.asarray(tensors.stored(scales)[:, start:stop], np.float32)
-        levels, zeros = numbers(qweight, start, stop), numbers(qzeros, start, stop)
+        levels = numbers(qweight, start, stop)
+        zeros = numbers(qzeros, start, stop)
         return BlockRows(levels, factors.T, zeros)
 
     return QuantizedMatrix((rows, width), parts, Blocks(_BITS, size), read)

@@ -95,7 +95,8 @@ def _packed(tensors: SafetensorsFolder, module: str, sizes: set[int]) -> Quantiz
             "not supported: use a checkpoint in 4 or 8 bits"
         )
     require_shape(tensors, packed, (rows, words))
-    parts, in_word = [packed, scale, shape], 32 // bits
+    parts = [packed, scale, shape]
+    in_word = 32 // bits
     wanted = [(rows, width // size) for size in (*sizes, width) if width % size == 0]
     require_shape(tensors, scale, *wanted)
     groups = tensors.stored(scale).shape[1]
@@ -114,7 +115,8 @@ def _packed(tensors: SafetensorsFolder, module: str, sizes: set[int]) -> Quantiz
         factors = np.asarray(tensors.stored(scale)[start:stop], np.float32)
         if zero not in parts:
             return BlockRows(levels, factors, None)
-        first, last = start // in_word, -(-stop // in_word)
+        first = start // in_word
+        last = -(-stop // in_word)
         zeros = unpacked(tensors.integers(zero, np.int32, 2)[first:last], bits, axis=0)
         return BlockRows(levels, factors, zeros[start - first * in_word : stop - first * in_word])
 

@@ -74,7 +74,8 @@ def _matrix(
 
     def read(start: int, stop: int) -> BlockRows:
         levels = unpacked(tensors.integers(qweight, np.int32, 2)[:, start:stop], bits, axis=0)
-        first, last = start // in_word, -(-stop // in_word)
+        first = start // in_word
+        last = -(-stop // in_word)
         zeros = unpacked(tensors.integers(qzeros, np.int32, 2)[:, first:last], bits, axis=1)
         zeros = zeros[:, start - first * in_word : stop - first * in_word]
         # In the first version a zero point of 0 is stored as the largest number.

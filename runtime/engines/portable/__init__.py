@@ -128,9 +128,15 @@ def examined(name: str) -> Device:
         return Device(name, reason=reason, experimental=new)
     rows, slots = (None, None) if shape is None else shape
     return Device(
-        name, engine.hardware, engine.version, engine.own_bytes,
-        slots=slots, rows=rows, half=engine.half, experimental=new,
-    )  # fmt: skip
+        name,
+        engine.hardware,
+        engine.version,
+        engine.own_bytes,
+        slots=slots,
+        rows=rows,
+        half=engine.half,
+        experimental=new,
+    )
 
 
 def _opened(device: str) -> tuple[GraphEngine, Shape | None]:

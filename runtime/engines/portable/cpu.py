@@ -44,7 +44,8 @@ class HostSession(HostPools):
     """
 
     def __init__(self, device: str, session: Any) -> None:
-        self._device, self._session = device, session
+        self._device = device
+        self._session = session
         self._outputs = [each.name for each in session.get_outputs()]
 
     def run(

@@ -124,9 +124,11 @@ def _described(driver: Any, number: int) -> tuple[str, int]:
         raise DeviceError(
             f"device cuda:{number}: this machine has {count.value} CUDA GPUs: use a lower number"
         )
-    device, context = ctypes.c_int(), ctypes.c_void_p()
+    device = ctypes.c_int()
+    context = ctypes.c_void_p()
     name = ctypes.create_string_buffer(_NAME_BYTES)
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    free = ctypes.c_size_t()
+    total = ctypes.c_size_t()
     _require(driver.cuDeviceGet(ctypes.byref(device), number))
     _require(driver.cuDeviceGetName(name, _NAME_BYTES, device))
     # Free memory can only be read in a context; this one is also the one that ONNX Runtime uses.

@@ -63,7 +63,8 @@ class Gpu(ABC):
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> DeviceRunner:
         """See `Engine`."""
-        options, places = fixed_options(file, 1, shape), _of_sizes(file.model.graph)
+        options = fixed_options(file, 1, shape)
+        places = _of_sizes(file.model.graph)
         return DeviceRunner(self, file, self.session(file.path, options, places))
 
     def session(self, graph: Path | bytes, options: Any, places: Collection[str] = ()) -> Any:
@@ -139,7 +140,9 @@ class DeviceRunner:
     """
 
     def __init__(self, gpu: Gpu, file: GraphFile, session: Any) -> None:
-        self.gpu, self.file, self.session = gpu, file, session
+        self.gpu = gpu
+        self.file = file
+        self.session = session
         places = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
         self.on_host = {each.name for each, place in places if place.name == "Cpu"}
         written = {name: file.pools[name] for name in file.written}
@@ -164,7 +167,8 @@ class DeviceRunner:
         if any(pools[name] is not bound for name, bound in self._bound.items()) or not self._bound:
             self._forget()
             self._bound.update(pools)
-        rows, sizes = len(slots), (len(slots), len(inputs.get("logit_rows", ())))
+        rows = len(slots)
+        sizes = (len(slots), len(inputs.get("logit_rows", ())))
         if rows not in self._writes and self.writing is not None:
             self._writes[rows] = _Write(self, pools, rows)
         write = self._writes.get(rows)
@@ -210,7 +214,8 @@ class _Call:
         new: Mapping[str, Any],
         sizes: tuple[int, int],
     ) -> None:
-        self._gpu, self._session = runner.gpu, runner.session
+        self._gpu = runner.gpu
+        self._session = runner.session
         self._handle = runner.session.io_binding()
         self._options = _Recording(self._gpu)
         self._arrays: dict[str, Array] = {}  # of inputs that are read on the host
@@ -255,7 +260,8 @@ class _Recording:
     _numbers = count(1)
 
     def __init__(self, gpu: Gpu) -> None:
-        self._captures, self._runs = gpu.captures, 0
+        self._captures = gpu.captures
+        self._runs = 0
         self._options: Any = None
 
     def next(self) -> Any:
@@ -276,13 +282,16 @@ class _Write:
     """
 
     def __init__(self, runner: DeviceRunner, pools: Mapping[str, Any], rows: int) -> None:
-        self._gpu, self._session = runner.gpu, runner.writing
-        self._handle, self._options = self._session.io_binding(), _Recording(runner.gpu)
+        self._gpu = runner.gpu
+        self._session = runner.writing
+        self._handle = self._session.io_binding()
+        self._options = _Recording(runner.gpu)
         self.new: dict[str, Any] = {}
         self._places: dict[str, tuple[Array, Any]] = {}
         for name in runner.file.written:
             pool = runner.file.pools[name]
-            heads, slots = 2 * pool.heads, pools[name].shape()[2]
+            heads = 2 * pool.heads
+            slots = pools[name].shape()[2]
             self.new[name] = self._gpu.empty((2, pool.heads, rows, pool.dim), pool.dtype)
             # All heads' rows are one list, which fewer kinds of shaders can write to.
             flat = (heads * slots, pool.dim)
@@ -322,7 +331,8 @@ def small_graph(nodes: Sequence[Any], inputs: Tensors, outputs: Tensors) -> byte
 
 def _of_sizes(graph: Any) -> set[str]:
     """Returns the names of nodes that compute with nothing but sizes of tensors and constants."""
-    known, found = {"", *(each.name for each in graph.initializer)}, set[str]()
+    known = {"", *(each.name for each in graph.initializer)}
+    found = set[str]()
     for node in graph.node:  # in the order in which they run
         if node.op_type == "Shape" or known.issuperset(node.input):
             known.update(node.output)
@@ -332,7 +342,9 @@ def _of_sizes(graph: Any) -> set[str]:
 
 def _writing(pools: Mapping[str, Pool]) -> bytes:
     """Builds the graph that writes rows of all heads to places in the pools, [rows, dim] each."""
-    inputs, outputs, nodes = Tensors(), Tensors(), []
+    inputs = Tensors()
+    outputs = Tensors()
+    nodes = []
     for name, pool in pools.items():
         kind = _element(pool.dtype)
         inputs[_places(pool)] = _INDEX, [_places(pool), 1]

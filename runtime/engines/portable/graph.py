@@ -206,8 +206,11 @@ class PortableGraph:
         rows: Sequence[int] = (),
         shape: Shape | None = None,
     ) -> None:
-        self.device, self.kv = device, file.kv
-        self._file, self._runner, self._shape = file, runner, shape
+        self.device = device
+        self.kv = file.kv
+        self._file = file
+        self._runner = runner
+        self._shape = shape
         self._rows = rows if shape is None else (shape.rows,)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Floats]:
@@ -223,8 +226,10 @@ class PortableGraph:
             DeviceError: if the engine fails.
         """
         feeds = _spread(feeds)
-        visibility, wanted = Visibility(feeds), feeds["logit_rows"]
-        parts, places = list[dict[str, Floats]](), list[Array]()
+        visibility = Visibility(feeds)
+        wanted = feeds["logit_rows"]
+        parts = list[dict[str, Floats]]()
+        places = list[Array]()
         for part in self._parts(feeds):
             first = part.start
             chosen = np.flatnonzero((wanted >= part.start) & (wanted < part.stop))
@@ -238,8 +243,10 @@ class PortableGraph:
 
     def _parts(self, feeds: Mapping[str, Array]) -> Iterator[slice]:
         """Yields the rows of each call of the engine; a block's are in one, see `SIGHT`."""
-        count, first = len(feeds["input_ids"]), 0
-        most, sight = self._rows[-1] if self._rows else count, feeds.get(SIGHT)
+        count = len(feeds["input_ids"])
+        first = 0
+        most = self._rows[-1] if self._rows else count
+        sight = feeds.get(SIGHT)
         while first < count:
             end = min(first + most, count)
             while sight is not None and end < count and sight[end - 1] > 0:
@@ -319,7 +326,8 @@ def _spread(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns a call's inputs where those of some rows, see `TARGET_FEATURES`, have all rows."""
     if TARGET_FEATURES not in feeds:
         return feeds
-    count, sight = len(feeds["input_ids"]), feeds.get(SIGHT)
+    count = len(feeds["input_ids"])
+    sight = feeds.get(SIGHT)
     first = np.arange(count) < len(feeds[TARGET_FEATURES])
     of_target: Array = first if sight is None else sight < 0
     spread = {READS_TARGET: of_target}

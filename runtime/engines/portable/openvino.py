@@ -40,7 +40,8 @@ class OpenVino:
     rows = FEW_ROWS
 
     def __init__(self, kind: str) -> None:
-        self.name, self._kind = f"openvino:{kind}", kind.upper()
+        self.name = f"openvino:{kind}"
+        self._kind = kind.upper()
         self.shape = Shape(16, 1024) if kind == "npu" else None
         self.half = True if kind == "npu" else None
         try:
@@ -99,7 +100,8 @@ class OpenVinoRunner(HostPools):
     """
 
     def __init__(self, device: str, file: GraphFile, compiled: Any) -> None:
-        self._device, self._request = device, compiled.create_infer_request()
+        self._device = device
+        self._request = compiled.create_infer_request()
         named = [*file.outputs, *(name.replace("pool.", "new.") for name in file.written)]
         self._ports = {name: compiled.output(name) for name in named}
         self._bound: dict[str, Array] = {}  # tensors share their memory

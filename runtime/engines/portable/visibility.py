@@ -40,8 +40,10 @@ class Visibility:
     """
 
     def __init__(self, feeds: Mapping[str, Array]) -> None:
-        self._write, self._context = feeds["write"], feeds["context"]
-        self._owners, self._starts = feeds["sequence"], feeds["starts"].tolist()
+        self._write = feeds["write"]
+        self._context = feeds["context"]
+        self._owners = feeds["sequence"]
+        self._starts = feeds["starts"].tolist()
         parents = feeds["parent"].tolist()
         self._positions = np.zeros(len(parents), np.int64)
         self._tree = np.eye(len(parents), dtype=bool)  # by row: its ancestors and itself
@@ -67,9 +69,11 @@ class Visibility:
             capacity: number of slots.
             kind: what they see.
         """
-        count, window = part.stop - part.start, kind.window
+        count = part.stop - part.start
+        window = kind.window
         bias = np.full((size, capacity + size), _OFF, np.float32)
-        positions, owners = self._positions[part], self._owners[part]
+        positions = self._positions[part]
+        owners = self._owners[part]
         for owner in range(owners[0], owners[-1] + 1):  # rows of a sequence lie together
             rows = slice(*np.searchsorted(owners, (owner, owner + 1)))
             slots = self._context[self._starts[owner] : self._starts[owner + 1]]

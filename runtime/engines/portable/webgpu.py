@@ -53,7 +53,8 @@ class WebGpu(Gpu):
         self.name = "webgpu:0"
         self.version = f"{ort.__version__}+{version(_PACKAGE)}"
         hardware = self._device.device
-        kind, vendor = hardware.type.name, hardware.vendor_id
+        kind = hardware.type.name
+        vendor = hardware.vendor_id
         self.own_bytes = own_memory(kind, vendor, hardware.metadata, _DRM)
         self.half = None if _has_halves() else False
         assumed = " (memory not told: 2 GiB assumed)" if self.own_bytes == _LEAST_BYTES else ""
@@ -144,7 +145,8 @@ def _device() -> Any:
 @cache
 def require_adapter() -> None:
     """Tries a session: without an adapter the library would abort at the first tensor."""
-    node, tensor = helper.make_node("Neg", ["in"], ["out"]), (int(TensorProto.FLOAT), [1])
+    node = helper.make_node("Neg", ["in"], ["out"])
+    tensor = (int(TensorProto.FLOAT), [1])
     graph = small_graph([node], {"in": tensor}, {"out": tensor})
     options = session_options(threads=1)
     options.log_severity_level = 4

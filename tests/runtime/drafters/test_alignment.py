@@ -69,7 +69,8 @@ def test_the_next_place_ahead_or_else_the_last_one(tokens, data):
     if not tokens:
         return
     end = data.draw(st.integers(1, len(tokens)))
-    length, after = data.draw(st.integers(1, end)), data.draw(st.integers(0, len(tokens)))
+    length = data.draw(st.integers(1, end))
+    after = data.draw(st.integers(0, len(tokens)))
     ends = occurrences(tokens, tokens[end - length : end])
     ahead = [each for each in ends if each > after]
     assert Prediction(tokens).nearest(end, length, after) == (ahead[0] if ahead else ends[-1])
@@ -152,8 +153,10 @@ def test_tokens_that_are_put_in_are_expected_at_the_next_place_alike():
 
 
 def test_it_is_known_how_often_an_edit_was_made():
-    known, old = {}, " ; ".join(f"call{n} ( x , y )" for n in range(5))
-    alignment, repeats = Alignment(Prediction(numbered(old, known))), []
+    known = {}
+    old = " ; ".join(f"call{n} ( x , y )" for n in range(5))
+    alignment = Alignment(Prediction(numbered(old, known)))
+    repeats = []
     for token in numbered(old.replace("x", "my x"), known):
         repeats += [each.repeats for each in alignment.expected if each.repeats]
         alignment.read(token)

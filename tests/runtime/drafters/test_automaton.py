@@ -74,7 +74,8 @@ def test_a_match_ends_at_an_earlier_occurrence_whatever_repeats(text):
     longest = 0
     for size, token in enumerate(text, start=1):
         automaton.extend([token])
-        length, end = automaton.match_length, automaton.match_end
+        length = automaton.match_length
+        end = automaton.match_end
         assert length <= longest + 1  # what the match without its last token was, or less
         longest = length
         assert end < size
@@ -99,7 +100,8 @@ def test_a_match_that_goes_on_never_moves_back(text, refreshed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgespec.runtime.drafters.lookup._REFRESHED", refreshed)
         for token in text:
-            before, expected = automaton.match_end, automaton.expected
+            before = automaton.match_end
+            expected = automaton.expected
             automaton.extend([token])
             if token == expected:
                 assert automaton.match_end > before
@@ -107,7 +109,8 @@ def test_a_match_that_goes_on_never_moves_back(text, refreshed):
 
 @given(texts, st.lists(st.integers(1, 7)))
 def test_pieces_and_iterators_make_the_same_automaton(text, sizes):
-    pieces, rest = SuffixAutomaton(), iter(text)
+    pieces = SuffixAutomaton()
+    rest = iter(text)
     for size in sizes:
         pieces.extend(itertools.islice(rest, size))
     pieces.extend(rest)
@@ -141,7 +144,8 @@ def test_what_follows_leaves_the_automaton_as_it_was():
 
 
 def fibonacci_word(size):
-    shorter, word = [0], [0, 1]
+    shorter = [0]
+    word = [0, 1]
     while len(word) < size:
         shorter, word = word, word + shorter
     return word[:size]

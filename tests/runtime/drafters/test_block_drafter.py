@@ -19,7 +19,8 @@ from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.speculation.engine import Engine
 
-MASK, SIZE = VOCABULARY + 1, 6
+MASK = VOCABULARY + 1
+SIZE = 6
 LONG = tuple(n * n % 50 for n in range(700))
 
 
@@ -28,13 +29,18 @@ class ToyBlocks(ToyGraph):
 
     def __init__(self, from_anchor, noise, trust):
         super().__init__(noise)
-        self.from_anchor, self.trust, self.tokens, self.places = from_anchor, trust, {}, {}
+        self.from_anchor = from_anchor
+        self.trust = trust
+        self.tokens = {}
+        self.places = {}
 
     def __call__(self, feeds):
         super().__call__(feeds)
-        sight, ids = feeds["sight"].tolist(), feeds["input_ids"].tolist()
+        sight = feeds["sight"].tolist()
+        ids = feeds["input_ids"].tolist()
         reading = iter(feeds["target_features"].astype(int).tolist())
-        rows, chosen = [], feeds["logit_rows"].tolist()
+        rows = []
+        chosen = feeds["logit_rows"].tolist()
         for row, slots in enumerate(self.seen):
             if sight[row] < 0:
                 place, token = next(reading)
@@ -120,9 +126,11 @@ def test_a_block_that_cannot_be_trusted_is_drafted_less():
 @pytest.mark.parametrize("seed", range(5))
 def test_what_the_token_before_adds_is_the_whole_softmax(seed):
     """Among all tokens; of those that are left out, the weight stays as it was."""
-    rng, ids = np.random.default_rng(seed), np.sort(np.random.default_rng(0).permutation(90)[:20])
+    rng = np.random.default_rng(seed)
+    ids = np.sort(np.random.default_rng(0).permutation(90)[:20])
     table = rng.normal(size=(90 + 20 + 1, 4)).astype(np.float32)
-    pairs, logits = Pairs(table, 90, ids), rng.normal(size=(2, 20)).astype(np.float32)
+    pairs = Pairs(table, 90, ids)
+    logits = rng.normal(size=(2, 20)).astype(np.float32)
     for kept in (20, 6):
         order = np.argsort(-logits, axis=1)[:, :kept]
         found = np.take_along_axis(logits, order, 1)
@@ -143,9 +151,11 @@ def test_what_the_token_before_adds_is_the_whole_softmax(seed):
 
 
 @given(
-    seed=st.integers(0, 1000), depths=st.integers(1, 4), width=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+    depths=st.integers(1, 4),
+    width=st.integers(1, 3),
     most=st.integers(1, 14),
-)  # fmt: skip
+)
 def test_a_tree_is_worth_most_of_all_trees_and_more_than_a_chain(seed, depths, width, most):
     """Where candidates depend on the token before, too."""
 
@@ -156,7 +166,8 @@ def test_a_tree_is_worth_most_of_all_trees_and_more_than_a_chain(seed, depths, w
         values = -np.sort(-rng.dirichlet(np.ones(width + 1))[:width])
         return [Edge(int(rng.integers(100)), float(value), 0) for value in values]
 
-    paths, level = [], [((), 7, 1.0)]
+    paths = []
+    level = [((), 7, 1.0)]
     for depth in range(depths):
         level = [
             ((*path, place), edge.token, value * edge.value)
@@ -168,10 +179,13 @@ def test_a_tree_is_worth_most_of_all_trees_and_more_than_a_chain(seed, depths, w
     found = list(best_nodes(edges, 7, most))
     assert [node.value for node in found] == pytest.approx(expected)
     assert all(node.parent < number for number, node in enumerate(found))
-    chain, token, value = [], 7, 1.0
+    chain = []
+    token = 7
+    value = 1.0
     for depth in range(min(depths, most)):
         edge = edges(depth, token)[0]
-        token, value = edge.token, value * edge.value
+        token = edge.token
+        value = value * edge.value
         chain.append(value)
     assert sum(node.value for node in found) >= sum(chain) - 1e-9
 
@@ -180,11 +194,14 @@ def test_the_tree_holds_the_chain_of_the_likeliest_where_it_has_room():
     def edges(depth, token):
         return [Edge(2 * token % 11, 0.6, 0), Edge(3 * token % 11, 0.3, 0)] if depth < 5 else []
 
-    chain, token = [], 5
+    chain = []
+    token = 5
     for _ in range(5):
         token = 2 * token % 11
         chain.append(token)
-    found, path, parent = list(best_nodes(edges, 5, 12)), [], -1
+    found = list(best_nodes(edges, 5, 12))
+    path = []
+    parent = -1
     for number, node in enumerate(found):
         if (node.parent, node.place) == (parent, 0):
             path.append(node.token)

@@ -21,7 +21,8 @@ class Timed(ToyGraph):
 
     def __init__(self, model):
         super().__init__(model.graph.noise)
-        self.cost, self.beside = model.cost, 0
+        self.cost = model.cost
+        self.beside = 0
 
     def __call__(self, feeds):
         self.beside += threading.current_thread() is not threading.main_thread()
@@ -66,12 +67,15 @@ def test_sequences_at_once_are_those_of_each_alone(prompts, data):
     engine, _ = engine_of(target=(0.002, 0.0), draft=(0.0001, 0.0))
     asked = [
         request(
-            tuple(step * n % 50 for n in range(length)), data.draw(st.integers(1, 12)), stop={7},
+            tuple(step * n % 50 for n in range(length)),
+            data.draw(st.integers(1, 12)),
+            stop={7},
             draft=data.draw(st.sampled_from(["model", "auto", "none"])),
-            temperature=data.draw(st.sampled_from([0.0, 1.0])), seed=1,
+            temperature=data.draw(st.sampled_from([0.0, 1.0])),
+            seed=1,
         )
         for length, step in prompts
-    ]  # fmt: skip
+    ]
     assert tokens_at_once(engine, asked) == [tokens_of(plain_engine(), each) for each in asked]
     assert slots_left(engine) == 0
 
@@ -113,7 +117,8 @@ def test_what_fails_beside_the_other_leaves_nothing(failing):
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_fewer_calls_hold_up_the_target(share):
     """`pytest -s` shows the gain in time where a call of the draft costs so much of a pass."""
-    waits, seconds = [], []
+    waits = []
+    seconds = []
     for kind in (ModelDrafter, AheadModelDrafter):
         engine, graph = engine_of(kind, target=(0.03, 0.001), draft=(0.03 * share, 0.003 * share))
         begin = time.perf_counter()

@@ -52,7 +52,8 @@ def test_a_source_that_is_not_asked_for_keeps_nothing():
 
 @given(said_texts, texts, st.integers(40, 200))
 def test_matches_were_said_and_are_not_forgotten_early(said, text, capacity):
-    known, kept = History(capacity), []
+    known = History(capacity)
+    kept = []
     for salt, tokens, start in said:
         known.add(salt, tokens, start)
         if start < len(tokens):

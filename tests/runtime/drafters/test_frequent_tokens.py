@@ -58,7 +58,8 @@ def test_a_text_that_turns_to_other_tokens_gets_all_scored():
 @with_library
 def test_a_graph_that_scores_some_tokens_has_the_bits_of_the_whole(pairs):
     with loaded(pairs, "qwen3", "model") as llm:
-        graph, model = load_scoring(llm.bundle, DRAFT, 32, threads=1), inside(llm).models[DRAFT]
+        graph = load_scoring(llm.bundle, DRAFT, 32, threads=1)
+        model = inside(llm).models[DRAFT]
         whole = _logits(model)
         model.graph = graph
         np.testing.assert_array_equal(_logits(model), whole[:, :32])

@@ -23,7 +23,9 @@ class ToyHead(ToyGraph):
 
     def __init__(self, noise):
         super().__init__(noise)
-        self.positions, self.longest = {}, 0  # by slot; of what a row sees
+        # by slot; of what a row sees
+        self.positions = {}
+        self.longest = 0
 
     def __call__(self, feeds):
         outputs = super().__call__(feeds)
@@ -67,7 +69,8 @@ def test_heads_never_change_the_tokens(how):
 @pytest.mark.parametrize("context", [1000, 60])
 def test_a_head_goes_on_from_its_own_rows_while_the_target_works(how, context):
     engine, head = head_engine(context=context, kind=AheadHeadDrafter)
-    whole, begun = engine.target.graph, 0
+    whole = engine.target.graph
+    begun = 0
 
     def slow(feeds):
         time.sleep(0.01)

@@ -61,7 +61,8 @@ def test_one_call_drafts_several_tokens():
 
 
 def test_masks_are_left_out_where_they_gain_nothing():
-    good, bad = parallel_engine(), parallel_engine(noise=3.0)
+    good = parallel_engine()
+    bad = parallel_engine(noise=3.0)
     for engine in (good, bad):
         list(engine.generate(request(n=250, draft="parallel")))
     well, badly = (engine.drafters[0].model.graph.calls[-20:] for engine in (good, bad))

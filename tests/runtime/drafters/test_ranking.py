@@ -89,7 +89,8 @@ def test_survivors_come_first_and_the_best_others_fill():
 def test_what_the_truncation_keeps(fields, survivors):
     row = np.log(np.array([0.4, 0.30001, 0.2, 0.1 - 1e-5], dtype=np.float32))
     sampler = Sampler(SamplingOptions(temperature=1.0, seed=3, **fields), 4)
-    firsts, behind = set(), 0
+    firsts = set()
+    behind = 0
     for position in range(300):
         tokens = rank_row(sampler, row, position).tokens
         assert set(tokens[: len(survivors)]) == survivors
@@ -115,7 +116,8 @@ def test_greedy_values_are_probabilities_by_the_normalizer():
 def test_sampled_values_are_the_lead_over_the_rivals_and_do_not_depend_on_the_width():
     row = np.random.default_rng(2).standard_normal(50).astype(np.float32)
     sampler = Sampler(SamplingOptions(temperature=1.0, seed=6), 50)
-    leads, values = [], []
+    leads = []
+    values = []
     for position in range(100):
         noisy = np.sort(row.astype(np.float64) + gumbel(6, position, np.arange(50)))[::-1]
         ranking = rank_row(sampler, row, position, k=2)

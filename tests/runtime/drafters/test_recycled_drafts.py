@@ -59,8 +59,12 @@ def test_salts_keep_what_they_taught_apart():
         return first.accepted
 
     assert [deepest_at_first(salt) > 1 for salt in ("a", "b", "", "a", "b")] == [
-        False, False, False, True, True,
-    ]  # fmt: skip
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     for number in range(8):
         deepest_at_first(f"further {number}")
     assert deepest_at_first("a") <= 1  # only the latest salts are kept

@@ -43,8 +43,10 @@ def test_weights_are_floats_in_plain_products(quantized):
     file = portable_graph(quantized, TARGET, 0, half=True)
     graph = onnx.load(file, load_external_data=False).graph
     assert not {"MatMulNBits", "GatherBlockQuantized"} & {node.op_type for node in graph.node}
-    opened, role = open_graph("openvino:cpu#8x64", file, 1), quantized.target
-    pool, ropes = KVPool(role.native.pools, opened.kv, None, opened), map(Rope, role.rope_tables)
+    opened = open_graph("openvino:cpu#8x64", file, 1)
+    role = quantized.target
+    pool = KVPool(role.native.pools, opened.kv, None, opened)
+    ropes = map(Rope, role.rope_tables)
     found = logits(Model(opened, pool, list(ropes)))
     expected = logits(load_model(quantized, TARGET, Placement(HOST), threads=1))
     apart = abs(found - expected).max() / expected.std()

@@ -39,7 +39,8 @@ ON_DEVICE = ("webgpu:0", "cuda:0")  # pools stay there
 )  # fmt: skip
 def test_texts_are_those_of_one_device(pairs, gpu, name, layers, count):
     with loaded(pairs, name, gpu_layers=layers) as llm:
-        target, there = inside(llm).models[TARGET], llm.bundle.target.layers - layers
+        target = inside(llm).models[TARGET]
+        there = llm.bundle.target.layers - layers
         assert target.device == (f"cpu:native+{gpu}" if there else gpu)
         here = [type(each) is np.ndarray for each in target.pool.arrays.values()]
         assert here == [True] * there + [gpu not in ON_DEVICE] * layers

@@ -33,8 +33,10 @@ def test_what_is_generated_is_told_to_nobody(device, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, device],
         env=rest | dict.fromkeys(folders, str(tmp_path)),
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     acts, modules = map(json.loads, done.stdout.splitlines())
     assert acts == []
     assert "openvino_telemetry" not in modules
@@ -48,8 +50,12 @@ def command(folder, *arguments):
     return subprocess.run(
         [sys.executable, "-m", "edgespec", *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(

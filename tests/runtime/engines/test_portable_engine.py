@@ -82,7 +82,8 @@ def accept(draw, rows):
 
 
 def test_rows_are_those_of_each_sequence_alone(opened):
-    draw, model = np.random.default_rng(1), model_of(opened)
+    draw = np.random.default_rng(1)
+    model = model_of(opened)
     shuffled(model.pool, 100, draw)
     sequences = [model.sequence([]) for _ in range(3)]
     for number in range(12):
@@ -112,9 +113,7 @@ def test_branches_are_seen_by_their_rows_alone(opened):
         Rows(sequence, [7], [AFTER], [0], branch=slots[2:]),
     ]
     found = model.forward(below)
-    for tokens, each in (
-        ([5, 9, 7], found[0][0]), ([5, 9, 8], found[0][1]), ([2, 7], found[1][0])
-    ):  # fmt: skip
+    for tokens, each in (([5, 9, 7], found[0][0]), ([5, 9, 8], found[0][1]), ([2, 7], found[1][0])):
         wanted, _ = expected([3, 1, 4, *tokens])
         np.testing.assert_allclose(each, wanted, rtol=0, atol=2e-4)
 
@@ -122,8 +121,10 @@ def test_branches_are_seen_by_their_rows_alone(opened):
 def test_a_pool_that_grows_keeps_what_it_holds(opened):
     if "#" in opened.device:
         pytest.skip("it has all slots at once")
-    draw, model = np.random.default_rng(3), model_of(opened)
-    sequence, capacities = model.sequence([]), []
+    draw = np.random.default_rng(3)
+    model = model_of(opened)
+    sequence = model.sequence([])
+    capacities = []
     while len(set(capacities)) < 3:
         tokens = draw.integers(VOCABULARY, size=140).tolist()  # more than a device takes at once
         rows = Rows(sequence, tokens, [AFTER, *range(139)], [0, 139])
@@ -139,7 +140,8 @@ def test_pools_of_one_graph_take_turns(opened):
     sequences = [model_of(opened).sequence([]) for _ in range(2)]
     models = [Model(opened, each.pool, [Rope(ROPE)]) for each in sequences]
     for token in range(6):
-        model, sequence = models[token % 2], sequences[token % 2]
+        model = models[token % 2]
+        sequence = sequences[token % 2]
         rows = Rows(sequence, [token], [AFTER], [0])
         check([rows], model.forward([rows]))
         sequence.tokens.append(token)
@@ -163,9 +165,11 @@ def test_pools_in_half_precision(graphs):
 @given(st.data())
 def test_a_row_sees_its_sequence_its_ancestors_and_itself(data):
     draw = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    capacity, window = 40, data.draw(st.sampled_from([None, 1, 3]))
+    capacity = 40
+    window = data.draw(st.sampled_from([None, 1, 3]))
     slots = draw.permutation(capacity).tolist()
-    lengths, counts = draw.integers(0, 6, 3), draw.integers(1, 5, 3)
+    lengths = draw.integers(0, 6, 3)
+    counts = draw.integers(1, 5, 3)
     context = [[slots.pop() for _ in range(n)] for n in lengths]
     owners = np.repeat(np.arange(3), counts)
     firsts = np.repeat(np.cumsum(counts) - counts, counts)
@@ -174,17 +178,21 @@ def test_a_row_sees_its_sequence_its_ancestors_and_itself(data):
     write = [slots.pop() for _ in parents]
     visibility = Visibility(
         {
-            "write": np.array(write, np.int32), "parent": np.array(parents, np.int32),
-            "sequence": owners.astype(np.int32), "starts": np.cumsum([0, *lengths], dtype=np.int32),
+            "write": np.array(write, np.int32),
+            "parent": np.array(parents, np.int32),
+            "sequence": owners.astype(np.int32),
+            "starts": np.cumsum([0, *lengths], dtype=np.int32),
             "context": np.array([*chain(*context)], np.int32),
         }
-    )  # fmt: skip
-    first, size = data.draw(st.integers(0, len(parents) - 1)), 16
+    )
+    first = data.draw(st.integers(0, len(parents) - 1))
+    size = 16
     bias = visibility.bias(slice(first, len(parents)), size, capacity, Bias(window))
     assert bias.shape == (size, capacity + size)
     for row in range(first, first + size):
         real = min(row, len(parents) - 1)
-        ancestors, one = [], real
+        ancestors = []
+        one = real
         while one >= 0:
             ancestors.insert(0, one)
             one = parents[one]

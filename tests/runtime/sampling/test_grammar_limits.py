@@ -31,10 +31,15 @@ def chain(count, link):
 
 
 def objects(count):
-    return chain(count, lambda part: {
-        "type": "object", "properties": {"next": part, "x": {"type": "integer"}},
-        "required": ["next"], "additionalProperties": False,
-    })  # fmt: skip
+    return chain(
+        count,
+        lambda part: {
+            "type": "object",
+            "properties": {"next": part, "x": {"type": "integer"}},
+            "required": ["next"],
+            "additionalProperties": False,
+        },
+    )
 
 
 def nested(count):
@@ -146,7 +151,8 @@ def follow(matcher, count):
 
 def test_an_ambiguous_grammar_ends_with_a_line(compiler, monkeypatch):
     monkeypatch.setattr(grammar, "_PATIENCE", 0.3)
-    matcher, begun = compiler.compile("grammar", AMBIGUOUS), time.process_time()
+    matcher = compiler.compile("grammar", AMBIGUOUS)
+    begun = time.process_time()
     with pytest.raises(InputError, match=r"too long \(\d+ s .*make it simpler") as caught:
         follow(matcher, 4000)
     assert len(str(caught.value)) < 200
@@ -160,7 +166,8 @@ def test_a_grammar_that_fits_a_text_once_goes_on(compiler):
 
 def test_others_go_on_meanwhile(compiler):
     """The interpreter's lock is free while a child tries a grammar."""
-    gaps, ended = [], threading.Event()
+    gaps = []
+    ended = threading.Event()
 
     def watch():
         last = time.monotonic()
@@ -181,7 +188,8 @@ def test_others_go_on_meanwhile(compiler):
 
 def test_a_trial_that_nobody_waits_for_ends(compiler):
     """And so does waiting for the trial of another."""
-    gone, errors = threading.Event(), []
+    gone = threading.Event()
+    errors = []
     source = '{"type":"integer","multipleOf":7999999}'
     compiler.compile("json_schema", FINE["names"][1])  # the child is there
 
@@ -221,10 +229,14 @@ def test_ordinary_grammars_need_no_trial():
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda each: st.lists(each) | st.dictionaries(
-        st.sampled_from(["multipleOf", "pattern", "patternProperties", "maxItems", "$ref"]), each
+    lambda each: (
+        st.lists(each)
+        | st.dictionaries(
+            st.sampled_from(["multipleOf", "pattern", "patternProperties", "maxItems", "$ref"]),
+            each,
+        )
     ),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=50)

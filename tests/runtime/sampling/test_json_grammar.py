@@ -222,7 +222,8 @@ def test_no_member_comes_twice_by_an_escape(grammars, more):
         **more,
     }
     escaped = r"\u0061"
-    twice, alone = f'{{"a": 1, "{escaped}": "x"}}', f'{{"{escaped}": "x"}}'
+    twice = f'{{"a": 1, "{escaped}": "x"}}'
+    alone = f'{{"{escaped}": "x"}}'
     assert grammars.taken(schema, '{"a": 1, "b": "x"}', twice, alone) == ['{"a": 1, "b": "x"}']
     assert grammars.taken({**schema, "properties": {"a": {"const": "\x1b"}}}, r'{"a": "\u001b"}')
 

@@ -59,7 +59,9 @@ def naively(logits, prompt, text, options):
 
 def text_by_definition(prompt, count, options):
     """A toy's text, with each row penalized by the tokens before it alone."""
-    graph, sampler, text = toy_model().graph, Sampler(options, VOCABULARY), []
+    graph = toy_model().graph
+    sampler = Sampler(options, VOCABULARY)
+    text = []
     for _ in range(count):
         logits = graph.logits(np.array([*prompt, *text]) + 1).astype(np.float32)
         found = naively(logits, prompt, text, options)
@@ -101,7 +103,8 @@ def test_trees_of_any_width_change_no_penalized_text(prompt, penalties, how, wid
 )
 def test_each_branch_is_penalized_by_its_own_tokens(path, branches, penalties, at, seed):
     options = SamplingOptions(**penalties)
-    prompt, text = path[:at], path[at:]
+    prompt = path[:at]
+    text = path[at:]
     logits = np.random.default_rng(seed).standard_normal(VOCABULARY + 3).astype(np.float32)
     logits.setflags(write=False)
     made = Penalties(options, VOCABULARY, prompt)

@@ -65,7 +65,8 @@ def test_choices_over_seeds_have_the_exact_distribution(fields):
     assert not counts[exact == 0].any()
     likely = exact * draws >= 5
     grouped = [*counts[likely], counts[~likely].sum()], [*exact[likely], exact[~likely].sum()]
-    observed, expected = np.array(grouped[0]), np.array(grouped[1]) * draws
+    observed = np.array(grouped[0])
+    expected = np.array(grouped[1]) * draws
     if expected[-1] < 5:  # too rare for a class of its own
         observed = np.append(observed[:-2], observed[-2:].sum())
         expected = np.append(expected[:-2], expected[-2:].sum())
@@ -175,8 +176,11 @@ def test_of_a_flat_row_few_are_tried_that_the_truncation_excludes(size, fields, 
     """In a flat row, noise may favour any token."""
     row = np.random.default_rng(9).standard_normal(size).astype(np.float32)
     options = SamplingOptions(temperature=20.0, seed=5, **fields)
-    sampler, tried, asked = Sampler(options, size), [], []
-    holds, noise_of = Nucleus.holds, sampler.noise.for_tokens
+    sampler = Sampler(options, size)
+    tried = []
+    asked = []
+    holds = Nucleus.holds
+    noise_of = sampler.noise.for_tokens
     monkeypatch.setattr(Nucleus, "holds", lambda *args: tried.append(1) or holds(*args))
     sampler.noise.for_tokens = lambda place, ids: asked.append(ids.size) or noise_of(place, ids)
     kept = survivors(row, options)

@@ -18,7 +18,9 @@ from edgespec.runtime.sequences.pictures import Pictures, in_grids
 def pictures(draw, alone=False):
     """A sequence's pictures, with at least one token of text before and behind each."""
     parts = st.tuples(st.integers(1, 9), st.integers(1, 7))
-    places, counts, at = [], [], 0
+    places = []
+    counts = []
+    at = 0
     for gap, count in draw(st.lists(parts, min_size=1, max_size=5)):
         places += range(at + gap, at + gap + count)
         counts.append(count)
@@ -89,7 +91,8 @@ def test_keys_are_those_of_what_is_shown():
 )
 def test_positions_in_grids_are_those_of_transformers(pictures):
     """Each with so many tokens of text before it, lines and columns."""
-    kinds, grids = [], [(lines, columns) for _, lines, columns in pictures]
+    kinds = []
+    grids = [(lines, columns) for _, lines, columns in pictures]
     for text, lines, columns in pictures:
         kinds += [0] * text + [1] * lines * columns
     kinds = torch.tensor([[*kinds, 0, 0, 0]])
@@ -106,7 +109,8 @@ def test_positions_in_grids_are_those_of_transformers(pictures):
 
 def test_rows_of_other_positions_are_not_shared():
     """A picture of one colour has the same rows in whatever lines and columns they are."""
-    places, rows = np.arange(4), np.zeros((4, 3), np.float32)
+    places = np.arange(4)
+    rows = np.zeros((4, 3), np.float32)
     tall, wide = (Pictures(places, rows, (), in_grids([grid])) for grid in ((4, 1), (1, 4)))
     assert tall.keyed([7] * 4) == tall.keyed([7] * 4)
     assert tall.keyed([7] * 4)[1] != wide.keyed([7] * 4)[1]

@@ -61,9 +61,12 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.chunk, pools._CHUNK = pools._CHUNK, 4
+        self.chunk = pools._CHUNK
+        pools._CHUNK = 4
         self.pool = KVPool([toy_shape()], "fp32")
-        self.sequences, self.rows, self.written = [], [], 0
+        self.sequences = []
+        self.rows = []
+        self.written = 0
 
     def teardown(self):
         pools._CHUNK = self.chunk

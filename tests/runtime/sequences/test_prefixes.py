@@ -48,8 +48,12 @@ def test_the_longest_known_beginning_is_shared():
         leave(tree, read(pool, tree, tokens))
     assert pool.used == 9
     for tokens, number in (
-        ([1, 2, 3, 4, 5, 6, 7, 8], 7), ([1, 2, 3, 9, 4], 4), ([1, 2, 7], 2), ([2], 0), ([8], 1),
-    ):  # fmt: skip
+        ([1, 2, 3, 4, 5, 6, 7, 8], 7),
+        ([1, 2, 3, 9, 4], 4),
+        ([1, 2, 7], 2),
+        ([2], 0),
+        ([8], 1),
+    ):
         assert shared(pool, tree, tokens) == number
     tree.clear()
     assert pool.used == 0
@@ -87,7 +91,8 @@ def test_the_least_recently_used_end_goes_first():
 
 def test_what_is_kept_is_evicted_last():
     pool, tree = tree_of(limit=12)
-    one, two = TokenSequence(pool, []), TokenSequence(pool, [])
+    one = TokenSequence(pool, [])
+    two = TokenSequence(pool, [])
     for kept, tokens in ((one, [1, 2, 3]), (two, [4, 5, 6])):
         sequence = read(pool, tree, tokens)
         tree.add(sequence)

@@ -36,8 +36,10 @@ def test_rows_have_their_bits_in_any_history(model, name, seed):
 
 @families
 def test_plain_decoding_has_the_bits_of_a_chunk(model, name):
-    one, tokens = model(name), np.random.default_rng(9).integers(1, 300, 80).tolist()
-    sequence, alone = one.sequence(tokens), one.sequence([])
+    one = model(name)
+    tokens = np.random.default_rng(9).integers(1, 300, 80).tolist()
+    sequence = one.sequence(tokens)
+    alone = one.sequence([])
     expected = read(sequence, one)
     for row, token in enumerate(tokens):
         alone.tokens.append(token)
@@ -51,7 +53,8 @@ def test_plain_decoding_has_the_bits_of_a_chunk(model, name):
 
 @families
 def test_a_sequence_goes_back_as_far_as_its_state_allows(model, name):
-    one, tokens = model(name), [*range(1, 61)]
+    one = model(name)
+    tokens = [*range(1, 61)]
     sequence = one.sequence(tokens[:40])
     read(sequence, one, certain=40)
     sequence.tokens += tokens[40:]
@@ -69,7 +72,8 @@ def test_a_sequence_goes_back_as_far_as_its_state_allows(model, name):
 
 @families
 def test_states_of_passes_that_went_wrong_are_read_again(model, name, monkeypatch):
-    one, tokens = model(name), [*range(1, 31)]
+    one = model(name)
+    tokens = [*range(1, 31)]
     sequence = one.sequence(tokens)
     expected = read(sequence, one, certain=30)[-1]
     rows = chain(sequence, [7, 8], certain=2)

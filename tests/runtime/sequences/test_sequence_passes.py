@@ -34,7 +34,8 @@ def chain(sequence, tokens, wanted=()):
 
 def test_inputs_of_two_sequences_with_trees(recorded):
     graph, model = recorded
-    one, two = model.sequence([1, 2, 3]), model.sequence([4])
+    one = model.sequence([1, 2, 3])
+    two = model.sequence([4])
     first = chain(one, [1, 2, 3])
     model.forward([first])
     first.accept(range(3))
@@ -103,7 +104,8 @@ def test_a_failed_pass_frees_its_slots():
 
 def test_rotations_of_a_position_are_always_the_same_bits():
     table = RopeTable("default", (1.0, 0.3), 1.0)
-    early, late = Rope(table), Rope(table)
+    early = Rope(table)
+    late = Rope(table)
     late.at(np.array([5000]), 5000)
     for one, other in zip(early.at([7, 900], 900), late.at([7, 900], 900), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -114,7 +116,8 @@ def test_rows_in_chunks_and_trees_equal_rows_alone():
     whole = toy_model()
     expected = whole.forward([chain(whole.sequence(tokens), tokens, range(8))])[0]
     model = toy_model()
-    sequence, other = model.sequence(tokens), model.sequence(tokens)
+    sequence = model.sequence(tokens)
+    other = model.sequence(tokens)
     rows = chain(sequence, tokens[:3], range(3))
     np.testing.assert_array_equal(model.forward([rows])[0], expected[:3])
     rows.accept(range(3))

@@ -47,7 +47,8 @@ def test_a_good_draft_saves_rounds(how):
 
 
 def test_costs_are_found_out_behind_the_first_token():
-    model, asked = toy_model(), request((1, 2, 3), 12)
+    model = toy_model()
+    asked = request((1, 2, 3), 12)
     engine = Engine(model, timings=[model.measuring(0.1)])
     rounds = engine.generate(asked)
     assert len(next(rounds).tokens) == 1
@@ -75,12 +76,15 @@ def test_sequences_at_once_are_those_of_each_alone(prompts, seed, data):
     engine = toy_engine()
     asked = [
         request(
-            tuple(step * n % 50 for n in range(length)), data.draw(st.integers(1, 12)), stop={7},
+            tuple(step * n % 50 for n in range(length)),
+            data.draw(st.integers(1, 12)),
+            stop={7},
             draft=data.draw(st.sampled_from([*SOURCES, "none"])),
-            temperature=data.draw(st.sampled_from([0.0, 1.0])), seed=seed,
+            temperature=data.draw(st.sampled_from([0.0, 1.0])),
+            seed=seed,
         )
         for length, step in prompts
-    ]  # fmt: skip
+    ]
     made = {}
     waiting = list(asked)
     while waiting or engine.running:
@@ -95,7 +99,8 @@ def test_sequences_at_once_are_those_of_each_alone(prompts, seed, data):
 
 def test_prompts_are_read_in_chunks_beside_other_sequences():
     engine = toy_engine()
-    first, long = engine.add(request()), engine.add(request(tuple(range(50)) * 6))
+    first = engine.add(request())
+    long = engine.add(request(tuple(range(50)) * 6))
     rounds = [engine.step() for _ in range(5)]
     assert rounds[0][first].source == PROMPT
     assert rounds[0][first].tokens
@@ -211,7 +216,8 @@ class Stuck(Digits):
 
 def test_a_failing_sequence_leaves_the_others_alone():
     engine = toy_engine()
-    bad, good = engine.add(request(grammar=Stuck())), engine.add(request())
+    bad = engine.add(request(grammar=Stuck()))
+    good = engine.add(request())
     while engine.running:
         engine.step()
     assert (bad.finish, good.finish) == ("error", "length")

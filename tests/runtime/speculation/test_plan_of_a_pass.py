@@ -14,7 +14,8 @@ ROW = 0.3  # seconds of a further row, beside 1 second of a pass
 
 
 def part(reading, values=()):
-    proposal, node = Proposal(), ROOT
+    proposal = Proposal()
+    node = ROOT
     for token, value in enumerate(values):
         node = proposal.add(node, token, value, "model")
     return SimpleNamespace(

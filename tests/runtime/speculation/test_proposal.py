@@ -78,7 +78,8 @@ def test_what_is_proposed_twice_is_one_node_of_the_larger_value():
 
 @given(proposals(), proposals(source="lookup"))
 def test_grafting_unites_the_branches(one, other):
-    before, grafted = values(one), values(other)
+    before = values(one)
+    grafted = values(other)
     one.graft(other)
     assert consistent(one)
     after = values(one)
@@ -109,7 +110,8 @@ def test_the_best_nodes_are_worth_most_of_all_sets_that_hang_together(proposal, 
 @given(proposals())
 def test_children_and_paths_agree_with_the_parents(proposal):
     for node in range(len(proposal)):
-        parent, token = proposal.parents[node], proposal.tokens[node]
+        parent = proposal.parents[node]
+        token = proposal.tokens[node]
         assert proposal.child(parent, token) == node
         assert proposal.path(node) == [*proposal.path(parent), node]
         assert proposal.child(node, 9) is None
@@ -139,7 +141,8 @@ def test_the_branch_is_the_path_that_promises_most(proposal):
     def promised(node):
         return 0 if node == ROOT else proposal.values[node] + promised(proposal.parents[node])
 
-    cut, all_branches = proposal.branch(), branches(proposal)
+    cut = proposal.branch()
+    all_branches = branches(proposal)
     assert cut.parents == [*range(ROOT, len(cut) - 1)]
     assert tuple(cut.tokens) in [*all_branches.values(), ()]
     assert sum(cut.values) == pytest.approx(max(map(promised, range(ROOT, len(proposal)))))

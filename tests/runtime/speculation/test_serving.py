@@ -113,9 +113,13 @@ class Histories:
 
     def asked(self):
         return request(
-            self.prompt(), self.rng.randrange(1, 30), draft=self.rng.choice(["auto", "none"]),
-            temperature=self.rng.choice([0.0, 1.0]), seed=self.rng.randrange(3), max_nodes=7,
-        )  # fmt: skip
+            self.prompt(),
+            self.rng.randrange(1, 30),
+            draft=self.rng.choice(["auto", "none"]),
+            temperature=self.rng.choice([0.0, 1.0]),
+            seed=self.rng.randrange(3),
+            max_nodes=7,
+        )
 
     def kept(self, tokens):
         self.texts[self.rng.randrange(2)] = tuple(tokens)
@@ -124,7 +128,8 @@ class Histories:
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from([150, 400, None]))
 def test_tokens_are_those_of_each_alone_whatever_is_shared_and_evicted(seed, limit):
-    history, engine = Histories(seed), limited(limit)
+    history = Histories(seed)
+    engine = limited(limit)
     made = []
     for _ in range(25):
         if history.rng.random() < 0.5:
@@ -224,7 +229,8 @@ def together(*works):
 
 @pytest.mark.parametrize("limit", [None, 250])
 def test_eight_threads_get_what_each_gets_alone(limit):
-    engine, wrong = limited(limit), []
+    engine = limited(limit)
+    wrong = []
 
     def work(number):
         history = Histories(number)
@@ -270,7 +276,8 @@ class Slow:
 
 
 def test_the_last_round_reaches_whoever_asks_while_it_is_made():
-    slow, found = Slow(), []
+    slow = Slow()
+    found = []
     engine = engine_of(slow)
     asked = engine.add(request(n=5))
 
@@ -288,7 +295,8 @@ def test_the_last_round_reaches_whoever_asks_while_it_is_made():
 
 def test_any_thread_cancels():
     engine = plain_engine()
-    started, found = threading.Event(), []
+    started = threading.Event()
+    found = []
     made = engine.add(request(n=900))
 
     def read():
@@ -307,7 +315,8 @@ def test_any_thread_cancels():
 
 
 def test_closing_ends_all():
-    engine, counts = limited(300), []
+    engine = limited(300)
+    counts = []
     ready = threading.Barrier(4)
 
     def read(made):
@@ -336,7 +345,9 @@ class Failing:
     """A graph that fails once, when it reads a token."""
 
     def __init__(self, graph, token, error):
-        self.graph, self.token, self.error = graph, token, error
+        self.graph = graph
+        self.token = token
+        self.error = error
         self.calls = graph.calls
 
     def __call__(self, feeds):
@@ -351,7 +362,8 @@ def test_a_failing_pass_ends_those_in_it_and_the_engine_goes_on(error):
     engine = plain_engine()
     before = tokens_of(engine, request(PROMPT))
     engine.target.graph = Failing(engine.target.graph, 49, error)
-    good, bad = engine.add(request()), engine.add(request((49,)))
+    good = engine.add(request())
+    bad = engine.add(request((49,)))
     engine.step()
     assert [each.finish for each in (good, bad)] == ["error", "error"]
     for each in (good, bad):

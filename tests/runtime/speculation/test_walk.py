@@ -123,7 +123,8 @@ def test_a_caller_may_keep_the_branches_it_is_given():
 )
 def test_drafted_text_is_the_text_without_a_draft(options):
     """With a target that depends on context, a draft that resembles it, and trees of width 3."""
-    vocabulary, prompt = 12, [3, 1]
+    vocabulary = 12
+    prompt = [3, 1]
     rng = np.random.default_rng(0)
     table = rng.standard_normal((vocabulary, vocabulary, vocabulary)).astype(np.float32) * 2
     draft_table = table + rng.standard_normal(table.shape).astype(np.float32)
@@ -136,9 +137,12 @@ def test_drafted_text_is_the_text_without_a_draft(options):
     for _ in range(60):
         expected.append(target(expected))
 
-    text, rounds = list(prompt), 0
+    text = list(prompt)
+    rounds = 0
     while len(text) < 62:
-        tokens, parents, branches = [], [], {ROOT: list(text)}
+        tokens = []
+        parents = []
+        branches = {ROOT: list(text)}
         for node in range(ROOT, 3):  # the root and the first three nodes get three children each
             before = branches[node]
             row = candidates_of(draft_table[before[-2], before[-1]])

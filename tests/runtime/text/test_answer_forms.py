@@ -167,7 +167,8 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(max_size=6), VALUES, max_size=4), st.integers(1, 9), st.booleans())
 def test_any_arguments_are_read_in_any_pieces(arguments, size, escaped):
     form = call_form(template("hermes"))
-    reader, written = AnswerReader(None, form), json.dumps(arguments, ensure_ascii=escaped)
+    reader = AnswerReader(None, form)
+    written = json.dumps(arguments, ensure_ascii=escaped)
     call = f'<tool_call>\n{{"name": "f", "arguments": {written}}}\n</tool_call>'
     text = f"{call}\n{call}"
     for place in range(0, len(text), size):
@@ -245,7 +246,8 @@ def test_harmony_has_channels():
 def test_a_budget_ends_reasoning(tmp_path, budget, inside):
     chat = Chat(tmp_path, SOURCE, TAGS)
     asked = chat.ask(thinking_budget=budget, template_options={"prompted": inside})
-    grammar, tokenizer = asked.grammar, chat.tokenizer
+    grammar = asked.grammar
+    tokenizer = chat.tokenizer
     end = tokenizer.encode("</think>", add_special=False)
     thoughts = tokenizer.encode("abcdefgh", add_special=False)
     if not inside:

@@ -134,9 +134,12 @@ class Notation:
         tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
         options = ChatOptions(tools=[tool], tool_choice="f")
         return conversation(
-            self.tokenizer, partial(self.tokenizer.encode, add_special=False),
-            lambda: self._compiler, QUESTION, options,
-        )  # fmt: skip
+            self.tokenizer,
+            partial(self.tokenizer.encode, add_special=False),
+            lambda: self._compiler,
+            QUESTION,
+            options,
+        )
 
     def call(self, arguments):
         return f"{self.begin}{self.write(arguments)}{self.end}"
@@ -274,9 +277,11 @@ def test_a_parameter_that_keywords_cannot_name_is_refused(tmp_path, name):
 def test_a_union_in_keywords_may_refer_to_itself(tmp_path):
     tree = {"anyOf": [{"type": "boolean"}, {"type": "array", "items": {"$ref": "#/$defs/tree"}}]}
     schema = {
-        "type": "object", "$defs": {"tree": tree}, "properties": {"tree": {"$ref": "#/$defs/tree"}},
+        "type": "object",
+        "$defs": {"tree": tree},
+        "properties": {"tree": {"$ref": "#/$defs/tree"}},
         "required": ["tree"],
-    }  # fmt: skip
+    }
     notation = Notation("lfm", tmp_path)
     for value, allowed in (("True", True), ("[true, [false]]", True), ("[1]", False)):
         assert notation.allows(f"{notation.begin}tree={value}{notation.end}", schema) is allowed

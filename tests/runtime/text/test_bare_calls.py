@@ -117,7 +117,8 @@ def test_only_what_is_undecided_is_held_back(hermes, text, undecided):
 
 def test_arguments_are_delivered_as_they_come(hermes):
     reader = hermes.ask(tools=TOOLS).reader
-    begun, arguments = CALL[: -len(json.dumps(ROME[1])) - 1], json.dumps(ROME[1])
+    begun = CALL[: -len(json.dumps(ROME[1])) - 1]
+    arguments = json.dumps(ROME[1])
     piece = reader.push(begun)
     assert piece == Piece()
     given = []

@@ -112,10 +112,13 @@ short = st.text("abc", max_size=12)
 @example(["xabc"], ["bc", "abc"])
 def test_stops_are_found_across_pieces_as_in_the_whole_text(pieces, stops):
     matcher = StopMatcher(tuple(stops))
-    shown, found, pushed = "", False, ""
+    shown = ""
+    found = False
+    pushed = ""
     for piece in pieces:
         part, found = matcher.push(piece)
-        shown, pushed = shown + part, pushed + piece
+        shown = shown + part
+        pushed = pushed + piece
         # Nothing is shown that a stop could still take back, and nothing else is held.
         expected, stopped = brute_force(pushed, stops)
         assert found == stopped

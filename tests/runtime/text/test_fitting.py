@@ -22,14 +22,18 @@ KINDS = st.sampled_from(["string", "integer", "number", "boolean", "null", "arra
 
 def keywords(each):
     """Objects of a few keywords; `each` are schemas."""
-    named, listed = st.dictionaries(NAMES, each, max_size=2), st.lists(each, min_size=1, max_size=2)
+    named = st.dictionaries(NAMES, each, max_size=2)
+    listed = st.lists(each, min_size=1, max_size=2)
     names = st.lists(NAMES, max_size=2, unique=True)
     known = {
-        "type": KINDS | st.lists(KINDS, min_size=1, max_size=2, unique=True), "const": VALUES,
-        "enum": st.lists(VALUES, min_size=1, max_size=3), "required": names,
+        "type": KINDS | st.lists(KINDS, min_size=1, max_size=2, unique=True),
+        "const": VALUES,
+        "enum": st.lists(VALUES, min_size=1, max_size=3),
+        "required": names,
         "dependentRequired": st.dictionaries(NAMES, names, max_size=2),
-        "uniqueItems": st.booleans(), "$ref": st.sampled_from(["#/$defs/a", "#/$defs/b"]),
-    }  # fmt: skip
+        "uniqueItems": st.booleans(),
+        "$ref": st.sampled_from(["#/$defs/a", "#/$defs/b"]),
+    }
     known |= dict.fromkeys(("properties", "dependentSchemas"), named)
     known |= dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), listed)
     single = ("items", "additionalProperties", "propertyNames", "contains")

@@ -16,7 +16,8 @@ from edgespec.errors import BundleError, InputError, caught_panics
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.text.tokenizer import Tokenizer
 
-FILES, SEED = 300 * TIMES, 49
+FILES = 300 * TIMES
+SEED = 49
 
 
 def saved(folder, change):
@@ -125,11 +126,14 @@ def test_ids_that_the_model_lacks(bundle, id_, gap):
 def test_ids_around_a_text_that_the_model_lacks(bundle):
     def change(content):
         content["post_processor"] = {
-            "type": "TemplateProcessing", "pair": [],
-            "single": [{"SpecialToken": {"id": "<q>", "type_id": 0}},
-                       {"Sequence": {"id": "A", "type_id": 0}}],
+            "type": "TemplateProcessing",
+            "pair": [],
+            "single": [
+                {"SpecialToken": {"id": "<q>", "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}},
+            ],
             "special_tokens": {"<q>": {"id": "<q>", "ids": [70_000_000], "tokens": ["<q>"]}},
-        }  # fmt: skip
+        }
 
     changed(bundle, change)
     with pytest.raises(BundleError, match="has a token 70000000, but"):
@@ -169,9 +173,11 @@ def prefixed(content):
 
 def undefined(content):
     content["post_processor"] = {
-        "type": "TemplateProcessing", "pair": [], "special_tokens": {},
+        "type": "TemplateProcessing",
+        "pair": [],
+        "special_tokens": {},
         "single": [{"SpecialToken": {"id": "<q>", "type_id": 0}}],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("change", "reason"), [(prefixed, "a prefix"), (undefined, "<q>")])
@@ -182,7 +188,9 @@ def test_what_the_library_panics_at_is_refused_without_its_lines(tmp_path, capfd
 
 def test_no_damaged_tokenizer_does_harm(tmp_path):
     """Damaged files are refused in one line, or read: then they encode, or refuse a text."""
-    chance, refusals, lines = random.Random(SEED), 0, set()
+    chance = random.Random(SEED)
+    refusals = 0
+    lines = set()
     intact = byte_level().to_str().encode()
     for _ in range(FILES):
         content = bytearray(intact)

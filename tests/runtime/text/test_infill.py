@@ -90,8 +90,14 @@ def test_code_llama_has_a_space_before_the_prefix_and_none_before_the_suffix():
     of = tokenizer.backend.token_to_id
     found = InfillFormat(tokenizer).prompt("a", "a a", [], ROOM)
     assert found.tokens == [
-        of("<s>"), of("▁<PRE>"), of("▁a"), of("▁<SUF>"), of("a"), of("▁a"), of("▁<MID>"),
-    ]  # fmt: skip
+        of("<s>"),
+        of("▁<PRE>"),
+        of("▁a"),
+        of("▁<SUF>"),
+        of("a"),
+        of("▁a"),
+        of("▁<MID>"),
+    ]
     assert {of("▁<EOT>"), of("</s>")} <= set(found.stop_ids)
 
 
@@ -128,9 +134,13 @@ def test_names_of_special_tokens_in_files_are_text():
         assert part in text(tokenizer, found)
     special = [token for token in found.tokens if token >= 256]
     assert [tokenizer.backend.id_to_token(token) for token in special] == [
-        "<|repo_name|>", "<|file_sep|>", "<|file_sep|>",
-        "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>",
-    ]  # fmt: skip
+        "<|repo_name|>",
+        "<|file_sep|>",
+        "<|file_sep|>",
+        "<|fim_prefix|>",
+        "<|fim_suffix|>",
+        "<|fim_middle|>",
+    ]
 
 
 PIECES = st.lists(st.sampled_from(["<s>", "▁<PRE>", "<", "s>", " ", "a", "é", "\n"]), max_size=8)
@@ -155,7 +165,8 @@ def test_text_is_encoded_as_it_stands(pieces, inside):
 
 def test_what_is_near_the_cursor_is_kept():
     tokenizer = byte_level(*QWEN)
-    prefix, suffix = "".join(map(str, range(200))), "".join(map(str, range(200, 400)))
+    prefix = "".join(map(str, range(200)))
+    suffix = "".join(map(str, range(200, 400)))
     found = InfillFormat(tokenizer).prompt(prefix, suffix, [], 103)
     before, behind = (
         text(tokenizer, found).removeprefix("<|fim_prefix|>").removesuffix("<|fim_middle|>")
@@ -197,7 +208,8 @@ def test_files_give_way_first_and_the_first_of_them_before_the_last():
 def test_the_beginning_of_a_long_prompt_stays_while_text_is_typed(special, files, behind):
     """Or all of it would be computed again at each key."""
     form = InfillFormat(byte_level(*special))
-    prefix, suffix = "".join(map(str, range(600))), "".join(map(str, range(behind)))
+    prefix = "".join(map(str, range(600)))
+    suffix = "".join(map(str, range(behind)))
     prompts = [
         form.prompt(prefix + "z" * typed, suffix, files, 1024).tokens for typed in range(100)
     ]

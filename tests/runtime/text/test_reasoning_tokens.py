@@ -45,7 +45,19 @@ def test_marks_do_not_count(tokens, inside, expected):
 
 def test_channels_are_marks_too():
     tokens = [
-        CHANNEL, ANALYSIS, MESSAGE, "One", ".", END, START, ASSISTANT,
-        CHANNEL, FINAL, MESSAGE, "Two", ".", END,
-    ]  # fmt: skip
+        CHANNEL,
+        ANALYSIS,
+        MESSAGE,
+        "One",
+        ".",
+        END,
+        START,
+        ASSISTANT,
+        CHANNEL,
+        FINAL,
+        MESSAGE,
+        "Two",
+        ".",
+        END,
+    ]
     assert count(HARMONY, tokens) == 2

@@ -8,7 +8,9 @@ from edgespec.api.messages import for_template
 from edgespec.errors import InputError
 from edgespec.runtime.text.chat import ChatTemplate
 
-LOOP, SAYS, END = "{% for m in messages %}", "<{{ m.role }}>{{ m.content }}", "{% endfor %}"
+LOOP = "{% for m in messages %}"
+SAYS = "<{{ m.role }}>{{ m.content }}"
+END = "{% endfor %}"
 BODY = LOOP + SAYS + END
 REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}" + BODY
 SILENT = f"{LOOP}{{% if m.role != 'system' %}}{SAYS}{{% endif %}}{END}"

@@ -43,7 +43,8 @@ def test_streamed_pieces_join_to_the_decoded_text(name, text):
 )
 def test_streaming_any_text_after_any_context(name, text, cut):
     tokenizer = TOKENIZERS[name]
-    context, ids = tokenizer.encode(text[:cut]), tokenizer.encode(text[cut:])
+    context = tokenizer.encode(text[:cut])
+    ids = tokenizer.encode(text[cut:])
     for piece in assert_streams(tokenizer, ids, context):
         assert "\ufffd" not in piece
 
@@ -84,7 +85,9 @@ def test_the_text_depends_on_the_tokens_alone(name, parts, context, sizes):
     prompt = tokenizer.encode("E") + ids[:context]
     alone = StreamDecoder(tokenizer, prompt)
     expected = "".join(map(alone.push, ids[context:])) + alone.flush()
-    together, text, place = StreamDecoder(tokenizer, prompt), "", context
+    together = StreamDecoder(tokenizer, prompt)
+    text = ""
+    place = context
     for size in itertools.cycle(sizes):
         if place >= len(ids):
             break

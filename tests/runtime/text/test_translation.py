@@ -25,7 +25,8 @@ def beginning(backend, token):
     return backend
 
 
-FEW, MANY = vocabulary(byte_level(ENGLISH, 300)), vocabulary(byte_level(ENGLISH, 500))
+FEW = vocabulary(byte_level(ENGLISH, 300))
+MANY = vocabulary(byte_level(ENGLISH, 500))
 PIECES = vocabulary(beginning(sentence_piece(ENGLISH, 200), "<s>"))
 PAIRS = {
     "fewer": VocabularyMap(FEW, MANY),
@@ -44,7 +45,8 @@ def test_however_a_text_grows_its_bytes_stay(pair, kind, data):
     """Also where it ends within a character, or is no text at all."""
     both = PAIRS[pair]
     ids = st.lists(st.integers(0, len(both.target.pieces) - 1), min_size=1, max_size=12)
-    text, grown = [], kind(both)
+    text = []
+    grown = kind(both)
     for new in data.draw(st.lists(ids, min_size=1, max_size=6)):
         text += new
         found = grown.read(text)
@@ -59,7 +61,8 @@ def test_however_a_text_grows_its_bytes_stay(pair, kind, data):
 @pairs
 def test_a_recoded_text_is_what_the_tokenizer_gives_for_all_of_it(pair):
     both = PAIRS[pair]
-    text, grown = both.target.encode(LONG.encode()), RecodedText(both)
+    text = both.target.encode(LONG.encode())
+    grown = RecodedText(both)
     for end in range(1, len(text) + 1, 3):
         found = grown.read(text[:end])
     found = grown.read(text)
@@ -69,7 +72,9 @@ def test_a_recoded_text_is_what_the_tokenizer_gives_for_all_of_it(pair):
 @pairs
 def test_only_the_end_of_a_recoded_text_is_encoded_again(pair, monkeypatch):
     both = PAIRS[pair]
-    text, grown, lengths = both.target.encode(ENGLISH.encode()), RecodedText(both), []
+    text = both.target.encode(ENGLISH.encode())
+    grown = RecodedText(both)
+    lengths = []
     plain = both.draft.encode
     monkeypatch.setattr(both.draft, "encode", lambda data: lengths.append(len(data)) or plain(data))
     grown.read(text[:-200])
@@ -83,7 +88,9 @@ def test_only_the_end_of_a_recoded_text_is_encoded_again(pair, monkeypatch):
 @pairs
 def test_a_shared_text_never_changes_what_it_was(pair):
     both = PAIRS[pair]
-    text, grown, before = both.target.encode(LONG.encode()), SharedText(both), []
+    text = both.target.encode(LONG.encode())
+    grown = SharedText(both)
+    before = []
     for end in range(1, len(text)):
         found = list(grown.read(text[:end]))
         assert found[: len(before)] == before
@@ -110,7 +117,8 @@ def test_a_text_that_the_drafts_tokenizer_changes_is_not_encoded_for_ever():
     draft = byte_level()
     draft.normalizer = normalizers.Lowercase()
     both = VocabularyMap(FEW, vocabulary(draft))
-    text, grown = FEW.encode(b"ABC def " * 300), RecodedText(both)
+    text = FEW.encode(b"ABC def " * 300)
+    grown = RecodedText(both)
     for end in range(1, len(text) + 1):
         found = grown.read(text[:end])
     assert both.draft.bytes_of(found).startswith(b"abc def abc")
@@ -144,7 +152,8 @@ def test_a_continuation_begins_with_what_was_drafted(pair, data):
     """The text's own tokens are never tokenized again, however strange they are."""
     target = PAIRS[pair].target
     ids = st.lists(st.integers(0, len(target.pieces) - 1), max_size=9)
-    text, drafted = data.draw(ids), data.draw(st.binary(max_size=12) | st.text().map(str.encode))
+    text = data.draw(ids)
+    drafted = data.draw(st.binary(max_size=12) | st.text().map(str.encode))
     found = continuation(target, text, drafted)
     told = target.bytes_of([id_ for id_, _ in found])
     assert drafted.startswith(told)

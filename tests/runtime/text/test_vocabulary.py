@@ -41,7 +41,8 @@ def test_the_bytes_of_tokens_are_those_of_the_text(kind):
 @kinds
 def test_in_the_middle_of_a_text_tokens_are_what_the_tokenizer_gives_there(kind):
     """SentencePiece would put a space before each part."""
-    found, backend = VOCABULARIES[kind], BACKENDS[kind]
+    found = VOCABULARIES[kind]
+    backend = BACKENDS[kind]
     whole = encoded(backend, "one two three")
     cut = len(encoded(backend, "one"))
     assert found.encode(b" two three") == whole[cut:]
@@ -56,7 +57,8 @@ def test_any_bytes_can_be_encoded(kind, data):
 
 @kinds
 def test_a_part_of_a_character_is_single_bytes(kind):
-    found, data = VOCABULARIES[kind], "a🙂".encode()
+    found = VOCABULARIES[kind]
+    data = "a🙂".encode()
     for end in range(2, len(data)):
         assert found.pieces[found.encode(data[:end])[-1]] == data[end - 1 : end]
 
@@ -126,7 +128,8 @@ def test_special_tokens_translate_to_special_tokens_of_the_same_name_only():
 def test_a_byte_that_is_also_a_token_is_that_token():
     """SentencePiece spells bytes only where it has no other token."""
     found = vocabulary(sentence_piece(GREEK + "abc"))
-    plain, spelled = (found.words[b"a"], found._backend.token_to_id("<0x61>"))
+    plain = found.words[b"a"]
+    spelled = found._backend.token_to_id("<0x61>")
     assert plain != spelled
     assert found.pieces[spelled] == found.pieces[plain] == b"a"
     mapped = VocabularyMap(VOCABULARIES[BYTE_LEVEL], found)

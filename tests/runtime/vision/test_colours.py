@@ -46,7 +46,8 @@ def deep_bytes(*channels):
 
 
 def test_16_bits_show_the_upper_ones():
-    grey, opaque = DEEP[0], np.full(7, 0xFFFF)
+    grey = DEEP[0]
+    opaque = np.full(7, 0xFFFF)
     assert shades(open_picture(png([deep_bytes(grey)], 16, 0))) == HIGH
     assert shades(open_picture(png([deep_bytes(grey, grey, grey)], 16, 2))) == HIGH
     assert shades(open_picture(png([deep_bytes(grey, opaque)], 16, 4))) == HIGH

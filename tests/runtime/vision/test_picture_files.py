@@ -43,7 +43,8 @@ def test_the_child_sees_what_this_process_would(name):
     content = saved(Image.fromarray(COLOURS).convert(mode), form, **options)
     here = upright(Image.open(io.BytesIO(content)))
     np.testing.assert_array_equal(np.asarray(open_picture(content)), np.asarray(here))
-    found, expected = seen(content, VISION), cut(here, VISION)
+    found = seen(content, VISION)
+    expected = cut(here, VISION)
     assert found.grid == expected.grid
     np.testing.assert_array_equal(found.pieces, expected.pieces)
 
@@ -121,7 +122,8 @@ def test_others_go_on_meanwhile():
     """The interpreter's lock is free while a picture is opened and scaled."""
     content = saved(Image.new("RGBA", (5000, 5000), (1, 2, 3, 4)), "PNG", compress_level=1)
     seen(content, VISION)
-    gaps, ended = [], threading.Event()
+    gaps = []
+    ended = threading.Event()
 
     def watch():
         last = time.thread_time()
