@@ -22,7 +22,7 @@ from edgespec.system.environment import MIB, hardware, versions
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from edgespec.api.result import GenerationResult
+    from edgespec.llm.result import GenerationResult
 
 _POLL_SECONDS = 0.01
 

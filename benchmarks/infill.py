@@ -28,8 +28,8 @@ from typing import Any
 from common import add_threads, count, exit_code, facts_of, print_result, print_table
 from serving import events, served
 
-from edgespec.api.loading import DRAFTS
 from edgespec.errors import InputError
+from edgespec.llm.loading import DRAFTS
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 _MODULES = (

@@ -23,14 +23,14 @@ PAGE = ROOT / "docs" / "models.md"
 
 FORMATS = {
     "safetensors in bf16, fp16 or fp32, in one file or several": (
-        "tests/models/test_safetensors_folder.py"
+        "tests/unit/models/test_safetensors_folder.py"
     ),
     "safetensors in GPTQ, AWQ, compressed-tensors, FP8": (
-        "tests/models/test_quantized_checkpoints.py"
+        "tests/parity/test_quantized_checkpoints.py"
     ),
-    "safetensors in MXFP4 (gpt-oss)": "tests/export/test_mixtures.py",
-    "GGUF, in one file or several": "tests/models/test_gguf_weights.py",
-    "ONNX with past and present, as optimum exports it": "tests/export/test_adopted.py",
+    "safetensors in MXFP4 (gpt-oss)": "tests/parity/test_mixtures.py",
+    "GGUF, in one file or several": "tests/unit/models/test_gguf_weights.py",
+    "ONNX with past and present, as optimum exports it": "tests/unit/export/test_adopted.py",
 }
 """Formats of weights, and the tests that read them."""
 

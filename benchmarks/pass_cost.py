@@ -25,9 +25,9 @@ from common import count, counts, exit_code, print_result, print_table
 from peers import PLAIN, Loading, Peer
 
 from edgespec import bundle as bundles
-from edgespec.api.models import load_model
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
+from edgespec.llm.models import load_model
 from edgespec.measuring.passes import PassTimer
 from edgespec.runtime.kernels import kernel_name, library
 from edgespec.runtime.plan import HOST, Placement

@@ -16,9 +16,9 @@ from pathlib import Path
 from common import add_threads, count, exit_code, print_result, print_table
 
 from edgespec import bundle as bundles
-from edgespec.api.models import load_model
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
+from edgespec.llm.models import load_model
 from edgespec.measuring.perplexity import Scores
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.plan import HOST, Placement

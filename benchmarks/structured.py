@@ -30,8 +30,8 @@ from common import (
 )
 
 from edgespec import LLM, GenerationResult
-from edgespec.api.loading import DRAFTS
 from edgespec.errors import InputError
+from edgespec.llm.loading import DRAFTS
 from edgespec.measuring.prompts import PYTHON
 from edgespec.models.embedded import BUNDLE
 

@@ -20,7 +20,7 @@ from common import count, counts, exit_code, facts_of, mean_length, print_result
 from prompts import CHAT
 
 from edgespec import LLM
-from edgespec.api.llm import inside
+from edgespec.llm.llm import inside
 from edgespec.measuring.prompts import PYTHON
 from edgespec.runtime.sequences.model import PassCost
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgespec.api.llm import LLM
-    from edgespec.api.result import GenerationResult
+    from edgespec.llm.llm import LLM
+    from edgespec.llm.result import GenerationResult
 
 __version__ = "0.1.0"
 
@@ -22,8 +22,8 @@ if (_CHECKOUT / "pyproject.toml").exists():
     __path__.append(str(_CHECKOUT))
 
 _LAZY = {
-    "LLM": "edgespec.api.llm",
-    "GenerationResult": "edgespec.api.result",
+    "LLM": "edgespec.llm.llm",
+    "GenerationResult": "edgespec.llm.result",
 }
 
 __all__ = ["LLM", "GenerationResult", "__version__"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 from edgespec.cli.parsing import COMMANDS
 from edgespec.models import ARCHITECTURES
 
-ROOT = Path(__file__).parents[1]
 PAGES = {
     page.relative_to(ROOT).as_posix(): page.read_text("utf-8")
     for folder in ("", "docs/", "benchmarks/", "models/*/")

@@ -19,17 +19,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from edgespec.api.at_once import Work
-from edgespec.api.llm import LLM
-from edgespec.api.result import GenerationResult
 from edgespec.batch.files import BatchLine
 from edgespec.errors import EdgespecError
-from edgespec.server.answers import Origin, Writer
-from edgespec.server.bodies import Fields, Json, Text, parsed
-from edgespec.server.embeddings import EmbeddingResult, EmbeddingsRequest, require_embeddings
-from edgespec.server.refusals import RequestError, as_refusal, fault, require_model
-from edgespec.server.requests import RequestBody, TextRequest
-from edgespec.server.routes import TEXT_ROUTES, TextRoute
+from edgespec.llm.at_once import Work
+from edgespec.llm.llm import LLM
+from edgespec.llm.result import GenerationResult
+from edgespec.serve.answers import Origin, Writer
+from edgespec.serve.bodies import Fields, Json, Text, parsed
+from edgespec.serve.embeddings import EmbeddingResult, EmbeddingsRequest, require_embeddings
+from edgespec.serve.refusals import RequestError, as_refusal, fault, require_model
+from edgespec.serve.requests import RequestBody, TextRequest
+from edgespec.serve.routes import TEXT_ROUTES, TextRoute
 
 _log = logging.getLogger(__name__)
 

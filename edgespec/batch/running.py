@@ -11,12 +11,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgespec.api.at_once import TextsAtOnce
-from edgespec.api.llm import LLM
 from edgespec.batch.answering import Answerer, Task, answer_id
 from edgespec.batch.files import Journal, Requests, Start
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
+from edgespec.llm.at_once import TextsAtOnce
+from edgespec.llm.llm import LLM
 from edgespec.system.files import replaced, sync_folder
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from edgespec.cli.waiting import notices_kept, waiting
 from edgespec.errors import harmless
 
 if TYPE_CHECKING:
-    from edgespec.api.generation import GenerationStream
+    from edgespec.llm.generation import GenerationStream
     from edgespec.runtime.text.streaming import Piece
 
 T = TypeVar("T")

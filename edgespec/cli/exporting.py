@@ -30,11 +30,11 @@ from edgespec.export import (
     resolve_checkpoint,
     write_bundle,
 )
-from edgespec.library.progress import role_bars
 from edgespec.models import load_checkpoint
 from edgespec.models.heads.opening import is_head
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
+from edgespec.store.progress import role_bars
 from edgespec.tuning.adopting import adopt
 from edgespec.tuning.calibrating import TextCalibration
 from edgespec.tuning.quality import HeldOutText

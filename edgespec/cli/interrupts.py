@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgespec.api.generation import GenerationStream
+    from edgespec.llm.generation import GenerationStream
 
 
 def ignoring_termination() -> AbstractContextManager[None]:

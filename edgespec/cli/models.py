@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.api.loading import LoadOptions
 from edgespec.cli.arguments import given as values_of
 from edgespec.cli.waiting import notice, waiting
 from edgespec.errors import EdgespecError
+from edgespec.llm.loading import LoadOptions
 
 _USUAL = "Qwen/Qwen2.5-0.5B-Instruct-GGUF"  # what anybody can get, and any machine can run
 _SHOWN = 5  # models that are named
@@ -19,7 +19,7 @@ _SHOWN = 5  # models that are named
 if TYPE_CHECKING:
     import argparse
 
-    from edgespec.api.llm import LLM
+    from edgespec.llm.llm import LLM
 
 
 def chosen(arguments: argparse.Namespace) -> Path:
@@ -28,9 +28,9 @@ def chosen(arguments: argparse.Namespace) -> Path:
     A draft model among the options is in that bundle, and its option becomes auto.
 
     Raises:
-        EdgespecError: as `edgespec.library.making.bundle_of`.
+        EdgespecError: as `edgespec.store.making.bundle_of`.
     """
-    from edgespec.library.making import bundle_of
+    from edgespec.store.making import bundle_of
 
     draft = getattr(arguments, "draft", None)
     draft = LoadOptions(draft=draft).draft_model if isinstance(draft, str) else None
@@ -49,7 +49,7 @@ def loaded(given: argparse.Namespace, bundle: Path | None = None, **options: Any
         options: further ones, which go before those.
     """
     with waiting("the model is loaded"):
-        from edgespec.api.llm import LLM
+        from edgespec.llm.llm import LLM
 
         found = bundle or chosen(given)
     with waiting("the model is loaded"):  # again: a bar may have taken the line's place
@@ -63,7 +63,7 @@ def loaded(given: argparse.Namespace, bundle: Path | None = None, **options: Any
 def name_demonstration(arguments: argparse.Namespace, llm: LLM) -> None:
     """Says what is used if no model is given."""
     if arguments.model is None:
-        from edgespec.library.making import model_name
+        from edgespec.store.making import model_name
 
         _say(
             f"no model is given: this is {model_name(llm.bundle)}, a demonstration that knows a "
@@ -73,7 +73,7 @@ def name_demonstration(arguments: argparse.Namespace, llm: LLM) -> None:
 
 def _others() -> str:
     """Returns what to use instead of the demonstration: models that are ready, or one to get."""
-    from edgespec.library.store import BundleStore
+    from edgespec.store.store import BundleStore
     from edgespec.system.cachedir import cache_folder
 
     names = [] if cache_folder("models") is None else [*BundleStore().made()]

@@ -16,7 +16,7 @@ from rich.progress import (
 from rich.text import Text
 
 from edgespec.cli.waiting import clear_line
-from edgespec.library.progress import bars
+from edgespec.store.progress import bars
 
 _SPEED_SECONDS = 600  # what the last so many seconds brought tells how long the rest will take
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from edgespec.cli.arguments import add_model
 from edgespec.cli.parsing import Rare
 from edgespec.errors import InputError
-from edgespec.library.asked import asked_for, looks_like_model
+from edgespec.store.asked import asked_for, looks_like_model
 from edgespec.system.files import decoded
 
 STDIN = "-"

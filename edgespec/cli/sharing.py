@@ -10,14 +10,14 @@ from pathlib import Path
 from statistics import median
 
 import edgespec
-from edgespec.api.llm import LLM, inside
 from edgespec.cli.tables import markdown_table
 from edgespec.cli.waiting import waiting
-from edgespec.library.making import model_name
+from edgespec.llm.llm import LLM, inside
 from edgespec.measuring.bench import PLAIN, BenchLine, BenchRequest
 from edgespec.measuring.llama_cpp import Model, ServerOptions
 from edgespec.measuring.passes import bandwidth, pass_seconds, row_bytes
 from edgespec.runtime.kernels import kernel_name
+from edgespec.store.making import model_name
 from edgespec.system.environment import hardware
 from edgespec.system.machine import default_threads
 

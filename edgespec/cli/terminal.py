@@ -1,6 +1,6 @@
 """What is written to the user's terminal, whoever wrote it: text that a terminal shows, not obeys.
 
-Commands print with these alone; `tests/cli/test_cli_terminal.py` holds them to that.
+Commands print with these alone; `tests/e2e/cli/test_cli_terminal.py` holds them to that.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from statistics import median
 
 import numpy as np
 
-from edgespec.api.generation import GenerationStream
-from edgespec.api.llm import LLM, inside
-from edgespec.api.prompts import or_more_context
 from edgespec.bundle import TARGET
 from edgespec.errors import ContextLengthError, InputError
+from edgespec.llm.generation import GenerationStream
+from edgespec.llm.llm import LLM, inside
+from edgespec.llm.prompts import or_more_context
 from edgespec.measuring.bits import Bits, compare_bits
 from edgespec.measuring.perplexity import predictions
 from edgespec.runtime.sampling.noise import gumbel

@@ -15,8 +15,8 @@ from statistics import fmean, stdev
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.api.llm import LLM, inside
 from edgespec.errors import DeviceError, InputError
+from edgespec.llm.llm import LLM, inside
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from edgespec.api.loading import parse_size
 from edgespec.errors import InputError, installing
+from edgespec.llm.loading import parse_size
 from edgespec.system.options import check, explained, option
 from edgespec.training.shape import CONCAT, FUSIONS
 

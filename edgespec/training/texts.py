@@ -9,10 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
-from edgespec.api.at_once import TEXTS_AT_ONCE, TextsAtOnce
-from edgespec.api.generation import GenerationStream
-from edgespec.api.llm import LLM
 from edgespec.errors import InputError
+from edgespec.llm.at_once import TEXTS_AT_ONCE, TextsAtOnce
+from edgespec.llm.generation import GenerationStream
+from edgespec.llm.llm import LLM
 from edgespec.measuring.prompts import read_prompts
 from edgespec.system.files import read_utf8
 

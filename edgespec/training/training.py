@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from edgespec.api.llm import LLM
-from edgespec.api.models import load_model
 from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
+from edgespec.llm.llm import LLM
+from edgespec.llm.models import load_model
 from edgespec.runtime.sequences.model import PassCost
 from edgespec.system.machine import default_threads
 from edgespec.training import checkpoints

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from edgespec import bundle as bundles
-from edgespec.api.models import load_model
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, ExportError, UnsupportedModelError
 from edgespec.export import (
@@ -19,6 +18,7 @@ from edgespec.export import (
     source_name,
     write_adopted,
 )
+from edgespec.llm.models import load_model
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
 

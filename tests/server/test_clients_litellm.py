@@ -10,7 +10,7 @@ import pytest
 from installed import installed
 from servers import MODEL, PROMPT
 
-from edgespec.server import endpoint
+from edgespec.serve import endpoint
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network
 litellm = installed("litellm")

@@ -8,9 +8,9 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from edgespec.server.bodies import refusal
-from edgespec.server.refusals import RequestError
-from edgespec.server.response_requests import ResponsesRequest, chat_messages
+from edgespec.serve.bodies import refusal
+from edgespec.serve.refusals import RequestError
+from edgespec.serve.response_requests import ResponsesRequest, chat_messages
 
 
 def asked(given, **fields):

@@ -11,12 +11,12 @@ import openai
 import pytest
 from servers import MODEL, PROMPT, SAMPLING, fail_later, refused, serving
 
-from edgespec.api.llm import inside
 from edgespec.errors import DeviceError
+from edgespec.llm.llm import inside
 from edgespec.runtime.speculation.generation import Round
-from edgespec.server.answers import CompletionAnswer, Origin
-from edgespec.server.parts import Part
-from edgespec.server.requests import CompletionRequest
+from edgespec.serve.answers import CompletionAnswer, Origin
+from edgespec.serve.parts import Part
+from edgespec.serve.requests import CompletionRequest
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 24}

@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 from backends import byte_fallback, byte_level, metaspace
 
-from edgespec.api.chat import Conversation
-from edgespec.api.generation import AnswerText
-from edgespec.api.result import GenerationResult
+from edgespec.llm.chat import Conversation
+from edgespec.llm.generation import AnswerText
+from edgespec.llm.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.streaming import TextEnd
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.server.answers import ChatAnswer, CompletionAnswer, Origin, TokenTexts
-from edgespec.server.metrics import Metrics
-from edgespec.server.models import Models
-from edgespec.server.parts import Part
-from edgespec.server.requests import ChatRequest, CompletionRequest, StreamOptions
+from edgespec.serve.answers import ChatAnswer, CompletionAnswer, Origin, TokenTexts
+from edgespec.serve.metrics import Metrics
+from edgespec.serve.models import Models
+from edgespec.serve.parts import Part
+from edgespec.serve.requests import ChatRequest, CompletionRequest, StreamOptions
 
 TOKENIZER = Tokenizer(byte_level(), {})
 BODIES = {

@@ -19,18 +19,18 @@ import pytest
 from commandline import FAST
 from servers import MODEL, PROMPT, one_model, refused, serving, started, until
 
-from edgespec.api.llm import inside
 from edgespec.errors import InputError
+from edgespec.llm.llm import inside
 from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.server import running as running_module
-from edgespec.server import service as service_module
-from edgespec.server.bodies import parsed
-from edgespec.server.refusals import RequestError
-from edgespec.server.requests import CompletionRequest
-from edgespec.server.routes import TokenizeRequest
-from edgespec.server.service import TextService
+from edgespec.serve import running as running_module
+from edgespec.serve import service as service_module
+from edgespec.serve.bodies import parsed
+from edgespec.serve.refusals import RequestError
+from edgespec.serve.requests import CompletionRequest
+from edgespec.serve.routes import TokenizeRequest
+from edgespec.serve.service import TextService
 from edgespec.system.waiting import NOBODY_WAITS
 
 LONG = "x " * 40_000  # more than the context holds, and less than a body

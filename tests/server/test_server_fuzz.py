@@ -12,7 +12,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from servers import PLACE, serving
 
 from edgespec import LLM
-from edgespec.server.openapi import document
+from edgespec.serve.openapi import document
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ import pytest
 from commandline import FAST, fails
 from servers import MODEL, PROMPT, one_model, serving, started, until
 
-from edgespec.api.llm import inside
-from edgespec.server.service import TextService
+from edgespec.llm.llm import inside
+from edgespec.serve.service import TextService
 
 LONG = {"model": MODEL, "temperature": 0, "max_tokens": 400}
 SHORT = {"model": MODEL, "temperature": 0, "max_tokens": 8}

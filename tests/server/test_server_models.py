@@ -18,11 +18,11 @@ from pairs import with_eos
 from servers import PLACE, PROMPT, make_bundle, refused, serving, started, until
 
 from edgespec import LLM, bundle
-from edgespec.api.llm import inside
-from edgespec.api.loading import LoadOptions
+from edgespec.llm.llm import inside
+from edgespec.llm.loading import LoadOptions
 from edgespec.runtime.plan import HOST
 from edgespec.runtime.sampling import grammar
-from edgespec.server.models import Models, ServedModel
+from edgespec.serve.models import Models, ServedModel
 
 NAMES = ("first", "second", "third")
 ASKED = {"prompt": PROMPT, "temperature": 0, "max_tokens": 8}
@@ -369,7 +369,7 @@ def test_a_shutdown_refuses_who_waits_for_a_model(several, paused):
 _SLOW = """
 import sys, time
 from edgespec.cli import main
-from edgespec.server.models import ServedModel
+from edgespec.serve.models import ServedModel
 load = ServedModel.load
 def slow(self, *arguments):
     if self.name == "other":

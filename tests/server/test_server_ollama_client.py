@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field
 from servers import MODEL, PROMPT
 
-from edgespec.server import endpoint
+from edgespec.serve import endpoint
 
 ollama = pytest.importorskip("ollama")
 

@@ -12,10 +12,10 @@ from servers import MODEL, PLACE, make_bundle, serving
 
 from edgespec import LLM
 from edgespec.runtime.text.streaming import CallPiece, ToolCall
-from edgespec.server.answers import Origin
-from edgespec.server.ollama.answers import OllamaChatAnswer
-from edgespec.server.ollama.requests import OllamaChatRequest, OllamaMessage, translated
-from edgespec.server.parts import Part
+from edgespec.serve.answers import Origin
+from edgespec.serve.ollama.answers import OllamaChatAnswer
+from edgespec.serve.ollama.requests import OllamaChatRequest, OllamaMessage, translated
+from edgespec.serve.parts import Part
 
 USER = {"role": "user", "content": "hello"}
 CALL = {"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}

@@ -9,7 +9,7 @@ from pages import ANSWER, IDLE, TEXT, opened, say
 from servers import MODEL, PLACE, serving, until
 
 from edgespec import LLM
-from edgespec.api.llm import inside
+from edgespec.llm.llm import inside
 
 pytestmark = [
     pytest.mark.slow,

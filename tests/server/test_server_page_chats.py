@@ -11,7 +11,7 @@ from pages import ANSWER, FOCUS, IDLE, SHOWN, TEXT, click, feed, finish, make_up
 from servers import PLACE, serving
 
 from edgespec import LLM
-from edgespec.server.markdown import blocks
+from edgespec.serve.markdown import blocks
 
 pytestmark = [
     pytest.mark.slow,

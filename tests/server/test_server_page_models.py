@@ -8,8 +8,8 @@ from pages import IDLE, click, say
 from servers import PLACE, serving
 
 from edgespec import bundle
-from edgespec.api.loading import LoadOptions
-from edgespec.server.models import Models, ServedModel
+from edgespec.llm.loading import LoadOptions
+from edgespec.serve.models import Models, ServedModel
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from servers import MODEL, serving
 
-from edgespec.api.result import PromptProgress
-from edgespec.server import endpoint, parts
+from edgespec.llm.result import PromptProgress
+from edgespec.serve import endpoint, parts
 
 LONG = [5 + number % 200 for number in range(400)]
 CHAT = [{"role": "user", "content": "what is it? " * 40}]

@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 from servers import MODEL, refused, serving
 
-from edgespec.server.refusals import RequestError
-from edgespec.server.requests import ChatRequest, CompletionRequest
-from edgespec.server.running import is_local
+from edgespec.serve.refusals import RequestError
+from edgespec.serve.requests import ChatRequest, CompletionRequest
+from edgespec.serve.running import is_local
 
 BAD_BODIES = {
     "no JSON": (b"{", "not UTF-8 JSON"),

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from servers import refused, serving, until
 
-from edgespec.server import markdown, rendering
-from edgespec.server.markdown import blocks, rendered
+from edgespec.serve import markdown, rendering
+from edgespec.serve.markdown import blocks, rendered
 
 TEXT = """# A title
 

@@ -16,7 +16,7 @@ from embeddings import ids_of, make_served
 from servers import MODEL, PLACE, refused, serving, until
 
 from edgespec import LLM
-from edgespec.api.embedding import Embedder
+from edgespec.llm.embedding import Embedder
 
 PATH = "/v1/embeddings"
 ASKED = {"model": MODEL, "input": "x"}

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
+from checkout import ROOT
 from checkpoints import add_noise, make_checkpoint, write_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from edgespec.api.models import load_model
 from edgespec.bundle import TARGET, Bundle
+from edgespec.llm.models import load_model
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import Model
 
-FOLDER = Path(__file__).parents[1] / "export" / "adopted"
+FOLDER = ROOT / "tests/unit/export/adopted"
 KINDS = ("mistral", "gpt2", "genai")
 """`mistral` has a window of 16 tokens and `gpt2` learned positions; optimum made them. `genai` is a
 Qwen2 in 4 bits with ONNX Runtime's own attention, as onnx-community's files have it."""

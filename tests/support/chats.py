@@ -9,7 +9,7 @@ from pathlib import Path
 from checkpoints import write_tokenizer
 from tokenizers import Tokenizer as Backend
 
-from edgespec.api.chat import ChatOptions, conversation
+from edgespec.llm.chat import ChatOptions, conversation
 from edgespec.runtime.sampling.grammar import GrammarCompiler
 from edgespec.runtime.text.streaming import Piece
 from edgespec.runtime.text.tokenizer import Tokenizer

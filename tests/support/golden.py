@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from shutil import copytree
 
+from checkout import ROOT
+
 from edgespec.export import ExportOptions, export_bundle
 
-_CHECKPOINT = Path(__file__).parents[2] / "models/embedded/checkpoints/python-1m"
+_CHECKPOINT = ROOT / "models/embedded/checkpoints/python-1m"
 WRITES = os.environ.get("EDGESPEC_GOLDEN") == "write"
 
 

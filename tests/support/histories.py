@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from nodes import same_bits
 
-from edgespec.api.llm import LLM, inside
+from edgespec.llm.llm import LLM, inside
 from edgespec.runtime.sequences.model import AFTER, Rows
 
 

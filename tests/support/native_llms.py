@@ -6,7 +6,7 @@ import pytest
 from toys import Given
 
 from edgespec import LLM
-from edgespec.api.llm import inside
+from edgespec.llm.llm import inside
 from edgespec.runtime.kernels import library
 
 with_library = pytest.mark.skipif(library() is None, reason="the operators are not built")

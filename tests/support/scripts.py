@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgespec.api import chat
+from edgespec.llm import chat
 
 
 class Scripted:

@@ -19,11 +19,11 @@ from checkpoints import make_checkpoint
 from openai import OpenAI
 
 from edgespec import LLM
-from edgespec.api.llm import inside
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.server.models import Models, ServedModel
-from edgespec.server.running import Server, listen
-from edgespec.server.service import TextService
+from edgespec.llm.llm import inside
+from edgespec.serve.models import Models, ServedModel
+from edgespec.serve.running import Server, listen
+from edgespec.serve.service import TextService
 
 MODEL = "tiny"
 PROMPT = "def fibonacci(n):\n"

@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec.api.at_once import TEXTS_AT_ONCE, TextsAtOnce
-from edgespec.api.loading import LoadOptions
 from edgespec.cli import ERRORS_IN_LINES, INTERRUPTED
 from edgespec.cli.arguments import CACHES, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.interrupts import noted_interrupts
@@ -17,6 +15,8 @@ from edgespec.cli.models import chosen, loaded
 from edgespec.cli.parsing import Rare
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError, installing
+from edgespec.llm.at_once import TEXTS_AT_ONCE, TextsAtOnce
+from edgespec.llm.loading import LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.batch.files import Journal
@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise InputError(f"batches need the package {error.name}: {installing('serve')}") from error
     from edgespec import bundle as bundles
-    from edgespec.library.making import model_name
+    from edgespec.store.making import model_name
 
     requests = read_requests(arguments.input)
     bundle = bundles.load(chosen(arguments))
@@ -91,9 +91,9 @@ def execute(arguments: argparse.Namespace) -> int:
 def _answer(
     bundle: Bundle, batch: Batch, journal: Journal | None, arguments: argparse.Namespace
 ) -> int:
-    from edgespec.api.models import with_sessions
     from edgespec.batch.running import require_same
     from edgespec.cli.progress import texts_bar
+    from edgespec.llm.models import with_sessions
 
     options = given(arguments, LoadOptions)
     if journal is not None and options["context"] is None:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import edgespec
 from edgespec import bundle as bundles
-from edgespec.api.loading import DRAFTS, LoadOptions
-from edgespec.api.options import GenerationOptions
 from edgespec.bundle import TARGET, Bundle
 from edgespec.cli.arguments import CHAT_HELP, MACHINE, add_model, add_options, given, require_least
 from edgespec.cli.models import chosen
@@ -22,9 +20,11 @@ from edgespec.cli.parsing import Rare
 from edgespec.cli.tables import markdown_table
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import waiting
+from edgespec.llm.loading import DRAFTS, LoadOptions
+from edgespec.llm.options import GenerationOptions
 
 if TYPE_CHECKING:
-    from edgespec.api.llm import LLM
+    from edgespec.llm.llm import LLM
     from edgespec.measuring.bench import BenchLine, BenchRequest
 
 _FAULT = 1  # exit code if a text differs from plain decoding's, which is a bug
@@ -107,9 +107,9 @@ def execute(arguments: argparse.Namespace) -> int:
     GenerationOptions(temperature=arguments.temperature, seed=arguments.seed)  # for its checks
     prompts = read_prompts(arguments.prompts, arguments.limit)
 
-    from edgespec.api.llm import LLM
     from edgespec.cli.progress import progress_bar
     from edgespec.cli.sharing import llama_cpp, shared
+    from edgespec.llm.llm import LLM
     from edgespec.measuring.bench import Bench
     from edgespec.runtime.sequences.model import NATIVE
 

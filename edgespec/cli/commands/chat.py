@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.api.loading import LoadOptions
-from edgespec.api.options import GenerationOptions, in_conversation
 from edgespec.cli.answering import WrappingWriter, read_first, show
 from edgespec.cli.arguments import (
     MACHINE,
@@ -34,15 +32,17 @@ from edgespec.cli.spellings import SETTINGS_INSTEAD, SETTINGS_OF_OLLAMA
 from edgespec.cli.terminal import tell
 from edgespec.cli.typed import BLOCK, MessageReader
 from edgespec.errors import ContextLengthError, EdgespecError, InputError, did_you_mean
+from edgespec.llm.loading import LoadOptions
+from edgespec.llm.options import GenerationOptions, in_conversation
 from edgespec.system.files import typed_path
 from edgespec.system.options import Option, checked, kinds_of, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgespec.api.generation import GenerationStream
-    from edgespec.api.llm import LLM
-    from edgespec.api.result import GenerationResult
+    from edgespec.llm.generation import GenerationStream
+    from edgespec.llm.llm import LLM
+    from edgespec.llm.result import GenerationResult
 
 _HELP = f"""\
 /clear           start a new conversation
@@ -116,8 +116,8 @@ class _Conversation:
     def __init__(
         self, llm: LLM, messages: list[Message], options: dict[str, Any], history: Path | None
     ) -> None:
-        from edgespec.api.chat import ChatOptions
-        from edgespec.api.prompts import or_more_context
+        from edgespec.llm.chat import ChatOptions
+        from edgespec.llm.prompts import or_more_context
 
         self._llm = llm
         self._session = llm.session()
@@ -306,7 +306,7 @@ class _Conversation:
         _say("there is no answer yet" if self._last is None else _facts(self._last))
 
     def _show(self, _: str) -> None:
-        from edgespec.library.making import model_name
+        from edgespec.store.making import model_name
 
         target = self._llm.bundle.target
         _say(

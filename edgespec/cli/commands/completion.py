@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from edgespec.api.loading import DRAFTS
 from edgespec.cli.parsing import COMMANDS, SPELLINGS, CommandParser
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
+from edgespec.llm.loading import DRAFTS
 from edgespec.system.cachedir import cache_folder
 
 # zsh reads the script of bash by its own bashcompinit.

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.api.loading import LoadOptions
 from edgespec.cli.arguments import add_options, given
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import waiting
+from edgespec.llm.loading import LoadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,8 +93,8 @@ def _machine(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _passes(arguments: argparse.Namespace, machine: Mapping[str, Any]) -> dict[str, Any]:
-    from edgespec.api.llm import LLM, inside
     from edgespec.cli.models import chosen
+    from edgespec.llm.llm import LLM, inside
     from edgespec.measuring.passes import pass_seconds, row_bytes
 
     path = chosen(arguments)

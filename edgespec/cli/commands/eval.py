@@ -9,17 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.api.loading import LoadOptions
 from edgespec.cli.arguments import add_model, add_options
 from edgespec.cli.models import chosen
 from edgespec.cli.parsing import Rare
 from edgespec.cli.tables import markdown_table
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
+from edgespec.llm.loading import LoadOptions
 from edgespec.system.files import read_utf8
 
 if TYPE_CHECKING:
-    from edgespec.api.llm import LLM
+    from edgespec.llm.llm import LLM
     from edgespec.measuring.perplexity import Evaluation
     from edgespec.measuring.suite import Card
 
@@ -66,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError("--stride is only for --text: leave it out with --suite")
     text = None if arguments.suite else read_utf8(arguments.text)
 
-    from edgespec.api.llm import LLM
+    from edgespec.llm.llm import LLM
 
     how = {name: getattr(arguments, name) for name in ("device", "threads", "context")}
     llm = LLM(chosen(arguments), draft="none", memory=arguments.memory, **how)

@@ -10,12 +10,12 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from edgespec import bundle as bundles
-from edgespec.api.options import conversational
 from edgespec.bundle import Bundle, Role
 from edgespec.cli.arguments import add_model
 from edgespec.cli.consoles import HarmlessConsole
 from edgespec.cli.models import chosen
 from edgespec.cli.terminal import tell
+from edgespec.llm.options import conversational
 from edgespec.system import records
 
 _SHORT_HASH = 12

@@ -11,7 +11,7 @@ from rich.table import Table
 from edgespec.cli.consoles import HarmlessConsole
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
-from edgespec.library.store import BundleStore
+from edgespec.store.store import BundleStore
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

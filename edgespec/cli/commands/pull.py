@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from edgespec.api.loading import LoadOptions
 from edgespec.cli.arguments import MODEL_HELP, add_options
 from edgespec.cli.models import chosen
 from edgespec.cli.terminal import tell
+from edgespec.llm.loading import LoadOptions
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

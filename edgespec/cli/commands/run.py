@@ -9,8 +9,6 @@ from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from edgespec.api.loading import PLANNED_DRAFTS, LoadOptions
-from edgespec.api.options import GenerationOptions, in_conversation
 from edgespec.cli import INTERRUPTED
 from edgespec.cli.answering import read_first, show
 from edgespec.cli.arguments import MACHINE, TEXT, WHOLE, add_options, given
@@ -22,13 +20,15 @@ from edgespec.cli.prompt import add_prompt_arguments, take_prompt
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notices_kept
 from edgespec.errors import InputError
+from edgespec.llm.loading import PLANNED_DRAFTS, LoadOptions
+from edgespec.llm.options import GenerationOptions, in_conversation
 from edgespec.system.options import checked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgespec.api.generation import GenerationStream
-    from edgespec.api.result import GenerationResult
+    from edgespec.llm.generation import GenerationStream
+    from edgespec.llm.result import GenerationResult
     from edgespec.runtime.speculation.generation import Round
 
 

@@ -9,8 +9,6 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from edgespec.api.at_once import TEXTS_AT_ONCE
-from edgespec.api.loading import LoadOptions, parse_size
 from edgespec.cli.arguments import (
     CACHES,
     MACHINE,
@@ -25,12 +23,14 @@ from edgespec.cli.parsing import Rare
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
+from edgespec.llm.at_once import TEXTS_AT_ONCE
+from edgespec.llm.loading import LoadOptions, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.bundle import Bundle
-    from edgespec.server.models import ServedModel
+    from edgespec.serve.models import ServedModel
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 _LONGEST_AT_ONCE = 4  # texts as long as the context that memory is planned for, if it has room
@@ -136,9 +136,9 @@ def execute(arguments: argparse.Namespace) -> int:
     _check(arguments)
     try:
         with waiting("the server starts"):
-            from edgespec.server.models import Models
-            from edgespec.server.running import Server, is_local, listen
-            from edgespec.server.service import TextService
+            from edgespec.serve.models import Models
+            from edgespec.serve.running import Server, is_local, listen
+            from edgespec.serve.service import TextService
     except ModuleNotFoundError as error:
         raise InputError(
             f"the server needs the package {error.name}: {installing('serve')}"
@@ -181,7 +181,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _bundles(arguments: argparse.Namespace) -> dict[str, Bundle]:
     """Finds or makes the bundles of all models; returns them by the models' names."""
     from edgespec import bundle as bundles
-    from edgespec.library.making import model_name
+    from edgespec.store.making import model_name
 
     found: dict[str, Bundle] = {}
     for model in arguments.models or [None]:
@@ -195,7 +195,7 @@ def _bundles(arguments: argparse.Namespace) -> dict[str, Bundle]:
 
 
 def _models(found: Mapping[str, Bundle], arguments: argparse.Namespace) -> list[ServedModel]:
-    from edgespec.server.models import ServedModel
+    from edgespec.serve.models import ServedModel
 
     most = None if arguments.sessions else arguments.parallel or _LONGEST_AT_ONCE
     options = LoadOptions(**{**given(arguments, LoadOptions), "sessions": arguments.sessions or 1})

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from edgespec import bundle as bundles
-from edgespec.api.loading import LoadOptions
 from edgespec.cli import INTERRUPTED
 from edgespec.cli.arguments import add_options, given
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
-from edgespec.library.progress import bars
+from edgespec.llm.loading import LoadOptions
+from edgespec.store.progress import bars
 from edgespec.training.options import TrainingOptions, require_torch
 from edgespec.training.shape import CONFIG, check_taps
 
@@ -65,8 +65,8 @@ def execute(arguments: argparse.Namespace) -> int:
     options = replace(options, taps=taps)
     output: Path = arguments.output
 
-    from edgespec.api.llm import LLM
     from edgespec.export import copy_with_taps
+    from edgespec.llm.llm import LLM
     from edgespec.training.texts import texts_of
     from edgespec.training.training import WORK, Training
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from edgespec.api.llm import LLM
+from edgespec.llm.llm import LLM
 from edgespec.measuring.perplexity import Evaluation, TokenizedText
 
 TEXTS = ("prose", "code", "dialogue", "arithmetic")

@@ -1,0 +1,159 @@
+"""Embeddings: vectors of texts, which are near each other where the texts are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import NoneType
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.bundle import MEAN
+from edgespec.errors import ContextLengthError, InputError, reason
+from edgespec.llm import at_once
+from edgespec.llm.loaded import Loaded
+from edgespec.llm.prompts import or_more_context
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.sequences.model import AFTER, Rows
+from edgespec.system.options import Option
+from edgespec.system.processes import Unpicklable
+
+Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int]]
+"""A text, or token ids, or a list of such."""
+
+Check = Callable[[], None]
+"""Called before each pass of the model. What it raises ends the work."""
+
+_LONG_TOKEN = 64  # characters; longer ones are rare, and reading a text for them takes long
+_CHUNK = 128  # rows of a pass
+_LEAST_LENGTH = 1e-12  # of a vector that is normalized, as in torch
+
+
+class Embedder(Unpicklable):
+    """Makes the embeddings of a loaded bundle, as sentence-transformers does with its checkpoint.
+
+    Created by `LLM.embedder`. Texts are read one after the other, in chunks.
+
+    Args:
+        loaded: the model.
+
+    Raises:
+        InputError: if the model generates text.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        if loaded.bundle.target.embedding is None:
+            raise InputError(
+                "the model makes texts, and no embeddings: use a bundle of an embedding model"
+            )
+        self._embedding = loaded.bundle.target.embedding
+        self._loaded = loaded
+
+    def tokens(
+        self, texts: Inputs, prompt_name: str | None = None, cuts: bool = False
+    ) -> list[list[int]]:
+        """Converts texts as `LLM.embed` takes them, with the checkpoint's prompt, to token ids.
+
+        Args:
+            texts: the texts.
+            prompt_name: name of the prompt.
+            cuts: whether the end of a text that does not fit the context is left out.
+
+        Raises:
+            ContextLengthError: if a text does not fit the context.
+            InputError: if one is empty or invalid, or there is no such prompt.
+        """
+        tokens = partial(self._tokens, prompt_name, cuts)
+        if isinstance(texts, list) and not texts:
+            return []
+        if at_once.are_prompts(texts):
+            return at_once.tokens_of_all(texts, tokens, "texts")
+        return [tokens(cast("at_once.Prompt", texts))]
+
+    def vectors(
+        self,
+        tokens: Sequence[Sequence[int]],
+        dimensions: int | None = None,
+        check: Check = lambda: None,
+    ) -> Floats:
+        """Makes the vectors of texts that `tokens` has converted, [N, dimensions] float32.
+
+        Raises:
+            InputError: if there are not so many dimensions, or the model was closed.
+        """
+        width = self._loaded.bundle.target.hidden_size
+        Option("", least=1).check("dimensions", dimensions, (int, NoneType))
+        if dimensions is not None and dimensions > width:
+            asked = reason(dimensions, 40)
+            raise InputError(f"dimensions is {asked}: the model's vectors have {width}")
+        found = np.empty((len(tokens), dimensions or width), np.float32)
+        for number, text in enumerate(tokens):
+            row = self._row(text, check)[: dimensions or width]
+            if self._embedding.normalized:
+                row = row / max(float(np.linalg.norm(row)), _LEAST_LENGTH)
+            found[number] = row
+        return found
+
+    def _tokens(self, prompt_name: str | None, cuts: bool, text: str | Sequence[int]) -> list[int]:
+        prompt = self._prompt(prompt_name)
+        if isinstance(text, str) and cuts:
+            return self._beginning(prompt, text)
+        if isinstance(text, str):
+            given = text and prompt + text  # a prompt alone is no text
+            ids = self._loaded.tokenizer.ended(self._loaded.prompts.valid_ids(given))
+        elif prompt_name is None:
+            ids = self._loaded.prompts.valid_ids(text)
+        else:
+            raise InputError(
+                f"prompt_name is {prompt_name!r}, and the text is token ids: put the prompt's ids "
+                "before them, and leave out prompt_name"
+            )
+        most = self._loaded.plan.context
+        if len(ids) > most:
+            raise ContextLengthError(
+                f"the text is too long: it has {len(ids)} tokens, and the model's context length "
+                f"is {most}: shorten the text{or_more_context(self._loaded.bundle, most)}"
+            )
+        return ids
+
+    def _beginning(self, prompt: str, text: str) -> list[int]:
+        """Returns the token ids of as much of a text as fits the context."""
+        most = self._loaded.plan.context
+        tokenizer = self._loaded.tokenizer
+        enough = text[: most * min(tokenizer.longest, _LONG_TOKEN)]
+        end = tokenizer.ended([])
+        ids = tokenizer.encode(prompt + enough) if text else self._loaded.prompts.valid_ids(text)
+        return [*ids[: most - len(end)], *end]
+
+    def _prompt(self, name: str | None) -> str:
+        prompts = self._embedding.prompts
+        if name is not None and name not in prompts:
+            raise InputError(
+                f"prompt_name is {name!r}: the model has {', '.join(prompts) or 'no prompts'}"
+            )
+        return prompts.get(self._embedding.default_prompt if name is None else name, "")
+
+    def _row(self, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
+        """Returns what the rows of a text are pooled to, read in passes without others."""
+        engine = self._loaded.engine
+        mean = self._embedding.pooling == MEAN
+        engine.require_open()
+        with engine.exclusive():
+            model = engine.target
+            total = np.zeros(1)
+            sequence = model.sequence(list(text))
+            try:
+                while tokens := sequence.unread[:_CHUNK]:
+                    engine.require_open()
+                    check()
+                    count = len(tokens)
+                    wanted = list(range(count)) if mean else [count - 1]
+                    rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], wanted)
+                    hidden = model.forward([rows])[0]
+                    rows.accept(range(count))
+                    total = total + hidden.sum(axis=0, dtype=np.float64)
+            finally:
+                sequence.free()
+        return total / len(text) if mean else hidden[0].copy()

@@ -1,0 +1,224 @@
+"""What lies behind an `LLM`: a bundle's models, the engine that continues texts, their beginning.
+
+No part of the API: sessions, embeddings, measuring and training use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from edgespec.bundle import TARGET, Bundle
+from edgespec.errors import InputError
+from edgespec.llm.at_once import Prompt
+from edgespec.llm.chat import ChatOptions, Conversation
+from edgespec.llm.generation import AnswerText, Generated, GenerationStream
+from edgespec.llm.images import Viewer
+from edgespec.llm.loading import (
+    MAX_DRAFT_TOKENS,
+    PLANNED_DRAFT_TOKENS,
+    RECYCLING_DRAFTS,
+    LoadOptions,
+)
+from edgespec.llm.messages import Messages
+from edgespec.llm.models import MemoryUse, planned
+from edgespec.llm.options import GenerationOptions
+from edgespec.llm.prompt_files import PromptFiles
+from edgespec.llm.prompts import Prompts, grammars_of
+from edgespec.llm.sources import Sources
+from edgespec.llm.stored_prompts import StoredPrompts
+from edgespec.runtime.drafters.growth import TreeDrafter
+from edgespec.runtime.plan import MemoryPlan
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.runtime.sequences.pool import TokenSequence
+from edgespec.runtime.speculation.engine import Engine
+from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
+from edgespec.runtime.text.loops import LoopMatcher
+from edgespec.runtime.text.streaming import TextEnd
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.system.machine import default_threads
+from edgespec.system.options import checked
+
+if TYPE_CHECKING:
+    from edgespec.runtime.sampling.grammar import GrammarCompiler
+
+
+class Loaded:
+    """A loaded bundle.
+
+    Args and attributes:
+        bundle: the bundle.
+        options: how it is loaded.
+        tokenizer: tokenizer of the target; None: it is read.
+        plan: where the models run, and their memory, from `planned`; None: it is made.
+        grammars: returns the compiler of grammars; None: it is made when it is needed.
+
+    Attributes:
+        prompts: converts what users give.
+        sources: the draft sources.
+        models: the models by role; none once it is closed.
+        engine: continues sequences.
+
+    Raises:
+        EdgespecError: see `LLM`.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        options: LoadOptions,
+        tokenizer: Tokenizer | None = None,
+        plan: MemoryPlan | None = None,
+        grammars: Callable[[], GrammarCompiler] | None = None,
+    ) -> None:
+        self.bundle = bundle
+        self.options = options
+        self.tokenizer = tokenizer or Tokenizer.of(bundle)
+        if bundle.target.embedding is None:
+            self.tokenizer.require_messages_shown(bundle.path)
+        files = PromptFiles.asked_for(options, bundle)
+        self.plan = planned(bundle, options) if plan is None else plan
+        self.sources = Sources(bundle, options, self.tokenizer, self.plan)
+        self.models = self.sources.models
+        threads = options.threads or default_threads()
+        placed = self.plan.roles[TARGET]
+        native = placed.native and placed.behind is None
+        self._viewer = Viewer(bundle, self.tokenizer, threads, native)
+        grammars = grammars or partial(grammars_of, bundle, self.tokenizer)
+        self.prompts = Prompts(bundle, self.tokenizer, self.plan.context, self._viewer, grammars)
+        self._stored: StoredPrompts | None = None
+        if files is not None:
+            from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime
+
+            self._stored = StoredPrompts(files, (arithmetic(), bundle.digest))
+        target = self.models[TARGET]
+        sources = self.sources
+        self.engine = Engine(target, sources.drafters, self._stored, sources.timings)
+
+    def warm_up(self) -> None:
+        """See `LLM.warm_up`."""
+        for model in list(self.models.values()):
+            with self.engine.exclusive():
+                rows = Rows(model.sequence([]), [0], [AFTER], [0])
+                model.forward([rows])
+                rows.accept([])
+        self.engine.measure()
+
+    def close(self) -> None:
+        """See `LLM.close`."""
+        self.engine.close()
+        if self._stored is not None:
+            self._stored.close()
+        # Frees them whoever still refers to this, such as a stream that nobody ended.
+        self.sources.close()
+        self._viewer.close()
+
+    @property
+    def taken(self) -> MemoryUse:
+        """Its memory, for the plan of another model in this process."""
+        held = {each.memory: each.weights for each in self.plan.demands}
+        for name, model in self.models.items():
+            held[self.plan.roles[name].memory] += model.pool.size
+        return MemoryUse(self.plan, held)
+
+    def require_texts(self) -> None:
+        """Checks that the model generates text.
+
+        Raises:
+            InputError: if it makes embeddings.
+        """
+        if self.bundle.target.embedding is not None:
+            raise InputError(
+                "the model makes embeddings, and no text: use LLM.embed or /v1/embeddings, or a "
+                "bundle of a model that writes text"
+            )
+
+    @property
+    def working_models(self) -> dict[str, Model]:
+        """The target, and the draft model unless its device has failed."""
+        drafting = [each.model for each in self.engine.drafters if isinstance(each, TreeDrafter)]
+        return {n: each for n, each in self.models.items() if n == TARGET or each in drafting}
+
+    def drop(self, kept: TokenSequence) -> None:
+        """Gives up what a session keeps."""
+        if self.models:  # else all was given up
+            with self.engine.exclusive():
+                self.engine.target.prefixes.drop(kept)
+
+    def chat(
+        self, messages: Messages, options: Mapping[str, Any], kept: TokenSequence | None = None
+    ) -> GenerationStream:
+        """Begins an answer, see `LLM.chat`; `kept` is what a session keeps."""
+        self.engine.require_open()
+        made = checked(ChatOptions, options)
+        self.require_texts()
+        return self._begin(self.prompts.of_chat(messages, made), made, kept)
+
+    def text(
+        self, prompt: Prompt, options: Mapping[str, Any], kept: TokenSequence | None = None
+    ) -> GenerationStream:
+        """Begins a text, see `LLM.generate`; `kept` is what a session keeps."""
+        self.engine.require_open()
+        made = checked(GenerationOptions, options)
+        asked = self.prompts.of_text(prompt, made)
+        self.require_texts()
+        return self._begin(asked, made, kept)
+
+    def _begin(
+        self, asked: Conversation, made: GenerationOptions, kept: TokenSequence | None
+    ) -> GenerationStream:
+        source = self.options.draft if made.draft_source is None else made.draft_source
+        if source not in self.sources.names:
+            raise InputError(
+                f"draft_source is {source!r}: a model loaded with draft {self.options.draft!r} "
+                f"offers {', '.join(self.sources.names)}"
+            )
+        predicted = self.prompts.predicted(made.prediction)
+        if source == NO_DRAFT:  # which makes no use of it
+            predicted = []
+        nodes = MAX_DRAFT_TOKENS if predicted else PLANNED_DRAFT_TOKENS
+        if made.num_assistant_tokens is not None:
+            nodes = made.num_assistant_tokens
+        limits = Limits(
+            made.max_new_tokens or self.plan.context,
+            self.plan.context,
+            frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids, *asked.stop_ids)),
+            0 if source == NO_DRAFT else nodes,
+            # Of a graph that another program exported, each branch is a call of its own.
+            1 if self.bundle.target.native.adopted else made.tree_width,
+        )
+        size = self.tokenizer.vocab_size
+        if unknown := [token for token, _ in made.logit_bias if token >= size]:
+            raise InputError(f"logit_bias names token {unknown[0]}: give ids below {size}")
+        sampler = Sampler(made, size)
+        request = Request(
+            asked.prompt,
+            sampler,
+            limits,
+            source,
+            asked.grammar,
+            made.logprobs,
+            predicted[: self.plan.context] if limits.max_nodes else (),
+            kept,
+            turns=asked.turns,
+            look=asked.look,
+        )
+        hidden = self.tokenizer.special_ids - asked.shown.keys()
+        added = self.tokenizer.added_tokens.items() if made.stop else ()
+        special = {token: id_ for token, id_ in added if id_ in hidden}
+        end = TextEnd(made.stop, made.min_indent, made.max_time, special)
+        models = list(self.working_models.values())
+        memory = None
+        if source in RECYCLING_DRAFTS:
+            memory = "hot" if len(self.sources.recycling.successors) else "cold"
+        loops = LoopMatcher() if made.stop_loops else None
+        text = AnswerText(asked, self.tokenizer, end, limits.stop_ids, made.json_class, loops)
+
+        def again(seed: int | None) -> GenerationStream:
+            known = replace(made, seed=seed, prediction=predicted or None)
+            return self._begin(asked.again(self.tokenizer), known, kept)
+
+        return GenerationStream(Generated(self.engine, request, text, models, memory), again)

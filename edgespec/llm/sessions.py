@@ -1,0 +1,95 @@
+"""Sessions, whose slots outlive their texts: a prompt's known beginning is not computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edgespec.errors import InputError
+from edgespec.llm import session_files
+from edgespec.llm.chat import ChatOptions
+from edgespec.llm.generation import GenerationStream
+from edgespec.llm.loaded import Loaded
+from edgespec.llm.messages import Messages
+from edgespec.llm.options import GenerationOptions
+from edgespec.llm.result import GenerationResult
+from edgespec.runtime.sequences.pool import TokenSequence
+from edgespec.system.options import shown
+from edgespec.system.processes import Unpicklable
+
+
+class Session(Unpicklable):
+    """Consecutive texts, such as the turns of a conversation, of which the last one stays known.
+
+    Created by `LLM.session` and `LLM.load_session`. What a session keeps is evicted behind what
+    other texts have left, and before a text would have to wait for memory: the next text then
+    takes longer to start. It is also a context manager that closes the session.
+    """
+
+    def __init__(self, loaded: Loaded, kept: TokenSequence) -> None:
+        self._loaded = loaded
+        self._kept: TokenSequence | None = kept
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Tokens that are kept: prompt and output of the last text, as far as they were run."""
+        kept = self._open()
+        with self._loaded.engine.exclusive():
+            return tuple(kept.tokens[: kept.length])
+
+    @shown(GenerationOptions)
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
+        """See `LLM.generate`."""
+        return self.stream(prompt, **options).finish()
+
+    @shown(GenerationOptions)
+    def stream(self, prompt: str | Sequence[int], **options: Any) -> GenerationStream:
+        """See `LLM.stream`. Of several texts at once the one that ends last is kept."""
+        return self._loaded.text(prompt, options, self._open())
+
+    @shown(ChatOptions)
+    def chat(self, messages: Messages, **options: Any) -> GenerationResult:
+        """See `LLM.chat`: give the whole conversation; only the new part is computed."""
+        return self.chat_stream(messages, **options).finish()
+
+    @shown(ChatOptions)
+    def chat_stream(self, messages: Messages, **options: Any) -> GenerationStream:
+        """See `LLM.chat_stream` and `chat`."""
+        return self._loaded.chat(messages, options, self._open())
+
+    def save(self, path: str | Path) -> None:
+        """Writes what is kept to a file, for `LLM.load_session` with the same bundle.
+
+        Raises:
+            InputError: if it was evicted, or the file cannot be written; an existing file stays as
+                it was.
+        """
+        kept = self._open()
+        with self._loaded.engine.exclusive():
+            if kept.tokens and not kept.length:
+                raise InputError(
+                    "the session's caches were dropped for other texts: generate a text in it "
+                    "before you save it"
+                )
+            tensors = session_files.tensors_of(
+                self._loaded.working_models, kept.tokens[: kept.length]
+            )
+        session_files.save(Path(path), self._loaded.bundle.digest, tensors)
+
+    def close(self) -> None:
+        """Gives up what is kept."""
+        if self._kept is not None:
+            self._loaded.drop(self._kept)
+            self._kept = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> TokenSequence:
+        if self._kept is None:
+            raise InputError("the session is closed: open another with LLM.session()")
+        return self._kept

@@ -1,0 +1,175 @@
+"""The ASGI application: routes, access control and error responses."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from edgespec.errors import EdgespecError
+from edgespec.serve.metrics import Metrics
+from edgespec.serve.ollama import routes as ollama
+from edgespec.serve.openapi import document
+from edgespec.serve.refusals import RequestError, as_refusal, fault
+from edgespec.serve.routes import openai_routes, page_route
+from edgespec.serve.service import TextService
+
+_log = logging.getLogger(__name__)
+
+_HOST = re.compile(r"[a-z0-9._-]{1,64}")
+_OPEN = ("/", "/health", "/openapi.json")  # routes that need no API key
+_PHRASES = {
+    404: "this route does not exist: /openapi.json lists all routes",
+    405: "this route does not support the method: /openapi.json lists the methods",
+}
+
+
+def application(
+    service: TextService,
+    api_key: str | None,
+    hosts: Iterable[str] | None,
+    origins: Sequence[str] = (),
+) -> Starlette:
+    """Creates the ASGI application.
+
+    Args:
+        service: service that generates the texts, with its models.
+        api_key: API key that clients must send; None if they need none.
+        hosts: allowed host names in requests; None for any.
+        origins: other origins whose web pages may use the server; `*` for all.
+    """
+    metrics = service.metrics
+    described = document(api_key is not None)
+
+    async def health(_request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def numbers(_request: Request) -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    async def openapi(_request: Request) -> Response:
+        return JSONResponse(described)
+
+    def refuse(request: Request, error: Exception) -> Response:
+        return _refused(error, metrics, request.scope["path"])
+
+    pages = Middleware(
+        CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+    )
+    gate = Middleware(_Gate, api_key=api_key, hosts=hosts, metrics=metrics, origins=origins)
+    return Starlette(
+        routes=[
+            page_route(),
+            Route("/health", health),
+            Route("/metrics", numbers),
+            Route("/openapi.json", openapi),
+            *openai_routes(service),
+            *ollama.routes(service),
+        ],
+        # CORS comes before the gate, since browsers send preflight requests without the key.
+        middleware=[pages, gate] if origins else [gate],
+        exception_handlers=dict.fromkeys(
+            (RequestError, EdgespecError, HTTPException, Exception), refuse
+        ),
+    )
+
+
+class _Gate:
+    """Refuses requests with an unknown host name or without the API key.
+
+    Checking the host name prevents DNS rebinding: a page of another site may let its own host name
+    point to this machine, so that a browser would let it read the answers.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        api_key: str | None,
+        hosts: Iterable[str] | None,
+        metrics: Metrics,
+        origins: Sequence[str],
+    ) -> None:
+        self._app = app
+        self._origins = origins
+        self._key = None if api_key is None else api_key.encode()
+        self._hosts = None if hosts is None else frozenset(hosts)
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(Request(scope)) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            await _refused(refusal, self._metrics, scope["path"])(scope, receive, send)
+
+    def _refusal(self, request: Request) -> RequestError | None:
+        host = request.headers.get("host", "").lower()
+        if self._hosts is not None and _without_port(host) not in self._hosts:
+            return RequestError(
+                403,
+                f"the server only accepts requests to localhost, not to {_told(host)}: use "
+                f"that name, or start it with --allow-host {_told(host)}",
+                "unknown_host",
+            )
+        # What a page of another site asks for, which no Origin tells of where nothing is posted.
+        foreign = request.headers.get("sec-fetch-site") == "cross-site"
+        known = {"*", request.headers.get("origin")}.intersection(self._origins)
+        if foreign and not known and request.scope["path"].startswith(ollama.PREFIX):
+            return RequestError(
+                403,
+                "pages of other sites may not use this server: start it with --allow-origin",
+                "cross_site",
+            )
+        # The path that routing uses. A URL would also depend on the untrusted Host header.
+        if self._key is None or request.scope["path"] in _OPEN:
+            return None
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        # Headers are bytes, which Starlette decodes as Latin-1.
+        if scheme.lower() == "bearer" and hmac.compare_digest(key.encode("latin-1"), self._key):
+            return None
+        return RequestError(
+            401,
+            "the API key is missing or wrong: send it as Authorization: Bearer KEY",
+            "invalid_api_key",
+        )
+
+
+def _told(host: str) -> str:
+    """Returns a host's name as a refusal names it; what is none is not repeated."""
+    return name if _HOST.fullmatch(name := _without_port(host)) else "NAME"
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host
+
+
+def _refused(error: Exception, metrics: Metrics, path: str) -> Response:
+    """Returns the response for an error of a route."""
+    headers: dict[str, str] = {}
+    refusal = as_refusal(error)
+    if isinstance(error, HTTPException):
+        refusal = RequestError(error.status_code, _PHRASES.get(error.status_code, error.detail))
+        headers.update(error.headers or {})
+    if refusal is None:
+        if isinstance(error, EdgespecError):  # the ASGI server logs other errors
+            _log.error("%s", error)
+        refusal = fault()
+    if refusal.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if refusal.status in (429, 503):
+        headers["retry-after"] = "1"
+    metrics.refused(refusal.status)
+    body = {"error": str(refusal)} if path.startswith(ollama.PREFIX) else refusal.body
+    return JSONResponse(body, refusal.status, headers)

@@ -1,0 +1,324 @@
+"""Messages, tools, formats and predictions in the bodies of OpenAI's API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from edgespec.llm.images import decoded
+from edgespec.serve.bodies import LONG, SOME, Empty, Fields, Json, tell_once
+from edgespec.serve.refusals import RequestError, shown
+
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+
+
+class FunctionBody(Fields):
+    """A function that may be called. Arguments are always held to the schema."""
+
+    name: Name
+    description: str | None = None
+    parameters: Json | None = None
+    strict: bool | None = None
+
+
+class Tool(Fields):
+    """A tool."""
+
+    type: Literal["function"]
+    function: FunctionBody
+
+
+class OwnTool(Fields):
+    """A tool of OpenAI's own, such as `web_search`."""
+
+    type: str
+
+
+def own_kinds_left_out(given: Any, *names: str) -> BeforeValidator:
+    """Returns what leaves tools out of a list whose type is none of these; the log names each type.
+
+    They are tools of OpenAI's own, which nobody has here, and clients offer them beside functions.
+    A model cannot call what it does not see.
+
+    Args:
+        given: the type of such a list, for the document.
+        names: types that stay.
+    """
+
+    def known(tool: Any) -> bool:
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if not isinstance(kind, str) or kind in names:
+            return True
+        tell_once(f"a request offers a tool of the type {shown(kind)}, which is not here")
+        return False
+
+    return BeforeValidator(
+        lambda tools: list(filter(known, tools)) if isinstance(tools, list) else tools,
+        json_schema_input_type=given,
+    )
+
+
+class ChosenName(Fields):
+    """The name of a tool."""
+
+    name: Name
+
+
+class NamedTool(Fields):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: ChosenName
+
+
+class Choices(Fields):
+    """Tools that may be called, and whether one must be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[
+        list[NamedTool], SOME, own_kinds_left_out(list[NamedTool | OwnTool], "function")
+    ]
+
+
+class ChosenOf(Fields):
+    """Some of the tools, of which one may or must be called."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: Choices
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool | ChosenOf
+Tools = Annotated[list[Tool], LONG, own_kinds_left_out(list[Tool | OwnTool], "function")]
+
+
+def tool_options(
+    tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: bool | None
+) -> Json:
+    """Returns the options of an answer for a request's tools.
+
+    Raises:
+        RequestError: if the choice names a tool that is not there.
+    """
+    described = [tool.model_dump(exclude_none=True) for tool in tools or ()]
+    names = [tool["function"]["name"] for tool in described]
+    wanted: list[str] = names
+    mode: str = choice if isinstance(choice, str) else "auto"
+    if isinstance(choice, NamedTool):
+        wanted = [choice.function.name]
+        mode = choice.function.name
+    elif isinstance(choice, ChosenOf):
+        wanted = [each.function.name for each in choice.allowed_tools.tools]
+        mode = choice.allowed_tools.mode
+        described = [tool for tool in described if tool["function"]["name"] in wanted]
+    missing = next((name for name in wanted if name not in names), None)
+    if missing is not None or (mode == "required" and not names):
+        raise RequestError(
+            400,
+            f"tool_choice is {shown(missing or mode)}, but there is no such tool: add it to tools",
+            param="tool_choice",
+        )
+    if not described:
+        return {}
+    several = parallel is None or parallel
+    return {"tools": described, "tool_choice": mode, "parallel_tool_calls": several}
+
+
+class CalledFunction(Fields):
+    """The function of a call, with its arguments as JSON."""
+
+    name: str
+    arguments: str
+
+
+class Call(Fields):
+    """A call in a message of the assistant."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class TextContent(Fields):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImageUrl(Fields):
+    """Where an image is: in a data URL, for nothing is fetched."""
+
+    url: str
+
+
+class ImageContent(Fields):
+    """An image in a message of a user."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+def kinds(*names: str, what: str = "a part", usual: str | None = None) -> Discriminator:
+    """Returns what finds the member of a union by its `type`, each tagged by `tag`.
+
+    Errors say `what` it should be; one without a type is as `usual`.
+    """
+
+    def kind(value: Any) -> str | None:
+        asked = (
+            value.get("type", usual) if isinstance(value, dict) else getattr(value, "type", None)
+        )
+        return tag(asked) if asked in names else None
+
+    wanted = f"Input should be {what} of type {', '.join(names)}"
+    return Discriminator(kind, custom_error_type="kind", custom_error_message=wanted)
+
+
+def tag(name: str) -> str:
+    """Returns a tag as pydantic calls a literal, which `bodies` leaves out of a field's name."""
+    return f"literal[{name}]"
+
+
+Part = Annotated[
+    Annotated[TextContent, Tag(tag("text"))] | Annotated[ImageContent, Tag(tag("image_url"))],
+    kinds("text", "image_url"),
+]
+"""A part of a message by its `type`."""
+
+
+_Note = BeforeValidator(  # other values are ignored
+    lambda value: value if isinstance(value, str) else None, json_schema_input_type=Any
+)
+
+
+class Message(Fields):
+    """A message of a conversation.
+
+    The fields from `refusal` on are not supported. They are accepted empty, since clients send
+    answers back with them.
+    """
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | Annotated[list[Part], LONG] | None, Field(validate_default=True)] = (
+        None
+    )
+    tool_calls: Annotated[list[Call], LONG] | None = None
+    tool_call_id: str | None = None
+    name: Annotated[str | None, _Note] = None
+    reasoning_content: Annotated[str | None, _Note] = None
+    refusal: None = None
+    audio: None = None
+    images: Empty | None = None
+    function_call: None = None
+    prefix: bool | None = None  # a last message of the assistant is continued anyway
+
+    @field_validator("content")
+    @classmethod
+    def _said(cls, content: Any, info: ValidationInfo) -> Any:
+        if content is None and info.data.get("role") != "assistant":
+            raise PydanticCustomError("silent", "Only an answer's content may be null")
+        return content
+
+    @field_validator("tool_calls")
+    @classmethod
+    def _called(cls, calls: Any, info: ValidationInfo) -> Any:
+        if calls and info.data.get("role") != "assistant":
+            raise PydanticCustomError("calls", "Only an answer may have tool calls")
+        return calls
+
+    @property
+    def plain(self) -> Json:
+        """The message for chat templates; `developer` is OpenAI's newer name for `system`."""
+        role = "system" if self.role == "developer" else self.role
+        given: Json = {}
+        if self.role == "tool":
+            given = {"tool_call_id": self.tool_call_id, "name": self.name}
+        elif self.role == "assistant":
+            calls = [call.model_dump(exclude_none=True) for call in self.tool_calls or ()]
+            given = {"tool_calls": calls, "reasoning_content": self.reasoning_content}
+        told = {name: value for name, value in given.items() if value}
+        return {"role": role, "content": self._plain_content, **told}
+
+    @property
+    def _plain_content(self) -> str | list[Json]:
+        """The content as one text, or in parts if there are images.
+
+        Raises:
+            InputError: if an image is elsewhere, or not in base64.
+        """
+        parts = self.content or ""
+        if isinstance(parts, str) or not any(isinstance(each, ImageContent) for each in parts):
+            return joined(parts)
+        return [
+            {"type": "image", "image": decoded(each.image_url.url)}
+            if isinstance(each, ImageContent)
+            else {"type": "text", "text": each.text}
+            for each in parts
+        ]
+
+
+class JsonSchema(Fields):
+    """A JSON schema in OpenAI's format. It is always enforced, whatever `strict` is."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[Json, Field(alias="schema")]
+    strict: bool | None = None
+
+
+_SCHEMAS = {"text": (0,), "json_object": (0, 1), "json_schema": (1,)}  # that go with each type
+
+
+class ResponseFormat(Fields):
+    """The format of the answer; `schema` is llama.cpp's place for that of either JSON type."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema_: Annotated[Json | None, Field(alias="schema")] = None
+
+    @property
+    def structure(self) -> Json:
+        """The generation option for this format.
+
+        Raises:
+            RequestError: if a schema is given with a type that has none, or twice, or is missing
+                with the type json_schema.
+        """
+        named = None if self.json_schema is None else self.json_schema.schema_
+        given = [each for each in (named, self.schema_) if each is not None]
+        alien = named is not None and self.type != "json_schema"
+        if alien or len(given) not in _SCHEMAS[self.type]:
+            raise RequestError(
+                400,
+                f"response_format.type is {shown(self.type)} with {len(given)} schemas: give "
+                "json_schema with the type 'json_schema' and with no other",
+                param="response_format",
+            )
+        if self.type == "text":
+            return {}
+        return {"json_schema": given[0] if given else {"type": "object"}}
+
+
+class PredictedOutput(Fields):
+    """The text that the client expects, such as a file before an edit; it may be empty.
+
+    <https://platform.openai.com/docs/guides/predicted-outputs>
+    """
+
+    type: Literal["content"]
+    content: str | Annotated[list[TextContent], LONG]
+
+
+def joined(content: str | list[Any]) -> str:
+    """Returns the text of a content, which may be in parts."""
+    return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -1,0 +1,307 @@
+"""The models of a server: which are loaded, who uses them, and who waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgespec.bundle import MANIFEST, Bundle
+from edgespec.errors import EdgespecError, MemoryLimitError
+from edgespec.llm.llm import LLM, around, inside
+from edgespec.llm.loaded import Loaded
+from edgespec.llm.loading import LoadOptions
+from edgespec.llm.models import MemoryUse, find_plan, planned, with_sessions
+from edgespec.llm.prompts import grammars_of
+from edgespec.runtime.plan import MemoryPlan
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.serve.refusals import RequestError, fault, shown
+from edgespec.system.machine import release_memory
+
+if TYPE_CHECKING:
+    from edgespec.runtime.sampling.grammar import GrammarCompiler
+
+_DEFAULT_TAG = "latest"
+_LONGEST_NAME = 256  # characters of a name that is not known; some answers repeat it in each line
+_NAMED = 5  # models that a refusal names
+_log = logging.getLogger(__name__)
+
+
+class ServedModel:
+    """A model that clients may ask for, loaded or not.
+
+    Its tokenizer and what grammars need are always there: no other thread goes on while they are
+    made, which may take a second, and clients are told what the model can do.
+
+    Args:
+        name: its name for clients.
+        bundle: its bundle.
+        options: how it is loaded.
+        sessions: the most texts of full length for which memory is planned, as far as there is
+            room; None: as many as `options` say.
+        llm: the model, if it is loaded already.
+
+    Attributes:
+        tokenizer: its tokenizer.
+        modified: when its bundle was written, in seconds since 1970; its folder may go later.
+        llm: the model; None while it is not loaded.
+        claims: number of requests that use it.
+        used: when the last of them ended.
+
+    Raises:
+        EdgespecError: if the tokenizer is damaged, or the options do not suit the model.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bundle: Bundle,
+        options: LoadOptions,
+        sessions: int | None = None,
+        llm: LLM | None = None,
+    ) -> None:
+        self.name = name
+        self.bundle = bundle
+        self.options = options
+        self._sessions = sessions
+        self.llm = llm
+        self.claims = 0
+        self.used = time.monotonic()
+        self.modified = (bundle.path / MANIFEST).stat().st_mtime
+        self.tokenizer = Tokenizer.of(bundle) if llm is None else llm.tokenizer
+        self._alone = find_plan(bundle, options) if llm is None else llm.plan
+        self._grammars: GrammarCompiler | None = None
+        if llm is None and bundle.target.embedding is None:
+            with suppress(EdgespecError):  # who asks for a text that follows one is told
+                self._grammars = grammars_of(bundle, self.tokenizer)
+
+    @property
+    def plan(self) -> MemoryPlan:
+        """What it is loaded as, or would be if it were alone."""
+        return self._alone if self.llm is None else self.llm.plan
+
+    def load(self, stay: Sequence[MemoryUse] = ()) -> LLM:
+        """Loads it beside others, and returns it.
+
+        Raises:
+            EdgespecError: as `LLM`.
+        """
+        options = self.options
+        most = self._sessions
+        if most is not None:
+            options = with_sessions(self.bundle, options, most, stay)
+        plan = planned(self.bundle, options, stay)
+        made = self._grammars
+        grammars = None if made is None else lambda: made
+        self.llm = around(Loaded(self.bundle, options, self.tokenizer, plan, grammars))
+        return self.llm
+
+    def fits(self, stay: Sequence[MemoryUse], go: Sequence[MemoryUse]) -> bool:
+        """Whether it is what it is alone, beside some models and once others have gone.
+
+        One that does not even fit alone needs nobody to go.
+        """
+        try:
+            alone = find_plan(self.bundle, self.options, (), [*stay, *go])
+            found = find_plan(self.bundle, self.options, stay, go)
+        except EdgespecError:  # who loads it is told
+            return True
+        same = (found.context, found.roles) == (alone.context, alone.roles)
+        return not alone.fits or (found.fits and same)
+
+
+@dataclass(eq=False)
+class Claim:
+    """A request's claim to a model, which stays loaded until the claim ends.
+
+    Attributes:
+        model: the model.
+        loaded: becomes the loaded model; a `RequestError` if it cannot be loaded.
+    """
+
+    model: ServedModel
+    loaded: asyncio.Future[LLM]
+    ended: bool = False
+
+
+class Models:
+    """The models of a server, loaded when they are asked for.
+
+    Who asks first is served first. Where there is no room beside the others, those that were not
+    used for longest are unloaded, and while all are in use, all who come later wait, too: they
+    could keep them in use for ever. While a model is being loaded, those that are loaded go on,
+    and once it is there, all who wait for it do.
+    All methods belong to one event loop, but `close`.
+
+    Args:
+        served: the models. The first one answers who names none.
+        most: the most that are loaded at once; None: as many as memory has room for.
+        any_name: whether the first one also answers who asks for a name that is not known.
+    """
+
+    def __init__(
+        self, served: Sequence[ServedModel], most: int | None = None, any_name: bool = False
+    ) -> None:
+        self.served = served
+        self._most = most or len(served)
+        self._any_name = any_name
+        self._names = {tagged(each.name): each for each in served}
+        self._waiting: list[Claim] = []  # the first one longest
+        self._loading: tuple[ServedModel, asyncio.Task[None]] | None = None
+        self._thread = ThreadPoolExecutor(1, "edgespec-load")
+        self._stopped = False
+
+    def find(self, name: str | None) -> ServedModel:
+        """Returns the model of a name, with or without the tag that Ollama's clients add.
+
+        Raises:
+            RequestError: if there is none.
+        """
+        found = self.served[0] if name is None else self._names.get(tagged(name))
+        if found is None and self._any_name and len(name or "") <= _LONGEST_NAME:
+            return self.served[0]
+        if found is None:
+            names = " or ".join(repr(each.name) for each in self.served[:_NAMED])
+            raise RequestError(
+                404,
+                f"model {shown(name)} not found: use {names}, or start the server with "
+                "--any-model to have any name answered",
+                "model_not_found",
+                "model",
+            )
+        return found
+
+    def status(self, model: ServedModel) -> str:
+        """Returns whether a model is loaded, loading or unloaded."""
+        if model.llm is not None:
+            return "loaded"
+        return "loading" if self._loading and self._loading[0] is model else "unloaded"
+
+    @property
+    def busy(self) -> bool:
+        """Whether a model is being loaded."""
+        return self._loading is not None
+
+    @contextmanager
+    def claim(self, model: ServedModel) -> Iterator[Claim]:
+        """Claims a model until the end of the block, or until `end`."""
+        claim = Claim(model, asyncio.get_running_loop().create_future())
+        self._waiting.append(claim)
+        self._go_on()
+        try:
+            yield claim
+        finally:
+            self.end(claim)
+
+    def end(self, claim: Claim) -> None:
+        """Ends a claim, whether its model was loaded or not."""
+        if claim.ended:
+            return
+        claim.ended = True
+        if claim in self._waiting:
+            self._waiting.remove(claim)
+            claim.loaded.cancel()
+        elif claim.loaded.exception() is None:
+            claim.model.claims -= 1
+            claim.model.used = time.monotonic()
+        self._go_on()
+
+    def stop(self) -> None:
+        """Loads no more models."""
+        self._stopped = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """Closes the loaded models."""
+        for model in self.served:
+            if (llm := model.llm) is not None:
+                if llm.options.draft_memory is not None:
+                    llm.save_draft_memory(llm.options.draft_memory)
+                llm.close()
+
+    def _go_on(self) -> None:
+        """Lets those go on whose models are loaded, and loads what is waited for."""
+        for claim in tuple(self._waiting):
+            model = claim.model
+            if claim.loaded.cancelled():
+                continue
+            if model.llm is not None:
+                self._settle(claim)
+            elif self._loading is None and not self._stopped:
+                going = self._giving_way(model)
+                if going is None:
+                    return
+                ending = [each.llm for each in going if each.llm is not None]
+                for each in going:
+                    each.llm = None
+                self._loading = model, asyncio.create_task(self._load(model, ending))
+
+    def _giving_way(self, model: ServedModel) -> list[ServedModel] | None:
+        """Returns which models are to be unloaded for another; None: one of those in use."""
+        loaded = [each for each in self.served if each.llm is not None]
+        idle = sorted((each for each in loaded if not each.claims), key=lambda each: each.used)
+        for number in range(len(idle) + 1):
+            going = idle[:number]
+            staying = [each for each in loaded if each not in going]
+            if len(staying) >= self._most:
+                continue
+            if not staying or model.fits(_taken(staying), _taken(going)):
+                return going
+        return None
+
+    async def _load(self, model: ServedModel, ending: list[LLM]) -> None:
+        """Closes models and loads another one, for those who wait for it."""
+        stay = _taken(self.served)
+
+        def load() -> None:
+            while ending:
+                ending.pop().close()
+            release_memory()
+            model.load(stay)
+
+        refusal: RequestError | None = None
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, load)
+        except Exception as error:
+            _log.error("%s cannot be loaded: %s", model.name, error, exc_info=error)
+            refusal = _refusal(model, error)
+        self._loading = None
+        for claim in tuple(self._waiting):  # all at once, so that it is not loaded for each anew
+            if claim.model is model and not claim.loaded.cancelled():
+                self._settle(claim, refusal)
+        self._go_on()
+
+    def _settle(self, claim: Claim, refusal: RequestError | None = None) -> None:
+        """Lets a request go on with its model, or ends it."""
+        self._waiting.remove(claim)
+        if claim.model.llm is not None:
+            claim.model.claims += 1
+            claim.loaded.set_result(claim.model.llm)
+        elif refusal is not None:
+            claim.loaded.set_exception(RequestError(refusal.status, str(refusal), refusal.code))
+
+
+def tagged(name: str) -> str:
+    """Returns a name with its tag, which comes after the last slash."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}:{_DEFAULT_TAG}"
+
+
+def _taken(models: Sequence[ServedModel]) -> list[MemoryUse]:
+    return [inside(each.llm).taken for each in models if each.llm is not None]
+
+
+def _refusal(model: ServedModel, error: Exception) -> RequestError:
+    """Returns the error for requests whose model cannot be loaded, without the bundle's path."""
+    if not isinstance(error, EdgespecError):
+        return fault()
+    reason = str(error).replace(f"{model.bundle.path.parent}{os.sep}", "")
+    status = 503 if isinstance(error, MemoryLimitError) else 500
+    return RequestError(
+        status, f"model {model.name!r} cannot be loaded: {reason}", "model_not_loaded"
+    )

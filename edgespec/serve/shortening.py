@@ -1,0 +1,79 @@
+"""Conversations that are too long for the context, without their oldest messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edgespec.errors import ContextLengthError
+from edgespec.llm.generation import GenerationStream
+from edgespec.llm.llm import LLM
+from edgespec.serve.messages import Message
+from edgespec.serve.requests import ChatRequest
+from edgespec.system.waiting import require_waiting
+
+_SYSTEM = ("system", "developer")
+_ROOM = 4  # the share of the context that an answer gets where messages are left out: one in 4
+
+
+class ShortenedChatRequest(ChatRequest):
+    """A chat that is made of the latest messages if all are too long for the context."""
+
+    def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102 - of the base class
+        def make(messages: Sequence[Message]) -> GenerationStream:
+            return ChatRequest.ask(self.model_copy(update={"messages": messages}), llm, **options)
+
+        return shortened(self.messages, make, llm.context_length)
+
+
+def room_for_prompts(context: int) -> int:
+    """Returns the largest number of tokens of a prompt of which something is left out."""
+    return context - context // _ROOM
+
+
+def shortened(
+    messages: Sequence[Message],
+    make: Callable[[Sequence[Message]], GenerationStream],
+    context: int,
+) -> GenerationStream:
+    """Returns the stream of a conversation, without its oldest messages if it is too long.
+
+    What systems say stays. Then the first one is a user's, since templates want that, and the last
+    question stays whole. As few as possible are left out so that an answer has room, too.
+
+    Args:
+        messages: the conversation.
+        make: makes a stream; raises `ContextLengthError` if the messages are too long.
+        context: maximum number of tokens of prompt and answer.
+
+    Raises:
+        ContextLengthError: if even the last question is too long.
+    """
+    try:
+        return make(messages)
+    except ContextLengthError as error:
+        too_long = error
+    starts = [place for place, each in enumerate(messages) if each.role == "user"][1:]
+    roomy: GenerationStream | None = None
+    tight: GenerationStream | None = None
+    first = 0
+    last = len(starts)
+    while first < last:
+        require_waiting()
+        middle = (first + last) // 2
+        start = starts[middle]
+        told = [each for each in messages[:start] if each.role in _SYSTEM]
+        try:
+            made = make([*told, *messages[start:]])
+        except ContextLengthError as error:
+            too_long = error
+            first = middle + 1
+            continue
+        if len(made.prompt) <= room_for_prompts(context):
+            roomy, last = made, middle
+        else:
+            tight = made
+            first = middle + 1
+    if (found := roomy or tight) is None:
+        raise too_long
+    return found

@@ -1,0 +1,182 @@
+"""The programs of docs/python.md and README.md run as they stand."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from chats import template
+from checkout import ROOT
+from checkpoints import make_checkpoint
+from embeddings import make_embedding
+from ggufs import write_gguf
+from windows import PROMPT, STOPPED
+
+import edgespec
+from edgespec import LLM
+
+PATHS = [str(Path(edgespec.__file__).parents[1]), str(ROOT / "tests/support")]
+PROGRAM = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+PAGE = (ROOT / "docs" / "python.md").read_text("utf-8")
+PROGRAMS = {
+    title: found[1]
+    for title, part in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+    if (found := PROGRAM.search(part))
+}
+EXPECTED = LLM(threads=1, draft="none")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with the models that programs name: random ones, of which bundles are made."""
+    folder = tmp_path_factory.mktemp("home")
+    make_checkpoint(folder / "chat", "llama", eos_token_id=0)
+    fields = {"tokenizer.chat_template": template("hermes")}
+    write_gguf(folder / "chat", folder / "model.gguf", **fields)
+    make_embedding(folder / "vectors", "qwen3")
+    fields = {"qwen3.pooling_type": 3, "tokenizer.ggml.add_eos_token": True}
+    write_gguf(folder / "vectors", folder / "embedding.gguf", **fields)
+    return folder
+
+
+@pytest.fixture
+def run(home):
+    def run(program, **environment):
+        path = os.pathsep.join([*PATHS, os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            cwd=home,
+            env={**os.environ, **environment, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_one_generates(run):
+    said, text = run(PROGRAMS["Generate"]).split("\n", 1)
+    assert said.startswith("<LLM python-7m: target on ")
+    expected = EXPECTED.generate("def gcd(a, b):", max_tokens=64)
+    assert text.startswith(f"{expected.text}\n{expected.new_tokens} tokens, ")
+    assert text.endswith(f" a second, {expected.finish_reason}\n")
+
+
+def test_one_streams(run):
+    out = run(PROGRAMS["Stream"])
+    how = {"max_tokens": 80, "temperature": 0.8, "seed": 1}
+    assert out.startswith(EXPECTED.generate("class Stack:", **how).text + "\n")
+    assert re.search(r"\n\d+ of \d+ drafted tokens were accepted\n$", out)
+
+
+def test_one_chats_and_goes_on_from_a_file(run, home):
+    out = run(PROGRAMS["Chat"])
+    reused, tokens = map(int, re.findall(r"(\d+) of (\d+) tokens were known\n$", out)[0])
+    assert tokens / 2 < reused < tokens
+    assert (home / "chat.safetensors").exists()
+
+
+def test_one_writes_json(run):
+    assert re.fullmatch(
+        r"\d\d? lines of (Python|C|Rust), of [0-3] arguments\n", run(PROGRAMS["JSON"])
+    )
+
+
+def test_one_has_tools(run):
+    first = run(PROGRAMS["Tools"]).split("\n")[0]
+    assert re.fullmatch(r"get_weather: In (Rome|Oslo) the sun will shine in [123] days\.", first)
+
+
+def test_one_ranks_texts(run):
+    lines = run(PROGRAMS["Embeddings"]).splitlines()
+    scores = [float(line.split()[0]) for line in lines]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_one_has_many_prompts(run):
+    lines = run(PROGRAMS["Many prompts"]).splitlines()
+    prompts = ["def add(a, b):", "class Queue:", "import os\n", "def is_prime(n):"]
+    results = EXPECTED.generate(prompts, max_tokens=24)
+    assert lines == [f"{p!r}: {r.text!r}" for p, r in zip(prompts, results, strict=True)]
+
+
+def test_one_has_an_event_loop(run):
+    out = run(PROGRAMS["asyncio, several texts, a stop button"]).splitlines()
+    ends = dict(line.split() for line in out if ":" not in line)
+    assert ends["whole"] == "length"
+    assert ends["left"] in ("cancelled", "length", "stop")
+    assert ends["right"] in ("length", "stop")
+    assert {line.partition(":")[0] for line in out if ":" in line} == {"left", "right"}
+
+
+def shows_answers_and_never_waits(out):
+    """What a user saw on a window; see `windows.User`."""
+    first, second, end, turns, longest = json.loads(out)
+    assert first == f"{PROMPT}{EXPECTED.generate(PROMPT, max_tokens=200).text}\n\n"
+    assert second.startswith(f"{first}{STOPPED}")
+    assert end == "cancelled"
+    assert turns > 3
+    assert longest < 0.5  # seconds; neighbours may take the processor for a while
+
+
+@pytest.mark.skipif(find_spec("PySide6") is None, reason="PySide6 is not installed")
+def test_one_opens_a_window_with_qt(run):
+    code = f"import windows; windows.qt()\n{PROGRAMS['A Qt window']}"
+    shows_answers_and_never_waits(run(code, QT_QPA_PLATFORM="offscreen"))
+
+
+@contextmanager
+def display():
+    """The name of a display that programs may open windows on."""
+    if sys.platform in ("win32", "darwin") or "DISPLAY" in os.environ:
+        yield os.environ.get("DISPLAY", "")
+        return
+    if shutil.which("Xvfb") is None:
+        pytest.skip("there is no display, and no Xvfb")
+    ours, theirs = os.pipe()
+    command = ["Xvfb", "-displayfd", str(theirs), "-nolisten", "tcp"]
+    with subprocess.Popen(command, pass_fds=[theirs]) as process:
+        os.close(theirs)
+        try:
+            with open(ours) as told:  # noqa: PTH123
+                yield f":{told.readline().strip()}"
+        finally:
+            process.terminate()
+
+
+@pytest.mark.skipif(find_spec("_tkinter") is None, reason="Python has no tkinter")
+def test_one_opens_a_window_with_tk(run):
+    code = f"import windows; windows.tk()\n{PROGRAMS['A Tk window']}"
+    with display() as name:
+        shows_answers_and_never_waits(run(code, DISPLAY=name))
+
+
+def test_one_is_a_client_of_openais(run, start):
+    process = start("serve", "--port=0", "--draft=none", "--threads=1")
+    url = next(
+        found[1].decode()
+        for line in process.stderr
+        if (found := re.search(rb" is served on (http://\S+):", line))
+    )
+    code = PROGRAMS["A program that speaks OpenAI's API"]
+    form, text = run(code, OPENAI_BASE_URL=f"{url}/v1").split("\n", 1)
+    assert form in ("Python", "C")
+    assert text == EXPECTED.generate("class Stack:\n", max_new_tokens=40).text
+
+
+def test_the_one_of_the_readme(run):
+    [code] = PROGRAM.findall((ROOT / "README.md").read_text("utf-8"))
+    run(code)

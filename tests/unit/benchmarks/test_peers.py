@@ -1,0 +1,164 @@
+"""The comparison with peers, of which edgespec itself is one: processes, turns, what is kept."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from checkout import BENCHMARKS
+
+from edgespec.models.embedded import BUNDLE
+from edgespec.runtime.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.slow
+
+sys.path.append(str(BENCHMARKS))  # last: names of ours come first
+
+peers, turns, compare, exactness = map(
+    importlib.import_module, ("peers", "peers.turns", "compare", "exactness")
+)
+PROMPT = (10, 11, 12, 13)
+
+
+def loading(setting="plain", target=BUNDLE):
+    return peers.Loading(str(target), None, setting, 1, 256, 2, "")
+
+
+@pytest.fixture
+def given(tmp_path):
+    """The arguments of a comparison of edgespec with itself."""
+    parser = argparse.ArgumentParser()
+    turns.add_arguments(parser)
+    words = ["model.gguf", "--cache", str(tmp_path), "--peers", "edgespec", "--threads", "1"]
+    return parser.parse_args([*words, "--rows", str(tmp_path / "rows.jsonl")])
+
+
+def test_a_peer_in_its_process_makes_texts_alone_and_at_once(tmp_path):
+    with peers.Peer("edgespec", loading("lookup"), tmp_path) as peer:
+        alone = peer.texts([PROMPT], 12)
+        both = peer.texts([PROMPT, (20, 21)], 12)
+        assert both.tokens[0] == alone.tokens[0]
+        assert [len(text) for text in both.tokens] == [12, 12]
+        assert 0 < alone.first <= alone.seconds
+        assert 0 < alone.first_cpu <= alone.cpu
+
+
+def test_what_goes_wrong_in_a_peer_is_a_reason(tmp_path):
+    with pytest.raises(peers.PeerError, match="unknown is none of its settings: plain, auto"):
+        peers.Peer("edgespec", loading("unknown"), tmp_path)
+    with peers.Peer("edgespec", loading(), tmp_path) as peer:
+        with pytest.raises(peers.PeerError, match="InputError"):
+            peer.texts([()], 4)
+        assert peer.texts([PROMPT], 4).tokens  # and goes on
+        peer._process.kill()
+        with pytest.raises(peers.PeerError, match="status -9"):
+            peer.texts([PROMPT], 4)
+
+
+@pytest.mark.parametrize("name", peers.FILES)
+def test_peers_import_without_their_libraries(name):
+    assert "plain" in peers.module_of(name).SETTINGS
+
+
+def test_environments_are_made_once(monkeypatch, tmp_path):
+    asked = []
+    code = 1
+
+    def run(command, **_):
+        asked.append(command)
+        return SimpleNamespace(returncode=code)
+
+    monkeypatch.setattr(peers.subprocess, "run", run)
+    with pytest.raises(peers.PeerError, match=r"not installed: see .*pip\.log"):
+        peers.python_of("xllamacpp", tmp_path)
+    code = 0
+    python = peers.python_of("xllamacpp", tmp_path)
+    assert asked[-1][1:] == ["-m", "pip", "install", "--only-binary", ":all:", "xllamacpp"]
+    assert python == tmp_path / "environments" / "xllamacpp" / "bin" / "python"
+    count = len(asked)
+    assert peers.python_of("xllamacpp", tmp_path) == python
+    assert len(asked) == count
+    assert peers.python_of("edgespec", tmp_path) == Path(sys.executable)
+
+
+class Told:
+    """A peer whose texts are told; the second way's are others."""
+
+    asked = None
+
+    def __init__(self, name, loading, cache):
+        self.setting = loading.setting
+        self.versions = {"told": "1"}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def texts(self, prompts, new_tokens, temperature=0.0, seed=0):
+        self.asked.append((self.setting, len(prompts), new_tokens))
+        tokens = [[prompt[0]] * new_tokens for prompt in prompts]
+        if self.setting == "lookup":
+            tokens[0][-1] += 1
+        return peers.Made(tokens, 1.0, 2.0, 0.5, 1.0)
+
+
+@pytest.fixture
+def told(monkeypatch, given, tmp_path):
+    given.model = tmp_path / "model.gguf"
+    given.model.write_bytes(b"GGUF")
+    monkeypatch.setattr(turns, "Peer", Told)
+    monkeypatch.setattr(Told, "asked", [])
+    return given
+
+
+def test_ways_take_turns_and_a_second_run_goes_on(told):
+    ways = [("edgespec", "plain"), ("edgespec", "lookup")]
+    tasks = [turns.Task("code", number, (PROMPT,), 5) for number in range(3)]
+    turns.Turns(told).run(tasks[:2], ways)
+    order = [setting for setting, _, new in Told.asked if new == 5]
+    assert order == ["plain", "lookup", "lookup", "plain"]
+    Told.asked.clear()
+    done = turns.Turns(told)
+    done.run(tasks, ways)
+    assert len([new for *_, new in Told.asked if new == 5]) == 2  # of the third alone
+    assert len(done.of("code", ways[0])) == 3
+    row = compare._row(done, "code", ways[1])
+    assert (row["tokens_per_second"], row["cpu_ms_per_token"]) == (4.0, 125.0)
+    assert row["equal"] == "0 of 3"
+    told.minutes = 0
+    late = turns.Turns(told)
+    late.run([turns.Task("code", 9, (PROMPT,), 5)], ways)
+    assert not late.made
+
+
+def test_equal_and_repeated_texts_are_counted(told):
+    ways = [("edgespec", "plain"), ("edgespec", "lookup")]
+    done = turns.Turns(told)
+    done.run(exactness._tasks({"code": [PROMPT, (20,), (30,), (40,)]}, [1, 2], 5), ways)
+    assert exactness._cell(done, ways[0], "code, T=0", 2) == "4 of 4; 4 of 4"
+    assert exactness._cell(done, ways[1], "code, T=0", 2) == "2 of 4; 4 of 4"
+    assert exactness._cell(done, ways[1], "code, T=0", 4) == "-"
+    questions = exactness.arithmetic(50)
+    assert len(set(questions)) == 50
+    assert questions == exactness.arithmetic(50)
+
+
+def test_the_line_of_json_ends_the_output(told, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(turns, "tokenizer_of", lambda _: Tokenizer.from_folder(BUNDLE))
+    words = ["compare.py", str(told.model), "--cache", str(tmp_path), "--peers", "edgespec"]
+    words += ["--tests", "first,several", "-n", "4"]
+    monkeypatch.setattr(sys, "argv", words)
+    compare.main()
+    out = capsys.readouterr().out
+    assert "| program " in out
+    found = json.loads(out.splitlines()[-1])
+    assert found["results"]["first"][0]["seconds"] == 1.0
+    assert found["peer_versions"] == {"edgespec": {"told": "1"}}
+    assert found["hardware"]["cpu"]
