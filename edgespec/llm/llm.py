@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Unpack, cast, overload
 
 from edgespec import bundle as bundles
 from edgespec.llm import at_once, session_files
@@ -14,6 +14,7 @@ from edgespec.llm.at_once import Prompt
 from edgespec.llm.chat import ChatOptions
 from edgespec.llm.embedding import Embedder, Inputs
 from edgespec.llm.generation import GenerationStream
+from edgespec.llm.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
 from edgespec.llm.loaded import Loaded
 from edgespec.llm.loading import LoadOptions
 from edgespec.llm.messages import Messages
@@ -77,7 +78,7 @@ class LLM(Unpicklable):
         bundle: str | Path | None = None,
         *,
         progress: Progress | None = None,
-        **options: Any,
+        **options: Unpack[LoadKeywords],
     ) -> None:
         made = checked(LoadOptions, options)
         draft = made.draft_model
@@ -169,7 +170,7 @@ class LLM(Unpicklable):
             self._loaded.sources.recycling.successors.save(Path(path), self.bundle.digest)
 
     @shown(ChatOptions)
-    def chat(self, messages: Messages, **options: Any) -> GenerationResult:
+    def chat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> GenerationResult:
         """Generates an answer in a conversation.
 
         Args:
@@ -188,12 +189,12 @@ class LLM(Unpicklable):
         return self.chat_stream(messages, **options).finish()
 
     @shown(ChatOptions)
-    def chat_stream(self, messages: Messages, **options: Any) -> GenerationStream:
+    def chat_stream(self, messages: Messages, **options: Unpack[ChatKeywords]) -> GenerationStream:
         """Generates an answer as `chat`, piece by piece; see `GenerationStream.pieces`."""
         return self._loaded.chat(messages, options)
 
     @shown(ChatOptions)
-    async def achat(self, messages: Messages, **options: Any) -> GenerationResult:
+    async def achat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> GenerationResult:
         """Generates an answer as `chat`, while the event loop goes on.
 
         A task that is cancelled cancels the text, and its slots are free behind the pass under way.
@@ -216,7 +217,7 @@ class LLM(Unpicklable):
         prefix: str,
         suffix: str = "",
         files: Sequence[tuple[str, str]] = (),
-        **options: Any,
+        **options: Unpack[GenerationKeywords],
     ) -> GenerationResult:
         """Generates the text at a cursor.
 
@@ -256,18 +257,20 @@ class LLM(Unpicklable):
         return self._loaded.prompts.of_infill(prefix, suffix, files, max_new_tokens)
 
     @overload
-    def generate(self, prompt: Prompt, **options: Any) -> GenerationResult: ...
+    def generate(
+        self, prompt: Prompt, **options: Unpack[GenerationKeywords]
+    ) -> GenerationResult: ...
 
     @overload
     def generate(
-        self, prompt: list[str] | list[list[int]], **options: Any
+        self, prompt: list[str] | list[list[int]], **options: Unpack[GenerationKeywords]
     ) -> list[GenerationResult]: ...
 
     @shown(GenerationOptions)
     def generate(
         self,
         prompt: Prompt | list[str] | list[list[int]],
-        **options: Any,
+        **options: Unpack[GenerationKeywords],
     ) -> GenerationResult | list[GenerationResult]:
         """Generates a text, or those of several prompts at once.
 
@@ -298,7 +301,9 @@ class LLM(Unpicklable):
         return self.stream(cast("Prompt", prompt), **options).finish()
 
     @shown(GenerationOptions)
-    async def agenerate(self, prompt: Prompt, **options: Any) -> GenerationResult:
+    async def agenerate(
+        self, prompt: Prompt, **options: Unpack[GenerationKeywords]
+    ) -> GenerationResult:
         """Generates a text as `generate`, while the event loop goes on; see `achat`.
 
         For several prompts, `asyncio.gather` calls of this.
@@ -308,7 +313,7 @@ class LLM(Unpicklable):
         return await result_of(partial(self.stream, prompt, **options))
 
     @shown(GenerationOptions)
-    def stream(self, prompt: Prompt, **options: Any) -> GenerationStream:
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationKeywords]) -> GenerationStream:
         """Generates a text as `generate`, piece by piece.
 
         Iterate over the stream, then read its `result`.

@@ -7,7 +7,7 @@ import logging
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from edgespec.errors import InputError, reason
 from edgespec.llm.loading import (
@@ -17,6 +17,9 @@ from edgespec.llm.loading import (
 )
 from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.system.options import checked, explained, option
+
+if TYPE_CHECKING:
+    from edgespec.llm.keywords import SamplingKeywords
 
 USUAL_SAMPLING = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
 """How conversations are sampled with models whose authors say nothing of that."""
@@ -142,7 +145,7 @@ class GenerationOptions(SamplingOptions):
         return given[0] if given else None
 
 
-def conversational(asked: Mapping[str, float] | None) -> dict[str, float]:
+def conversational(asked: Mapping[str, float] | None) -> SamplingKeywords:
     """Returns options for a conversation: what a model's authors ask for, or what is usual.
 
     Args:
@@ -157,10 +160,11 @@ def conversational(asked: Mapping[str, float] | None) -> dict[str, float]:
             _log.warning("what the model's authors ask for is left out: %s", error)
         else:
             found |= option_
-    return found if "temperature" in found else USUAL_SAMPLING | found
+    how = found if "temperature" in found else USUAL_SAMPLING | found
+    return cast("SamplingKeywords", how)
 
 
-def in_conversation(usual: Mapping[str, float], given: Mapping[str, Any]) -> dict[str, Any]:
+def in_conversation(usual: SamplingKeywords, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns options of a text: what is given goes before what is usual.
 
     With a temperature of 0 nothing else is usual, penalties neither: the text is greedy.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from edgespec.errors import InputError
 from edgespec.llm import session_files
 from edgespec.llm.chat import ChatOptions
 from edgespec.llm.generation import GenerationStream
+from edgespec.llm.keywords import ChatKeywords, GenerationKeywords
 from edgespec.llm.loaded import Loaded
 from edgespec.llm.messages import Messages
 from edgespec.llm.options import GenerationOptions
@@ -39,22 +40,26 @@ class Session(Unpicklable):
             return tuple(kept.tokens[: kept.length])
 
     @shown(GenerationOptions)
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
+    def generate(
+        self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
+    ) -> GenerationResult:
         """See `LLM.generate`."""
         return self.stream(prompt, **options).finish()
 
     @shown(GenerationOptions)
-    def stream(self, prompt: str | Sequence[int], **options: Any) -> GenerationStream:
+    def stream(
+        self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
+    ) -> GenerationStream:
         """See `LLM.stream`. Of several texts at once the one that ends last is kept."""
         return self._loaded.text(prompt, options, self._open())
 
     @shown(ChatOptions)
-    def chat(self, messages: Messages, **options: Any) -> GenerationResult:
+    def chat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> GenerationResult:
         """See `LLM.chat`: give the whole conversation; only the new part is computed."""
         return self.chat_stream(messages, **options).finish()
 
     @shown(ChatOptions)
-    def chat_stream(self, messages: Messages, **options: Any) -> GenerationStream:
+    def chat_stream(self, messages: Messages, **options: Unpack[ChatKeywords]) -> GenerationStream:
         """See `LLM.chat_stream` and `chat`."""
         return self._loaded.chat(messages, options, self._open())
 

@@ -6,13 +6,14 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from codecs import getincrementaldecoder
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from edgespec.bundle import Bundle
 from edgespec.errors import BundleError
+from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.options import conversational
 from edgespec.llm.result import GenerationResult, PromptProgress
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
@@ -120,7 +121,7 @@ class Origin:
     model: str
     fingerprint: str
     texts: TokenTexts
-    sampling: Mapping[str, float] = field(default_factory=dict)
+    sampling: SamplingKeywords = field(default_factory=SamplingKeywords)
 
     @classmethod
     def of(cls, model: str, bundle: Bundle, tokenizer: Tokenizer) -> Origin:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr
 
 from edgespec.llm.generation import GenerationStream
+from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.llm import LLM
 from edgespec.llm.result import GenerationResult
 from edgespec.serve.answers import Origin, Writer, speculation
@@ -84,7 +85,7 @@ class InfillRequest(TextRequest):
         self._ends = frozenset((*made.stop_ids, *llm.bundle.target.eos_ids))
         return llm.stream(made.tokens, stop_token_ids=made.stop_ids, **options)
 
-    def usual(self, llm: LLM) -> Json:  # noqa: D102
+    def usual(self, llm: LLM) -> SamplingKeywords:  # noqa: D102
         return {}
 
 

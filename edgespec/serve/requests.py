@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from math import inf
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
 from edgespec.llm.generation import GenerationStream
+from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.llm import LLM
 from edgespec.llm.options import in_conversation
 from edgespec.runtime.sampling.options import LEAST_TEMPERATURE
@@ -223,7 +223,7 @@ class TextRequest(RequestBody):
         tiny = self.temperature is not None and self.temperature < LEAST_TEMPERATURE
         return 0.0 if tiny else self.temperature
 
-    def usual(self, llm: LLM) -> Mapping[str, float]:
+    def usual(self, llm: LLM) -> SamplingKeywords:
         """Returns how the text is sampled as far as the request does not say."""
         return llm.sampling
 

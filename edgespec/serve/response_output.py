@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.options import in_conversation
 from edgespec.llm.result import GenerationResult
 from edgespec.serve.answers import ChatAnswer, Origin, Writer
@@ -281,7 +282,7 @@ _CONSTANT: Json = {
 }  # fmt: skip
 
 
-def _settings(body: ResponsesRequest, sampling: Mapping[str, float]) -> Json:
+def _settings(body: ResponsesRequest, sampling: SamplingKeywords) -> Json:
     """Returns the settings of a text, whether the request has them or not."""
     given = body.model_dump(by_alias=True, exclude_none=True, include=set(_REPEATED))
     used = in_conversation(sampling, given)
