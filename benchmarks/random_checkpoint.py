@@ -22,7 +22,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from edgespec.models.checkpoint import ARCHITECTURES
 from edgespec.models.config import ModelConfig
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 
 _VOCABULARY = 16384
 _CONFIGS: dict[str, dict[str, Any]] = {
@@ -61,8 +61,10 @@ def main() -> None:
     config = {"vocab_size": _VOCABULARY, **_CONFIGS[arguments.model]}
     config |= {name: json.loads(value) for name, value in changes.items()}
     architecture = ARCHITECTURES[config["model_type"]]
-    fields = architecture.usual(Fields(config, "config.json").with_defaults(architecture.defaults))
-    described = ModelConfig.from_fields(fields, Fields({}, "generation_config.json"))
+    fields = architecture.usual(
+        ConfigFields(config, "config.json").with_defaults(architecture.defaults)
+    )
+    described = ModelConfig.from_fields(fields, ConfigFields({}, "generation_config.json"))
     rng = np.random.default_rng(0)
     tensors = {}
     for name, shape in architecture(described).decoder().tensors().items():

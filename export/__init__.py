@@ -7,7 +7,7 @@ from edgespec.export.adopted.source import export_by_optimum, find_onnx, open_on
 from edgespec.export.adopted.writer import write_adopted
 from edgespec.export.calibration.calibrate import (
     Calibrate,
-    Calibration,
+    CalibrationResult,
     Texts,
     calibrate,
     last_rows,
@@ -29,7 +29,7 @@ from edgespec.export.sources.hub import resolve_checkpoint, source_name
 
 __all__ = [
     "Calibrate",
-    "Calibration",
+    "CalibrationResult",
     "DraftHead",
     "ExportOptions",
     "ExportReport",

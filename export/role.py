@@ -21,7 +21,7 @@ from edgespec.bundle.sublayers import (
 )
 from edgespec.export.calibration.calibrate import Calibrate
 from edgespec.export.graph_builder import DataFile
-from edgespec.export.native.graph import NativeGraph
+from edgespec.export.native.graph import NativeGraphBuilder
 from edgespec.export.native.tower import write_tower
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.sources.vocabulary import end_ids
@@ -125,7 +125,7 @@ class RoleWriter:
         count = counted(name, checkpoint.decoder.tensors(), self.progress)
         with closing(DataFile(self.folder / f"{name}.tiles")) as data:
             weights = TileWeights(data, checkpoint.tensors, storage, count)
-            graph = NativeGraph(weights, name)
+            graph = NativeGraphBuilder(weights, name)
             graph.build(checkpoint.decoder, checkpoint.tower if name == bundle.TARGET else None)
             return weights, graph.save(self.folder)
 

@@ -41,7 +41,7 @@ from edgespec.models.families.qwen3_vl import Qwen3Vl
 from edgespec.models.families.qwen3_vl_moe import Qwen3VlMoe
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
-from edgespec.models.fields import Fields, check_share, read_text
+from edgespec.models.fields import ConfigFields, check_share, read_text
 from edgespec.models.formats.gguf.opening import open_gguf
 from edgespec.models.formats.quantized.opening import opened as unpacked
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
@@ -195,7 +195,7 @@ def _embedding(decoder: Decoder, pooled: PoolingConfig) -> Decoder:
     return replace(decoder, embeds=True, context_length=min(length, pooled.length or length))
 
 
-def _architecture(fields: Fields) -> type[Llama]:
+def _architecture(fields: ConfigFields) -> type[Llama]:
     model_type = fields.get("model_type")
     architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
     if architecture is None:
@@ -209,7 +209,7 @@ def _open_folder(path: Path) -> CheckpointParts:
     if not path.is_dir():
         raise CheckpointError(f"{path} does not exist: give a checkpoint's folder or a GGUF file")
     _refuse_parts(path)
-    fields = Fields.read(path / "config.json")
+    fields = ConfigFields.read(path / "config.json")
     contents = tokenizer_contents(path)
     composite = fields.get("model_type") in COMPOSITES
     # Before the weights, which models of unknown types often have in other files.
@@ -242,23 +242,23 @@ def tokenizer_contents(path: Path) -> dict[str, str]:
     contents = {name: read_text(file) for name, file in files.items()}
     older = path / "chat_template.json"
     if CHAT_TEMPLATE not in contents and older.is_file():
-        template = Fields.read(older).get("chat_template")
+        template = ConfigFields.read(older).get("chat_template")
         contents |= {CHAT_TEMPLATE: template} if isinstance(template, str) else {}
     return contents
 
 
-def _parsed(path: Path, files: Mapping[str, str], name: str) -> Fields:
+def _parsed(path: Path, files: Mapping[str, str], name: str) -> ConfigFields:
     """A JSON file's content, empty if there is no such file."""
-    return Fields.parse(files.get(name, "{}"), str(path / name))
+    return ConfigFields.parse(files.get(name, "{}"), str(path / name))
 
 
-def _quantization(path: Path, fields: Fields) -> Fields:
+def _quantization(path: Path, fields: ConfigFields) -> ConfigFields:
     """Returns how matrices are quantized; the first version of AutoGPTQ had a file for that."""
     found = fields.group("quantization_config")
     if found.values:
         return found
     file = path / "quantize_config.json"
-    own = Fields.read(file) if file.exists() else Fields({}, str(file))
+    own = ConfigFields.read(file) if file.exists() else ConfigFields({}, str(file))
     return own.with_defaults({"quant_method": "gptq"}) if own.values else own
 
 
@@ -266,7 +266,7 @@ def _refuse_parts(path: Path) -> None:
     """Refuses adapters, and folders of GGUF files, which are published like checkpoints."""
     adapter = path / "adapter_config.json"
     if adapter.exists():
-        raise Fields.read(adapter).unsupported(
+        raise ConfigFields.read(adapter).unsupported(
             "base_model_name_or_path",
             "this is an adapter for that model: merge both (with peft's merge_and_unload) and give "
             "the folder of the result, or delete this file if it is merged already",
@@ -278,7 +278,7 @@ def _refuse_parts(path: Path) -> None:
         )
 
 
-def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorSource) -> None:
+def _check_tensors(fields: ConfigFields, decoder: Decoder, tensors: TensorSource) -> None:
     """Refuses weights that contradict the config, including `tie_word_embeddings`."""
     tie = "tie_word_embeddings"
     if not decoder.tied and _HEAD not in tensors.names:

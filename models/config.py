@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.layers.elements import Activation
 
 # Limits far beyond any model: describing a larger one would take minutes or all memory.
@@ -72,10 +72,10 @@ class ModelConfig:
     windows: tuple[int | None, ...]
     eos_ids: tuple[int, ...]
     mask_token: int | None
-    fields: Fields
+    fields: ConfigFields
 
     @classmethod
-    def from_fields(cls, fields: Fields, generation: Fields) -> ModelConfig:
+    def from_fields(cls, fields: ConfigFields, generation: ConfigFields) -> ModelConfig:
         """Checks a config and reads the values that a decoder needs.
 
         Args:
@@ -123,7 +123,7 @@ class ModelConfig:
         )
 
 
-def activation_of(fields: Fields, name: str) -> Activation:
+def activation_of(fields: ConfigFields, name: str) -> Activation:
     """Returns the activation that a field names.
 
     Raises:
@@ -135,7 +135,7 @@ def activation_of(fields: Fields, name: str) -> Activation:
     return found
 
 
-def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
+def _windows(fields: ConfigFields, layers: int) -> tuple[int | None, ...]:
     """Returns the number of positions that each layer sees; None if it has no window."""
     window = fields.integer("sliding_window", fields.integer("max_position_embeddings"))
     types = fields.get("layer_types")
@@ -153,13 +153,13 @@ def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
     return tuple(window if each else None for each in sliding)
 
 
-def _recurrent(fields: Fields) -> frozenset[int]:
+def _recurrent(fields: ConfigFields) -> frozenset[int]:
     types = fields.get("layer_types")
     named = enumerate(types) if isinstance(types, list) else ()
     return frozenset(index for index, each in named if each in _RECURRENT_TYPES)
 
 
-def _has_window(fields: Fields, layers: int) -> list[bool]:
+def _has_window(fields: ConfigFields, layers: int) -> list[bool]:
     """Returns which layers have a window, if the config has no list of layer types.
 
     Qwen has a switch and a first layer, Gemma a pattern, and Mistral a window in all layers.
@@ -174,13 +174,13 @@ def _has_window(fields: Fields, layers: int) -> list[bool]:
     return [fields.get("sliding_window") is not None] * layers
 
 
-def _norm_eps(fields: Fields) -> float:
+def _norm_eps(fields: ConfigFields) -> float:
     """Returns the epsilon of norms, which models that also subtract the mean name otherwise."""
     layer = "layer_norm_eps"
     return fields.number(layer if fields.get(layer) is not None else "rms_norm_eps")
 
 
-def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
+def _head_dim(fields: ConfigFields, hidden_size: int, heads: int) -> int:
     if fields.get("head_dim") is None and hidden_size % heads:
         raise fields.invalid("hidden_size", f"must be a multiple of num_attention_heads={heads}")
     head_dim = fields.integer("head_dim", hidden_size // heads, most=_WIDEST)
@@ -189,7 +189,7 @@ def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
     return head_dim
 
 
-def eos_ids(fields: Fields) -> tuple[int, ...]:
+def eos_ids(fields: ConfigFields) -> tuple[int, ...]:
     """Returns the ids that end a text; empty if the file has none.
 
     Raises:

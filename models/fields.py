@@ -24,7 +24,7 @@ may be one part of so many of a model, which is weights above all."""
 
 
 @dataclass(frozen=True)
-class Fields:
+class ConfigFields:
     """A JSON object whose fields are checked when they are read; null counts as absent.
 
     Attributes:
@@ -36,7 +36,7 @@ class Fields:
     source: str
 
     @classmethod
-    def read(cls, path: Path) -> Fields:
+    def read(cls, path: Path) -> ConfigFields:
         """Reads a file that contains one JSON object.
 
         Raises:
@@ -46,7 +46,7 @@ class Fields:
         return cls.parse(read_text(path), str(path))
 
     @classmethod
-    def parse(cls, text: str, source: str) -> Fields:
+    def parse(cls, text: str, source: str) -> ConfigFields:
         """Reads the content of a file.
 
         Raises:
@@ -64,13 +64,13 @@ class Fields:
             )
         return cls(values, source)
 
-    def with_defaults(self, defaults: Mapping[str, object]) -> Fields:
+    def with_defaults(self, defaults: Mapping[str, object]) -> ConfigFields:
         """Returns the object with defaults added; existing fields, also null ones, are kept."""
-        return Fields({**defaults, **self.values}, self.source)
+        return ConfigFields({**defaults, **self.values}, self.source)
 
-    def changed(self, **values: object) -> Fields:
+    def changed(self, **values: object) -> ConfigFields:
         """Returns the object with other values, or further ones."""
-        return Fields({**self.values, **values}, self.source)
+        return ConfigFields({**self.values, **values}, self.source)
 
     def only(self, allowed: Mapping[str, tuple[object, ...]], remedy: str) -> None:
         """Checks that fields have values that are implemented, None among them if they may lack.
@@ -86,7 +86,7 @@ class Fields:
         """Returns a field without a check, None if it is absent."""
         return self.values.get(name)
 
-    def group(self, name: str) -> Fields:
+    def group(self, name: str) -> ConfigFields:
         """Returns a nested object, empty if it is absent.
 
         Raises:
@@ -97,7 +97,7 @@ class Fields:
             value = {}
         if not isinstance(value, Mapping):
             raise self.invalid(name, "must be an object")
-        return Fields(value, f"{self.source}: {name}")
+        return ConfigFields(value, f"{self.source}: {name}")
 
     def integer(self, name: str, default: int | None = None, most: int = _MOST) -> int:
         """Returns a positive integer of at most `most`.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.pooled import PoolingConfig
     from edgespec.models.vision.grid import AnyTower
@@ -37,7 +37,7 @@ class CheckpointParts:
         tower: What makes rows of pictures; None: it reads texts alone.
     """
 
-    fields: Fields
+    fields: ConfigFields
     tensors: TensorSource
     tokenizer_files: Mapping[str, str]
     quantization: str = ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.bundle.manifest import LAST_TOKEN, MEAN, Embedding
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.models.fields import Fields, read_text
+from edgespec.models.fields import ConfigFields, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,7 @@ def read_pooled(folder: Path) -> PoolingConfig | None:
             f"{folder / MODULES}: the transformer is in the folder {steps[0][1]!r}, which is not "
             "supported: save the model again with a recent sentence-transformers"
         )
-    pooling = _pooling(Fields.read(folder / steps[1][1] / "config.json"))
+    pooling = _pooling(ConfigFields.read(folder / steps[1][1] / "config.json"))
     limits = _optional(folder / "sentence_bert_config.json")
     if limits.flag("do_lower_case"):
         raise limits.unsupported("do_lower_case", "use a model that reads capitals")
@@ -74,7 +74,7 @@ def read_pooled(folder: Path) -> PoolingConfig | None:
     return PoolingConfig(Embedding(pooling, len(steps) == len(_STEPS[1]), prompts, usual), length)
 
 
-def without_projection(fields: Fields) -> Fields:
+def without_projection(fields: ConfigFields) -> ConfigFields:
     """Returns the config of a model that makes embeddings, whose output projection is not read.
 
     Raises:
@@ -115,7 +115,7 @@ def _inside(folder: str) -> str:
     return folder
 
 
-def _pooling(fields: Fields) -> str:
+def _pooling(fields: ConfigFields) -> str:
     """Returns the pooling that a config names: by one field, or by a flag for each mode."""
     named = fields.get("pooling_mode")
     flags = [name for name in fields.values if name.startswith(_MODES) and fields.flag(name)]
@@ -135,7 +135,7 @@ def _pooling(fields: Fields) -> str:
     return pooling
 
 
-def _prompts(fields: Fields) -> tuple[dict[str, str], str]:
+def _prompts(fields: ConfigFields) -> tuple[dict[str, str], str]:
     """Returns the prompts by name, and the name of the one that is used unasked."""
     prompts = fields.group("prompts").values
     found = {name: text for name, text in prompts.items() if isinstance(text, str)}
@@ -147,5 +147,5 @@ def _prompts(fields: Fields) -> tuple[dict[str, str], str]:
     return found, str(usual) if usual is not None else ""
 
 
-def _optional(path: Path) -> Fields:
-    return Fields.read(path) if path.is_file() else Fields({}, str(path))
+def _optional(path: Path) -> ConfigFields:
+    return ConfigFields.read(path) if path.is_file() else ConfigFields({}, str(path))

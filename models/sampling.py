@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
 
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "repeat_last_n")
 # What transformers takes for what a file that samples leaves out.
@@ -25,7 +25,7 @@ _LAST = 64  # llama.cpp's usual number of tokens that penalties count
 _log = logging.getLogger(__name__)
 
 
-def asked_sampling(generation: Fields) -> dict[str, float] | None:
+def asked_sampling(generation: ConfigFields) -> dict[str, float] | None:
     """Returns what a generation_config.json asks for, by the names of `SamplingOptions`.
 
     Temperature 0 stands for greedy decoding, which `do_sample: false` asks for. None: it says
@@ -43,7 +43,7 @@ def asked_sampling(generation: Fields) -> dict[str, float] | None:
     return known or None
 
 
-def gguf_sampling(metadata: Fields) -> dict[str, float]:
+def gguf_sampling(metadata: ConfigFields) -> dict[str, float]:
     """Returns what a GGUF file asks for, as fields of a generation_config.json."""
     group = "general.sampling."
     for name in _OTHERS:
@@ -64,7 +64,7 @@ def gguf_sampling(metadata: Fields) -> dict[str, float]:
     return known
 
 
-def _number(fields: Fields, name: str) -> float | None:
+def _number(fields: ConfigFields, name: str) -> float | None:
     """Returns a number; None if there is none, or none that makes sense."""
     value = fields.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -40,7 +40,7 @@ from edgespec.bundle.manifest import (
     RopeTable,
     StateShape,
 )
-from edgespec.bundle.pictures import PICTURED, PICTURES, PIXELS, PLACES, ROWS, Grid, Vision
+from edgespec.bundle.pictures import PICTURED, PICTURES, PIXELS, PLACES, ROWS, PixelGrid, Vision
 from edgespec.bundle.skips import Promise, SkipScore, SkipSet
 from edgespec.errors import BundleError
 from edgespec.system import records

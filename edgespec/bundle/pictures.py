@@ -44,7 +44,7 @@ class Pixels:
 
 
 @dataclass(frozen=True)
-class Grid:
+class PixelGrid:
     """How pictures of any size are read: a row for each square of `Pixels.size` pixels.
 
     Attributes:
@@ -83,7 +83,7 @@ class Vision(Pixels):
     token: int
     rows: int
     around: tuple[int, int] | None = field(default=None, metadata=LEFT_OUT)
-    grid: Grid | None = field(default=None, metadata=LEFT_OUT)
+    grid: PixelGrid | None = field(default=None, metadata=LEFT_OUT)
     patch: int = field(default=0, metadata=LEFT_OUT)
     causal: bool = field(default=False, metadata=LEFT_OUT)
 

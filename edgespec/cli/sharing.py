@@ -14,7 +14,7 @@ from edgespec.cli.tables import markdown_table
 from edgespec.cli.waiting import waiting
 from edgespec.llm.llm import LLM, inside
 from edgespec.measuring.bench import PLAIN, BenchLine, BenchRequest
-from edgespec.measuring.llama_cpp import Model, ServerOptions
+from edgespec.measuring.llama_cpp import LlamaModel, ServerOptions
 from edgespec.measuring.passes import bandwidth, pass_seconds, row_bytes
 from edgespec.runtime.kernels import kernel_name
 from edgespec.store.making import model_name
@@ -42,7 +42,9 @@ class Beside:
     def __init__(self, file: Path, setting: str, llm: LLM, warm_up: BenchRequest) -> None:
         self.setting = setting
         threads = llm.options.threads or default_threads()
-        self._model = Model(ServerOptions(str(file), None, setting, threads, llm.context_length))
+        self._model = LlamaModel(
+            ServerOptions(str(file), None, setting, threads, llm.context_length)
+        )
         self.speeds = list[float]()
         self.first = list[float]()
         self(warm_up)

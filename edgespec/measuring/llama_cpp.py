@@ -42,7 +42,7 @@ class ServerOptions:
     sequences: int = 1
 
 
-class Model:
+class LlamaModel:
     """A loaded server, within this process.
 
     Raises:

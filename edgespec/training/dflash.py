@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgespec.training.drafting import DraftHead, Step, TextBatch
-from edgespec.training.layers import Mlp, Projections, RMSNorm, rotated, rotation
+from edgespec.training.drafting import HeadModule, Step, TextBatch
+from edgespec.training.layers import MlpModule, Projections, RMSNorm, rotated, rotation
 from edgespec.training.shape import HeadShape
 
 _QUIET = 0.2  # of the target's final norm, with which a training begins
@@ -107,7 +107,7 @@ class _Layer(nn.Module):
         self.input_layernorm = RMSNorm(shape.hidden, shape.eps)
         self.post_attention_layernorm = RMSNorm(shape.hidden, shape.eps)
         self.self_attn = _Attention(shape)
-        self.mlp = Mlp(shape)
+        self.mlp = MlpModule(shape)
         self._size = shape.head_dim
 
     def forward(self, rows: Tensor, context: Tensor, places: _Places) -> Tensor:
@@ -132,7 +132,7 @@ class _Layer(nn.Module):
         return x.view(*x.shape[:2], -1, self._size).transpose(1, 2)
 
 
-class DFlash(DraftHead):
+class DFlash(HeadModule):
     """A head that drafts blocks; the newest token's row predicts nothing.
 
     Args:
@@ -153,13 +153,13 @@ class DFlash(DraftHead):
         self.register_buffer("_mask", mask, persistent=False)
 
     def start(self, norm: Tensor, seed: int) -> None:
-        """See `DraftHead`; but logits begin small, since the rows of masks point nowhere yet."""
+        """See `HeadModule`; but logits begin small, since the rows of masks point nowhere yet."""
         super().start(norm, seed)
         with torch.no_grad():
             self.norm.weight.mul_(_QUIET)
 
     def unroll(self, batch: TextBatch, random: torch.Generator | None = None) -> Iterator[Step]:
-        """See `DraftHead`: as many blocks as make about one row for each token of the texts."""
+        """See `HeadModule`: as many blocks as make about one row for each token of the texts."""
         anchors = self._anchors(batch.tokens, random)
         rows = self.block_rows(batch, anchors)
         for depth in range(self.depths):

@@ -46,7 +46,7 @@ class Step:
         at: [B, n] positions of the tokens before the predicted ones.
         depth: number of tokens between the text that was read and the predicted ones. Row i is of
             the same draft at every depth, as long as there is one.
-        before: [B, n, R] rows of the tokens before, for `DraftHead.after`; None without.
+        before: [B, n, R] rows of the tokens before, for `HeadModule.after`; None without.
     """
 
     rows: Tensor
@@ -55,7 +55,7 @@ class Step:
     before: Tensor | None = None
 
 
-class DraftHead(nn.Module, ABC):
+class HeadModule(nn.Module, ABC):
     """A head without its output projection, which is the target's and stays as it is.
 
     Args:

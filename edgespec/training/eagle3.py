@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgespec.training.drafting import DraftHead, Step, TextBatch
-from edgespec.training.layers import Mlp, Projections, RMSNorm, rotated, rotation
+from edgespec.training.drafting import HeadModule, Step, TextBatch
+from edgespec.training.layers import MlpModule, Projections, RMSNorm, rotated, rotation
 from edgespec.training.shape import GATED, HeadShape
 
 
@@ -74,12 +74,12 @@ class _Layer(nn.Module):
         self.hidden_norm = RMSNorm(shape.hidden, shape.eps)
         self.post_attention_layernorm = RMSNorm(shape.hidden, shape.eps)
         self.self_attn = Projections(shape, shape.mixed)
-        self.mlp = Mlp(shape)
+        self.mlp = MlpModule(shape)
         if shape.fusion == GATED:
             self.fusion_gate = nn.Linear(2 * shape.hidden, shape.hidden, bias=False)
 
 
-class Eagle3(DraftHead):
+class Eagle3(HeadModule):
     """A head of one layer, which reads its own output at further depths.
 
     Args:
@@ -96,7 +96,7 @@ class Eagle3(DraftHead):
         self.norm = RMSNorm(shape.hidden, shape.eps)
 
     def unroll(self, batch: TextBatch, random: torch.Generator | None = None) -> Iterator[Step]:
-        """See `DraftHead`: at every position, and again from its own outputs.
+        """See `HeadModule`: at every position, and again from its own outputs.
 
         At depth s ("training-time test"), row b stands for position b + s: its hidden row is the
         output of depth s - 1 at row b. It sees the keys of depth 0 up to row b, and those of its

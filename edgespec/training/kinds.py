@@ -9,7 +9,7 @@ import torch
 from edgespec.bundle import Role
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.training.dflash import BlockShape, DFlash
-from edgespec.training.drafting import DraftHead
+from edgespec.training.drafting import HeadModule
 from edgespec.training.dspark import DSpark
 from edgespec.training.eagle3 import Eagle3, Eagle3Shape
 from edgespec.training.options import DSPARK, EAGLE3, TrainingOptions
@@ -21,7 +21,7 @@ _LAYERS, _MARKOV_RANK = 3, 128
 
 def new_head(
     options: TrainingOptions, role: Role, tokenizer: Tokenizer, graph: TargetGraph, size: int
-) -> DraftHead:
+) -> HeadModule:
     """Returns a head that was not trained yet.
 
     Args:

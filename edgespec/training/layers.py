@@ -40,7 +40,7 @@ class Projections(nn.Module):
         self.o_proj = nn.Linear(inner, shape.hidden, bias=False)
 
 
-class Mlp(nn.Module):
+class MlpModule(nn.Module):
     """SwiGLU (Shazeer, 2020)."""
 
     def __init__(self, shape: HeadShape) -> None:

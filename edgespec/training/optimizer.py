@@ -15,13 +15,13 @@ from torch import Tensor
 
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Floats
-from edgespec.training.drafting import DraftHead, Step, TextBatch
+from edgespec.training.drafting import HeadModule, Step, TextBatch
 from edgespec.training.loss import ProjectedLoss
 from edgespec.training.vocabulary import DraftIds, offsets
 
 if TYPE_CHECKING:
     from edgespec.training.shards import TrainingWindow
-    from edgespec.training.target_graph import TileMatrix
+    from edgespec.training.target_graph import TokenTiles
 
 _WARM_UP = 50  # steps
 _LARGEST_NORM = 1.0  # of the gradients
@@ -40,7 +40,7 @@ class Target:
         ids: the draft vocabulary.
     """
 
-    embedding: TileMatrix
+    embedding: TokenTiles
     projection: Floats
     norm: Floats
     ids: DraftIds
@@ -64,7 +64,7 @@ class TrainedHead:
         steps: steps of the optimizer.
     """
 
-    def __init__(self, head: DraftHead, target: Target, learning_rate: float, seed: int) -> None:
+    def __init__(self, head: HeadModule, target: Target, learning_rate: float, seed: int) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._target = target
         self.rate = learning_rate
@@ -115,7 +115,7 @@ class TrainedHead:
             for each, new in zip(self.average.parameters(), self.head.parameters(), strict=True):
                 each.lerp_(new, 1 - kept)
 
-    def _loss(self, head: DraftHead, step: Step, batch: TextBatch) -> tuple[Tensor, Tensor]:
+    def _loss(self, head: HeadModule, step: Step, batch: TextBatch) -> tuple[Tensor, Tensor]:
         """Returns the mean loss of a depth, and the head's choices [B, n]."""
         labels, shares = (
             each.gather(1, step.at[..., None].expand(-1, -1, each.shape[-1]))

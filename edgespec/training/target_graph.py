@@ -24,7 +24,7 @@ Ids = Sequence[int] | npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)
-class TileMatrix:
+class TokenTiles:
     """A matrix [N, K] with a row per token in a bundle's file of tiles.
 
     Attributes:
@@ -89,7 +89,7 @@ class TargetGraph:
         return float(_attributes(self._final_norm)["epsilon"])
 
     @property
-    def embedding(self) -> TileMatrix:
+    def embedding(self) -> TokenTiles:
         """The embedding, with the scale that the target applies to it."""
         node = self._made[entering(0)]
         factor = 1.0
@@ -99,18 +99,18 @@ class TargetGraph:
         return self._matrix(node.input[1], _attributes(node)["format"].decode(), factor)
 
     @property
-    def projection(self) -> TileMatrix:
+    def projection(self) -> TokenTiles:
         """The output projection."""
         node = self._projection
         return self._matrix(node.input[3], _attributes(node)["formats"].decode())
 
-    def _matrix(self, name: str, form: str, factor: float = 1.0) -> TileMatrix:
+    def _matrix(self, name: str, form: str, factor: float = 1.0) -> TokenTiles:
         kind = TILE_FORMATS[form]
         place = ExternalDataInfo(self._stored[name])
         units = -(-self._width // kind.unit)
         shape = place.length // (units * kind.unit_bytes), units, kind.unit_bytes
         tiles = np.memmap(self._data, np.uint8, "r", place.offset, shape)
-        return TileMatrix(tiles, form, self._width, factor)
+        return TokenTiles(tiles, form, self._width, factor)
 
 
 def _attributes(node: NodeProto) -> dict[str, Any]:

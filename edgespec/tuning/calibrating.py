@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edgespec.errors import InputError
-from edgespec.export import Calibration, Open, RoundedMatrices, Texts, calibrate
+from edgespec.export import CalibrationResult, Open, RoundedMatrices, Texts, calibrate
 from edgespec.models import Checkpoint
 from edgespec.runtime.kernels import library, missing_kernels
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -47,7 +47,9 @@ class TextCalibration:
         self._report = report
         self._text, self._source = calibration_text(path)
 
-    def __call__(self, checkpoint: Checkpoint, rounded: RoundedMatrices) -> Calibration | None:
+    def __call__(
+        self, checkpoint: Checkpoint, rounded: RoundedMatrices
+    ) -> CalibrationResult | None:
         """Calibrates a role, see `Calibrate`; without compiled operators, returns None, too.
 
         Raises:

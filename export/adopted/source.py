@@ -18,7 +18,7 @@ from edgespec.errors import CheckpointError, ExportError, installing, reason
 from edgespec.export.sources.hub import download
 from edgespec.models.checkpoint import chat_template, eos_token, tokenizer_contents
 from edgespec.models.config import eos_ids
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.sampling import asked_sampling
 
 _HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+):([\w./-]+\.onnx)")
@@ -116,14 +116,14 @@ def open_onnx(graph: Path) -> OnnxSource:
     template = chat_template(path, files)
     end = eos_token(path, files)
     name = "generation_config.json"
-    generation = Fields.parse(files.get(name, "{}"), str(path / name))
+    generation = ConfigFields.parse(files.get(name, "{}"), str(path / name))
     config = _config(path, generation)
     sampling = asked_sampling(generation)
     return OnnxSource(path, graph, config, files, template, end, sampling)
 
 
-def _config(path: Path, generation: Fields) -> OnnxConfig:
-    fields = Fields.read(path / "config.json")
+def _config(path: Path, generation: ConfigFields) -> OnnxConfig:
+    fields = ConfigFields.read(path / "config.json")
     if fields.flag("is_encoder_decoder"):
         raise fields.unsupported("is_encoder_decoder", "give a model that only has a decoder")
     # Models that also read pictures have the sizes of their decoder in a group.
@@ -142,7 +142,7 @@ def _config(path: Path, generation: Fields) -> OnnxConfig:
     )
 
 
-def _name(fields: Fields, names: tuple[str, ...]) -> str:
+def _name(fields: ConfigFields, names: tuple[str, ...]) -> str:
     """Returns the first of these names that is there, or the usual one for the message."""
     return next((name for name in names if fields.get(name) is not None), names[0])
 

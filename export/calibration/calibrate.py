@@ -47,7 +47,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Calibration:
+class CalibrationResult:
     """The results of calibrating a model.
 
     Attributes:
@@ -74,7 +74,7 @@ class Texts:
     judged: Sequence[Sequence[int]]
 
 
-Calibrate = Callable[[Checkpoint, RoundedMatrices], Calibration | None]
+Calibrate = Callable[[Checkpoint, RoundedMatrices], CalibrationResult | None]
 """Calibrates a role, given its checkpoint and the store for rounded matrices, which knows their
 formats. Returns None if the texts are not suitable for the model."""
 
@@ -85,7 +85,7 @@ def calibrate(
     rounded: RoundedMatrices,
     opened: Open,
     progress: Progress = lambda done, total: None,
-) -> Calibration:
+) -> CalibrationResult:
     """Runs a model on texts, layer by layer, and rounds its matrices for their inputs.
 
     The inputs of all layers are those of the original model. Damage is relative to the residual
@@ -106,7 +106,7 @@ def calibrate(
         forward = Forward(checkpoint, np.array([*texts.fitted, *texts.judged], np.int64), opened)
         judge = _Judge(forward, len(texts.fitted), rounded)
         _run(forward, judge, len(checkpoint.decoder.layers), progress)
-    return Calibration(judge.damage, judge.sizes)
+    return CalibrationResult(judge.damage, judge.sizes)
 
 
 def last_rows(
@@ -197,7 +197,9 @@ def _mixed(
     return routed, total
 
 
-def to_widen(calibration: Calibration, more: Mapping[str, float], room: float) -> frozenset[str]:
+def to_widen(
+    calibration: CalibrationResult, more: Mapping[str, float], room: float
+) -> frozenset[str]:
     """Returns the matrices that need more bits most: those with the most damage per added bit.
 
     Args:
@@ -222,7 +224,7 @@ def to_widen(calibration: Calibration, more: Mapping[str, float], room: float) -
     return frozenset(chosen)
 
 
-def by_rule(checkpoint: Checkpoint) -> Calibration:
+def by_rule(checkpoint: Checkpoint) -> CalibrationResult:
     """Returns what stands for the damage of matrices where no text is read.
 
     Most by weight are those of values: with grouped heads, they are a hundredth of the weights and
@@ -243,7 +245,7 @@ def by_rule(checkpoint: Checkpoint) -> Calibration:
                 damage |= {linear.weight: worth for linear in _downs(each)}
     linears = [linear for each in checkpoint.decoder.sublayers for linear in each.linears]
     sizes = {each.weight: each.in_features * each.out_features for each in linears}
-    return Calibration({name: sizes[name] * worth for name, worth in damage.items()}, sizes)
+    return CalibrationResult({name: sizes[name] * worth for name, worth in damage.items()}, sizes)
 
 
 def _inner(layer: Sequence[Sublayer]) -> Iterator[Sublayer]:
@@ -268,7 +270,7 @@ class _Judge:
         rounded: receives the rounded matrices.
 
     Attributes:
-        damage, sizes: see `Calibration`.
+        damage, sizes: see `CalibrationResult`.
     """
 
     def __init__(self, forward: Forward, fitted: int, rounded: RoundedMatrices) -> None:

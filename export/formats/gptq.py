@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.export.formats.products import upper_moments
-from edgespec.export.formats.rounding import Grid, RoundedRows, fitted, packed
+from edgespec.export.formats.rounding import LevelGrid, RoundedRows, fitted, packed
 from edgespec.export.formats.tiles import TILE_FORMATS, Floats, TileFormat
 
 # Number of columns that compensate each other. The second moments of wider matrices would need too
@@ -100,10 +100,10 @@ def rounded_with_feedback(form: str, weights: Floats, columns: Columns) -> Round
 
 def _rounded(
     kind: TileFormat, weights: Floats, columns: Columns
-) -> tuple[npt.NDArray[np.int8], list[Grid], float]:
+) -> tuple[npt.NDArray[np.int8], list[LevelGrid], float]:
     """Returns levels [K, N], the grids of all units, and the squared error."""
     levels = np.zeros(weights.T.shape, np.int8)
-    grids = list[Grid]()
+    grids = list[LevelGrid]()
     error = 0.0
     for run, factor in columns.runs():
         left = np.ascontiguousarray(weights[:, run].T)
@@ -122,7 +122,7 @@ def _rounded(
     return levels, grids, error
 
 
-def _round_unit(left: Floats, grid: Grid, factor: Floats, levels: Floats) -> Floats:
+def _round_unit(left: Floats, grid: LevelGrid, factor: Floats, levels: Floats) -> Floats:
     """Rounds columns [k, N] into `levels`; returns the errors that later columns compensate."""
     errors = np.empty_like(left)
     size = grid.kind.unit // len(grid.scales)

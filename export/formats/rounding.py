@@ -60,7 +60,7 @@ class RoundedRows:
 
 
 @dataclass(frozen=True)
-class Grid:
+class LevelGrid:
     """The numbers that some columns of a format may have: scale * level - minimum.
 
     Attributes:
@@ -117,7 +117,7 @@ def rounded(form: str, weights: Floats, importance: Floats | None = None) -> Rou
         weights = np.pad(weights, ((0, 0), (0, rest)))
         importance = None if importance is None else np.pad(importance, (0, rest))
     levels = np.empty(weights.T.shape, np.int8)
-    grids = list[list[Grid]]()
+    grids = list[list[LevelGrid]]()
     error = 0.0
     for start in range(0, rows, _ROWS):
         part = weights[start : start + _ROWS]
@@ -134,13 +134,16 @@ def rounded(form: str, weights: Floats, importance: Floats | None = None) -> Rou
 
 
 def packed(
-    weights: Floats, levels: npt.NDArray[np.int8], grids: Sequence[Sequence[Grid]], error: float
+    weights: Floats,
+    levels: npt.NDArray[np.int8],
+    grids: Sequence[Sequence[LevelGrid]],
+    error: float,
 ) -> RoundedRows:
     """Stores levels as tiles.
 
     Args:
         weights: [rows, K] float32, the original, K a multiple of the format's unit.
-        levels: [K, rows], see `Grid.levels`.
+        levels: [K, rows], see `LevelGrid.levels`.
         grids: the grids of all columns, for some rows after the other.
         error: sum of squared differences to the original.
     """
@@ -164,7 +167,7 @@ def packed(
     )
 
 
-def fitted(kind: TileFormat, x: Floats, importance: Floats | None) -> Grid:
+def fitted(kind: TileFormat, x: Floats, importance: Floats | None) -> LevelGrid:
     """Returns the best numbers of some columns.
 
     Args:
@@ -183,14 +186,14 @@ def fitted(kind: TileFormat, x: Floats, importance: Floats | None) -> Grid:
         extreme: Floats = np.take_along_axis(scales, np.abs(scales).argmax(axis=0)[None], axis=0)
         steps = _half(np.divide(extreme, -128, dtype=np.float32))
         numbers = np.rint(_divided(scales, steps)).clip(-128, 127)
-        return Grid(
+        return LevelGrid(
             kind,
             {"d": steps.astype(np.float16), "s": numbers.astype(np.int8)},
             steps * numbers,
             None,
         )
     scales = _half(scales)
-    return Grid(kind, {"d": scales.astype(np.float16)}, scales, None)
+    return LevelGrid(kind, {"d": scales.astype(np.float16)}, scales, None)
 
 
 def _scales(x: Floats, weights: Floats | None, bits: int) -> Floats:
@@ -224,7 +227,7 @@ def _scales(x: Floats, weights: Floats | None, bits: int) -> Floats:
     return clipped
 
 
-def _with_minima(kind: TileFormat, x: Floats, weights: Floats | None) -> Grid:
+def _with_minima(kind: TileFormat, x: Floats, weights: Floats | None) -> LevelGrid:
     """Returns the best scales and minima of a super-block's blocks x [8, 32, rows]."""
     sums = _Sums(x, weights)
     scales, minima = sums.best(kind.bits)
@@ -233,7 +236,7 @@ def _with_minima(kind: TileFormat, x: Floats, weights: Floats | None) -> Grid:
     numbers = _numbers(scales, steps)
     offsets = _numbers(minima, shifts)
     # Rounded scales and minima have other levels, of which one step more is the best.
-    grid = Grid(kind, {}, steps * numbers, shifts * offsets)
+    grid = LevelGrid(kind, {}, steps * numbers, shifts * offsets)
     level, square, cross = sums.of(grid.levels(x.reshape(-1, x.shape[2])).reshape(x.shape))
     steps, shifts = sums.solved(
         (numbers * numbers * square).sum(axis=0),
@@ -251,7 +254,7 @@ def _with_minima(kind: TileFormat, x: Floats, weights: Floats | None) -> Grid:
         "s": numbers.astype(np.uint8),
         "m": offsets.astype(np.uint8),
     }
-    return Grid(kind, fields, steps * numbers, shifts * offsets)
+    return LevelGrid(kind, fields, steps * numbers, shifts * offsets)
 
 
 class _Sums:

@@ -15,7 +15,7 @@ import onnx
 from edgespec.bundle import FEATURES, LOGITS, OWN_FEATURES, TARGET_FEATURES, Native
 from edgespec.export.graph_builder import CLUSTERS, NATIVE
 from edgespec.export.heads.borrowing import borrow_embedding, borrow_norm
-from edgespec.export.native.graph import NativeGraph, write_ids
+from edgespec.export.native.graph import NativeGraphBuilder, write_ids
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.weights import TileWeights
 from edgespec.models.heads.assistant import Assistant, Clusters
@@ -26,7 +26,7 @@ def write_native_assistant(
     folder: Path, name: str, checkpoint: HeadCheckpoint, weights: TileWeights, target: str
 ) -> Native:
     """Writes an assistant's native graph; see `write_native_head`."""
-    native = NativeGraph(weights, name)
+    native = NativeGraphBuilder(weights, name)
     head = checkpoint.head
     assert isinstance(head, Assistant), "the caller says so"
     source = onnx.load(folder / target, load_external_data=False)
@@ -49,7 +49,7 @@ def write_native_assistant(
     return replace(native.save(folder, write_ids(folder, name, checkpoint.ids)), pools=())
 
 
-def _by_clusters(native: NativeGraph, x: str, head: Assistant, clusters: Clusters) -> str:
+def _by_clusters(native: NativeGraphBuilder, x: str, head: Assistant, clusters: Clusters) -> str:
     """Emits logits, [R, V]: of tokens of clusters that a row does not choose, the least minus 1."""
     g = native.graph
     vocabulary = head.decoder.vocab_size

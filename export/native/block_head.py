@@ -22,7 +22,7 @@ from edgespec.export.formats.checked import read_finite
 from edgespec.export.formats.tiles import Floats
 from edgespec.export.graph_builder import OF_BLOCKS, PLACES
 from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
-from edgespec.export.native.graph import NativeGraph, write_ids
+from edgespec.export.native.graph import NativeGraphBuilder, write_ids
 from edgespec.export.native.head import fused
 from edgespec.export.native.layers import FLOAT, INT32
 from edgespec.export.native.weights import TileWeights
@@ -35,7 +35,7 @@ def write_native_block(
     folder: Path, name: str, checkpoint: HeadCheckpoint, weights: TileWeights, target: str
 ) -> Native:
     """Writes a block drafter's native graph; see `write_native_head`."""
-    native = NativeGraph(weights, name)
+    native = NativeGraphBuilder(weights, name)
     head = checkpoint.head
     assert isinstance(head, BlockHead), "the caller says so"
     source = onnx.load(folder / target, load_external_data=False)
@@ -89,7 +89,7 @@ def write_native_block(
 
 
 def _around(
-    native: NativeGraph,
+    native: NativeGraphBuilder,
     sublayer: Callable[..., str],
     x: str,
     stream: str,
@@ -166,7 +166,7 @@ def write_block(folder: Path, name: str, checkpoint: HeadCheckpoint, precise: bo
     return Block(head.size, head.from_anchor, file, markov.selects)
 
 
-def _numbers(native: NativeGraph, chosen: str) -> str:
+def _numbers(native: NativeGraphBuilder, chosen: str) -> str:
     """Emits the numbers of the rows for which `chosen` [S] is true."""
     g = native.graph
     return g.op("Reshape", g.op("NonZero", chosen), g.ints(-1))

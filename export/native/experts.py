@@ -13,12 +13,12 @@ from edgespec.models import Linear, Moe
 from edgespec.models.layers.sublayers import Mlp
 
 if TYPE_CHECKING:
-    from edgespec.export.native.graph import NativeGraph
+    from edgespec.export.native.graph import NativeGraphBuilder
     from edgespec.export.native.layers import LayerGraph
     from edgespec.export.native.weights import FusedMatrix
 
 
-def lower_experts(native: NativeGraph, x: str, chosen: str, shares: str, layer: Moe) -> str:
+def lower_experts(native: NativeGraphBuilder, x: str, chosen: str, shares: str, layer: Moe) -> str:
     """Emits the sum of the experts of each row, see `LayerGraph.experts`."""
     *first, downs = layer.stacks
     inner = products(native, x, chosen, first)
@@ -90,7 +90,7 @@ def sigmoid(graph: GraphBuilder, x: str) -> str:
 
 
 def products(
-    native: NativeGraph,
+    native: NativeGraphBuilder,
     x: str,
     chosen: str,
     layers: Sequence[Sequence[Linear]],
@@ -131,7 +131,7 @@ def products(
     )
 
 
-def _stacked(native: NativeGraph, layers: Sequence[Linear]) -> FusedMatrix:
+def _stacked(native: NativeGraphBuilder, layers: Sequence[Linear]) -> FusedMatrix:
     """Writes a matrix of each expert, one behind the other, all in one format.
 
     Raises:

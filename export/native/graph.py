@@ -20,7 +20,7 @@ from edgespec.models.vision.gemma4 import PatchTower
 from edgespec.models.vision.grid import AnyTower
 
 
-class NativeGraph(LayerGraph):
+class NativeGraphBuilder(LayerGraph):
     """The graph while it is being built; its matrices are tiles.
 
     Args:

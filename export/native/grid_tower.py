@@ -9,13 +9,13 @@ import numpy as np
 from onnx import TensorProto
 
 from edgespec import bundle
-from edgespec.export.native.graph import NativeGraph
+from edgespec.export.native.graph import NativeGraphBuilder
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.vit import emit_layer
 from edgespec.models.vision.grid import GridTower, Merger
 
 
-def emit_grid_tower(native: NativeGraph, tower: GridTower) -> None:
+def emit_grid_tower(native: NativeGraphBuilder, tower: GridTower) -> None:
     """Emits the whole graph, from a picture to its rows."""
     g = native.graph
     pixels = g.input(bundle.PIXELS, FLOAT, [1, 3, "H", "W"])
@@ -36,7 +36,7 @@ def emit_grid_tower(native: NativeGraph, tower: GridTower) -> None:
     g.output(bundle.ROWS, whole, FLOAT, ["N", len(rows) * merger.down.out_features])
 
 
-def _embedded(native: NativeGraph, tower: GridTower, pixels: str) -> str:
+def _embedded(native: NativeGraphBuilder, tower: GridTower, pixels: str) -> str:
     """Emits rows of patches and their positions, [1, lines, columns, width]."""
     g = native.graph
     # A patch's pictures are all the same, so that the sum of their weights does for all.
@@ -56,7 +56,7 @@ def _embedded(native: NativeGraph, tower: GridTower, pixels: str) -> str:
     return g.op("Transpose", g.op("Add", x, places), perm=[0, 2, 3, 1])
 
 
-def _in_squares(native: NativeGraph, tower: GridTower, x: str, lines: str) -> str:
+def _in_squares(native: NativeGraphBuilder, tower: GridTower, x: str, lines: str) -> str:
     """Emits [1, lines, columns, size] of patches as [patches, size], a square behind the other."""
     g = native.graph
     factor = tower.factor
@@ -67,7 +67,9 @@ def _in_squares(native: NativeGraph, tower: GridTower, x: str, lines: str) -> st
     return g.op("Reshape", squares, g.op("Concat", g.ints(-1), size, axis=0))
 
 
-def _rotations(native: NativeGraph, tower: GridTower, lines: str, columns: str) -> tuple[str, str]:
+def _rotations(
+    native: NativeGraphBuilder, tower: GridTower, lines: str, columns: str
+) -> tuple[str, str]:
     """Emits cosines and sines of patches, [patches, head_dim / 2] each."""
     g = native.graph
     count = tower.width // tower.heads // 4
@@ -84,11 +86,11 @@ def _rotations(native: NativeGraph, tower: GridTower, lines: str, columns: str) 
     return g.op("Cos", both), g.op("Sin", both)
 
 
-def _joined(native: NativeGraph, merger: Merger, x: str) -> str:
+def _joined(native: NativeGraphBuilder, merger: Merger, x: str) -> str:
     """Emits patches that are a row side by side."""
     return native.graph.op("Reshape", x, native.graph.ints(-1, merger.up.in_features))
 
 
-def _merged(native: NativeGraph, x: str, merger: Merger) -> str:
+def _merged(native: NativeGraphBuilder, x: str, merger: Merger) -> str:
     inner = native.graph.op("Gelu", native.linear(x, merger.up))
     return native.linear(inner, merger.down)

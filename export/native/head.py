@@ -15,7 +15,7 @@ import onnx
 from edgespec.bundle import FEATURES, LOGITS, OWN_FEATURES, TARGET_FEATURES, Block, Native
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
-from edgespec.export.native.graph import NativeGraph, write_ids
+from edgespec.export.native.graph import NativeGraphBuilder, write_ids
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.weights import TileWeights
 from edgespec.models.heads.block_head import BlockHead
@@ -40,7 +40,7 @@ def write_native_head(
         CheckpointError: if a matrix contains infinity or NaN.
         UnsupportedModelError: if a part of the head has no native operator.
     """
-    native = NativeGraph(weights, name)
+    native = NativeGraphBuilder(weights, name)
     head = checkpoint.head
     assert isinstance(head, Head), "the caller says so"
     source = onnx.load(folder / target, load_external_data=False)
@@ -81,7 +81,7 @@ def write_masks(folder: Path, name: str, checkpoint: HeadCheckpoint) -> Block | 
     return Block(head.masks.rows, from_anchor=True, features=file)
 
 
-def fused(native: NativeGraph, head: Head | BlockHead) -> str:
+def fused(native: NativeGraphBuilder, head: Head | BlockHead) -> str:
     """Emits the rows that the target's features become, [T, hidden]."""
     fusion = head.fusion
     g = native.graph
@@ -93,7 +93,7 @@ def fused(native: NativeGraph, head: Head | BlockHead) -> str:
     return native.norm(rows, fusion.output_norm)
 
 
-def _normed_taps(native: NativeGraph, rows: str, fusion: Fusion) -> list[str]:
+def _normed_taps(native: NativeGraphBuilder, rows: str, fusion: Fusion) -> list[str]:
     norms = fusion.tap_norms
     count = len(fusion.tap_norms)
     parts = [rows]
@@ -102,7 +102,7 @@ def _normed_taps(native: NativeGraph, rows: str, fusion: Fusion) -> list[str]:
     return [native.norm(part, norm) for part, norm in zip(parts, norms, strict=True)]
 
 
-def _lowered_layer(native: NativeGraph, layer: HeadLayer, token: str, hidden: str) -> str:
+def _lowered_layer(native: NativeGraphBuilder, layer: HeadLayer, token: str, hidden: str) -> str:
     """Emits the decoder layer over embeddings of tokens and hidden rows, both [S, hidden]."""
     g = native.graph
     token = native.norm(token, layer.token_norm)

@@ -9,14 +9,14 @@ from edgespec import bundle
 from edgespec.errors import CheckpointError
 from edgespec.export.formats.tiles import Floats
 from edgespec.export.graph_builder import CONTRIB
-from edgespec.export.native.graph import NativeGraph
+from edgespec.export.native.graph import NativeGraphBuilder
 from edgespec.export.native.layers import FLOAT
 from edgespec.models import Linear
 from edgespec.models.vision.gemma4 import ClippedLinear, PatchLayer, PatchTower
 from edgespec.models.vision.gemma4_unified import PatchEmbedder
 
 
-def emit_patches(native: NativeGraph, tower: PatchTower) -> None:
+def emit_patches(native: NativeGraphBuilder, tower: PatchTower) -> None:
     """Emits all nodes of a tower."""
     g = native.graph
     width = tower.embedding.out_features
@@ -45,7 +45,7 @@ def emit_patches(native: NativeGraph, tower: PatchTower) -> None:
     g.output(bundle.ROWS, rows, FLOAT, ["R", tower.projection.out_features])
 
 
-def emit_embedder(native: NativeGraph, tower: PatchEmbedder) -> None:
+def emit_embedder(native: NativeGraphBuilder, tower: PatchEmbedder) -> None:
     """Emits all nodes of what Gemma 4 12B has instead of a tower."""
     g = native.graph
     pixels, places = _inputs(native, tower.dense.in_features)
@@ -57,12 +57,12 @@ def emit_embedder(native: NativeGraph, tower: PatchEmbedder) -> None:
     g.output(bundle.ROWS, rows, FLOAT, ["N", tower.projection.out_features])
 
 
-def _inputs(native: NativeGraph, values: int) -> tuple[str, str]:
+def _inputs(native: NativeGraphBuilder, values: int) -> tuple[str, str]:
     pixels = native.graph.input(bundle.PIXELS, FLOAT, ["N", values])
     return pixels, native.graph.input(bundle.PLACES, TensorProto.INT64, ["N", 2])
 
 
-def _placed(native: NativeGraph, x: str, places: str, added: Floats) -> str:
+def _placed(native: NativeGraphBuilder, x: str, places: str, added: Floats) -> str:
     """Emits x with rows of two tables added, [2, places, width], by place."""
     g = native.graph
     for table, column in zip(
@@ -74,7 +74,7 @@ def _placed(native: NativeGraph, x: str, places: str, added: Floats) -> str:
 
 
 def _attended(
-    native: NativeGraph, x: str, layer: PatchLayer, tower: PatchTower, turns: tuple[str, str]
+    native: NativeGraphBuilder, x: str, layer: PatchLayer, tower: PatchTower, turns: tuple[str, str]
 ) -> str:
     """Emits attention of all patches to all, [N, heads * head_dim]."""
     g = native.graph
@@ -97,7 +97,7 @@ def _attended(
     return g.op("Reshape", found, g.ints(-1, heads * head))
 
 
-def _product(native: NativeGraph, x: str, layer: Linear) -> str:
+def _product(native: NativeGraphBuilder, x: str, layer: Linear) -> str:
     """Emits a product, between the bounds that the checkpoint has."""
     if not isinstance(layer, ClippedLinear):
         return native.linear(x, layer)
@@ -105,7 +105,7 @@ def _product(native: NativeGraph, x: str, layer: Linear) -> str:
     return _clipped(native, native.linear(clipped, layer), layer.bounds("output"))
 
 
-def _clipped(native: NativeGraph, x: str, bounds: tuple[str, str]) -> str:
+def _clipped(native: NativeGraphBuilder, x: str, bounds: tuple[str, str]) -> str:
     low, high = (float(native.tensors.read(name)) for name in bounds)
     if np.isnan(low) or np.isnan(high):
         raise CheckpointError(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from edgespec import bundle
 from edgespec.export.formats.tiles import BLOCK
 from edgespec.export.graph_builder import DataFile
-from edgespec.export.native.graph import NativeGraph
+from edgespec.export.native.graph import NativeGraphBuilder
 from edgespec.export.native.grid_tower import emit_grid_tower
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.patches import emit_embedder, emit_patches
@@ -47,7 +47,7 @@ def write_tower(folder: Path, tower: AnyTower, precision: str) -> bundle.Vision:
     kept = _kept(tower) if isinstance(tower, Tower) and precision not in FLOATS else {}
     storage = Storage(bundle.Precision(asked, asked, "fp32", BLOCK), frozenset(), kept)
     with closing(DataFile(folder / f"{_NAME}.tiles")) as data:
-        native = NativeGraph(TileWeights(data, tower.source, storage, lambda _: None), _NAME)
+        native = NativeGraphBuilder(TileWeights(data, tower.source, storage, lambda _: None), _NAME)
         if isinstance(tower, GridTower):
             emit_grid_tower(native, tower)
         elif isinstance(tower, PatchTower):
@@ -87,7 +87,7 @@ def _kept(tower: Tower) -> dict[str, str]:
     return found
 
 
-def _emit(native: NativeGraph, tower: Tower) -> None:
+def _emit(native: NativeGraphBuilder, tower: Tower) -> None:
     g = native.graph
     size = tower.pixels.size
     side = tower.side

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from edgespec.export.graph_builder import CONTRIB
-from edgespec.export.native.graph import NativeGraph
+from edgespec.export.native.graph import NativeGraphBuilder
 from edgespec.models.vision.tower import TowerLayer
 
 
 def emit_layer(
-    native: NativeGraph, x: str, layer: TowerLayer, heads: int, turns: tuple[str, str] | None = None
+    native: NativeGraphBuilder,
+    x: str,
+    layer: TowerLayer,
+    heads: int,
+    turns: tuple[str, str] | None = None,
 ) -> str:
     """Emits a layer; returns the rows behind it.
 

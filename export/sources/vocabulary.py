@@ -10,7 +10,7 @@ from typing import Protocol
 
 from edgespec.bundle.tokenizers import parsed
 from edgespec.errors import CheckpointError
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 
 
 class TokenConfig(Protocol):
@@ -109,7 +109,7 @@ def _check_declared(checkpoint: HasTokenizer, tokens: dict[str, int]) -> None:
     """
     name = "tokenizer_config.json"
     text = checkpoint.tokenizer_files.get(name, "{}")
-    added = Fields.parse(text, str(checkpoint.path / name)).group("added_tokens_decoder")
+    added = ConfigFields.parse(text, str(checkpoint.path / name)).group("added_tokens_decoder")
     for id_, token in added.values.items():
         content = token.get("content") if isinstance(token, dict) else None
         if isinstance(content, str) and content not in tokens and _is_written(checkpoint, content):

@@ -13,7 +13,7 @@ from edgespec.models.layers.elements import Linear
 from edgespec.models.layers.sublayers import AltUpLayer, Attention, Injection, Mlp
 
 if TYPE_CHECKING:
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.layers.decoder import Decoder
     from edgespec.models.layers.sublayers import Sublayer
 
@@ -46,7 +46,7 @@ class Gemma3n(Gemma4):
     )
 
     @classmethod
-    def usual(cls, fields: Fields) -> Fields:
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config with types, widths and sparsities of all layers; all heads are alike."""
         count = fields.integer("num_hidden_layers", most=2**12)
         types, widths, sparse = (fields.get(name) for name in ("layer_types", _WIDTH, _SPARSE))

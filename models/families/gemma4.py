@@ -15,7 +15,7 @@ from edgespec.models.layers.rope import rope_from_config
 from edgespec.models.layers.sublayers import MlpAndMoe
 
 if TYPE_CHECKING:
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.layers.decoder import Decoder
     from edgespec.models.layers.rope import Rope
@@ -56,7 +56,7 @@ class Gemma4(Gemma2):
     )
 
     @classmethod
-    def usual(cls, fields: Fields) -> Fields:
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config with the types of all layers; the last one has no window."""
         types = fields.get("layer_types")
         if types is None:

@@ -11,7 +11,7 @@ from edgespec.models.layers.sublayers import MlpAndMoe
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.layers.sublayers import Mlp
 
 
@@ -36,7 +36,7 @@ class Glm4MoeLite(Latent):
     )
 
     @classmethod
-    def usual(cls, fields: Fields) -> Fields:
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config which says of each layer whether it has experts."""
         fields, layers = super().usual(fields), fields.integer("num_hidden_layers")
         types = fields.get("mlp_layer_types")

@@ -14,7 +14,7 @@ from edgespec.models.layers.sublayers import MlpAndMoe
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.layers.sublayers import Attention, Mlp, Sublayer
 
@@ -42,7 +42,7 @@ class GraniteMoeHybrid(GraniteMoe):
         )
 
     @classmethod
-    def usual(cls, fields: Fields) -> Fields:
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config with the types of all layers."""
         if fields.get("layer_types") is not None:
             return fields

@@ -17,7 +17,7 @@ from edgespec.models.layers.rope import rope_from_config, rotation_order, scores
 from edgespec.models.layers.sublayers import LatentAttention
 
 if TYPE_CHECKING:
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.layers.rope import Rope
     from edgespec.models.layers.sublayers import Mlp, MlpAndMoe
@@ -37,7 +37,7 @@ class Latent(Llama):
     )
 
     @classmethod
-    def usual(cls, fields: Fields) -> Fields:
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config whose only head of keys is of latents, with RoPE of what is rotated."""
         scaling = fields.group("rope_parameters").values
         own = {

@@ -11,7 +11,7 @@ from edgespec.models.layers.recurrent import ShortConvolution
 from edgespec.models.layers.sublayers import Mlp
 
 if TYPE_CHECKING:
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.layers.decoder import Decoder
     from edgespec.models.layers.sublayers import Attention, Sublayer
 
@@ -37,7 +37,7 @@ class Lfm2(Llama):
     norms_of_heads = ("q_layernorm", "k_layernorm")
 
     @classmethod
-    def usual(cls, fields: Fields) -> Fields:
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config under the names of Llama's, with the MLP's width and the layers."""
         values = {**fields.values, "rms_norm_eps": fields.number("norm_eps")}
         if fields.get("tie_embedding") is not None:

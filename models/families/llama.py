@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from edgespec.models.config import ModelConfig
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.layers.rope import Rope
     from edgespec.models.layers.sublayers import Sublayer
@@ -73,7 +73,7 @@ class Llama:
         return {**cls.defaults, **changed}
 
     @classmethod
-    def usual(cls, fields: Fields) -> Fields:
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config, defaults included, under the names that `ModelConfig` reads."""
         return fields
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edgespec.models.families.llama import Mistral
 
 if TYPE_CHECKING:
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.layers.decoder import Decoder
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Ministral3(Mistral):
         return within_original(super().decoder(), self.config.fields)
 
 
-def within_original(decoder: Decoder, fields: Fields) -> Decoder:
+def within_original(decoder: Decoder, fields: ConfigFields) -> Decoder:
     """Returns the description of a model whose texts end at its original context.
 
     Queries are multiplied by 1 + beta * log(1 + floor(position / original context)), which is 1

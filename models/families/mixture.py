@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from edgespec.models.config import ModelConfig
     from edgespec.models.families.llama import Llama
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.expert_tensors import ByteSource, Layout
     from edgespec.models.formats.tensors import TensorSource
 
@@ -34,7 +34,7 @@ def experts_of(config: ModelConfig, names: tuple[str, ...]) -> tuple[int, int]:
     return experts, chosen
 
 
-def dense_layers(fields: Fields, name: str) -> int:
+def dense_layers(fields: ConfigFields, name: str) -> int:
     """Returns how many of the first layers are dense, by a field that may be 0 or null.
 
     Raises:

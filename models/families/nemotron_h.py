@@ -13,7 +13,7 @@ from edgespec.models.layers.sublayers import MlpAndMoe, Moe, PlainMlp
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.layers.decoder import Decoder
     from edgespec.models.layers.elements import Norm
     from edgespec.models.layers.recurrent import StateSpace
@@ -63,7 +63,7 @@ class NemotronH(Llama):
         super().__init__(config, layers)
 
     @classmethod
-    def usual(cls, fields: Fields) -> Fields:
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config with the types of all layers, which older ones have as signs.
 
         In `layer_types` MLPs and mixtures are attentions, which have no state either.

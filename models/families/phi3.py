@@ -11,7 +11,7 @@ from edgespec.models.formats.parts import Parts, TensorRows
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
 
 # Names of longrope in early checkpoints; transformers reads both in this way, for Phi-3 only.
@@ -48,7 +48,7 @@ class Phi3(PartlyRotated):
         return False
 
 
-def _with_longrope(config: ModelConfig) -> Fields:
+def _with_longrope(config: ModelConfig) -> ConfigFields:
     """Returns the config's fields with the usual name of RoPE's type."""
     fields = config.fields
     name = "rope_scaling" if fields.get("rope_scaling") else "rope_parameters"

@@ -10,7 +10,7 @@ from edgespec.models.layers.elements import Convolution
 from edgespec.models.layers.recurrent import GatedDelta
 
 if TYPE_CHECKING:
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.layers.elements import Norm
     from edgespec.models.layers.sublayers import Attention, Sublayer
 
@@ -35,7 +35,7 @@ class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
     norms_of_heads = ("q_norm", "k_norm")
 
     @classmethod
-    def usual(cls, fields: Fields) -> Fields:
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config with the types of all layers."""
         if fields.get("layer_types") is not None:
             return fields

@@ -9,7 +9,7 @@ from edgespec.models.families.qwen3_5 import Qwen3_5
 from edgespec.models.layers.elements import Linear
 
 if TYPE_CHECKING:
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.layers.sublayers import MlpAndMoe
 
@@ -28,7 +28,7 @@ class Qwen3_5Moe(Qwen3_5):  # noqa: N801 - the model's name
     )
 
     @classmethod
-    def usual(cls, fields: Fields) -> Fields:
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config with the types of all layers, and the shared expert's width."""
         width = fields.integer("shared_expert_intermediate_size")
         return super().usual(fields.changed(intermediate_size=width))

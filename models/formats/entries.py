@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """Where a tensor lies: `nbytes` bytes from `start` in the file.
 
     Attributes:
@@ -33,7 +33,7 @@ class Entry:
     nbytes: int
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=TensorEntry)
 
 
 class Entries(Generic[E]):

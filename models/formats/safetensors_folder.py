@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.models.fields import SHARE, SMALL, Fields, unreadable
-from edgespec.models.formats.entries import Entries, Entry, mapped
+from edgespec.models.fields import SHARE, SMALL, ConfigFields, unreadable
+from edgespec.models.formats.entries import Entries, TensorEntry, mapped
 from edgespec.models.formats.tensors import check_rows
 from edgespec.system.files import open_regular
 
@@ -52,7 +52,7 @@ _HEADER_LIMIT = 100_000_000  # bytes, the format's own
 
 
 @dataclass(frozen=True)
-class _Entry(Entry):
+class _Entry(TensorEntry):
     """Where a tensor lies, and the name of its dtype."""
 
     dtype: str
@@ -221,7 +221,7 @@ def _read_shards(index: Path) -> dict[str, _Entry]:
     """The entries of all tensors that an index names."""
     shards: dict[str, dict[str, _Entry]] = {}
     entries: dict[str, _Entry] = {}
-    weight_map = Fields.read(index).group("weight_map")
+    weight_map = ConfigFields.read(index).group("weight_map")
     for name, file in weight_map.values.items():
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".."):
             raise weight_map.invalid(name, "must be the name of a file beside the index")

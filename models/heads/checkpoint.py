@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgespec.bundle import PoolShape
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.heads.assistant import Assistant
     from edgespec.models.heads.block_head import BlockHead
@@ -55,7 +55,7 @@ class HeadFiles:
     """
 
     path: Path
-    fields: Fields
+    fields: ConfigFields
     gguf: TensorSource | None = None
 
     def tensors(self, named: Callable[[str], str] = str) -> TensorSource:
@@ -101,7 +101,7 @@ def check_parts(
         )
 
 
-def check_agrees(fields: Fields, sizes: Mapping[str, int]) -> None:
+def check_agrees(fields: ConfigFields, sizes: Mapping[str, int]) -> None:
     """Checks that fields, where they are given, have the target's values.
 
     Raises:

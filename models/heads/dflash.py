@@ -14,7 +14,7 @@ import numpy as np
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.qwen3 import Qwen3
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.heads.block_head import BlockHead, BlockLayer, Convolutions, Markov
 from edgespec.models.heads.checkpoint import (
@@ -63,7 +63,7 @@ _OF_TARGET = {"embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.w
 _IDS, _PROJECTION = "d2t", "lm_head.weight"
 
 
-def is_block_head(fields: Fields) -> bool:
+def is_block_head(fields: ConfigFields) -> bool:
     """Whether a config is that of a block drafter, perhaps of one that is not known."""
     return _form(fields) != ""
 
@@ -89,7 +89,9 @@ def load_block_head(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
     for name in _GROUPS:
         own = own.changed(**fields.group(name).values)
     layer = own if flat else own.group(_SPECULATORS)
-    config = ModelConfig.from_fields(layer.with_defaults(Qwen3.defaults), Fields({}, layer.source))
+    config = ModelConfig.from_fields(
+        layer.with_defaults(Qwen3.defaults), ConfigFields({}, layer.source)
+    )
     head = _Reader(own, config, form, flat, target).head()
     shapes = head.tensors()
     ignored = _OF_TARGET | {_IDS}
@@ -108,7 +110,7 @@ def load_block_head(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
     return HeadCheckpoint(files.path, head, tensors, ids)
 
 
-def _form(fields: Fields) -> str:
+def _form(fields: ConfigFields) -> str:
     """Returns what a config calls its block drafter, perhaps one that is not known; else ""."""
     found = fields.get(_TYPE)
     if found is not None:
@@ -132,7 +134,7 @@ class _Reader:
     """
 
     def __init__(
-        self, fields: Fields, config: ModelConfig, form: str, flat: bool, target: TargetSizes
+        self, fields: ConfigFields, config: ModelConfig, form: str, flat: bool, target: TargetSizes
     ) -> None:
         self._fields = fields
         self._config = config

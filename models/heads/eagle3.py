@@ -15,7 +15,7 @@ from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.qwen3 import Qwen3
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.heads.checkpoint import (
@@ -61,7 +61,7 @@ _DEFAULTS = {**Llama.defaults, "num_hidden_layers": 1}
 _log = logging.getLogger(__name__)
 
 
-def is_eagle3(fields: Fields) -> bool:
+def is_eagle3(fields: ConfigFields) -> bool:
     """Whether a config is that of an EAGLE-3 or P-EAGLE head."""
     names = fields.get("architectures")
     return fields.get(_TYPE) in (EAGLE3, PEAGLE) or (
@@ -81,7 +81,7 @@ def load_eagle3(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
     flat = fields.get(_SPECULATORS) is None
     _check_format(fields, flat)
     layer = fields if flat else fields.group(_SPECULATORS)
-    config = ModelConfig.from_fields(layer.with_defaults(_DEFAULTS), Fields({}, layer.source))
+    config = ModelConfig.from_fields(layer.with_defaults(_DEFAULTS), ConfigFields({}, layer.source))
     head = _Reader(fields, config, flat, target, tensors.names).head()
     unknown = tensors.names - head.tensors().keys() - {_IDS, _KNOWN, _EMBEDDING}
     check_parts(tensors, unknown, "an EAGLE-3 head")
@@ -98,7 +98,7 @@ def _usual(name: str) -> str:
     return name.replace(_FLAT_LAYER, f"{_LAYER}.", 1) if name.startswith(_FLAT_LAYER) else name
 
 
-def _check_format(fields: Fields, flat: bool) -> None:
+def _check_format(fields: ConfigFields, flat: bool) -> None:
     if not flat:
         if fields.get(_TYPE) not in (EAGLE3, PEAGLE):
             raise fields.unsupported(_TYPE, "use a head of type eagle3, peagle, dflash or dspark")
@@ -160,7 +160,7 @@ class _Reader:
 
     def __init__(
         self,
-        fields: Fields,
+        fields: ConfigFields,
         config: ModelConfig,
         flat: bool,
         target: TargetSizes,
@@ -272,7 +272,7 @@ class _Reader:
         token = fields.token("mask_token_id", self._target.vocab_size)
         methods = fields.group("speculators_config").get("proposal_methods")
         first = methods[0] if isinstance(methods, list) and methods else {}
-        proposal = Fields(first if isinstance(first, dict) else {}, fields.source)
+        proposal = ConfigFields(first if isinstance(first, dict) else {}, fields.source)
         rows = proposal.integer("speculative_tokens", _USUALLY_DRAFTED, most=_MOST_DRAFTED)
         return Masks(token, rows, "mask_hidden", taps * self._target.hidden_size)
 

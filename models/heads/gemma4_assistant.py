@@ -15,7 +15,7 @@ import numpy as np
 from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.gemma4 import Gemma4, Gemma4Unified
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.parts import Parts, TensorRows
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 from edgespec.models.formats.tensors import check_shapes
@@ -60,7 +60,7 @@ _ABSENT: Mapping[str, tuple[object, ...]] = {
 _UNUSED = ("k_proj", "v_proj", "k_norm", "v_norm")
 
 
-def is_assistant(fields: Fields) -> bool:
+def is_assistant(fields: ConfigFields) -> bool:
     """Whether a config is that of an assistant."""
     return "_assistant" in str(fields.get("model_type"))
 
@@ -82,8 +82,8 @@ def load_assistant(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
         place.only(_ABSENT, "use an assistant without it")
     # Described with keys and values of its own, which then become the target's.
     own = {**text.values, **dict.fromkeys(_ABSENT), "num_kv_shared_layers": 0}
-    text = family.usual(Fields({**family.defaults, **own}, text.source))
-    config = ModelConfig.from_fields(text, Fields({}, text.source))
+    text = family.usual(ConfigFields({**family.defaults, **own}, text.source))
+    config = ModelConfig.from_fields(text, ConfigFields({}, text.source))
     check_agrees(fields, {"backbone_hidden_size": target.hidden_size})
     check_agrees(text, {"vocab_size": target.vocab_size})
     decoder = _reading(config, family(config).decoder(), target)
@@ -141,7 +141,7 @@ def _reading(config: ModelConfig, decoder: Decoder, target: TargetSizes) -> Deco
     return replace(decoder, layers=tuple(layers))
 
 
-def _clusters(fields: Fields, config: ModelConfig, tensors: SafetensorsFolder) -> Clusters:
+def _clusters(fields: ConfigFields, config: ModelConfig, tensors: SafetensorsFolder) -> Clusters:
     count = fields.integer("num_centroids", 2048)
     chosen = fields.integer("centroid_intermediate_top_k", 32, most=count)
     if config.vocab_size % (count * _LANES):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.architectures import ARCHITECTURES
 from edgespec.models.formats.gguf.config import ConfigReader
 from edgespec.models.formats.gguf.gemma4 import Gemma4Reader
@@ -95,7 +95,7 @@ class _Reader(ConfigReader):
         return len(tokens) if isinstance(tokens, list) else 0
 
 
-def open_gguf_head(path: Path) -> tuple[Fields, TensorSource] | None:
+def open_gguf_head(path: Path) -> tuple[ConfigFields, TensorSource] | None:
     """Opens a GGUF file that holds a head alone; None: it holds a model.
 
     Returns:
@@ -107,14 +107,14 @@ def open_gguf_head(path: Path) -> tuple[Fields, TensorSource] | None:
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     header = whole_header(path)
-    metadata = Fields(header.metadata, str(path))
+    metadata = ConfigFields(header.metadata, str(path))
     entries = header.entries
     kind = metadata.get("general.architecture")
     if not isinstance(kind, str) or kind not in _KINDS:
         return None
     reader_of, naming, config_of = _KINDS[kind]
     reader = reader_of(metadata, kind, naming, entries)
-    config = Fields(config_of(reader), str(path))
+    config = ConfigFields(config_of(reader), str(path))
     tensors = GgufTensors(str(path), entries, naming, reader.layers, {})
     return config, Parts(tensors, reader.rows(tensors))
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from edgespec.errors import CheckpointError
 from edgespec.models.checkpoint import ARCHITECTURES, load_checkpoint
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.heads import nextn
 from edgespec.models.heads.checkpoint import HeadCheckpoint, TargetSizes, check_parts
@@ -50,7 +50,7 @@ def holds_head(path: Path) -> bool:
         CheckpointError: It is damaged or inconsistent.
     """
     config = path / "config.json"
-    if not is_gguf(path) and not (config.is_file() and may_hold(Fields.read(config))):
+    if not is_gguf(path) and not (config.is_file() and may_hold(ConfigFields.read(config))):
         return False
     checkpoint = load_checkpoint(path)
     return checkpoint.config.model_type in _MODEL_TYPES and bool(_names(checkpoint.tensors))
@@ -85,7 +85,7 @@ def _names(tensors: TensorSource) -> frozenset[str]:
     return frozenset(name for name in tensors.names if name.startswith(_PREFIX))
 
 
-def _check_config(fields: Fields) -> None:
+def _check_config(fields: ConfigFields) -> None:
     layers = dict.fromkeys(("mtp_num_hidden_layers", "num_nextn_predict_layers"), (None, 1))
     fields.only(layers, f"a head has one layer: {_WITHOUT}")
     own = {"mtp_use_dedicated_embeddings": (None, False)}
@@ -137,6 +137,6 @@ def is_gguf(path: Path) -> bool:
     return path.suffix == SUFFIX and path.is_file()
 
 
-def may_hold(fields: Fields) -> bool:
+def may_hold(fields: ConfigFields) -> bool:
     """Whether checkpoints of a model's family may hold a head."""
     return fields.get("model_type") in _MODEL_TYPES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.heads.checkpoint import HeadCheckpoint, HeadFiles, TargetSizes
 from edgespec.models.heads.dflash import is_block_head, load_block_head
 from edgespec.models.heads.eagle3 import is_eagle3, load_eagle3
@@ -39,7 +39,7 @@ def is_head(path: Path) -> bool:
         return open_gguf_head(path) is not None
     if not (path / _CONFIG).is_file():
         return False
-    fields = Fields.read(path / _CONFIG)
+    fields = ConfigFields.read(path / _CONFIG)
     return any(is_kind(fields) for is_kind, _ in _KINDS)
 
 
@@ -56,7 +56,7 @@ def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
             return load_mtp(path, target)
         files = HeadFiles(path, *found)
     elif path.is_dir():
-        files = HeadFiles(path, Fields.read(path / _CONFIG))
+        files = HeadFiles(path, ConfigFields.read(path / _CONFIG))
     else:
         raise CheckpointError(f"{path} is not a folder: give the folder of a draft head")
     for is_kind, load in _KINDS:

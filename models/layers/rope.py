@@ -15,7 +15,7 @@ from edgespec.bundle.sublayers import DEFAULT_ROPE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
 
 DEFAULT_THETA = 10_000.0
 
@@ -49,7 +49,7 @@ class Rope:
         return np.where(self.inv_freq == 0, 1.0, self.attention_factor)
 
 
-def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = None) -> Rope:
+def rope_from_config(fields: ConfigFields, head_dim: int, layer_type: str | None = None) -> Rope:
     """Reads RoPE from a config in the older or the newer format.
 
     The older one has `rope_theta` and `rope_scaling`, whose type may be called `type`. The newer
@@ -81,7 +81,7 @@ def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = Non
     return _rope(fields, scaling, head_dim)
 
 
-def partial_rope_from_config(fields: Fields, head_dim: int) -> Rope:
+def partial_rope_from_config(fields: ConfigFields, head_dim: int) -> Rope:
     """Reads RoPE that may rotate only a part of each head, `partial_rotary_factor` of it.
 
     Pairs of dimensions that are not rotated come last and have the frequency 0. Checkpoints have
@@ -101,7 +101,7 @@ def partial_rope_from_config(fields: Fields, head_dim: int) -> Rope:
     return replace(rope, inv_freq=np.pad(rope.inv_freq, (0, still)))
 
 
-def rotated_dimensions(fields: Fields, head_dim: int) -> int:
+def rotated_dimensions(fields: ConfigFields, head_dim: int) -> int:
     """Returns how many dimensions of a head are rotated, by `partial_rotary_factor`."""
     name = "partial_rotary_factor"
     scaling = _parameters(fields, None)
@@ -137,7 +137,7 @@ def rotation_order(head_dim: int, rotated: int, interleaved: bool) -> NDArray[np
     return np.concatenate([pairs, still.reshape(2, -1)], axis=1).ravel()
 
 
-def _parameters(fields: Fields, layer_type: str | None) -> Fields:
+def _parameters(fields: ConfigFields, layer_type: str | None) -> ConfigFields:
     """Returns the group with RoPE's parameters, for a type of layer if it has one for each."""
     scaling = fields.group("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
     if layer_type is not None and layer_type in scaling.values:
@@ -148,7 +148,7 @@ def _parameters(fields: Fields, layer_type: str | None) -> Fields:
     return scaling
 
 
-def _rope(fields: Fields, scaling: Fields, head_dim: int) -> Rope:
+def _rope(fields: ConfigFields, scaling: ConfigFields, head_dim: int) -> Rope:
     """Returns a rotation of `head_dim` dimensions by these parameters."""
     theta = scaling.number("rope_theta", fields.number("rope_theta", DEFAULT_THETA))
     # Rounded where transformers rounds, so that angles of large positions are the same.
@@ -182,7 +182,7 @@ def _rope(fields: Fields, scaling: Fields, head_dim: int) -> Rope:
             )
 
 
-def ropes_by_layer_type(fields: Fields, head_dim: int, local_theta: float) -> dict[str, Rope]:
+def ropes_by_layer_type(fields: ConfigFields, head_dim: int, local_theta: float) -> dict[str, Rope]:
     """Reads the rotation tables of a model whose layers with a window have their own.
 
     `rope_parameters` has a group for each type of layer. In the older format, `rope_theta` and
@@ -206,7 +206,7 @@ def ropes_by_layer_type(fields: Fields, head_dim: int, local_theta: float) -> di
     }
 
 
-def _original_context(fields: Fields, scaling: Fields) -> int:
+def _original_context(fields: ConfigFields, scaling: ConfigFields) -> int:
     """Returns the context length before scaling; it may be outside of the RoPE parameters."""
     name = "original_max_position_embeddings"
     fallback = scaling.integer(name, fields.integer("max_position_embeddings"))
@@ -214,7 +214,7 @@ def _original_context(fields: Fields, scaling: Fields) -> int:
 
 
 def _llama3(
-    inv_freq: NDArray[np.float32], scaling: Fields, original_context: int
+    inv_freq: NDArray[np.float32], scaling: ConfigFields, original_context: int
 ) -> NDArray[np.float32]:
     """Scales frequencies like Llama 3.1: slow ones are divided by the factor, fast ones kept.
 
@@ -233,7 +233,7 @@ def _llama3(
     return inv_freq * (kept + (1.0 - kept) / scaling.number("factor"))
 
 
-def _proportional(fields: Fields, scaling: Fields, head_dim: int) -> Rope:
+def _proportional(fields: ConfigFields, scaling: ConfigFields, head_dim: int) -> Rope:
     """Rotates the first pairs of dimensions as if all were rotated, and no others (Gemma 4)."""
     share = scaling.number("partial_rotary_factor", 1.0)
     if share > 1:
@@ -244,7 +244,9 @@ def _proportional(fields: Fields, scaling: Fields, head_dim: int) -> Rope:
     return Rope(inv_freq)
 
 
-def _yarn(inv_freq: NDArray[np.float32], theta: float, fields: Fields, scaling: Fields) -> Rope:
+def _yarn(
+    inv_freq: NDArray[np.float32], theta: float, fields: ConfigFields, scaling: ConfigFields
+) -> Rope:
     """YaRN (Peng et al., 2023): as in Llama 3.1, but blended by the dimension's number.
 
     The dimensions between which frequencies are blended turn `beta_fast` and `beta_slow` times
@@ -276,7 +278,7 @@ def _yarn(inv_freq: NDArray[np.float32], theta: float, fields: Fields, scaling: 
     return Rope(blended.astype(np.float32), _yarn_attention_factor(scaling, factor))
 
 
-def _yarn_attention_factor(scaling: Fields, factor: float) -> float:
+def _yarn_attention_factor(scaling: ConfigFields, factor: float) -> float:
     if scaling.get("attention_factor") is not None:
         return scaling.number("attention_factor")
     if not (scaling.get("mscale") and scaling.get("mscale_all_dim")):  # 0 stands for neither
@@ -286,7 +288,7 @@ def _yarn_attention_factor(scaling: Fields, factor: float) -> float:
     return above / below
 
 
-def scores_factor(fields: Fields) -> float:
+def scores_factor(fields: ConfigFields) -> float:
     """Returns the factor of attention scores of models with latents, by RoPE's `mscale_all_dim`.
 
     Raises:
@@ -303,7 +305,9 @@ def _mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _longrope(wavelengths: NDArray[np.float32], fields: Fields, scaling: Fields) -> Rope:
+def _longrope(
+    wavelengths: NDArray[np.float32], fields: ConfigFields, scaling: ConfigFields
+) -> Rope:
     """LongRoPE (Ding et al., 2024): a factor for each dimension, from one of two lists."""
     original = _original_context(fields, scaling)
     factor = _stretch(fields, scaling)
@@ -329,7 +333,7 @@ def _longrope(wavelengths: NDArray[np.float32], fields: Fields, scaling: Fields)
     return Rope(np.float32(1) / (factors * wavelengths), attention_factor)
 
 
-def _stretch(fields: Fields, scaling: Fields) -> float:
+def _stretch(fields: ConfigFields, scaling: ConfigFields) -> float:
     """Returns the factor of context extension: the config's, or that of its two lengths."""
     context = fields.integer("max_position_embeddings")
     return scaling.number("factor", context / _original_context(fields, scaling))

@@ -16,7 +16,7 @@ from edgespec.models.layers.elements import Compound, Linear, Norm, Shapes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
 
 GEMMA4 = "gemma4"
@@ -151,7 +151,9 @@ class PatchTower(InProportion, Compound):
         return {**super().tensors(), self.positions: (2, self.places, width), **standard}
 
 
-def in_proportion(source: TensorSource, fields: Fields, found: Fields, own: Fields) -> InProportion:
+def in_proportion(
+    source: TensorSource, fields: ConfigFields, found: ConfigFields, own: ConfigFields
+) -> InProportion:
     """Reads what all have.
 
     Args:
@@ -194,13 +196,13 @@ def in_proportion(source: TensorSource, fields: Fields, found: Fields, own: Fiel
     )
 
 
-def projection_of(source: TensorSource, text: Fields, width: int) -> Linear:
+def projection_of(source: TensorSource, text: ConfigFields, width: int) -> Linear:
     """Returns what makes the text part's rows of rows of this width."""
     name = next((n for n in source.names if n.endswith(_PROJECTION)), f"model.{_PROJECTION}")
     return Linear(name, width, text.integer("hidden_size", 2304))
 
 
-def read_patch_tower(source: TensorSource, fields: Fields, found: Fields) -> PatchTower:
+def read_patch_tower(source: TensorSource, fields: ConfigFields, found: ConfigFields) -> PatchTower:
     """Reads what makes rows of pictures, and checks its tensors.
 
     Args:
@@ -250,7 +252,7 @@ def _doubled(pixels: Pixels) -> Pixels:
 class _LayersOf:
     """Describes the layers of a ViT whose tensors' names begin so."""
 
-    def __init__(self, fields: Fields, name: str) -> None:
+    def __init__(self, fields: ConfigFields, name: str) -> None:
         self.width = fields.integer("hidden_size")
         self.eps = fields.number("rms_norm_eps")
         self.heads = fields.integer("num_attention_heads")

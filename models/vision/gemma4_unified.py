@@ -12,7 +12,7 @@ from edgespec.models.vision.gemma4 import InProportion, in_proportion, projectio
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
 
 UNIFIED = "gemma4_unified"
@@ -60,7 +60,9 @@ class PatchEmbedder(InProportion, Compound):
         return {**super().tensors(), self.positions: shape}
 
 
-def read_patch_embedder(source: TensorSource, fields: Fields, found: Fields) -> PatchEmbedder:
+def read_patch_embedder(
+    source: TensorSource, fields: ConfigFields, found: ConfigFields
+) -> PatchEmbedder:
     """Reads what makes rows of pictures, and checks its tensors; see `read_patch_tower`."""
     own = fields.group("vision_config").with_defaults(_SIZES)
     shared = in_proportion(source, fields, found, own)

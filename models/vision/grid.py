@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import TYPE_CHECKING, ClassVar
 
-from edgespec.bundle.pictures import Grid, Pixels
+from edgespec.bundle.pictures import PixelGrid, Pixels
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.layers.elements import Compound, LayerNorm, Linear, Shapes
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
 
 _log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class GridTower(Compound):
     name: str
     source: TensorSource
     pixels: Pixels
-    grid: Grid
+    grid: PixelGrid
     frames: int
     patch: int
     side: int
@@ -136,7 +136,7 @@ class GridTower(Compound):
 AnyTower = Tower | PatchTower | PatchEmbedder | GridTower
 
 
-def read_grid_tower(path: Path, fields: Fields) -> GridTower | None:
+def read_grid_tower(path: Path, fields: ConfigFields) -> GridTower | None:
     """Reads what makes rows of pictures, and checks its tensors.
 
     Args:
@@ -189,7 +189,7 @@ def read_grid_tower(path: Path, fields: Fields) -> GridTower | None:
         parts.name,
         source,
         pixels,
-        Grid(least, most, _sections(text, kind), len(behind)),
+        PixelGrid(least, most, _sections(text, kind), len(behind)),
         own.integer("temporal_patch_size"),
         patch,
         side,
@@ -213,7 +213,7 @@ def read_grid_tower(path: Path, fields: Fields) -> GridTower | None:
 class _PartsOf:
     """Describes parts of the tower whose tensors' names begin so."""
 
-    def __init__(self, own: Fields, name: str, text: Fields) -> None:
+    def __init__(self, own: ConfigFields, name: str, text: ConfigFields) -> None:
         self.name = name
         self.width = own.integer("hidden_size")
         self.factor = own.integer("spatial_merge_size", most=_MOST_SIDE)
@@ -248,7 +248,7 @@ class _PartsOf:
         return Linear(f"{whole}.weight", columns, rows, f"{whole}.bias")
 
 
-def _behind(own: Fields, text: Fields) -> tuple[int, ...]:
+def _behind(own: ConfigFields, text: ConfigFields) -> tuple[int, ...]:
     """Reads behind which layers of the tower further rows are made, in ascending order."""
     name = "deepstack_visual_indexes"
     found = _DEEP if own.get(name) is None else own.get(name)
@@ -263,7 +263,7 @@ def _behind(own: Fields, text: Fields) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _least_and_most(settings: Fields, limit: int) -> tuple[int, int]:
+def _least_and_most(settings: ConfigFields, limit: int) -> tuple[int, int]:
     """Reads how many pixels pictures have at least and at most, no more than the limit."""
     sizes = settings.group("size")
     least, most = (
@@ -275,7 +275,7 @@ def _least_and_most(settings: Fields, limit: int) -> tuple[int, int]:
     return min(least, limit), min(most, limit)
 
 
-def _sections(text: Fields, kind: str) -> tuple[int, int]:
+def _sections(text: ConfigFields, kind: str) -> tuple[int, int]:
     """Reads how many parts of a head turn by the line and by the column of a row."""
     rotations = text.group("rope_scaling" if text.get("rope_scaling") else "rope_parameters")
     if rotations.get("mrope_interleaved") is False:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,7 +38,7 @@ def text_name(name: str) -> str | None:
     return None
 
 
-def text_fields(fields: Fields, names: Collection[str]) -> Fields:
+def text_fields(fields: ConfigFields, names: Collection[str]) -> ConfigFields:
     """Returns the text part's config.
 
     Many of these configs do not say whether the output projection is the embedding: it is where
@@ -54,4 +54,4 @@ def text_fields(fields: Fields, names: Collection[str]) -> Fields:
     text = fields.group("text_config")
     shared = {name: fields.get(name) for name in _SHARED if fields.get(name) is not None}
     tied = {"tie_word_embeddings": "lm_head.weight" not in names}
-    return Fields({**tied, **text.values, **shared}, text.source)
+    return ConfigFields({**tied, **text.values, **shared}, text.source)

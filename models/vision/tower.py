@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.pictures import Pixels
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.layers.elements import Compound, LayerNorm, Linear, Norm, Shapes
@@ -144,7 +144,7 @@ class Tower(Compound):
         }
 
 
-def read_tower(path: Path, fields: Fields) -> Tower | PatchTower | PatchEmbedder | None:
+def read_tower(path: Path, fields: ConfigFields) -> Tower | PatchTower | PatchEmbedder | None:
     """Reads what makes rows of pictures, and checks its tensors.
 
     Args:
@@ -174,7 +174,7 @@ def read_tower(path: Path, fields: Fields) -> Tower | PatchTower | PatchEmbedder
     return tower_of(fields, pixels, SafetensorsFolder(path))
 
 
-def tower_of(fields: Fields, pixels: Pixels, source: TensorSource) -> Tower:
+def tower_of(fields: ConfigFields, pixels: Pixels, source: TensorSource) -> Tower:
     """Describes what makes rows of pictures, and checks its tensors; for errors see `read_tower`.
 
     Args:
@@ -217,7 +217,7 @@ def tower_of(fields: Fields, pixels: Pixels, source: TensorSource) -> Tower:
 class _LayersOf:
     """Describes the layers of a ViT whose tensors' names begin so."""
 
-    def __init__(self, fields: Fields, vit: str) -> None:
+    def __init__(self, fields: ConfigFields, vit: str) -> None:
         self._width = fields.integer("hidden_size")
         self._inner = fields.integer("intermediate_size")
         self._vit = vit
@@ -250,7 +250,9 @@ _Joined = tuple[int, int, Linear, Norm | None, tuple[int, int] | None]
 """The last fields of a `Tower`, from `token` on."""
 
 
-def _shuffled(fields: Fields, _source: TensorSource, side: int, width: int, _eps: float) -> _Joined:
+def _shuffled(
+    fields: ConfigFields, _source: TensorSource, side: int, width: int, _eps: float
+) -> _Joined:
     """Describes the projection of several patches, one behind the other."""
     text = fields.group("text_config")
     factor = fields.integer("scale_factor", 2)
@@ -261,7 +263,9 @@ def _shuffled(fields: Fields, _source: TensorSource, side: int, width: int, _eps
     return token, factor, projection, None, None
 
 
-def _averaged(fields: Fields, source: TensorSource, side: int, width: int, eps: float) -> _Joined:
+def _averaged(
+    fields: ConfigFields, source: TensorSource, side: int, width: int, eps: float
+) -> _Joined:
     """Describes the projection of the mean of several patches."""
     text = fields.group("text_config")
     count = fields.integer("mm_tokens_per_image", 256)
@@ -280,7 +284,7 @@ def _averaged(fields: Fields, source: TensorSource, side: int, width: int, eps: 
     return token, factor, projection, Norm(norm, width, eps, offset=1.0), (begin, end)
 
 
-def picture_settings(path: Path, defaults: Mapping[str, object]) -> Fields | None:
+def picture_settings(path: Path, defaults: Mapping[str, object]) -> ConfigFields | None:
     """Reads what becomes of pictures; newer checkpoints have it in a processor's file.
 
     Args:
@@ -295,9 +299,9 @@ def picture_settings(path: Path, defaults: Mapping[str, object]) -> Fields | Non
     """
     old = path / "preprocessor_config.json"
     new = path / "processor_config.json"
-    found = Fields.read(old) if old.is_file() else None
+    found = ConfigFields.read(old) if old.is_file() else None
     if found is None and new.is_file():
-        found = Fields.read(new).group("image_processor")
+        found = ConfigFields.read(new).group("image_processor")
     if found is None or not found.values:
         _log.warning("%s has no preprocessor_config.json, so that it reads texts alone", path)
         return None
@@ -313,7 +317,7 @@ def picture_settings(path: Path, defaults: Mapping[str, object]) -> Fields | Non
     return found
 
 
-def colours(found: Fields) -> tuple[tuple[float, ...], tuple[float, ...], int]:
+def colours(found: ConfigFields) -> tuple[tuple[float, ...], tuple[float, ...], int]:
     """Returns the last fields of `Pixels`, from `mean` on."""
     resample = found.get("resample")
     assert isinstance(resample, int), "it was checked"

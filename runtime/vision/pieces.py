@@ -22,7 +22,7 @@ from edgespec.runtime.arrays import Array, Floats
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from edgespec.bundle import Grid, Vision
+    from edgespec.bundle import PixelGrid, Vision
 
 _MOST_RATIO = 200
 _AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
@@ -145,7 +145,7 @@ def _kept(size: tuple[int, int], vision: Vision) -> tuple[int, int]:
     return rows, columns
 
 
-def _fitted(size: tuple[int, int], side: int, grid: Grid) -> tuple[int, int]:
+def _fitted(size: tuple[int, int], side: int, grid: PixelGrid) -> tuple[int, int]:
     """Returns lines and columns of squares, with pixels within the grid's, about as tall as wide.
 
     Raises:

@@ -200,7 +200,7 @@ def test_pictures_that_keep_their_proportions_are_those_of_transformers(size, no
     "size", [(64, 64), (200, 90), (31, 77), (2, 399), (300, 2), (3, 3), (65, 33), (52, 40)]
 )
 def test_pictures_of_any_size_are_those_of_transformers(size):
-    vision = replace(SPLITTING, size=10, grid=bundle.Grid(400, 3000, (3, 3), 2), resample=3)
+    vision = replace(SPLITTING, size=10, grid=bundle.PixelGrid(400, 3000, (3, 3), 2), resample=3)
     found = in_grid([[picture(*size)]])
     [[_, lines, columns]] = np.array(found["image_grid_thw"])
     squares = np.array(found["pixel_values"]).reshape(lines // 2, columns // 2, 2, 2, 3, 2, 5, 5)
@@ -537,7 +537,7 @@ def test_videos_are_refused(llm):
 
 
 def test_a_picture_that_is_all_but_a_line_is_refused():
-    vision = replace(SPLITTING, grid=bundle.Grid(400, 3000, (3, 3), 2))
+    vision = replace(SPLITTING, grid=bundle.PixelGrid(400, 3000, (3, 3), 2))
     with pytest.raises(InputError, match="300 x 1 pixels: give one whose sides differ by a"):
         cut(picture(300, 1), vision)
 

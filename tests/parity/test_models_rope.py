@@ -11,7 +11,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from edgespec.errors import CheckpointError
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.layers.rope import (
     partial_rope_from_config,
     rope_from_config,
@@ -60,8 +60,8 @@ SCALINGS = {
 }  # fmt: skip
 
 
-def fields(**values: object) -> Fields:
-    return Fields({"max_position_embeddings": 2048, **values}, "config.json")
+def fields(**values: object) -> ConfigFields:
+    return ConfigFields({"max_position_embeddings": 2048, **values}, "config.json")
 
 
 def reference(theta: float, scaling: dict[str, object] | None) -> tuple[np.ndarray, float]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edgespec.models.fields import Fields
-    from edgespec.models.formats.gguf.header import Entry
+    from edgespec.models.fields import ConfigFields
+    from edgespec.models.formats.gguf.header import GGUFEntry
     from edgespec.models.formats.gguf.names import Naming
     from edgespec.models.formats.parts import TensorRows
     from edgespec.models.formats.tensors import TensorSource
@@ -56,10 +56,10 @@ class ConfigReader:
 
     def __init__(
         self,
-        metadata: Fields,
+        metadata: ConfigFields,
         kind: str,
         naming: Naming,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, GGUFEntry],
     ) -> None:
         self.metadata = metadata
         self.kind = kind

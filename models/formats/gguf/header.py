@@ -16,7 +16,7 @@ import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.fields import unreadable
-from edgespec.models.formats.entries import Entry as Place
+from edgespec.models.formats.entries import TensorEntry
 from edgespec.models.formats.gguf.encodings import ENCODINGS, INTEGERS, UNREAD, Encoding
 from edgespec.system.files import open_regular
 
@@ -55,7 +55,7 @@ _TEXT, _ARRAY = 8, 9
 
 
 @dataclass(frozen=True)
-class Entry(Place):
+class GGUFEntry(TensorEntry):
     """Where a tensor lies; GGUF has its sizes the other way round.
 
     Attributes:
@@ -75,7 +75,7 @@ class Header:
     """
 
     metadata: Mapping[str, object]
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, GGUFEntry]
 
 
 def read_header(path: Path) -> Header:
@@ -141,7 +141,7 @@ def _parse(path: Path, data: mmap.mmap) -> Header:
 
 def _entry(
     path: Path, name: str, place: tuple[int, tuple[int, ...], int], base: int, size: int
-) -> Entry:
+) -> GGUFEntry:
     """A tensor's place in the file, which must hold all of it."""
     kind, shape, offset = place
     encoding = ENCODINGS.get(kind) or (INTEGERS.get(kind) if len(shape) == 1 else None)
@@ -159,7 +159,7 @@ def _entry(
     nbytes = values // encoding.block * encoding.nbytes
     if base + offset + nbytes > size:
         raise ValueError(f"{name!r} ends at byte {base + offset + nbytes} of {size}")
-    return Entry(path, shape, base + offset, nbytes, encoding)
+    return GGUFEntry(path, shape, base + offset, nbytes, encoding)
 
 
 class _Reader:

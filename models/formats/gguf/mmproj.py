@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.bundle.pictures import Pixels
 from edgespec.errors import UnsupportedModelError
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.header import read_header
 from edgespec.models.formats.gguf.names import Naming
 from edgespec.models.formats.gguf.tensors import GgufTensors
@@ -81,7 +81,7 @@ _MODEL = {
 }
 
 
-def read_mmproj(model: Path, config: Fields, vocabulary: GGUFVocabulary) -> Tower | None:
+def read_mmproj(model: Path, config: ConfigFields, vocabulary: GGUFVocabulary) -> Tower | None:
     """Reads what makes rows of pictures from the file beside a model's, and checks its tensors.
 
     Args:
@@ -112,14 +112,14 @@ def _tell(line: str) -> None:
     _log.warning("%s", line)
 
 
-def _tower(file: Path, header: Header, config: Fields, vocabulary: GGUFVocabulary) -> Tower:
+def _tower(file: Path, header: Header, config: ConfigFields, vocabulary: GGUFVocabulary) -> Tower:
     """Describes a tower.
 
     Raises:
         UnsupportedModelError: The file is of another model, or of a type that is not known here.
         CheckpointError: It is damaged or inconsistent.
     """
-    metadata = Fields(header.metadata, str(file))
+    metadata = ConfigFields(header.metadata, str(file))
     place = next((each for each in _TYPE_PLACES if metadata.get(each)), _TYPE_PLACES[0])
     kind = metadata.get(place)
     if metadata.get("general.architecture") != TOWER_KIND:
@@ -155,13 +155,13 @@ def _tower(file: Path, header: Header, config: Fields, vocabulary: GGUFVocabular
         },
         "text_config": config.values,
     }
-    tower = tower_of(Fields(values, str(file)), _pixels(kind, size, metadata), tensors)
+    tower = tower_of(ConfigFields(values, str(file)), _pixels(kind, size, metadata), tensors)
     if tower.mean_norm is None:
         return tower
     return replace(tower, mean_norm=replace(tower.mean_norm, offset=0.0))  # added by the converter
 
 
-def _tokens(kind: str, metadata: Fields, vocabulary: GGUFVocabulary) -> Mapping[str, int]:
+def _tokens(kind: str, metadata: ConfigFields, vocabulary: GGUFVocabulary) -> Mapping[str, int]:
     """Returns the ids of tokens of pictures, by their fields in transformers."""
     ids = {token: id_ for id_, token, _ in vocabulary.added()}
     unused = max(filter(_UNUSED.fullmatch, ids), key=ids.__getitem__, default="")
@@ -176,7 +176,7 @@ def _tokens(kind: str, metadata: Fields, vocabulary: GGUFVocabulary) -> Mapping[
     return found
 
 
-def _pixels(kind: str, size: int, metadata: Fields) -> Pixels:
+def _pixels(kind: str, size: int, metadata: ConfigFields) -> Pixels:
     """Returns what becomes of pictures before."""
     longest = 0
     if kind == _SPLITTING:

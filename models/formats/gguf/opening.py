@@ -11,7 +11,7 @@ from gguf import LlamaFileType
 
 from edgespec.bundle.manifest import LAST_TOKEN, MEAN, Embedding
 from edgespec.errors import CheckpointError
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.architectures import ARCHITECTURES
 from edgespec.models.formats.gguf.config import ConfigReader
 from edgespec.models.formats.gguf.gemma3n import Gemma3nReader
@@ -64,7 +64,7 @@ def open_gguf(path: Path) -> CheckpointParts:
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     header = whole_header(path)
-    metadata = Fields(header.metadata, str(path))
+    metadata = ConfigFields(header.metadata, str(path))
     kind = metadata.get("general.architecture")
     naming = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if naming is None:
@@ -82,7 +82,7 @@ def open_gguf(path: Path) -> CheckpointParts:
         files["chat_template.jinja"] = template
     if sampling := gguf_sampling(metadata):
         files["generation_config.json"] = json.dumps(sampling)
-    config = Fields(reader.config(vocabulary.ends()), str(path))
+    config = ConfigFields(reader.config(vocabulary.ends()), str(path))
     tensors = GgufTensors(str(path), header.entries, naming, reader.layers, reader.columns())
     pooled = _pooled(metadata, str(kind))
     return CheckpointParts(
@@ -142,7 +142,7 @@ def whole_header(path: Path) -> Header:
     return Header(first.metadata, entries)
 
 
-def _pooled(metadata: Fields, kind: str) -> PoolingConfig | None:
+def _pooled(metadata: ConfigFields, kind: str) -> PoolingConfig | None:
     """Returns how embeddings are made with a model; None if it writes text.
 
     llama.cpp's server normalizes vectors whatever the model, and puts no prompt before texts.

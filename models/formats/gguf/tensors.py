@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edgespec.models.formats.gguf.header import Entry
+    from edgespec.models.formats.gguf.header import GGUFEntry
     from edgespec.models.formats.gguf.names import Naming
     from edgespec.models.formats.tensors import BlockRows, Blocks, TensorSource
 
@@ -33,7 +33,7 @@ _SHARE = ".shared_expert_gate.weight"
 _MOST_EXPERTS = 2**12
 
 
-class GgufTensors(Entries["Entry"]):
+class GgufTensors(Entries["GGUFEntry"]):
     """A `TensorSource` of a GGUF file, or of the files that one was split into.
 
     Args:
@@ -48,7 +48,7 @@ class GgufTensors(Entries["Entry"]):
     def __init__(
         self,
         place: str,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, GGUFEntry],
         naming: Naming,
         layers: int,
         columns: Mapping[str, NDArray[np.int64]],
@@ -137,8 +137,8 @@ def turned_back(tensors: TensorSource, head_dim: int) -> dict[str, TensorRows]:
 
 
 def _translated(
-    entries: Mapping[str, Entry], naming: Naming, layers: int
-) -> Iterator[tuple[str, Entry]]:
+    entries: Mapping[str, GGUFEntry], naming: Naming, layers: int
+) -> Iterator[tuple[str, GGUFEntry]]:
     """Yields names and places of tensors as transformers has them."""
     for stored, entry in entries.items():
         if stored in FACTORS or stored.endswith(COPIES):  # part of the config, or of the model
@@ -159,7 +159,7 @@ def _translated(
             yield name, entry
 
 
-def _experts(name: str, entry: Entry) -> Iterator[tuple[str, Entry]]:
+def _experts(name: str, entry: GGUFEntry) -> Iterator[tuple[str, GGUFEntry]]:
     """Yields the matrices or biases of each expert; of a stack of gates above ups, both."""
     (count, rows, *width), kinds = entry.shape, [name]
     if BOTH in name and rows % 2 == 0:
@@ -182,7 +182,7 @@ def _in_one_piece(order: NDArray[np.int64], size: int) -> bool:
     return not (starts % size).any() and np.array_equal(blocks, starts + np.arange(size))
 
 
-def stored_rows(entry: Entry, start: int, stop: int) -> NDArray[np.uint8]:
+def stored_rows(entry: GGUFEntry, start: int, stop: int) -> NDArray[np.uint8]:
     """Reads rows start to stop of a tensor as they are stored, [rows, bytes].
 
     They are read and not mapped: a page of a mapping costs more than its bytes.

@@ -11,7 +11,7 @@ from edgespec.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
 
 BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
 MERGED = "gemma4"  # SentencePiece with the merges themselves in place of scores
@@ -42,7 +42,7 @@ _END_OF_PART = "<|end|>"
 
 @dataclass(frozen=True)
 class GGUFVocabulary:
-    """A vocabulary; `Fields` are the file's metadata.
+    """A vocabulary; `ConfigFields` are the file's metadata.
 
     Attributes:
         kind: `BYTE_LEVEL`, `SENTENCEPIECE` or `MERGED`.
@@ -54,12 +54,12 @@ class GGUFVocabulary:
     kind: str
     tokens: list[str]
     uses: list[int]
-    metadata: Fields
+    metadata: ConfigFields
 
     _USUAL: ClassVar = {"bos": 1, "eos": 2, "unknown": 0}  # SentencePiece's own
 
     @classmethod
-    def read(cls, metadata: Fields) -> GGUFVocabulary:
+    def read(cls, metadata: ConfigFields) -> GGUFVocabulary:
         """Reads tokens from metadata.
 
         Raises:
@@ -197,7 +197,7 @@ class GGUFVocabulary:
         return json.dumps({**special, **fixed, **ends}, ensure_ascii=False, indent=1)
 
 
-def _list(metadata: Fields, name: str, kind: type) -> list[object]:
+def _list(metadata: ConfigFields, name: str, kind: type) -> list[object]:
     """A list of one kind of values.
 
     Raises:

@@ -21,14 +21,14 @@ from edgespec.models.formats.tensors import BlockRows, Blocks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 
 _BITS, _IN_WORD = 4, 8
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # where in a word each column is
 
 
-def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, QuantizedMatrix]:
+def matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.quantized.fp8 import block_of, fp8_matrices
 from edgespec.models.formats.quantized.matrix import (
     Groups,
@@ -40,7 +40,7 @@ _NONE = (None, -1)  # group sizes of matrices with a scale for each row
 _SCALE = ("weight_scale",)
 
 
-def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, QuantizedMatrix]:
+def matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:
@@ -62,7 +62,7 @@ def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, QuantizedM
     return found | bytes_ | fp8_matrices(tensors, _SCALE, block)
 
 
-def _checked_groups(config: Fields) -> Iterator[Fields]:
+def _checked_groups(config: ConfigFields) -> Iterator[ConfigFields]:
     """Yields how each group of modules is quantized, after checking that it can be read."""
     formats = [config]
     named = config.group("config_groups")

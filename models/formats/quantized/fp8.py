@@ -16,14 +16,14 @@ from edgespec.models.formats.quantized.matrix import QuantizedMatrix, modules, r
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 
 _FP8 = "F8_E4M3"
 _SCALES = ("weight_scale_inv", "weight_scale")
 
 
-def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, QuantizedMatrix]:
+def matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:
@@ -54,7 +54,7 @@ def fp8_matrices(
     return {name: _matrix(tensors, found[name], scales, block) for name in stored}
 
 
-def block_of(config: Fields, name: str) -> tuple[int, int] | None:
+def block_of(config: ConfigFields, name: str) -> tuple[int, int] | None:
     """Rows and columns of a block that has a scale; None if the config names none.
 
     Raises:

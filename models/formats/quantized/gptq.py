@@ -23,14 +23,14 @@ from edgespec.models.formats.quantized.matrix import (
 from edgespec.models.formats.tensors import BlockRows
 
 if TYPE_CHECKING:
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 
 # How much less than the zero point is stored, by the format's version.
 _LESS = {"gptq": 1, "gptq_v2": 0}
 
 
-def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, QuantizedMatrix]:
+def matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:

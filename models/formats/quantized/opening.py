@@ -11,12 +11,12 @@ from edgespec.models.formats.quantized.matrix import QuantizedFolder
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from edgespec.models.fields import Fields
+    from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.quantized.matrix import QuantizedMatrix
     from edgespec.models.formats.safetensors_folder import SafetensorsFolder
     from edgespec.models.formats.tensors import TensorSource
 
-READERS: Mapping[str, Callable[[SafetensorsFolder, Fields], dict[str, QuantizedMatrix]]] = {
+READERS: Mapping[str, Callable[[SafetensorsFolder, ConfigFields], dict[str, QuantizedMatrix]]] = {
     "awq": awq.matrices,
     "compressed-tensors": compressed.matrices,
     "fp8": fp8.matrices,
@@ -27,7 +27,7 @@ READERS: Mapping[str, Callable[[SafetensorsFolder, Fields], dict[str, QuantizedM
 _OF_EXPERTS = "mxfp4"  # whose stacks of experts `expert_tensors.py` takes apart
 
 
-def opened(tensors: SafetensorsFolder, config: Fields) -> tuple[TensorSource, str]:
+def opened(tensors: SafetensorsFolder, config: ConfigFields) -> tuple[TensorSource, str]:
     """Returns a folder's tensors, with matrices where several tensors make up one.
 
     Args:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from edgespec import LLM, bundle
 from edgespec.errors import CheckpointError, ExportError, InputError
 from edgespec.export import (
-    Calibration,
+    CalibrationResult,
     ExportOptions,
     RoundedMatrices,
     Texts,
@@ -94,7 +94,7 @@ def test_fewer_bits_do_more_damage(saved_checkpoint, tmp_path):
 def seen(**tables):
     """A calibration of matrices by damage and size."""
     damage, sizes = ({name: each[i] for name, each in tables.items()} for i in (0, 1))
-    return Calibration(damage, sizes)
+    return CalibrationResult(damage, sizes)
 
 
 def test_most_damage_by_weight_is_widened_first():

@@ -16,7 +16,7 @@ from edgespec import LLM, bundle
 from edgespec.errors import BundleError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.llm.options import USUAL_SAMPLING, conversational, in_conversation
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.sampling import asked_sampling, gguf_sampling
 
 QWEN = {
@@ -44,7 +44,7 @@ ASKED = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.
     ],
 )
 def test_generation_config(generation, expected):
-    assert asked_sampling(Fields(generation, "generation_config.json")) == expected
+    assert asked_sampling(ConfigFields(generation, "generation_config.json")) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_generation_config(generation, expected):
 )  # fmt: skip
 def test_gguf_keys(metadata, expected):
     named = {f"general.sampling.{name}": value for name, value in metadata.items()}
-    assert gguf_sampling(Fields(named, "m.gguf")) == pytest.approx(expected)
+    assert gguf_sampling(ConfigFields(named, "m.gguf")) == pytest.approx(expected)
 
 
 def test_a_sampler_that_is_not_implemented_is_logged(caplog):
     with caplog.at_level(logging.WARNING, "edgespec"):
-        gguf_sampling(Fields({"general.sampling.mirostat": 2}, "m.gguf"))
+        gguf_sampling(ConfigFields({"general.sampling.mirostat": 2}, "m.gguf"))
     assert "general.sampling.mirostat" in caplog.text
 
 

@@ -20,7 +20,7 @@ from tokenizers import (
     trainers,
 )
 
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.splitting import SPLITTINGS
 from edgespec.models.formats.gguf.tokenizer import tokenizer_files
 from edgespec.models.formats.gguf.vocabulary import (
@@ -111,7 +111,7 @@ def as_metadata(tokenizer, kind, **fields):
 
 
 def rebuilt(metadata):
-    return tokenizer_files(GGUFVocabulary.read(Fields(metadata, "file.gguf")))
+    return tokenizer_files(GGUFVocabulary.read(ConfigFields(metadata, "file.gguf")))
 
 
 def assert_alike(found, original, texts=HARD_TEXTS):
@@ -160,7 +160,7 @@ def test_ends_are_those_that_the_file_names_and_those_known_by_name():
     original = trained("qwen2")
     eos = original.token_to_id("<|im_end|>")
     metadata = as_metadata(original, "gpt2", pre="qwen2", eos_token_id=eos)
-    ends = GGUFVocabulary.read(Fields(metadata, "file.gguf")).ends()
+    ends = GGUFVocabulary.read(ConfigFields(metadata, "file.gguf")).ends()
     assert ends == (eos, original.token_to_id("<|endoftext|>"))
 
 
@@ -175,7 +175,7 @@ def test_well_known_ends_are_control_tokens_whatever_the_file_says(use, name, tm
     eos = original.token_to_id("<|endoftext|>")
     metadata = as_metadata(original, "gpt2", pre="qwen2", eos_token_id=eos)
     metadata["tokenizer.ggml.token_type"][end] = use
-    assert end in GGUFVocabulary.read(Fields(metadata, "file.gguf")).ends()
+    assert end in GGUFVocabulary.read(ConfigFields(metadata, "file.gguf")).ends()
     for file, text in rebuilt(metadata).items():
         (tmp_path / file).write_text(text, encoding="utf-8")
     tokenizer = Runtime.from_folder(tmp_path)
@@ -208,10 +208,10 @@ def test_the_end_of_a_part_ends_no_text():
     eos, end, call = (original.token_to_id(f"<|{name}|>") for name in ("return", "end", "call"))
     names = original.token_to_id("<|im_end|>"), original.token_to_id("<|endoftext|>")
     metadata = as_metadata(original, "gpt2", pre="gpt-4o", eos_token_id=eos)
-    ends = GGUFVocabulary.read(Fields(metadata, "file.gguf")).ends()
+    ends = GGUFVocabulary.read(ConfigFields(metadata, "file.gguf")).ends()
     assert set(ends) == {eos, call, *names}
     metadata["tokenizer.ggml.tokens"][call] = "<|other|>"
-    assert end in GGUFVocabulary.read(Fields(metadata, "file.gguf")).ends()
+    assert end in GGUFVocabulary.read(ConfigFields(metadata, "file.gguf")).ends()
 
 
 def test_tokens_that_are_not_used_are_left_out():

@@ -10,7 +10,7 @@ from checkpoints import ODD_SHAPES, config_class, edit_json, make_checkpoint
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import ARCHITECTURES, ModelConfig, load_checkpoint
-from edgespec.models.fields import Fields
+from edgespec.models.fields import ConfigFields
 
 SIZES = {
     "vocab_size": 100,
@@ -40,11 +40,11 @@ def folder(saved, tmp_path):
 
 
 def bare_config(model_type: str, **values: object) -> ModelConfig:
-    given = Fields({"model_type": model_type, **SIZES, **values}, "config.json")
+    given = ConfigFields({"model_type": model_type, **SIZES, **values}, "config.json")
     architecture = ARCHITECTURES[model_type]
     return ModelConfig.from_fields(
         architecture.usual(given.with_defaults(architecture.defaults)),
-        Fields({}, "generation_config.json"),
+        ConfigFields({}, "generation_config.json"),
     )
 
 
