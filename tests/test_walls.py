@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -170,6 +171,78 @@ def test_only_training_needs_torch():
     for name in MODULES:
         if not within(name, "edgespec.training", "edgespec.models.training"):
             assert "torch" not in foreign_imports(name), name
+
+
+# Measures of the house
+
+
+def test_no_function_is_long():
+    """Its docstring aside."""
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path, tree in all_sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if lines_of(node) > LONGEST_FUNCTION
+    ]
+    assert not long
+
+
+LONGEST_FUNCTION = 60
+
+
+def lines_of(function):
+    document = ast.get_docstring(function, clean=False) or ""
+    told = document.count("\n") + 1 if document else 0
+    return function.end_lineno - function.lineno + 1 - told
+
+
+def all_sources():
+    """Every file of Python in the checkout, with its tree."""
+    for room in ("edgespec", "models", "export", "runtime", "benchmarks", "tests"):
+        for path in (ROOT / room).rglob("*.py"):
+            yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_no_class_has_the_name_of_another():
+    places = defaultdict(list)
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(name)
+    assert len(places) > 300
+    assert not {each: own for each, own in places.items() if len(own) > 1}
+
+
+def test_the_formatter_skips_tables_alone():
+    skipped = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path, tree in all_sources()
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
+        if line.endswith(SKIPPED) and number not in ends_of_tables(tree)
+    ]
+    assert not skipped
+
+
+SKIPPED = "# fmt: " + "skip"
+
+
+def ends_of_tables(tree):
+    """Last lines of data: what modules and classes call by name, and what tests are run on."""
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef)]
+    named = [
+        each for body in bodies for each in body if isinstance(each, ast.Assign | ast.AnnAssign)
+    ]
+    named = [each for each in named if any(isinstance(one, DATA) for one in ast.walk(each))]
+    run = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("parametrize")
+    ]
+    return {node.end_lineno for node in [*named, *run]}
+
+
+DATA = (ast.List, ast.Tuple, ast.Set, ast.Dict)
 
 
 # Public names

@@ -148,7 +148,7 @@ def _advance(forward: Forward, judge: _Judge | None, number: int, sublayer: Subl
     """Computes a sublayer of a layer; with a judge, rounds its matrices."""
     part = forward.sublayer(number, sublayer)
     inputs = {STREAM: forward.stream}
-    routed = list[_Routed]()
+    routed = list[_ExpertRows]()
     moe = sublayer.moe if isinstance(sublayer, MlpAndMoe) else sublayer
     if isinstance(moe, Moe):
         routed, inputs[EXPERTS] = _mixed(forward, part, moe)
@@ -161,7 +161,7 @@ def _advance(forward: Forward, judge: _Judge | None, number: int, sublayer: Subl
 
 
 @dataclass(frozen=True)
-class _Routed:
+class _ExpertRows:
     """The rows that choose an expert, of which there may be none.
 
     Attributes:
@@ -179,7 +179,7 @@ class _Routed:
 
 def _mixed(
     forward: Forward, part: LayerRun, layer: Moe, replaced: Mapping[str, Floats] | None = None
-) -> tuple[list[_Routed], Floats]:
+) -> tuple[list[_ExpertRows], Floats]:
     """Returns who chooses each expert, and the sum of the experts [B * T, width]."""
     width = layer.experts[0].down.out_features
     total = np.zeros((len(forward.stream), width), np.float32)
@@ -189,7 +189,7 @@ def _mixed(
     x = seen[READ_BY_EXPERTS]
     for number, expert in enumerate(layer.experts):
         rows, place = np.nonzero(seen[CHOSEN] == number)
-        each = _Routed(expert, rows, seen[SHARES][rows, place, None], x)
+        each = _ExpertRows(expert, rows, seen[SHARES][rows, place, None], x)
         routed.append(each)
         if len(rows):
             found = forward.compute_expert(forward.expert(expert), rows, x)
@@ -315,7 +315,7 @@ class _Judge:
             self._round(layers, part.weights, found[name][: self._fitted], change, worth)
 
     def round_expert(
-        self, mixture: LayerRun, inputs: Mapping[str, Floats], usual: Floats, routed: _Routed
+        self, mixture: LayerRun, inputs: Mapping[str, Floats], usual: Floats, routed: _ExpertRows
     ) -> None:
         """Rounds an expert by the rows that choose it; one that none chooses, like without a text.
 

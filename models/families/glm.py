@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import QKV, Llama
-from edgespec.models.families.partly_rotated import PartlyRotated, split
+from edgespec.models.families.partial_rotation import PartialRotation, split
 from edgespec.models.formats.parts import Parts, TensorRows
 
 if TYPE_CHECKING:
     from edgespec.models.formats.tensors import TensorSource
 
 
-class Glm(PartlyRotated):
+class Glm(PartialRotation):
     """Llama with a fused MLP, and heads of which the neighbouring half is rotated."""
 
     models = "GLM-4-9B of 2024 in the format of transformers (`-hf`)"

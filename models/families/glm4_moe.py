@@ -12,7 +12,7 @@ from edgespec.models.families.mixture import (
     dense_layers,
     unstacked_by_layer,
 )
-from edgespec.models.families.partly_rotated import PartlyRotated
+from edgespec.models.families.partial_rotation import PartialRotation
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _DENSE = "first_k_dense_replace"
 
 
-class Glm4Moe(PartlyRotated):
+class Glm4Moe(PartialRotation):
     """Llama with heads of which half is rotated, and experts that are chosen by sigmoids."""
 
     models = "GLM-4.5, GLM-4.5-Air and GLM-4.6"
-    defaults = PartlyRotated.but(
+    defaults = PartialRotation.but(
         num_attention_heads=96,
         num_key_value_heads=8,
         max_position_embeddings=131_072,

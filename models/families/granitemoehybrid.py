@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edgespec.models.config import activation_of
 from edgespec.models.families.granitemoe import GraniteMoe
 from edgespec.models.families.mamba import Mamba
-from edgespec.models.families.partly_rotated import split
+from edgespec.models.families.partial_rotation import split
 from edgespec.models.formats.parts import Parts, TensorRows
 from edgespec.models.layers.sublayers import MlpAndMoe
 

@@ -10,7 +10,7 @@ import numpy as np
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.mixture import beside_one_of_all, unstacked_by_layer
-from edgespec.models.families.partly_rotated import ordered
+from edgespec.models.families.partial_rotation import ordered
 from edgespec.models.formats.parts import Parts, TensorRows
 from edgespec.models.layers.elements import Linear
 from edgespec.models.layers.rope import rope_from_config, rotation_order, scores_factor

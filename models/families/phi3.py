@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import Llama
-from edgespec.models.families.partly_rotated import PartlyRotated, split
+from edgespec.models.families.partial_rotation import PartialRotation, split
 from edgespec.models.formats.parts import Parts, TensorRows
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LONGROPE = ("su", "yarn")
 
 
-class Phi3(PartlyRotated):
+class Phi3(PartialRotation):
     """Llama with fused projections, and in Phi-4-mini with heads that are partly rotated."""
 
     models = "Phi-3 and 3.5 mini and medium, Phi-4, Phi-4-mini"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.families.partly_rotated import PartlyRotated
+from edgespec.models.families.partial_rotation import PartialRotation
 from edgespec.models.layers.elements import Convolution
 from edgespec.models.layers.recurrent import GatedDelta
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from edgespec.models.layers.sublayers import Attention, Sublayer
 
 
-class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
+class Qwen3_5(PartialRotation):  # noqa: N801 - the model's name
     """Llama with gated attention of normalized heads in some layers, GatedDelta in others."""
 
     models = "Qwen3.5 and 3.6, dense"
-    defaults = PartlyRotated.but(
+    defaults = PartialRotation.but(
         max_position_embeddings=32768,
         num_key_value_heads=4,
         head_dim=256,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgespec.models.families.llama import QKV, Llama
-from edgespec.models.families.partly_rotated import PartlyRotated
+from edgespec.models.families.partial_rotation import PartialRotation
 from edgespec.models.layers.elements import LayerNorm
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edgespec.models.layers.elements import Norm
 
 
-class StableLm(PartlyRotated):
+class StableLm(PartialRotation):
     """Llama with layer normalization and heads of which a part is rotated."""
 
     models = "StableLM 3B, StableLM 2 1.6B, StableLM Zephyr (not the 12B)"

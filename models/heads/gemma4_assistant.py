@@ -96,7 +96,7 @@ def load_assistant(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
     if fields.flag("use_ordered_embeddings") and isinstance(stored, SafetensorsFolder):
         clusters = _clusters(fields, config, stored)
         part = TensorRows(projection, clusters.ordering, config.vocab_size)
-        tensors = _Clustered(stored, {_CLUSTERED: part})
+        tensors = _TokenClusters(stored, {_CLUSTERED: part})
         projection = _CLUSTERED
     head = Assistant(
         architecture=ASSISTANT,
@@ -164,7 +164,7 @@ def _is_unused(name: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Clustered(Parts):
+class _TokenClusters(Parts):
     """Parts of a matrix all over it, which is therefore read as a whole, once."""
 
     def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:

@@ -47,7 +47,7 @@ def _soft_chunk(
     return _gradients(logits, q, hidden, weight)
 
 
-class _Chunked(torch.autograd.Function):
+class _ChunkLoss(torch.autograd.Function):
     """Run a chunk function over all positions and keep the gradients it returns."""
 
     @staticmethod
@@ -84,7 +84,7 @@ class _Chunked(torch.autograd.Function):
 
 
 def _apply(chunk: Chunk, hidden: Tensor, weight: Tensor, by_row: Tensor, *fixed: object) -> Tensor:
-    loss = _Chunked.apply(hidden, weight, chunk, by_row, fixed)  # type: ignore[no-untyped-call]
+    loss = _ChunkLoss.apply(hidden, weight, chunk, by_row, fixed)  # type: ignore[no-untyped-call]
     return cast("Tensor", loss)
 
 

@@ -87,7 +87,7 @@ class Rows:
         self.sequence.pool.free([slot for slot in slots if slot not in inside])
 
 
-class Rope:
+class RotationTable:
     """Cosines and sines of all positions so far; a position's are always the same bits.
 
     Rotary position embedding: Su et al., RoFormer, 2021.
@@ -213,7 +213,7 @@ class Model:
         self,
         graph: Graph,
         pool: KVPool,
-        ropes: Sequence[Rope],
+        ropes: Sequence[RotationTable],
         prefixes: PrefixTree | Checkpoints | None = None,
         device: str = NATIVE,
     ) -> None:

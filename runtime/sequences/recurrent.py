@@ -52,12 +52,12 @@ class RecurrentPool:
         self.before = max(each.before for each in shapes)
         self._new: dict[int, int] = {}  # by slot of the cache: rows that no sequence has taken
 
-    def begin(self) -> Recurrence:
+    def begin(self) -> RecurrentState:
         """Returns what layers hold of a sequence that nothing was read of."""
-        return Recurrence(self)
+        return RecurrentState(self)
 
-    def restored(self, held: Mapping[str, Array], length: int) -> Recurrence:
-        """Returns what `Recurrence.read` read of a sequence of this length.
+    def restored(self, held: Mapping[str, Array], length: int) -> RecurrentState:
+        """Returns what `RecurrentState.read` read of a sequence of this length.
 
         Raises:
             KeyError: if an array is missing.
@@ -148,7 +148,7 @@ class RecurrentPool:
         self.rows.free(self.take([slot for slot in slots if slot in self._new]))
 
 
-class Recurrence:
+class RecurrentState:
     """A sequence's state, and the rows that it is computed further with.
 
     Args:
@@ -210,9 +210,9 @@ class Recurrence:
         place = np.array([self.covered, self.first], np.int64)
         return {**self._pool.rows.read(self.rows), **self._pool.states.read(state), _PLACE: place}
 
-    def fork(self, length: int) -> Recurrence:
+    def fork(self, length: int) -> RecurrentState:
         """Returns the same of the first `length` rows, shared; of none if it has no such state."""
-        other = Recurrence(self._pool)
+        other = RecurrentState(self._pool)
         if length >= self.covered:
             other.state = self.state
             other.covered = self.covered

@@ -172,7 +172,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         if len(source) > _MOST_SOURCE:
             raise OverflowError(f"it has {len(source)} characters, more than {_MOST_SOURCE}")
-        return cast("nodes.Template", _Counted().visit(super()._parse(source, name, filename)))
+        return cast(
+            "nodes.Template", _FilterInsertion().visit(super()._parse(source, name, filename))
+        )
 
     def _filter(self, name: str, function: Any) -> Any:
         @wraps(function)  # which keeps the mark of one that reads the context
@@ -253,7 +255,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
 
-class _Counted(NodeTransformer):
+class _FilterInsertion(NodeTransformer):
     """Has what no filter or call does go through filters: loops, joined texts, comparisons."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - jinja2's name

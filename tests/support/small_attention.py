@@ -9,7 +9,7 @@ from onnx import parser, save
 from onnx.numpy_helper import from_array
 
 from edgespec.bundle import RopeTable
-from edgespec.runtime.sequences.model import Rope
+from edgespec.runtime.sequences.model import RotationTable
 
 VOCABULARY = 40
 LAYERS = 2
@@ -42,7 +42,7 @@ def expected(tokens):
     table = weights()
     x = table["embedding"][tokens]
     positions = list(range(len(tokens)))
-    cos, sin = Rope(ROPE).at(positions, len(tokens) - 1)
+    cos, sin = RotationTable(ROPE).at(positions, len(tokens) - 1)
     for layer, window in enumerate(WINDOWS):
         q, k, v = (
             (x @ table[f"{part}.{layer}"]).reshape(-1, HEADS, DIM).transpose(1, 0, 2)

@@ -136,16 +136,8 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=()
     with torch.no_grad():
         model.lm_head.weight.mul_(sharp)
     model.save_pretrained(folder)
-    sizes = {"size": {"height": SIZE, "width": SIZE}, "resample": 2} if whole else _PIXELS
-    settings = {
-        **(GRID_PIXELS if grid else sizes),
-        "image_mean": [0.5, 0.4, 0.3],
-        "image_std": [0.5, 0.25, 0.2],
-        "rescale_factor": 1 / 255,
-    }
-    if gemma4:
-        settings = {**GEMMA4_PIXELS, "do_normalize": False}
-    settings |= pixels
+    settings = GEMMA4_PIXELS | {"do_normalize": False} if gemma4 else _pixels(whole, grid)
+    settings = {**settings, **pixels}
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     tokenizer = write_tokenizer(folder, 331)
     tokenizer.add_special_tokens(list(MARKS))
@@ -155,6 +147,17 @@ def save_pictured(folder, model_type="smolvlm", *, sharp=1.0, text=(), vision=()
         template = TEMPLATE.replace("<image>", "<start_of_image><image><end_of_image>")
     (folder / "chat_template.jinja").write_text(template)
     return model.eval()
+
+
+def _pixels(whole, grid):
+    """What a preprocessor's file says of pixels, of models with one size of pictures or grids."""
+    sizes = {"size": {"height": SIZE, "width": SIZE}, "resample": 2} if whole else _PIXELS
+    return {
+        **(GRID_PIXELS if grid else sizes),
+        "image_mean": [0.5, 0.4, 0.3],
+        "image_std": [0.5, 0.25, 0.2],
+        "rescale_factor": 1 / 255,
+    }
 
 
 def picture(width, height, seed=0):

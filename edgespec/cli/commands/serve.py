@@ -46,6 +46,15 @@ _log = logging.getLogger(__name__)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; those of the model have the API's defaults."""
+    _add_models(parser)
+    _add_network(parser)
+    texts = parser.add_argument_group("texts")
+    _add_texts(texts)
+    add_options(texts, LoadOptions, *CACHES, sessions=None)
+    add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
         "--max-models",
@@ -61,6 +70,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=Rare("let the first model also answer requests for models of other names"),
     )
+
+
+def _add_network(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
@@ -98,7 +110,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "repeated"
         ),
     )
-    texts = parser.add_argument_group("texts")
+
+
+def _add_texts(texts: argparse._ArgumentGroup) -> None:
     texts.add_argument(
         "--parallel",
         type=int,
@@ -123,8 +137,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "images)"
         ),
     )
-    add_options(texts, LoadOptions, *CACHES, sessions=None)
-    add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
 
 def execute(arguments: argparse.Namespace) -> int:

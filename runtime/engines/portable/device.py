@@ -26,7 +26,7 @@ from edgespec.runtime.engines.ort_session import (
     session_options,
 )
 from edgespec.runtime.engines.portable.cpu import failed, fixed_options
-from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, Pool, Shape
+from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, PoolInput, Shape
 
 _INDEX = int(TensorProto.INT64)
 # Older than those of model graphs, so that every build that accepts models accepts these.
@@ -312,7 +312,7 @@ class _Write:
             value.update_inplace((first + slots).reshape(-1, 1))
         self._gpu.run(self._session, self._handle, self._options.next())
 
-    def _bind(self, name: str, pool: Pool, value: Any, shape: tuple[int, int]) -> None:
+    def _bind(self, name: str, pool: PoolInput, value: Any, shape: tuple[int, int]) -> None:
         device = (self._gpu.kind, self._gpu.number, pool.dtype.type)
         self._handle.bind_input(name, *device, shape, value.data_ptr())
 
@@ -340,7 +340,7 @@ def _of_sizes(graph: Any) -> set[str]:
     return found
 
 
-def _writing(pools: Mapping[str, Pool]) -> bytes:
+def _writing(pools: Mapping[str, PoolInput]) -> bytes:
     """Builds the graph that writes rows of all heads to places in the pools, [rows, dim] each."""
     inputs = Tensors()
     outputs = Tensors()
@@ -362,7 +362,7 @@ def _growing(dtype: np.dtype[Any]) -> bytes:
     return small_graph([node], inputs, {"grown": (_element(dtype), ["a", "b", "n", "d"])})
 
 
-def _places(pool: Pool) -> str:
+def _places(pool: PoolInput) -> str:
     """Returns the name of the input with places in pools of as many heads."""
     return f"places.{pool.heads}"
 

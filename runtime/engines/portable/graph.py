@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pool:
+class PoolInput:
     """An input of keys and values, [2, heads, slots, dim].
 
     Attributes:
@@ -86,7 +86,7 @@ class GraphFile:
         self.inputs = {each.name: _dimensions(each) for each in self.model.graph.input}
         types = {each.name: _dtype(each) for each in self.model.graph.input}
         self.pools = {
-            name: Pool(int(size[1]), int(size[3]), types[name])
+            name: PoolInput(int(size[1]), int(size[3]), types[name])
             for name, size in self.inputs.items()
             if name.startswith("pool.")
         }
@@ -286,7 +286,7 @@ class PortableGraph:
             DeviceError: if the graph has no such input, or the device no room.
         """
         pair, heads, slots, dim = shape
-        if self._file.pools.get(name) != Pool(heads, dim, np.dtype(dtype)):
+        if self._file.pools.get(name) != PoolInput(heads, dim, np.dtype(dtype)):
             raise DeviceError(
                 f"{self._file.path}: its input {name} is {self._file.pools.get(name)}, and the "
                 f"bundle has {heads} heads of {dim} in {np.dtype(dtype)}: export it again"

@@ -16,7 +16,7 @@ from edgespec.llm.models import load_model
 from edgespec.llm.portable import portable_graph
 from edgespec.runtime.engines.portable import examined, open_graph
 from edgespec.runtime.plan import HOST, Placement, portable_bytes
-from edgespec.runtime.sequences.model import AFTER, Model, Rope, Rows
+from edgespec.runtime.sequences.model import AFTER, Model, RotationTable, Rows
 from edgespec.runtime.sequences.pool import KVPool
 
 pytestmark = with_library
@@ -46,7 +46,7 @@ def test_weights_are_floats_in_plain_products(quantized):
     opened = open_graph("openvino:cpu#8x64", file, 1)
     role = quantized.target
     pool = KVPool(role.native.pools, opened.kv, None, opened)
-    ropes = map(Rope, role.rope_tables)
+    ropes = map(RotationTable, role.rope_tables)
     found = logits(Model(opened, pool, list(ropes)))
     expected = logits(load_model(quantized, TARGET, Placement(HOST), threads=1))
     apart = abs(found - expected).max() / expected.std()

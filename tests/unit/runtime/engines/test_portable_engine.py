@@ -17,7 +17,7 @@ from edgespec.errors import DeviceError, MemoryLimitError
 from edgespec.runtime.engines import portable
 from edgespec.runtime.engines.portable import find_devices, open_graph
 from edgespec.runtime.engines.portable.visibility import Bias, Visibility
-from edgespec.runtime.sequences.model import AFTER, Model, Rope, Rows
+from edgespec.runtime.sequences.model import AFTER, Model, RotationTable, Rows
 from edgespec.runtime.sequences.pool import KVPool
 
 ON = ("cpu", "cpu#4x256", "openvino:cpu", "openvino:cpu#8x256", "webgpu:0", "cuda:0")
@@ -40,7 +40,7 @@ def opened(request, graphs):
 
 
 def model_of(graph, limit=None):
-    return Model(graph, KVPool(shapes(), graph.kv, limit, graph), [Rope(ROPE)])
+    return Model(graph, KVPool(shapes(), graph.kv, limit, graph), [RotationTable(ROPE)])
 
 
 def shuffled(pool, count, draw):
@@ -138,7 +138,7 @@ def test_a_pool_that_grows_keeps_what_it_holds(opened):
 
 def test_pools_of_one_graph_take_turns(opened):
     sequences = [model_of(opened).sequence([]) for _ in range(2)]
-    models = [Model(opened, each.pool, [Rope(ROPE)]) for each in sequences]
+    models = [Model(opened, each.pool, [RotationTable(ROPE)]) for each in sequences]
     for token in range(6):
         model = models[token % 2]
         sequence = sequences[token % 2]

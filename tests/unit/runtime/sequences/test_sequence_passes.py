@@ -6,7 +6,7 @@ from toys import ToyGraph, toy_model, toy_shape
 
 from edgespec.bundle import RopeTable
 from edgespec.errors import DeviceError
-from edgespec.runtime.sequences.model import AFTER, Model, Rope, Rows
+from edgespec.runtime.sequences.model import AFTER, Model, RotationTable, Rows
 from edgespec.runtime.sequences.pool import KVPool
 
 
@@ -22,8 +22,8 @@ class Recorder:
 def recorded():
     graph = Recorder()
     ropes = [
-        Rope(RopeTable("local", (1.0, 0.5, 0.0), 2.0)),
-        Rope(RopeTable("default", (1.0,), 1.0)),
+        RotationTable(RopeTable("local", (1.0, 0.5, 0.0), 2.0)),
+        RotationTable(RopeTable("default", (1.0,), 1.0)),
     ]
     return graph, Model(graph, KVPool([toy_shape()], "fp32"), ropes)
 
@@ -104,8 +104,8 @@ def test_a_failed_pass_frees_its_slots():
 
 def test_rotations_of_a_position_are_always_the_same_bits():
     table = RopeTable("default", (1.0, 0.3), 1.0)
-    early = Rope(table)
-    late = Rope(table)
+    early = RotationTable(table)
+    late = RotationTable(table)
     late.at(np.array([5000]), 5000)
     for one, other in zip(early.at([7, 900], 900), late.at([7, 900], 900), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgespec.models.layers.rope import Rope
 
 
-class PartlyRotated(Llama):
+class PartialRotation(Llama):
     """Llama with heads of which a part is rotated, and whose dimensions are ordered for that.
 
     Attributes:
