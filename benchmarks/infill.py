@@ -29,7 +29,7 @@ from common import add_threads, count, exit_code, facts_of, print_result, print_
 from serving import events, served
 
 from edgespec.errors import InputError
-from edgespec.llm.loading import DRAFTS
+from edgespec.llm.load.options import DRAFTS
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 _MODULES = (

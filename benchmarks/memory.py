@@ -18,8 +18,8 @@ from pathlib import Path
 from common import count, counts, exit_code, names, print_result, print_table, watch
 
 from edgespec import bundle as bundles
-from edgespec.llm.loading import DRAFTS, LoadOptions
-from edgespec.llm.models import planned
+from edgespec.llm.load.options import DRAFTS, LoadOptions
+from edgespec.llm.load.place import planned
 from edgespec.measuring.prompts import PYTHON
 from edgespec.runtime.plan import HOST
 from edgespec.runtime.text.tokenizer import Tokenizer

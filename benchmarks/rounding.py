@@ -18,7 +18,7 @@ from common import add_threads, count, exit_code, print_result, print_table
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.llm.models import load_model
+from edgespec.llm.load.open import load_model
 from edgespec.measuring.perplexity import Scores
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.plan import HOST, Placement

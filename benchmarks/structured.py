@@ -31,7 +31,7 @@ from common import (
 
 from edgespec import LLM, GenerationResult
 from edgespec.errors import InputError
-from edgespec.llm.loading import DRAFTS
+from edgespec.llm.load.options import DRAFTS
 from edgespec.measuring.prompts import PYTHON
 from edgespec.models.embedded import BUNDLE
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from edgespec.cli.parsing import Rare
 from edgespec.errors import InputError
-from edgespec.llm.loading import LoadOptions, parse_size
+from edgespec.llm.load.options import LoadOptions, parse_size
 from edgespec.llm.options import GenerationOptions
 from edgespec.system.files import read_utf8
 from edgespec.system.options import declared, kinds_of, named, unknown

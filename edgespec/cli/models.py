@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec.cli.arguments import given as values_of
 from edgespec.cli.waiting import notice, waiting
 from edgespec.errors import EdgespecError
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 
 _USUAL = "Qwen/Qwen2.5-0.5B-Instruct-GGUF"  # what anybody can get, and any machine can run
 _SHOWN = 5  # models that are named

@@ -15,8 +15,8 @@ from edgespec.llm.chat import ChatOptions
 from edgespec.llm.embedding import Embedder, Inputs
 from edgespec.llm.generation import GenerationStream
 from edgespec.llm.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
+from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.loaded import Loaded
-from edgespec.llm.loading import LoadOptions
 from edgespec.llm.messages import Messages
 from edgespec.llm.options import GenerationOptions, conversational
 from edgespec.llm.result import GenerationResult
@@ -46,8 +46,8 @@ class LLM(Unpicklable):
             Python code.
         progress: called with target or draft, how much of it is done and of how much while a bundle
             is made, by the thread that loads; None: bars show it where stderr is a terminal.
-        options: fields of `edgespec.llm.loading.LoadOptions`: `device`, `draft`, `draft_device`,
-            `context`, `memory`, `threads` and more.
+        options: fields of `edgespec.llm.load.options.LoadOptions`: `device`, `draft`,
+            `draft_device`, `context`, `memory`, `threads` and more.
 
     Attributes:
         bundle: the loaded bundle.

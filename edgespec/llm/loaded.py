@@ -16,18 +16,18 @@ from edgespec.llm.at_once import Prompt
 from edgespec.llm.chat import ChatOptions, Conversation
 from edgespec.llm.generation import AnswerText, Generated, GenerationStream
 from edgespec.llm.images import Viewer
-from edgespec.llm.loading import (
+from edgespec.llm.load.drafters import Sources
+from edgespec.llm.load.options import (
     MAX_DRAFT_TOKENS,
     PLANNED_DRAFT_TOKENS,
     RECYCLING_DRAFTS,
     LoadOptions,
 )
+from edgespec.llm.load.place import MemoryUse, planned
 from edgespec.llm.messages import Messages
-from edgespec.llm.models import MemoryUse, planned
 from edgespec.llm.options import GenerationOptions
 from edgespec.llm.prompt_files import PromptFiles
 from edgespec.llm.prompts import Prompts, grammars_of
-from edgespec.llm.sources import Sources
 from edgespec.llm.stored_prompts import StoredPrompts
 from edgespec.runtime.drafters.growth import TreeDrafter
 from edgespec.runtime.plan import MemoryPlan

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from edgespec.errors import InputError, reason
-from edgespec.llm.loading import (
+from edgespec.llm.load.options import (
     DEFAULT_TREE_WIDTH,
     MAX_DRAFT_TOKENS,
     PLANNED_DRAFT_TOKENS,

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from edgespec.bundle import Bundle
 from edgespec.errors import InputError
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 from edgespec.runtime.arrays import Array
 from edgespec.system.files import PRIVATE_FOLDER
 

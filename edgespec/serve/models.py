@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from edgespec.bundle import MANIFEST, Bundle
 from edgespec.errors import EdgespecError, MemoryLimitError
 from edgespec.llm.llm import LLM, around, inside
+from edgespec.llm.load.options import LoadOptions
+from edgespec.llm.load.place import MemoryUse, find_plan, planned, with_sessions
 from edgespec.llm.loaded import Loaded
-from edgespec.llm.loading import LoadOptions
-from edgespec.llm.models import MemoryUse, find_plan, planned, with_sessions
 from edgespec.llm.prompts import grammars_of
 from edgespec.runtime.plan import MemoryPlan
 from edgespec.runtime.text.tokenizer import Tokenizer

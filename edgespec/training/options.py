@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from edgespec.errors import InputError, installing
-from edgespec.llm.loading import parse_size
+from edgespec.llm.load.options import parse_size
 from edgespec.system.options import check, explained, option
 from edgespec.training.shape import CONCAT, FUSIONS
 

@@ -16,7 +16,7 @@ import torch
 from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
 from edgespec.llm.llm import LLM
-from edgespec.llm.models import load_model
+from edgespec.llm.load.open import load_model
 from edgespec.runtime.sequences.model import PassCost
 from edgespec.system.machine import default_threads
 from edgespec.training import checkpoints

@@ -367,7 +367,7 @@ def test_sessions_with_pictures(made, llm, tmp_path):
 
 
 def test_portable_graphs_read_pictures(made, monkeypatch, own_cache):
-    monkeypatch.setattr("edgespec.llm.models.library", lambda: None)
+    monkeypatch.setattr("edgespec.llm.load.place.library", lambda: None)
     if recurrent(made[0]):
         return  # the CPU's operators alone run it
     with LLM(made[1], threads=1, context=CONTEXT, draft="none") as llm:

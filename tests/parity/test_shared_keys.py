@@ -14,7 +14,7 @@ from parity import PROMPT, Text, distance, load
 from edgespec import bundle as bundles
 from edgespec.errors import BundleError, CheckpointError, InputError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.llm.models import load_part
+from edgespec.llm.load.open import load_part
 from edgespec.models import load_checkpoint
 
 

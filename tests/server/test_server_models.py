@@ -19,7 +19,7 @@ from servers import PLACE, PROMPT, make_bundle, refused, serving, started, until
 
 from edgespec import LLM, bundle
 from edgespec.llm.llm import inside
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 from edgespec.runtime.plan import HOST
 from edgespec.runtime.sampling import grammar
 from edgespec.serve.models import Models, ServedModel

@@ -8,7 +8,7 @@ from pages import IDLE, click, say
 from servers import PLACE, serving
 
 from edgespec import bundle
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 from edgespec.serve.models import Models, ServedModel
 
 pytestmark = [

@@ -10,7 +10,7 @@ from parity import Text, distance
 from edgespec import bundle as bundles
 from edgespec.bundle import OWN_FEATURES, TARGET, TARGET_FEATURES
 from edgespec.export import attach_head, copy_bundle
-from edgespec.llm.models import load_model
+from edgespec.llm.load.open import load_model
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
 

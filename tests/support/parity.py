@@ -12,7 +12,7 @@ from onnx.external_data_helper import ExternalDataInfo
 from edgespec import bundle as bundles
 from edgespec.export import last_rows
 from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out
-from edgespec.llm.models import load_model
+from edgespec.llm.load.open import load_model
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.tuning.calibrating import opener

@@ -16,7 +16,7 @@ from edgespec.cli.parsing import Rare
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError, installing
 from edgespec.llm.at_once import TEXTS_AT_ONCE, TextsAtOnce
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.batch.files import Journal
@@ -93,7 +93,7 @@ def _answer(
 ) -> int:
     from edgespec.batch.running import require_same
     from edgespec.cli.progress import texts_bar
-    from edgespec.llm.models import with_sessions
+    from edgespec.llm.load.place import with_sessions
 
     options = given(arguments, LoadOptions)
     if journal is not None and options["context"] is None:

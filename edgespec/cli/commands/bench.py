@@ -20,7 +20,7 @@ from edgespec.cli.parsing import Rare
 from edgespec.cli.tables import markdown_table
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import waiting
-from edgespec.llm.loading import DRAFTS, LoadOptions
+from edgespec.llm.load.options import DRAFTS, LoadOptions
 from edgespec.llm.options import GenerationOptions
 
 if TYPE_CHECKING:

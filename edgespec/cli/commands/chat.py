@@ -32,7 +32,7 @@ from edgespec.cli.spellings import SETTINGS_INSTEAD, SETTINGS_OF_OLLAMA
 from edgespec.cli.terminal import tell
 from edgespec.cli.typed import BLOCK, MessageReader
 from edgespec.errors import ContextLengthError, EdgespecError, InputError, did_you_mean
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.options import GenerationOptions, in_conversation
 from edgespec.system.files import typed_path
 from edgespec.system.options import Option, checked, kinds_of, unknown

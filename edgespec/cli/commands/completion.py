@@ -11,7 +11,7 @@ from typing import NamedTuple
 from edgespec.cli.parsing import COMMANDS, SPELLINGS, CommandParser
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
-from edgespec.llm.loading import DRAFTS
+from edgespec.llm.load.options import DRAFTS
 from edgespec.system.cachedir import cache_folder
 
 # zsh reads the script of bash by its own bashcompinit.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec.cli.arguments import add_options, given
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import waiting
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

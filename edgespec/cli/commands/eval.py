@@ -15,7 +15,7 @@ from edgespec.cli.parsing import Rare
 from edgespec.cli.tables import markdown_table
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 from edgespec.system.files import read_utf8
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from edgespec import bundle as bundles
 from edgespec.cli.arguments import MACHINE, add_model, add_options, given
 from edgespec.cli.models import chosen
 from edgespec.cli.terminal import tell
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 from edgespec.system import records
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises:
         MemoryLimitError: if there is no memory for what was asked for.
     """
-    from edgespec.llm.models import planned
+    from edgespec.llm.load.place import planned
 
     bundle = bundles.load(chosen(arguments))
     found = planned(bundle, LoadOptions(**given(arguments, LoadOptions)))

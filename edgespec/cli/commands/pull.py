@@ -7,7 +7,7 @@ import argparse
 from edgespec.cli.arguments import MODEL_HELP, add_options
 from edgespec.cli.models import chosen
 from edgespec.cli.terminal import tell
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from edgespec.cli.prompt import add_prompt_arguments, take_prompt
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notices_kept
 from edgespec.errors import InputError
-from edgespec.llm.loading import PLANNED_DRAFTS, LoadOptions
+from edgespec.llm.load.options import PLANNED_DRAFTS, LoadOptions
 from edgespec.llm.options import GenerationOptions, in_conversation
 from edgespec.system.options import checked
 

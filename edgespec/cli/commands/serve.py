@@ -24,7 +24,7 @@ from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 from edgespec.llm.at_once import TEXTS_AT_ONCE
-from edgespec.llm.loading import LoadOptions, parse_size
+from edgespec.llm.load.options import LoadOptions, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

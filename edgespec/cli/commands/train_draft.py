@@ -19,7 +19,7 @@ from edgespec.cli.arguments import add_options, given
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 from edgespec.store.progress import bars
 from edgespec.training.options import TrainingOptions, require_torch
 from edgespec.training.shape import CONFIG, check_taps

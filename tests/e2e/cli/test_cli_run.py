@@ -16,7 +16,7 @@ from commandline import FAST, PLACE, PROMPT, fails
 from edgespec import LLM, GenerationResult
 from edgespec.cli import prompt
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.options import GenerationOptions
 from edgespec.models.embedded import BUNDLE
 

@@ -13,8 +13,8 @@ from sessions import OPTIONS, turns
 
 from edgespec import LLM
 from edgespec.errors import BundleError, DeviceError, InputError
-from edgespec.llm import sources as devices
 from edgespec.llm.llm import inside
+from edgespec.llm.load import drafters as devices
 
 pytestmark = with_library
 

@@ -12,8 +12,8 @@ from pairs import LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT, logits_of, with_eos
 
 from edgespec import LLM
 from edgespec.errors import ContextLengthError, InputError, MemoryLimitError
-from edgespec.llm import models
 from edgespec.llm.llm import inside
+from edgespec.llm.load import place
 
 pytestmark = with_library
 
@@ -226,8 +226,8 @@ def test_facts_add_up(natives):
 
 
 def test_without_the_operators_portable_graphs_run(pairs, caplog, monkeypatch, own_cache):
-    monkeypatch.setattr(models, "library", lambda: None)
-    monkeypatch.setattr(models, "missing_kernels", lambda: "no compiled kernels: reinstall")
+    monkeypatch.setattr(place, "library", lambda: None)
+    monkeypatch.setattr(place, "missing_kernels", lambda: "no compiled kernels: reinstall")
     with loaded(pairs, "llama") as llm:
         assert "no compiled kernels: reinstall" in caplog.text
         for source in llm.draft_sources:

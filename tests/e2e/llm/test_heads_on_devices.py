@@ -19,8 +19,8 @@ from sessions import OPTIONS, turns
 from edgespec import LLM
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import DeviceError
-from edgespec.llm import models
 from edgespec.llm.llm import inside
+from edgespec.llm.load import place
 from edgespec.runtime.engines import portable
 from edgespec.runtime.engines.portable import webgpu
 from edgespec.runtime.engines.portable.device import Gpu
@@ -173,7 +173,7 @@ def test_a_block_is_never_cut(pairs):
 
 
 def test_without_the_operators_heads_run_by_standard_ones(pairs, expected, monkeypatch):
-    monkeypatch.setattr(models, "library", lambda: None)
+    monkeypatch.setattr(place, "library", lambda: None)
     with cheapen(loaded(pairs, "head", "head")) as llm:
         plain, there = expected("head")[0]
         result = llm.generate(LONG_PROMPT, **MODES[0])

@@ -13,7 +13,7 @@ from edgespec import LLM
 from edgespec.cli.arguments import settings
 from edgespec.errors import InputError
 from edgespec.llm.chat import ChatOptions
-from edgespec.llm.loading import MAX_DRAFT_TOKENS, LoadOptions
+from edgespec.llm.load.options import MAX_DRAFT_TOKENS, LoadOptions
 from edgespec.llm.options import GenerationOptions
 from edgespec.llm.sessions import Session
 

@@ -10,7 +10,7 @@ from native_llms import with_library
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.llm.portable import portable_graph
+from edgespec.llm.load.portable import portable_graph
 from edgespec.system import cachedir
 
 pytestmark = with_library

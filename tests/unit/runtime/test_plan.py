@@ -8,7 +8,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import MemoryLimitError
 from edgespec.export.portable import DATA
-from edgespec.llm.portable import portable_graph
+from edgespec.llm.load.portable import portable_graph
 from edgespec.runtime.plan import (
     HOST,
     LEAST_CONTEXT,

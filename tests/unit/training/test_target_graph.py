@@ -13,7 +13,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, copy_with_taps, export_bundle
-from edgespec.llm.models import load_model
+from edgespec.llm.load.open import load_model
 from edgespec.models import load_checkpoint
 from edgespec.models.embedded import BUNDLE
 from edgespec.models.heads.eagle3 import default_taps

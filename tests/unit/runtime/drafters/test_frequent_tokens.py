@@ -9,9 +9,9 @@ from native_llms import loaded, with_library
 from toys import ToyGraph, toy_model
 
 from edgespec.bundle import DRAFT
-from edgespec.llm import sources
 from edgespec.llm.llm import inside
-from edgespec.llm.models import load_scoring
+from edgespec.llm.load import drafters
+from edgespec.llm.load.open import load_scoring
 from edgespec.runtime.drafters.model import Frequent, ModelDrafter
 from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.runtime.speculation.engine import Engine
@@ -69,7 +69,7 @@ def test_a_graph_that_scores_some_tokens_has_the_bits_of_the_whole(pairs):
 @with_library
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_bundle_s_draft_scores_frequent_tokens(pairs, monkeypatch, temperature):
-    monkeypatch.setattr(sources, "_FREQUENT", 320)
+    monkeypatch.setattr(drafters, "_FREQUENT", 320)
 
     def text(draft):
         asked = {"max_new_tokens": 60, "temperature": temperature, "seed": 3}

@@ -12,8 +12,8 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.llm.llm import inside
-from edgespec.llm.models import load_model
-from edgespec.llm.portable import portable_graph
+from edgespec.llm.load.open import load_model
+from edgespec.llm.load.portable import portable_graph
 from edgespec.runtime.engines.portable import examined, open_graph
 from edgespec.runtime.plan import HOST, Placement, portable_bytes
 from edgespec.runtime.sequences.model import AFTER, Model, RotationTable, Rows

@@ -11,8 +11,8 @@ from pairs import LONG_PROMPT
 
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, MemoryLimitError
-from edgespec.llm import models
 from edgespec.llm.llm import inside
+from edgespec.llm.load import place
 from edgespec.runtime.engines import portable
 
 pytestmark = with_library
@@ -58,7 +58,7 @@ def test_as_many_layers_as_there_are(pairs, gpu):
 
 
 def test_without_the_operators_both_parts_are_portable(pairs, gpu, monkeypatch):
-    monkeypatch.setattr(models, "library", lambda: None)
+    monkeypatch.setattr(place, "library", lambda: None)
     with loaded(pairs, "llama", gpu_layers=1) as llm:
         assert inside(llm).models[TARGET].device == f"cpu+{gpu}"
         assert llm.generate(LONG_PROMPT, max_new_tokens=40).tokens == pairs.greedy("llama")[:40]

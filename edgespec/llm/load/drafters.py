@@ -11,8 +11,8 @@ import numpy as np
 
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import BundleError, InputError, reason
-from edgespec.llm.loading import DRAFTS, LoadOptions
-from edgespec.llm.models import load_assistant, load_model, load_part, load_scoring
+from edgespec.llm.load.open import load_assistant, load_model, load_part, load_scoring
+from edgespec.llm.load.options import DRAFTS, LoadOptions
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.ahead import AheadDrafter, AheadHeadDrafter, AheadModelDrafter
 from edgespec.runtime.drafters.assistant import AssistantDrafter

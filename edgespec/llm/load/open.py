@@ -1,0 +1,178 @@
+"""Opens the models of a bundle: their graphs, where the plan has put them, and their pools."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from edgespec.bundle import DRAFT, TARGET, Bundle
+from edgespec.errors import DeviceError
+from edgespec.llm.load.portable import portable_graph
+from edgespec.runtime.drafters.assistant import AssistantGraph
+from edgespec.runtime.drafters.block import BlockGraph
+from edgespec.runtime.drafters.head import HeadGraph
+from edgespec.runtime.kernels import library
+from edgespec.runtime.plan import Placement
+from edgespec.runtime.sequences.chain import Chain, Link
+from edgespec.runtime.sequences.model import NATIVE, Graph, Model, Rope
+from edgespec.runtime.sequences.pool import KVPool, PoolMemory
+from edgespec.runtime.sequences.recurrent import RecurrentPool
+from edgespec.system.machine import default_threads
+
+
+def load_model(
+    bundle: Bundle,
+    name: str,
+    placed: Placement,
+    threads: int | None = None,
+    slots: int | None = None,
+    features: bool = False,
+    accuracy: int | None = None,
+) -> Model:
+    """Loads a role, which has a native graph; its portable graph is made where that runs.
+
+    Args:
+        bundle: the bundle.
+        name: name of the role.
+        placed: where it runs.
+        threads: number of threads on the CPU; None: one for each physical core.
+        slots: largest number of slots of its pool; None for any.
+        features: whether passes give the features that a draft head reads, and itself gives.
+        accuracy: of a portable graph, see `edgespec.export.portable.lower`; None: the device's.
+
+    Raises:
+        DeviceError: if the device refuses the graph.
+        InputError: if a portable graph cannot be made.
+    """
+    role = bundle.manifest.roles[name]
+    graph, memory = _graph(bundle, name, placed, threads, features, accuracy)
+    device = NATIVE if placed.native else placed.device
+    if placed.behind is not None:
+        device += f"+{placed.behind[1].device}"
+    if role.is_head:
+        width = len(role.taps) * bundle.target.hidden_size
+        blocks = role.block is not None and not role.block.features
+        graph = BlockGraph(graph, width) if blocks else HeadGraph(graph, width, role.hidden_size)
+    recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
+    pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
+    made = Model(graph, pool, _ropes(bundle, name), device=device)
+    made.gives_features = features
+    if role.vision is not None:
+        made.picture_width = role.vision.streams * role.hidden_size
+    return made
+
+
+def load_part(
+    bundle: Bundle, target: Model, skipped: Collection[int], threads: int | None = None
+) -> Model:
+    """Loads the target without some of its sublayers, over the pool of the whole target.
+
+    Raises:
+        DeviceError: if ONNX Runtime refuses the graph.
+        ValueError: if the graph has no such sublayers, or needs them.
+    """
+    from edgespec.runtime.engines.parts import without  # loads the onnx package
+
+    file = bundle.path / bundle.target.native.graph
+    graph = _native(file, threads, without(file, skipped))
+    made = Model(graph, target.pool, _ropes(bundle, TARGET), target.prefixes, target.device)
+    made.picture_width = target.picture_width
+    return made
+
+
+def load_scoring(bundle: Bundle, name: str, count: int, threads: int | None = None) -> Graph | None:
+    """Loads the native graph of a role so that it scores the first tokens alone.
+
+    Returns:
+        The graph, over the same weights; None if the role scores no more, or not in one matrix.
+
+    Raises:
+        DeviceError: if ONNX Runtime refuses the graph.
+    """
+    role = bundle.manifest.roles[name]
+    file = bundle.path / role.native.graph
+    if role.vocab_size <= count or role.native.adopted or library() is None:
+        return None
+    from edgespec.runtime.engines.parts import scoring  # loads the onnx package
+
+    try:
+        part = scoring(file, count)
+    except ValueError:
+        return None
+    return _native(file, threads, part)
+
+
+def load_assistant(
+    bundle: Bundle, target: Model, placed: Placement, threads: int | None = None
+) -> Model:
+    """Loads a draft head that reads keys and values of the target, over the target's pool.
+
+    Raises:
+        DeviceError: if the device refuses the graph.
+    """
+    graph, _ = _graph(bundle, DRAFT, placed, threads, features=True, accuracy=None)
+    graph = AssistantGraph(graph, bundle.target.hidden_size, bundle.target.hidden_size)
+    device = NATIVE if placed.native else placed.device
+    return Model(graph, target.pool, _ropes(bundle, DRAFT), target.prefixes, device)
+
+
+def _graph(
+    bundle: Bundle,
+    name: str,
+    placed: Placement,
+    threads: int | None,
+    features: bool,
+    accuracy: int | None,
+) -> tuple[Graph, PoolMemory | None]:
+    """Opens a role's graph; returns it, and the memory of its pool if that is not numpy's."""
+    role = bundle.manifest.roles[name]
+    count = threads or default_threads()
+    file = bundle.path / role.native.graph
+    if role.native.adopted:
+        from edgespec.runtime.engines.adopted import AdoptedGraph
+
+        return AdoptedGraph(file, count), None
+
+    def opened(place: Placement, part: bytes | None = None) -> tuple[Graph, PoolMemory | None]:
+        if place.native:
+            return _native(file, count, part, features), None
+        from edgespec.runtime.engines.portable import accuracy_level, open_graph
+
+        level = accuracy_level(place.device) if accuracy is None else accuracy
+        made = portable_graph(bundle, name, level, place.half, part)
+        graph = open_graph(place.device, made, count)
+        return graph, graph
+
+    if placed.behind is None:
+        return opened(placed)
+    from edgespec.runtime.engines.parts import cut  # loads the onnx package
+
+    first, last = placed.behind
+    try:
+        parts = cut(file, first, role.hidden_size)
+    except ValueError as error:
+        raise DeviceError(
+            f"{bundle.path}: its {name} cannot run on two devices ({error}): use another "
+            "--gpu-layers, or none"
+        ) from error
+    chain = Chain([Link(0, *opened(placed, parts[0])), Link(first, *opened(last, parts[1]))])
+    return chain, chain
+
+
+def _native(
+    file: Path, threads: int | None, part: bytes | None = None, features: bool = False
+) -> Graph:
+    """Opens a native graph, or a part of one over the whole one's weights."""
+    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+
+    operators = library()
+    whole = None if part is None else file
+    assert operators is not None, "native graphs are placed where it is"
+    return NativeGraph(part or file, operators, threads or default_threads(), features, whole)
+
+
+def _ropes(bundle: Bundle, name: str) -> list[Rope]:
+    role = bundle.manifest.roles[name]
+    grid = None if role.vision is None else role.vision.grid
+    sections = (0, 0) if grid is None else grid.sections
+    return [Rope(each, sections) for each in role.rope_tables if each.name in role.native.ropes]
