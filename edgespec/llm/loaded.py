@@ -16,7 +16,8 @@ from edgespec.llm.at_once import Prompt
 from edgespec.llm.chat import ChatOptions, Conversation
 from edgespec.llm.generation import AnswerText, Generated, GenerationStream
 from edgespec.llm.images import Viewer
-from edgespec.llm.load.drafters import Sources
+from edgespec.llm.load.drafters import make_drafters
+from edgespec.llm.load.open import load_models
 from edgespec.llm.load.options import (
     MAX_DRAFT_TOKENS,
     PLANNED_DRAFT_TOKENS,
@@ -81,8 +82,9 @@ class Loaded:
             self.tokenizer.require_messages_shown(bundle.path)
         files = PromptFiles.asked_for(options, bundle)
         self.plan = planned(bundle, options) if plan is None else plan
-        self.sources = Sources(bundle, options, self.tokenizer, self.plan)
-        self.models = self.sources.models
+        self._opened = load_models(bundle, options, self.plan)
+        self.models = self._opened.roles
+        self.sources = make_drafters(bundle, options, self.tokenizer, self._opened)
         threads = options.threads or default_threads()
         placed = self.plan.roles[TARGET]
         native = placed.native and placed.behind is None
@@ -114,6 +116,7 @@ class Loaded:
             self._stored.close()
         # Frees them whoever still refers to this, such as a stream that nobody ended.
         self.sources.close()
+        self._opened.close()
         self._viewer.close()
 
     @property

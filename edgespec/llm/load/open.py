@@ -3,21 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
-from edgespec.errors import DeviceError
+from edgespec.errors import BundleError, DeviceError
+from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.load.portable import portable_graph
 from edgespec.runtime.drafters.assistant import AssistantGraph
 from edgespec.runtime.drafters.block import BlockGraph
 from edgespec.runtime.drafters.head import HeadGraph
+from edgespec.runtime.drafters.model import Frequent
+from edgespec.runtime.drafters.skip import SkipDrafter
 from edgespec.runtime.kernels import library
-from edgespec.runtime.plan import Placement
+from edgespec.runtime.plan import MemoryPlan, Placement
 from edgespec.runtime.sequences.chain import Chain, Link
 from edgespec.runtime.sequences.model import NATIVE, Graph, Model, Rope
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
+from edgespec.runtime.speculation.generation import AUTO
 from edgespec.system.machine import default_threads
+
+_FREQUENT = 1 << 16
+"""Tokens that a draft model scores where a text has few others; vocabularies begin with the most
+frequent ones."""
+
+
+@dataclass
+class ModelSet:
+    """The models of a bundle, opened.
+
+    Attributes:
+        roles: the target, and the draft if one is loaded; none once they are closed.
+        part: the target without the sublayers of the best skip set, over its pool; None: there is
+            none, or it is not to draft.
+        frequent: what scores the draft model's frequent tokens alone; None: nothing does.
+    """
+
+    roles: dict[str, Model]
+    part: Model | None = None
+    frequent: Frequent | None = None
+
+    def close(self) -> None:
+        """Frees the models."""
+        for model in self.roles.values():
+            model.close()
+        self.roles.clear()
+        self.part = None
+        self.frequent = None
+
+
+def load_models(bundle: Bundle, options: LoadOptions, plan: MemoryPlan) -> ModelSet:
+    """Loads the models of a plan, and what else drafts by their weights.
+
+    Raises:
+        BundleError: if a skip set is not one of the target's.
+        DeviceError: if a device refuses a graph.
+        InputError: if a portable graph cannot be made.
+    """
+    features = DRAFT in plan.roles and bundle.manifest.roles[DRAFT].is_head
+    threads = options.threads
+    roles = dict[str, Model]()
+    for name, placed in plan.roles.items():
+        if bundle.manifest.roles[name].attends_target:
+            roles[name] = load_assistant(bundle, roles[TARGET], placed, threads)
+        else:
+            roles[name] = load_model(bundle, name, placed, threads, plan.slots[name], features)
+    part = _best_part(bundle, options, roles[TARGET])
+    frequent = None
+    if DRAFT in roles and roles[DRAFT].device == NATIVE:
+        frequent = _frequent(bundle, threads)
+    return ModelSet(roles, part, frequent)
 
 
 def load_model(
@@ -114,6 +170,29 @@ def load_assistant(
     graph = AssistantGraph(graph, bundle.target.hidden_size, bundle.target.hidden_size)
     device = NATIVE if placed.native else placed.device
     return Model(graph, target.pool, _ropes(bundle, DRAFT), target.prefixes, device)
+
+
+def _best_part(bundle: Bundle, options: LoadOptions, target: Model) -> Model | None:
+    """Loads the target without the sublayers of its best skip set, if that may draft."""
+    sets = bundle.manifest.skip_sets
+    if options.draft == AUTO:  # which leaves out what was found not to pay
+        sets = tuple(each for each in sets if each.score is None or each.score.pays)
+    if not sets or options.draft not in (AUTO, SkipDrafter.name) or target.device != NATIVE:
+        return None
+    try:
+        return load_part(bundle, target, sets[0].skipped, options.threads)
+    except ValueError as error:
+        raise BundleError(f"{bundle.path}: skip_sets[0]: {error}") from error
+
+
+def _frequent(bundle: Bundle, threads: int | None) -> Frequent | None:
+    """Loads what scores the draft's frequent tokens alone, if it is a model of all the target's."""
+    role = bundle.manifest.roles[DRAFT]
+    others = role.tokenizer or role.native.ids or role.mask_token is not None
+    if role.is_head or others:
+        return None
+    graph = load_scoring(bundle, DRAFT, _FREQUENT, threads)
+    return None if graph is None else Frequent(graph, _FREQUENT)
 
 
 def _graph(

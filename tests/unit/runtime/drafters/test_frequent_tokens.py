@@ -10,7 +10,7 @@ from toys import ToyGraph, toy_model
 
 from edgespec.bundle import DRAFT
 from edgespec.llm.llm import inside
-from edgespec.llm.load import drafters
+from edgespec.llm.load import open as opening
 from edgespec.llm.load.open import load_scoring
 from edgespec.runtime.drafters.model import Frequent, ModelDrafter
 from edgespec.runtime.sequences.model import AFTER, Rows
@@ -69,7 +69,7 @@ def test_a_graph_that_scores_some_tokens_has_the_bits_of_the_whole(pairs):
 @with_library
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_bundle_s_draft_scores_frequent_tokens(pairs, monkeypatch, temperature):
-    monkeypatch.setattr(drafters, "_FREQUENT", 320)
+    monkeypatch.setattr(opening, "_FREQUENT", 320)
 
     def text(draft):
         asked = {"max_new_tokens": 60, "temperature": temperature, "seed": 3}
