@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from edgespec.runtime.speculation.generation import Generation
 
 _DECAY = 0.98  # factor on the counts at each observation: about the last fifty matter
 _PRIOR_WEIGHT = 16.0  # initial weight of the prior, in observations
-_EARLIER_WEIGHT = 16.0  # largest weight of counts from an earlier run, in observations
-
-Counts = Mapping[int, tuple[float, float]]
-"""By cell, the decayed numbers of accepted edges and of seen edges."""
 
 
-class Calibration:
+class Expectation(Protocol):
+    """What a source expects next, as a text goes on token by token."""
+
+    def edges(self) -> Iterable[tuple[int, int]]:
+        """Returns the tokens that may be next, each with the cell of its edge."""
+
+    def follow(self, token: int) -> bool:
+        """Goes on by a token; returns whether the source has looked at what may follow it."""
+
+
+class AcceptanceTable:
     """Estimated acceptance of edges, grouped into cells of edges that look alike to the source.
 
     An estimate starts from the source's own estimate (the prior) and moves to the decayed
@@ -21,22 +30,11 @@ class Calibration:
     any observation. Most cells are seen only a few times in a text, where the prior is the better
     estimate, but it must not hold back cells with many observations. Only edges whose parent was
     reached count.
-
-    Args:
-        counts: counts of an earlier run. They weigh little, because its texts may have been
-            different.
     """
 
-    def __init__(self, counts: Counts | None = None) -> None:
+    def __init__(self) -> None:
+        # By cell, the decayed numbers of accepted edges and of seen edges.
         self._cells: dict[int, tuple[float, float]] = {}
-        for cell, (accepted, seen) in (counts or {}).items():
-            share = min(1.0, _EARLIER_WEIGHT / seen)
-            self._cells[cell] = accepted * share, seen * share
-
-    @property
-    def counts(self) -> Counts:
-        """Counts so far, to start another calibration from."""
-        return self._cells
 
     def acceptance(self, cell: int, prior: float) -> float:
         """Returns the probability that an edge is accepted if its parent is.
@@ -50,15 +48,34 @@ class Calibration:
         weight = _PRIOR_WEIGHT * max(0.0, 1 - (1 - _DECAY) * seen)
         return (accepted + weight * prior) / (seen + weight)
 
-    def observe(self, cell: int, accepted: bool) -> None:
-        """Record an edge whose parent was reached.
+    def count(self, tokens: Iterable[int], expected: Expectation) -> None:
+        """Counts the edges along tokens that the target has chosen, verified or not.
 
         Args:
-            cell: number of the cell that the edge belongs to.
-            accepted: whether the target chose the token of the edge.
+            tokens: the tokens, in their order.
+            expected: what the source has expected before the first of them. It is followed up to
+                the last one, or to where the source has looked no further.
         """
+        for token in tokens:
+            for candidate, cell in expected.edges():
+                self._observe(cell, candidate == token)
+            if not expected.follow(token):
+                return
+
+    def _observe(self, cell: int, accepted: bool) -> None:
         before, seen = self._cells.get(cell, (0.0, 0.0))
         self._cells[cell] = (before * _DECAY + accepted, seen * _DECAY + 1)
+
+
+class Acceptances:
+    """The acceptances of a source: of greedy tokens and of sampled ones, which differ."""
+
+    def __init__(self) -> None:
+        self._tables = AcceptanceTable(), AcceptanceTable()
+
+    def of(self, generation: Generation) -> AcceptanceTable:
+        """Returns the table of a generation's way to choose tokens."""
+        return self._tables[generation.is_sampled]
 
 
 class Bins:
@@ -82,7 +99,7 @@ _DEPTHS = 4  # depths with cells of their own; larger ones share the last
 
 
 def edge_cell(value: float, rank: int, depth: int) -> int:
-    """Returns the calibration cell of an edge of a model's tree.
+    """Returns the cell of an edge of a model's tree.
 
     Args:
         value: probability that the model gives it, in (0, 1].

@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from edgespec.runtime.arrays import Floats
@@ -119,6 +120,34 @@ class _Round:
     gains: list[float] = field(default_factory=list)
 
 
+@dataclass
+class _Path:
+    """A path along the target's choices through the candidates of all positions.
+
+    Attributes:
+        candidates: `candidates(depth, token)` gives those of a position behind a token.
+        positions: number of positions that have candidates.
+        token: the last token of the path.
+        depth: number of its tokens.
+    """
+
+    candidates: Callable[[int, int], Sequence[Edge]]
+    positions: int
+    token: int
+    depth: int = 0
+
+    def edges(self) -> list[tuple[int, int]]:
+        """See `Expectation`."""
+        return [(edge.token, edge.cell) for edge in self.candidates(self.depth, self.token)]
+
+    def follow(self, token: int) -> bool:
+        """See `Expectation`."""
+        known = any(edge.token == token for edge in self.candidates(self.depth, self.token))
+        self.token = token
+        self.depth += 1
+        return known and self.depth < self.positions
+
+
 class CombinedDrafter(TreeDrafter):
     """Drafts with a model that predicts several tokens in one call.
 
@@ -154,17 +183,11 @@ class CombinedDrafter(TreeDrafter):
     def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`: counts the candidates along the new tokens, verified or not."""
         made = self._rounds[generation]
-        calibration = self._of(generation)
         if made.guess is None:
             return
         before = generation.tokens[made.start - 1]
-        for depth, token in enumerate(reading.tokens[: len(made.guess)]):
-            edges = self._edges(generation, depth, before)
-            for edge in edges:
-                calibration.observe(edge.cell, edge.token == token)
-            if all(edge.token != token for edge in edges):
-                break
-            before = token
+        path = _Path(partial(self._edges, generation), len(made.guess), before)
+        self._of(generation).count(reading.tokens, path)
         made.guess = None
         made.edges.clear()
 
@@ -251,14 +274,14 @@ class CombinedDrafter(TreeDrafter):
         if key in made.edges:
             return made.edges[key]
         request = generation.request
-        calibration = self._of(generation)
+        table = self._of(generation)
         candidates, trust = made.guess.behind(depth, token)
         [ranking] = rank(request.sampler, candidates, made.start + depth, request.limits.width)
         edges = []
         for place, (each, likely) in enumerate(zip(*ranking, strict=True)):
             value = likely * trust
             cell = edge_cell(value, place, depth)
-            edges.append(Edge(each, calibration.acceptance(cell, value), cell))
+            edges.append(Edge(each, table.acceptance(cell, value), cell))
         edges.sort(key=lambda edge: -edge.value)
         left = 1.0
         cut = list[Edge]()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
+from edgespec.runtime.drafters.acceptance import Acceptances, AcceptanceTable, edge_cell
 from edgespec.runtime.drafters.ranking import Candidates, rank
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sampling.truncation import likeliest_tokens
@@ -64,6 +64,27 @@ class GrowingNode:
     slots: list[int]
     children: list[GrowingNode] = field(default_factory=list)
     features: Floats | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Path:
+    """A path from the root along the target's choices.
+
+    Attributes:
+        node: its end.
+    """
+
+    node: GrowingNode
+
+    def edges(self) -> list[tuple[int, int]]:
+        """See `Expectation`."""
+        return [(child.token, child.cell) for child in self.node.children]
+
+    def follow(self, token: int) -> bool:
+        """See `Expectation`."""
+        known = {child.token: child for child in self.node.children}
+        self.node = known.get(token, self.node)
+        return token in known
 
 
 @dataclass(eq=False, slots=True)
@@ -246,19 +267,9 @@ class TreeDrafter(ABC):
         state = self._states[generation]
         if state.root is None:
             return
-        tokens = reading.tokens
-        calibration = self._of(generation)
-        node = state.root
-        for token in tokens:
-            chosen = None
-            for child in node.children:
-                calibration.observe(child.cell, child.token == token)
-                if child.token == token:
-                    chosen = child
-            if chosen is None:
-                break
-            node = chosen
-        self._go_on(state, node, len(tokens))
+        path = _Path(state.root)
+        self._of(generation).count(reading.tokens, path)
+        self._go_on(state, path.node, len(reading.tokens))
 
     def _go_on(self, state: State, node: GrowingNode, count: int) -> None:
         """Keeps what the next draft needs, and frees the slots of all other nodes.
@@ -286,7 +297,7 @@ class TreeDrafter(ABC):
     def forget(self) -> None:
         """See `Drafter`."""
         self.model.prefixes.clear()
-        self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
+        self._acceptances = Acceptances()
 
     def _asked(self, plan: PassPlan) -> list[PassPart]:
         """Returns the sequences for which drafting promises to pay, or is tried again."""
@@ -397,11 +408,11 @@ class TreeDrafter(ABC):
         logits = self._penalized(part.generation, logits, parents)
         candidates = self._candidates(logits, sampler, width)
         rankings = rank(sampler, candidates, len(part.generation.tokens) + depth, width)
-        calibration = self._of(part.generation)
+        table = self._of(part.generation)
         for parent, (ids, edges) in zip(parents, rankings, strict=True):
             for place, (token, edge) in enumerate(zip(ids, edges, strict=True)):
                 cell = edge_cell(edge, place, depth)
-                share = calibration.acceptance(cell, edge)
+                share = table.acceptance(cell, edge)
                 value = parent.value * share
                 number = state.proposal.add(parent.number, token, value, self.name)
                 child = GrowingNode(token, parent, value, depth + 1, cell, number, parent.slots)
@@ -422,8 +433,8 @@ class TreeDrafter(ABC):
                 own = joined
             part.proposal = own
 
-    def _of(self, generation: Generation) -> Calibration:
-        return self._calibrations[generation.is_sampled]
+    def _of(self, generation: Generation) -> AcceptanceTable:
+        return self._acceptances.of(generation)
 
 
 def _best(nodes: list[GrowingNode], count: int) -> list[GrowingNode]:

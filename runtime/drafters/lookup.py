@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from edgespec.runtime.drafters.acceptance import Bins, Calibration
+from edgespec.runtime.drafters.acceptance import Acceptances, Bins
 from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import PassPlan
 from edgespec.runtime.speculation.schedule import PassPart
@@ -43,8 +43,10 @@ class LookupDrafter:
         for part in plan.drafting:
             known = self._read.get(part.generation)
             if known is not None:
-                self._learn(known, part.generation)
-                self._extend(known, part, plan.least_value)
+                matches = _Matches(part.generation, known, self._history)
+                unread = part.generation.tokens[len(known) :]
+                self._acceptances.of(part.generation).count(unread, matches)
+                self._extend(matches, part, plan.least_value)
 
     def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`; new tokens are read at the next draft."""
@@ -52,50 +54,76 @@ class LookupDrafter:
     def end(self, generation: Generation) -> None:
         """See `Drafter`: what was said is kept for later sequences."""
         del self._read[generation]
-        self._said.add(generation.sequence.salt, generation.tokens, len(generation.request.prompt))
+        prompt = len(generation.request.prompt)
+        self._history.add(generation.sequence.salt, generation.tokens, prompt)
 
     def forget(self) -> None:
         """See `Drafter`."""
-        self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
-        self._said = History()
+        self._acceptances = Acceptances()
+        self._history = History()
 
-    def _learn(self, known: SuffixAutomaton, generation: Generation) -> None:
-        """Records whether each token would have been proposed, and reads it."""
-        calibration = self._of(generation)
-        tokens = generation.tokens
-        said = self._said
-        salt = generation.sequence.salt
-        prompt = len(generation.request.prompt)
-        for place in range(len(known), len(tokens)):
-            token = tokens[place]
-            if known.match_length >= _SHORTEST_MATCH:
-                calibration.observe(_LENGTHS(known.match_length), known.expected == token)
-            if place >= prompt:
-                length, followed = said.match(salt, tokens[max(0, place - _LONGEST) : place], 1)
-                if length:
-                    calibration.observe(_EARLIER + _LENGTHS(length), followed == [token])
-            known.extend((token,))
-
-    def _extend(self, known: SuffixAutomaton, part: PassPart, least: float) -> None:
-        generation = part.generation
+    def _extend(self, matches: _Matches, part: PassPart, least: float) -> None:
         count = min(part.depth, part.most_nodes)
-        calibration = self._of(generation)
-        salt = generation.sequence.salt
-        own = known.match_length, known.continuation(count), 0
-        earlier = *self._said.match(salt, generation.tokens[-_LONGEST:], count), _EARLIER
-        for length, chain, cells in sorted((own, earlier), key=lambda each: -each[0]):
+        table = self._acceptances.of(part.generation)
+        for length, chain, cells in matches.chains(count):
             if length < _SHORTEST_MATCH:
                 continue
             node, value = ROOT, 1.0
             for further, token in enumerate(chain, length):
                 prior = further / (further + 2)
-                value *= calibration.acceptance(cells + _LENGTHS(further), prior)
+                value *= table.acceptance(cells + _LENGTHS(further), prior)
                 if value < least:
                     break
                 node = part.proposal.add(node, token, value, self.name)
 
-    def _of(self, generation: Generation) -> Calibration:
-        return self._calibrations[generation.is_sampled]
+
+class _Matches:
+    """What a sequence's own tokens and earlier sequences say of what follows it.
+
+    Args:
+        generation: whose sequence.
+        own: the automaton of its tokens, up to the last one that was read.
+        history: what earlier sequences said.
+    """
+
+    def __init__(self, generation: Generation, own: SuffixAutomaton, history: History) -> None:
+        self._generation = generation
+        self._own = own
+        self._history = history
+
+    def edges(self) -> Iterator[tuple[int, int]]:
+        """See `Expectation`. The prompt is nothing that earlier sequences could have said."""
+        own = self._own
+        if own.expected is not None and own.match_length >= _SHORTEST_MATCH:
+            yield own.expected, _LENGTHS(own.match_length)
+        if len(own) >= len(self._generation.request.prompt):
+            length, followed = self._earlier(1)
+            if length:
+                yield followed[0], _EARLIER + _LENGTHS(length)
+
+    def follow(self, token: int) -> bool:
+        """See `Expectation`."""
+        self._own.extend((token,))
+        return True
+
+    def chains(self, count: int) -> list[tuple[int, list[int], int]]:
+        """Returns both matches, the longer one first.
+
+        Args:
+            count: number of tokens of a chain at most.
+
+        Returns:
+            Of each its length, the tokens that followed, and what is added to its cells.
+        """
+        own = self._own.match_length, self._own.continuation(count), 0
+        earlier = *self._earlier(count), _EARLIER
+        return sorted((own, earlier), key=lambda each: -each[0])
+
+    def _earlier(self, count: int) -> tuple[int, list[int]]:
+        generation = self._generation
+        place = len(self._own)
+        end = generation.tokens[max(0, place - _LONGEST) : place]
+        return self._history.match(generation.sequence.salt, end, count)
 
 
 _SAID = 1 << 16  # tokens that are kept, with some 250 bytes for each: 16 MB

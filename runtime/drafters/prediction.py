@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
-from edgespec.runtime.drafters.acceptance import Bins, Calibration
+from edgespec.runtime.drafters.acceptance import Acceptances, AcceptanceTable, Bins
 from edgespec.runtime.drafters.alignment import Alignment, ExpectedToken, Prediction
 from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import PassPlan
@@ -27,7 +27,7 @@ class PredictionDrafter:
     name = "prediction"
 
     def __init__(self) -> None:
-        self._followed = dict[Generation, tuple[Alignment, int]]()  # with the tokens read so far
+        self._followed = dict[Generation, _Followed]()
         self.forget()
 
     def begin(self, generation: Generation) -> bool:
@@ -36,20 +36,17 @@ class PredictionDrafter:
         if not request.prediction or not generation.drafts:
             return False
         alignment = Alignment(Prediction(request.prediction))
-        self._followed[generation] = alignment, len(request.prompt)
+        self._followed[generation] = _Followed(alignment, len(request.prompt))
         return True
 
     def draft(self, plan: PassPlan) -> None:
         """See `Drafter`."""
         for part in plan.drafting:
-            known = self._followed.get(part.generation)
-            if known is not None:
-                alignment, length = known
-                text = part.generation.tokens
-                calibration = self._of(part.generation)
-                _follow(alignment, text[length:], calibration)
-                self._followed[part.generation] = alignment, len(text)
-                _extend(part, alignment, calibration, plan.least_value)
+            followed = self._followed.get(part.generation)
+            if followed is not None:
+                table = self._acceptances.of(part.generation)
+                table.count(part.generation.tokens[followed.length :], followed)
+                _extend(part, followed.alignment, table, plan.least_value)
 
     def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`; new tokens are read at the next draft."""
@@ -60,27 +57,39 @@ class PredictionDrafter:
 
     def forget(self) -> None:
         """See `Drafter`."""
-        self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
-
-    def _of(self, generation: Generation) -> Calibration:
-        return self._calibrations[generation.is_sampled]
+        self._acceptances = Acceptances()
 
 
-def _follow(alignment: Alignment, tokens: Sequence[int], calibration: Calibration) -> None:
-    """Records whether each token would have been proposed, and follows it."""
-    for token in tokens:
-        for expected in alignment.expected:
-            calibration.observe(_cell(expected), expected.token == token)
-        alignment.read(token)
+@dataclass
+class _Followed:
+    """A prediction, and how far a sequence was followed through it.
+
+    Attributes:
+        alignment: where the sequence stands in it.
+        length: number of the sequence's tokens so far, with its prompt.
+    """
+
+    alignment: Alignment
+    length: int
+
+    def edges(self) -> list[tuple[int, int]]:
+        """See `Expectation`."""
+        return [(each.token, _cell(each)) for each in self.alignment.expected]
+
+    def follow(self, token: int) -> bool:
+        """See `Expectation`."""
+        self.alignment.read(token)
+        self.length += 1
+        return True
 
 
-def _extend(part: PassPart, alignment: Alignment, calibration: Calibration, least: float) -> None:
+def _extend(part: PassPart, alignment: Alignment, table: AcceptanceTable, least: float) -> None:
     count = min(part.depth, part.most_nodes)
     for path in alignment.paths():
         node, value = ROOT, 1.0
         for expected in islice(path, count):
             seen = expected.repeats or expected.length + 1
-            value *= calibration.acceptance(_cell(expected), seen / (seen + 1))
+            value *= table.acceptance(_cell(expected), seen / (seen + 1))
             if value < least:
                 break
             node = part.proposal.add(node, expected.token, value, PredictionDrafter.name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import InputError
-from edgespec.runtime.drafters.acceptance import Calibration
+from edgespec.runtime.drafters.acceptance import Acceptances
 from edgespec.runtime.sampling.truncation import likeliest_tokens
 from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import PassPlan
@@ -220,7 +221,9 @@ class RecyclingDrafter:
         last = len(known) - len(reading.tokens) - 1  # place of the last token that was read
         previous = known[last - 1] if last else -1
         table = self._table(generation)
-        self._count(generation, table, previous, reading)
+        token = rows.tokens[rows.wanted[0]]
+        last_tokens = _LastTokens(table, previous, token)
+        self._acceptances.of(generation).count(reading.tokens, last_tokens)
         tokens = [rows.tokens[row] for row in rows.wanted]
         parents = [rows.parents[row] for row in rows.wanted]
         before = [previous, *[rows.tokens[parent] for parent in parents[1:]]]
@@ -235,7 +238,7 @@ class RecyclingDrafter:
         """See `Drafter`."""
         self.successors = self._first()
         self._apart = dict[str, Successors]()  # by salt, the latest one last
-        self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
+        self._acceptances = Acceptances()
 
     def _table(self, generation: Generation) -> Successors:
         """Returns the table of a generation's salt."""
@@ -250,18 +253,6 @@ class RecyclingDrafter:
             del self._apart[next(iter(self._apart))]
         return table
 
-    def _count(
-        self, generation: Generation, table: Successors, previous: int, reading: Reading
-    ) -> None:
-        """Records which successors of each token the target has chosen."""
-        calibration = self._calibrations[generation.is_sampled]
-        token = reading.rows.tokens[reading.rows.wanted[0]]
-        for following in reading.tokens:
-            successors, matched = table.after(previous, token)
-            for rank, successor in enumerate(successors[:_COUNTED]):
-                calibration.observe(matched * WIDTH + rank, successor == following)
-            previous, token = token, following
-
     def _grow(self, part: PassPart, least: float) -> None:
         """Adds the likeliest branches, the best first.
 
@@ -271,11 +262,11 @@ class RecyclingDrafter:
         proposal = part.proposal
         limits = part.generation.request.limits
         table = self._table(part.generation)
-        calibration = self._calibrations[part.generation.is_sampled]
+        acceptances = self._acceptances.of(part.generation)
         text = part.generation.tokens
         edges = {
             matched: [
-                calibration.acceptance(matched * WIDTH + rank, prior / (rank + 1) ** 1.5)
+                acceptances.acceptance(matched * WIDTH + rank, prior / (rank + 1) ** 1.5)
                 for rank in range(min(limits.width, WIDTH))
             ]
             for matched, prior in _PRIORS.items()
@@ -314,6 +305,33 @@ class RecyclingDrafter:
                 depths.append(depths[parent + 1] + 1)
                 push(node)
             offer(parent, rank + 1, tokens, values)
+
+
+@dataclass
+class _LastTokens:
+    """The last two tokens of a sequence, behind which successors are expected.
+
+    Attributes:
+        table: the successors.
+        previous: the token before the last one, -1 at the beginning of a sequence.
+        token: the last one.
+    """
+
+    table: Successors
+    previous: int
+    token: int
+
+    def edges(self) -> list[tuple[int, int]]:
+        """See `Expectation`."""
+        successors, matched = self.table.after(self.previous, self.token)
+        first = matched * WIDTH
+        return list(zip(successors, range(first, first + _COUNTED), strict=False))
+
+    def follow(self, token: int) -> bool:
+        """See `Expectation`."""
+        self.previous = self.token
+        self.token = token
+        return True
 
 
 def _write(path: Path, fingerprint: str, body: bytes) -> None:

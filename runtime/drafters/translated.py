@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.acceptance import Bins, Calibration
+from edgespec.runtime.drafters.acceptance import Acceptances, Bins
 from edgespec.runtime.drafters.growth import GrowingNode, State
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.ranking import Candidates
@@ -140,7 +140,8 @@ class RecodedDrafter(ModelDrafter):
         if state.root is None:
             return
         told = self._told[generation]
-        self._count(told, reading.tokens, self._retold[generation.is_sampled])
+        path = _Path(told.drafts, told.cells)
+        self._retold.of(generation).count(reading.tokens, path)
         before = state.sequence.tokens
         after = told.text.read(generation.tokens)
         # Where the last tokens have changed, nothing continues what was drafted.
@@ -156,7 +157,7 @@ class RecodedDrafter(ModelDrafter):
     def forget(self) -> None:
         """See `Drafter`."""
         super().forget()
-        self._retold = Calibration(), Calibration()  # of greedy and of sampled tokens
+        self._retold = Acceptances()
 
     def _sequence(self, generation: Generation) -> TokenSequence:
         self._told[generation] = _Translation(RecodedText(self._map))
@@ -187,7 +188,7 @@ class RecodedDrafter(ModelDrafter):
         told = self._told[state.generation]
         told.drafts = Proposal()
         told.cells = []
-        calibration = self._retold[state.generation.is_sampled]
+        table = self._retold.of(state.generation)
         for leaf in sorted(set(range(len(drafted))) - set(drafted.parents)):
             node = ROOT
             value = 1.0
@@ -196,7 +197,7 @@ class RecodedDrafter(ModelDrafter):
             for token, own, ends in self._tokens(state, branch)[:depth]:
                 edge = min(own / above, 1.0) if above else 0.0
                 cell = 2 * _VALUES(edge) + ends
-                value *= calibration.acceptance(cell, edge)
+                value *= table.acceptance(cell, edge)
                 node = told.drafts.add(node, token, value, self.name)
                 if node == len(told.cells):
                     told.cells.append(cell)
@@ -230,21 +231,34 @@ class RecodedDrafter(ModelDrafter):
                 retold.append((token, values[plain], False))
         return retold
 
-    @staticmethod
-    def _count(told: _Translation, tokens: Sequence[int], calibration: Calibration) -> None:
-        """Records which drafted tokens the target has chosen."""
-        node = ROOT
-        drafts = told.drafts
-        for token in tokens:
-            taken = None
-            for child, parent in enumerate(drafts.parents):
-                if parent == node:
-                    calibration.observe(told.cells[child], drafts.tokens[child] == token)
-                    if drafts.tokens[child] == token:
-                        taken = child
-            if taken is None:
-                break
-            node = taken
+
+@dataclass
+class _Path:
+    """A path along the target's choices through what was drafted.
+
+    Attributes:
+        drafts: the target's tokens that were drafted.
+        cells: cell of each of them.
+        node: end of the path.
+    """
+
+    drafts: Proposal
+    cells: list[int]
+    node: int = ROOT
+
+    def edges(self) -> list[tuple[int, int]]:
+        """See `Expectation`."""
+        tokens = self.drafts.tokens
+        parents = enumerate(self.drafts.parents)
+        return [(tokens[n], self.cells[n]) for n, parent in parents if parent == self.node]
+
+    def follow(self, token: int) -> bool:
+        """See `Expectation`."""
+        child = self.drafts.child(self.node, token)
+        if child is None:
+            return False
+        self.node = child
+        return True
 
 
 def _branch(proposal: Proposal, node: int) -> list[int]:
