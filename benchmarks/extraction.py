@@ -21,7 +21,7 @@ from common import add_threads, count, exit_code, print_result, print_table
 
 from edgespec import LLM, GenerationResult
 from edgespec.errors import InputError
-from edgespec.runtime.sampling.spacing import SPACINGS
+from edgespec.runtime.text.schema.spacing import SPACINGS
 
 _SCHEMA: Mapping[str, Any] = {
     "type": "object",

@@ -99,9 +99,10 @@ def test_every_module_is_seen():
 # contract of its drafters stand on one floor.
 FLOORS = (
     "errors", "system", "bundle", "models", "export", "store", "runtime.arrays",
-    "runtime.kernels", "runtime.engines", "runtime.sampling", "runtime.text", "runtime.vision",
-    "runtime.sequences", "runtime.plan", "runtime.speculation runtime.drafters.base",
-    "runtime.drafters", "llm", "measuring", "tuning", "training", "serve", "batch", "cli",
+    "runtime.kernels", "runtime.engines", "runtime.text.schema", "runtime.sampling", "runtime.text",
+    "runtime.vision", "runtime.sequences", "runtime.plan",
+    "runtime.speculation runtime.drafters.base", "runtime.drafters", "llm", "measuring", "tuning",
+    "training", "serve", "batch", "cli",
 )  # fmt: skip
 PLACES = {f"edgespec.{each}": n for n, floor in enumerate(FLOORS) for each in floor.split()}
 

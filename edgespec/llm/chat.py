@@ -16,12 +16,12 @@ from edgespec.llm.options import GenerationOptions
 from edgespec.llm.rendering import Rendering, no_tools
 from edgespec.llm.tools import Tool, described
 from edgespec.runtime.sampling.constraint import Constraint
-from edgespec.runtime.sampling.holding import holdable, outline
 from edgespec.runtime.sampling.thinking_budget import Reasoning, ThinkingBudget
 from edgespec.runtime.sequences.prefixes import common_length
 from edgespec.runtime.text.answer_forms import call_form
 from edgespec.runtime.text.answer_grammar import CONTENT, AnswerGrammar, Function
 from edgespec.runtime.text.answers import AnswerReader
+from edgespec.runtime.text.schema.normalizing import normalize, outline
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.options import explained, option
 
@@ -159,7 +159,7 @@ def conversation(
         InputError: if the chat template refuses the messages, it knows no tools while some are
             given, or a schema cannot be used.
     """
-    functions = [replace(each, parameters=holdable(each.parameters)) for each in options.functions]
+    functions = [replace(each, parameters=normalize(each.parameters)) for each in options.functions]
     calls = call_form(tokenizer.chat_source) if functions else None
     converted = for_template(messages)
     left_out = "tool" not in tokenizer.chat_source and about_tools(converted)
@@ -240,7 +240,7 @@ def _held(
     alone = replace(answer, content=None)
     schemas = [function.parameters]
     if not answer.required:
-        schemas += [holdable(function.parameters, loosely=True), outline(function.parameters)]
+        schemas += [normalize(function.parameters, loosely=True), outline(function.parameters)]
     for number, schema in enumerate(schemas):
         found = replace(function, parameters=schema)
         try:

@@ -19,8 +19,8 @@ from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
-from edgespec.runtime.text.fitting import misfit
 from edgespec.runtime.text.loops import LoopMatcher
+from edgespec.runtime.text.schema.validation import misfit
 from edgespec.runtime.text.streaming import Piece, StreamDecoder, TextEnd, ToolCall
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.environment import peak_rss_mb

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 import json
 import re
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
 
 from edgespec.errors import InputError, reason
+from edgespec.runtime.text.schema.hints import hint_schema
 
 Tool = Callable[..., Any] | Mapping[str, Any]
 """A Python function, or a function in the format of OpenAI's API."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")  # as MCP has them
-_SIMPLE = {
-    str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null",
-}  # fmt: skip
 _SECTION = re.compile(r"^[ \t]*(\w[\w ]*):[ \t]*$")
 _ENTRY = re.compile(r"^[ \t]*\*{0,2}(\w+)[ \t]*(?:\([^)]*\))?:[ \t]*(.*)$")
 
@@ -54,7 +48,7 @@ def described(tool: Tool) -> dict[str, Any]:
             raise InputError(f"tool {name} takes {parameter}: name its parameters one by one")
         if key not in hints:
             raise InputError(f"tool {name}: parameter {key} has no type hint: give one")
-        schema = _schema(hints[key], f"tool {name}: parameter {key}")
+        schema = hint_schema(hints[key], f"tool {name}: parameter {key}")
         properties[key] = {**schema, **({"description": texts[key]} if key in texts else {})}
     required = [key for key, each in parameters.items() if each.default is each.empty]
     schema = {"type": "object", "properties": properties, "required": required}
@@ -123,72 +117,3 @@ def _documented(text: str) -> tuple[str, dict[str, str]]:
 
 def _indented(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def _schema(hint: Any, where: str) -> dict[str, Any]:
-    """Returns the JSON schema of a type hint; errors name `where` it is."""
-    origin = get_origin(hint)
-    arguments = get_args(hint)
-    found: dict[str, Any] | None = None
-    if hint is Any:
-        found = {}
-    elif isinstance(hint, type) and hint in _SIMPLE:
-        found = {"type": _SIMPLE[hint]}
-    elif origin is typing.Annotated:
-        note = next((each for each in arguments[1:] if isinstance(each, str)), None)
-        found = {**_schema(arguments[0], where), **({"description": note} if note else {})}
-    elif origin is Literal:
-        found = {"enum": list(arguments)}
-    elif origin in (Union, types.UnionType):
-        found = _union([_schema(each, where) for each in arguments])
-    elif isinstance(origin or hint, type):
-        found = _class_schema(origin or hint, arguments, where)
-    if found is None:
-        raise InputError(
-            f"{where} has the type {reason(repr(hint), 60)}, which JSON does not have: use str, "
-            "int, float, bool, lists, dicts, Literal or a dataclass"
-        )
-    return found
-
-
-def _class_schema(kind: type, arguments: Sequence[Any], where: str) -> dict[str, Any] | None:
-    """Returns the JSON schema of a class with its type arguments; None if it has none."""
-    found: dict[str, Any] | None = None
-    if issubclass(kind, enum.Enum):
-        found = {"enum": [each.value for each in kind]}
-    elif is_dataclass(kind):
-        optional = {
-            each.name
-            for each in fields(kind)
-            if each.default is not MISSING or each.default_factory is not MISSING
-        }
-        found = _members(kind, optional, where)
-    elif typing.is_typeddict(kind):
-        found = _members(kind, getattr(kind, "__optional_keys__", frozenset()), where)
-    elif issubclass(kind, Mapping):
-        value = _schema(arguments[1], where) if len(arguments) == 2 else True
-        found = {"type": "object", "additionalProperties": value}
-    elif issubclass(kind, Sequence | Set) and kind is not bytes:
-        items = [_schema(each, where) for each in arguments if each is not Ellipsis]
-        if issubclass(kind, tuple) and items and Ellipsis not in arguments:
-            size = {"minItems": len(items), "maxItems": len(items)}
-            found = {"type": "array", "prefixItems": items, **size}
-        else:
-            found = {"type": "array", "items": items[0] if items else {}}
-    return found
-
-
-def _members(kind: type, optional: Iterable[str], where: str) -> dict[str, Any]:
-    hints = get_type_hints(kind, include_extras=True)
-    return {
-        "type": "object",
-        "properties": {key: _schema(hint, where) for key, hint in hints.items()},
-        "required": [key for key in hints if key not in optional],
-        "additionalProperties": False,
-    }
-
-
-def _union(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    if all(set(schema) == {"type"} for schema in schemas):
-        return {"type": [schema["type"] for schema in schemas]}
-    return {"anyOf": list(schemas)}

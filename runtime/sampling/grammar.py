@@ -20,9 +20,9 @@ from llguidance import LLMatcher, LLTokenizer
 
 from edgespec.errors import BundleError, GrammarSizeError, InputError, reason
 from edgespec.runtime.sampling.constraint import Allowed
-from edgespec.runtime.sampling.holding import holdable
-from edgespec.runtime.sampling.json_grammar import json_grammar
 from edgespec.runtime.sampling.trials import LIMITS, Trials, is_small, too_long
+from edgespec.runtime.text.schema.grammar import schema_rules
+from edgespec.runtime.text.schema.normalizing import normalize
 
 _LONGEST = 300_000  # characters of a grammar of small parts that is compiled without a trial
 
@@ -236,7 +236,7 @@ def _compiled(kind: str, source: str) -> str:
         return LLMatcher.grammar_from_lark(source)
     try:
         LLMatcher.grammar_from_json_schema(source, defaults={})  # for errors of its own
-        rules = json_grammar("start", holdable(json.loads(source)))
+        rules = schema_rules("start", normalize(json.loads(source)))
     except (ValueError, RecursionError) as error:
         if "recursion" in str(error):
             raise GrammarSizeError("json_schema nests too deep: make it flatter") from error

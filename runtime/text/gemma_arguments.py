@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgespec.errors import InputError
-from edgespec.runtime.sampling.numbers import decimal, is_number
-from edgespec.runtime.sampling.schemas import chained, length
 from edgespec.runtime.text.json_arguments import json_value
-from edgespec.runtime.text.spelling import Spelling, quoted
+from edgespec.runtime.text.schema.numbers import format_decimal, is_number
+from edgespec.runtime.text.schema.reading import length_pattern
+from edgespec.runtime.text.spelling import Spelling, chained, quoted
 
 QUOTE = '<|"|>'
 """Begins and ends a string; one token."""
@@ -96,7 +96,7 @@ class GemmaRules:
         if kind == "array":
             return self._array(schema)
         if kind == "string":
-            return f"{self._quote} /(.|\\n){length(schema)}/ {self._quote}"
+            return f"{self._quote} /(.|\\n){length_pattern(schema)}/ {self._quote}"
         kept = {key: schema[key] for key in ("type", *_KEPT) if key in schema}
         return json_value(kept)
 
@@ -117,7 +117,7 @@ class GemmaRules:
     def _value(self, value: Any) -> str:
         if isinstance(value, str):
             return f"{self._quote} {quoted(value)} {self._quote}"
-        return quoted(decimal(value)) if is_number(value) else json_value({"const": value})
+        return quoted(format_decimal(value)) if is_number(value) else json_value({"const": value})
 
     def _object(self, schema: Mapping[str, Any]) -> str:
         """Members in the order of their names."""

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from edgespec.runtime.sampling.json_grammar import compilable, json_grammar
+from edgespec.runtime.text.schema.adapting import adapt
+from edgespec.runtime.text.schema.grammar import schema_rules
 
 
 def json_rules(name: str, schema: Mapping[str, Any], spacing: str = "json") -> list[str]:
@@ -18,15 +19,15 @@ def json_rules(name: str, schema: Mapping[str, Any], spacing: str = "json") -> l
     Args:
         name: name of the first rule; further ones begin with it.
         schema: JSON schema of the arguments.
-        spacing: name of one of `edgespec.runtime.sampling.spacing.SPACINGS`.
+        spacing: name of one of `edgespec.runtime.text.schema.spacing.SPACINGS`.
     """
     closed = {"additionalProperties": False} if "properties" in schema else {}
-    return json_grammar(name, {"type": "object", **closed, **schema}, spacing)
+    return schema_rules(name, {"type": "object", **closed, **schema}, spacing)
 
 
 def json_value(schema: Mapping[str, Any]) -> str:
     """Returns what stands in a Lark rule for a value of a schema."""
-    return f"%json {json.dumps(compilable(schema))}"
+    return f"%json {json.dumps(adapt(schema))}"
 
 
 def json_written(value: Any, spacing: str = "json") -> str:

@@ -14,18 +14,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgespec.errors import InputError, reason
-from edgespec.runtime.sampling.json_grammar import json_grammar
-from edgespec.runtime.sampling.numbers import decimal, is_number
-from edgespec.runtime.sampling.schemas import (
-    alone,
-    chained,
-    is_plain,
-    length,
-    named_values,
-    resolved,
-)
 from edgespec.runtime.text.json_arguments import JsonArguments, json_value, json_written
-from edgespec.runtime.text.spelling import quoted
+from edgespec.runtime.text.schema.grammar import schema_rules
+from edgespec.runtime.text.schema.numbers import format_decimal, is_number
+from edgespec.runtime.text.schema.reading import (
+    is_plain,
+    length_pattern,
+    named_values,
+    resolve,
+    with_definitions,
+)
+from edgespec.runtime.text.spelling import chained, quoted
 
 _LITERALS = {"True": "true", "False": "false", "None": "null"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -55,7 +54,7 @@ def keyword_rules(name: str, schema: Mapping[str, Any], python: bool) -> list[st
         if python:
             rules.append(f"{rule}: {' | '.join(_python(given, schema))}")
         else:
-            rules += json_grammar(rule, alone(given, schema))
+            rules += schema_rules(rule, with_definitions(given, schema))
         members.append((f"{quoted(f'{key}=')} {rule}", key in schema.get("required", ())))
     first, chain = chained(name, members, '", "')
     return [f"{name}: {first}", *chain, *rules]
@@ -63,7 +62,7 @@ def keyword_rules(name: str, schema: Mapping[str, Any], python: bool) -> list[st
 
 def _python(schema: Any, root: Mapping[str, Any], inner: bool = False) -> list[str]:
     """Returns what may stand in a rule for a value in Python; within a union if `inner`."""
-    found = resolved(schema, root)
+    found = resolve(schema, root)
     if found is True or found == {}:
         found = {"type": ["string", "number", "boolean", "null", "array", "object"]}
     alternatives = [] if inner else _alternatives(found)
@@ -78,9 +77,9 @@ def _python(schema: Any, root: Mapping[str, Any], inner: bool = False) -> list[s
         ways = ['"None"']
     elif is_plain(found):
         # Each character is a plain one or an escape. A string may have several lines.
-        ways = [rf"/{q}([^{q}\\]|\\[nrt\\'\"]){length(found)}{q}/" for q in ("'", '"')]
+        ways = [rf"/{q}([^{q}\\]|\\[nrt\\'\"]){length_pattern(found)}{q}/" for q in ("'", '"')]
     else:
-        ways = [json_value(alone(found, root))]
+        ways = [json_value(with_definitions(found, root))]
     return ways
 
 
@@ -102,7 +101,7 @@ def _literal(value: Any) -> str:
         return f"""{quoted(f'"{inner}"')} | {quoted(f"'{single}'")}"""
     if value is None or isinstance(value, bool):
         return quoted(str(value))
-    return quoted(decimal(value)) if is_number(value) else json_value({"const": value})
+    return quoted(format_decimal(value)) if is_number(value) else json_value({"const": value})
 
 
 def keywords_written(arguments: Mapping[str, Any], python: bool) -> str:

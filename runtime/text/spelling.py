@@ -80,6 +80,30 @@ def begun(parts: Sequence[str]) -> str:
     return nested
 
 
+def chained(
+    name: str, members: Sequence[tuple[str, bool]], separator: str
+) -> tuple[str, list[str]]:
+    """Returns Lark rules for members in their order, some of which may be left out.
+
+    Args:
+        name: beginning of the rules' names.
+        members: what stands for each member in a rule, and whether it must come.
+        separator: what stands in a rule between two members.
+
+    Returns:
+        What stands for all members, and the rules that it needs.
+    """
+    rules: list[str] = []
+    first = later = '""'  # each rule is the rest behind some members: none yet, or at least one
+    for number, (member, required) in reversed(list(enumerate(members))):
+        without = ("", "") if required else (f" | {first}", f" | {later}")
+        rules.append(f"{name}_{number}a: {member} {later}{without[0]}")
+        rules.append(f"{name}_{number}b: {separator} {member} {later}{without[1]}")
+        first = f"{name}_{number}a"
+        later = f"{name}_{number}b"
+    return first, rules
+
+
 def quoted(text: str) -> str:
     """Returns a text as a literal of a grammar."""
     return json.dumps(text, ensure_ascii=False)

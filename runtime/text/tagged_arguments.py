@@ -16,8 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgespec.runtime.sampling.json_grammar import json_grammar
-from edgespec.runtime.sampling.schemas import alone, is_plain, length, named_values, resolved
+from edgespec.runtime.text.schema.grammar import schema_rules
+from edgespec.runtime.text.schema.reading import (
+    is_plain,
+    length_pattern,
+    named_values,
+    resolve,
+    with_definitions,
+)
 from edgespec.runtime.text.spelling import Spelling, quoted
 
 
@@ -56,17 +62,17 @@ def tagged_rules(name: str, schema: Mapping[str, Any], spelling: Spelling, tags:
     for number, (key, given) in enumerate(schema.get("properties", {}).items()):
         rule = f"{name}_{number}"
         parts.append(rule if key in schema.get("required", ()) else f"{rule}?")
-        found = resolved(given, schema)
+        found = resolve(given, schema)
         head = spelling.marks(f"{tags.open}{key}{tags.middle}")
         values = _texts(found)
         if values is not None:
             rules.append(f"{rule}: {head} ({' | '.join(map(quoted, values))}) {close}")
         elif is_plain(found):
             rules.append(f"{rule}: {head} {rule}_text")
-            rules += spelling.ended(f"{rule}_text", tags.close, rf"(.|\n){length(found)}")
+            rules += spelling.ended(f"{rule}_text", tags.close, rf"(.|\n){length_pattern(found)}")
         else:
             rules.append(f"{rule}: {head} {rule}_json {close}")
-            rules += json_grammar(f"{rule}_json", alone(found, schema))
+            rules += schema_rules(f"{rule}_json", with_definitions(found, schema))
     return [f"{name}: {' '.join(parts) or quoted('')}", *rules]
 
 
@@ -110,7 +116,7 @@ class TaggedArguments:
 
     def _json(self, name: str, value: str) -> str:
         given = self._schema.get("properties", {}).get(name, {})
-        found = resolved(given, self._schema)
+        found = resolve(given, self._schema)
         plain = is_plain(found) or _texts(found) is not None
         return json.dumps(value, ensure_ascii=False) if plain else value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 import pytest
 from chats import QUESTION, TOOLS, WEATHER, template
@@ -118,28 +118,6 @@ def test_methods_and_descriptions_are_tools_too():
     assert described(WEATHER) == WEATHER
     empty = {"type": "object", "properties": {}}
     assert described({"function": {"name": "f"}})["function"]["parameters"] == empty
-
-
-@pytest.mark.parametrize(
-    ("hint", "schema"),
-    [
-        (Any, {}),
-        (int | str, {"type": ["integer", "string"]}),
-        (tuple[int, str], {
-            "type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}],
-            "minItems": 2, "maxItems": 2,
-        }),
-        (tuple[int, ...], {"type": "array", "items": {"type": "integer"}}),
-        (set[str], {"type": "array", "items": {"type": "string"}}),
-        (list, {"type": "array", "items": {}}),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_types_become_schemas(hint, schema):
-    def function(value): ...
-
-    function.__annotations__ = {"value": hint}
-    assert described(function)["function"]["parameters"]["properties"]["value"] == schema
 
 
 def unhinted(a): ...

@@ -6,16 +6,16 @@ which is `anyOf` where no value can be of two alternatives. llguidance refuses a
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
-from itertools import combinations
 from typing import Any
 
-from edgespec.runtime.sampling.schemas import LISTED, NAMED, SINGLE
+from edgespec.runtime.text.schema.disjoint import TYPES, are_disjoint
+from edgespec.runtime.text.schema.reading import LISTED, NAMED, SINGLE
 
-_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid",
-            "uri"}  # fmt: skip
+_FORMATS = {
+    "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
+}  # fmt: skip
 _ANNOTATIONS = {"title", "description", "default", "examples", "$comment"}
 _UNHELD = {
     "not", "if", "then", "else", "contains", "minContains", "maxContains", "propertyNames",
@@ -23,13 +23,9 @@ _UNHELD = {
     "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
 }  # fmt: skip
 _UNHELD_PATTERN = re.compile(r"\(\?(<?[=!])|\\[1-9]")  # look-around and back-references
-_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null",
-          list: "array", dict: "object"}  # fmt: skip
-_ALTERNATIVES = 64  # of a `oneOf` that is looked into
-_DEPTH = 4  # of objects and references that are looked into to tell alternatives apart
 
 
-def holdable(schema: Any, loosely: bool = False) -> Any:
+def normalize(schema: Any, loosely: bool = False) -> Any:
     """Returns a schema without what says nothing, and with `anyOf` for `oneOf` where that is equal.
 
     Args:
@@ -57,7 +53,7 @@ def holdable(schema: Any, loosely: bool = False) -> Any:
         alternatives = found.get("oneOf")
         if not isinstance(alternatives, list) or "anyOf" in found:
             return found
-        if loosely or _all_apart(alternatives, lambda each: _resolved(each, schema)):
+        if loosely or are_disjoint(alternatives, schema):
             return {"anyOf" if key == "oneOf" else key: each for key, each in found.items()}
         return found
 
@@ -82,7 +78,7 @@ def outline(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _typed(schema: Any) -> dict[str, Any]:
     kind = schema.get("type") if isinstance(schema, Mapping) else None
-    return {"type": kind} if isinstance(kind, str) and kind in _TYPES.values() else {}
+    return {"type": kind} if isinstance(kind, str) and kind in TYPES.values() else {}
 
 
 def _says_nothing(key: str, value: Any, schema: Mapping[str, Any]) -> bool:
@@ -115,77 +111,3 @@ def _is_true(schema: Any, kind: str = "") -> bool:
 def _is_unheld(key: str, value: Any) -> bool:
     pattern = key == "pattern" and isinstance(value, str) and _UNHELD_PATTERN.search(value)
     return key in _UNHELD or bool(pattern)
-
-
-def _resolved(schema: Any, root: Any) -> Any:
-    """Returns what a schema refers to, within the root, or itself."""
-    for _ in range(_DEPTH):
-        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            return schema
-        schema = root
-        for part in reference[2:].split("/"):
-            schema = schema.get(part) if isinstance(schema, Mapping) else None
-    return schema
-
-
-def _all_apart(schemas: list[Any], resolved: Callable[[Any], Any]) -> bool:
-    pairs = combinations(schemas, 2)
-    return len(schemas) <= _ALTERNATIVES and all(
-        _apart(one, other, resolved, _DEPTH) for one, other in pairs
-    )
-
-
-def _apart(one: Any, other: Any, resolved: Callable[[Any], Any], depth: int) -> bool:
-    """Whether it is certain that no value is valid for two schemas.
-
-    An integer counts as no number here: who offers both means any number.
-    """
-    one = resolved(one)
-    other = resolved(other)
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping) or not depth:
-        return False
-    values = _values(one), _values(other)
-    if None not in values:
-        return not set(values[0] or ()) & set(values[1] or ())
-    kinds = _kinds(one), _kinds(other)
-    if all(kinds) and not kinds[0] & kinds[1]:
-        return True
-    members = [each.get("properties", {}) for each in (one, other)]
-    needed = [each.get("required", []) for each in (one, other)]
-    if kinds != ({"object"}, {"object"}) or not all(isinstance(each, Mapping) for each in members):
-        return False
-    if not all(isinstance(each, list) for each in needed):
-        return False
-    closed = [each.get("additionalProperties") is False for each in (one, other)]
-    return any(
-        key in members[0]
-        and key in members[1]
-        and _apart(members[0][key], members[1][key], resolved, depth - 1)
-        for key in needed[0]
-        if key in needed[1]
-    ) or any(
-        closed[each]
-        and "patternProperties" not in (one, other)[each]
-        and any(key not in members[each] for key in needed[1 - each])
-        for each in (0, 1)
-    )
-
-
-def _values(schema: Mapping[str, Any]) -> list[str] | None:
-    """Returns the values that a schema names, as JSON; None if it does not."""
-    if "const" in schema:
-        return [json.dumps(schema["const"], sort_keys=True)]
-    named = schema.get("enum")
-    return [json.dumps(each, sort_keys=True) for each in named] if isinstance(named, list) else None
-
-
-def _kinds(schema: Mapping[str, Any]) -> set[str]:
-    """Returns the types of the values of a schema; empty if they are not known."""
-    values = _values(schema)
-    if values is not None:
-        return {_TYPES[type(json.loads(each))] for each in values}
-    kind = schema.get("type")
-    kinds = kind if isinstance(kind, list) else [kind]
-    named = {each for each in kinds if isinstance(each, str)}
-    return named if len(named) == len(kinds) else set()

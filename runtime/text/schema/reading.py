@@ -1,4 +1,4 @@
-"""Looking into JSON schemas: the schemas within them, and what those say."""
+"""Reading JSON schemas: the schemas within them, what they refer to, and what they say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SINGLE = ("items", "additionalItems", "additionalProperties")
 _PLAIN = ("type", "title", "description", "default", "examples", "minLength", "maxLength")
 
 
-def inner(schema: Any) -> Iterator[Mapping[str, Any]]:
+def subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
     """Yields a schema and all schemas within it that are objects."""
     left = [schema]
     while left:
@@ -31,17 +31,19 @@ def inner(schema: Any) -> Iterator[Mapping[str, Any]]:
                 left += value if isinstance(value, list) else [value]
 
 
-def mapped(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
+def map_schemas(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
     """Returns a schema in which it and all within it are changed, from the outside inwards."""
     if not isinstance(schema, Mapping):
         return schema
     found = dict(change(schema))
     for key, value in found.items():
         if key in NAMED and isinstance(value, Mapping):
-            found[key] = {name: mapped(each, change) for name, each in value.items()}
+            found[key] = {name: map_schemas(each, change) for name, each in value.items()}
         elif key in (*LISTED, *SINGLE):
-            several = isinstance(value, list)
-            found[key] = [mapped(e, change) for e in value] if several else mapped(value, change)
+            if isinstance(value, list):
+                found[key] = [map_schemas(each, change) for each in value]
+            else:
+                found[key] = map_schemas(value, change)
     return found
 
 
@@ -54,7 +56,7 @@ def is_plain(schema: Any) -> bool:
     )
 
 
-def length(schema: Mapping[str, Any]) -> str:
+def length_pattern(schema: Mapping[str, Any]) -> str:
     """Returns how often a character may come in a string, as a regular expression says it."""
     return f"{{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}"
 
@@ -67,44 +69,26 @@ def named_values(schema: Any) -> Sequence[Any] | None:
     return values
 
 
-def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
-    """Returns the schema that another one refers to, within the root, or itself."""
+def lookup(reference: str, root: Any) -> Any:
+    """Returns the schema that a reference names within the root; None if there is none."""
+    found = root
+    for part in reference.removeprefix("#/").split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def resolve(schema: Any, root: Mapping[str, Any]) -> Any:
+    """Returns the schema that another one is a mere reference to, within the root, or itself."""
     if not isinstance(schema, Mapping) or set(schema) - {"description", "title"} != {"$ref"}:
         return schema
-    found: Any = root
-    for part in str(schema["$ref"]).removeprefix("#/").split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
+    found = lookup(str(schema["$ref"]), root)
     return schema if found is None else found
 
 
-def alone(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+def with_definitions(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a schema with the definitions of the root to which it may refer."""
     if not isinstance(schema, Mapping):
         return {}
     refers = '"$ref"' in json.dumps(schema)
     shared = {each: root[each] for each in ("$defs", "definitions") if refers and each in root}
     return {**shared, **schema}
-
-
-def chained(
-    name: str, members: Sequence[tuple[str, bool]], separator: str
-) -> tuple[str, list[str]]:
-    """Returns Lark rules for members in their order, some of which may be left out.
-
-    Args:
-        name: beginning of the rules' names.
-        members: what stands for each member in a rule, and whether it must come.
-        separator: what stands in a rule between two members.
-
-    Returns:
-        What stands for all members, and the rules that it needs.
-    """
-    rules: list[str] = []
-    first = later = '""'  # each rule is the rest behind some members: none yet, or at least one
-    for number, (member, required) in reversed(list(enumerate(members))):
-        without = ("", "") if required else (f" | {first}", f" | {later}")
-        rules.append(f"{name}_{number}a: {member} {later}{without[0]}")
-        rules.append(f"{name}_{number}b: {separator} {member} {later}{without[1]}")
-        first = f"{name}_{number}a"
-        later = f"{name}_{number}b"
-    return first, rules

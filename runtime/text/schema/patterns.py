@@ -11,17 +11,17 @@ _NO_NUL = r"[^\x00]"
 _MOST = 64  # names that are listed
 
 
-def as_meant(pattern: str) -> str:
+def adapt_pattern(pattern: str) -> str:
     r"""Returns a pattern for strings that are tested as what their JSON means.
 
     Where a class has all control characters, llguidance (1.9) takes `\"` and `\\` for two of its
     characters. None of our classes has the character 0, so that none has all of them. What ECMA-262
     takes for characters of a class, and Rust for operators, is escaped.
     """
-    return _PARTS.sub(_class_as_meant, pattern)
+    return _PARTS.sub(_adapted_class, pattern)
 
 
-def _class_as_meant(found: re.Match[str]) -> str:
+def _adapted_class(found: re.Match[str]) -> str:
     text = found[0]
     if text.startswith("\\"):
         return f"[{text}&&{_NO_NUL}]" if text[1] in "pP" else text
@@ -31,7 +31,7 @@ def _class_as_meant(found: re.Match[str]) -> str:
     return f"[[{found[1]}{inner}]&&{_NO_NUL}]"
 
 
-def names_of(pattern: str) -> list[str] | None:
+def matching_strings(pattern: str) -> list[str] | None:
     """Returns all strings that a pattern matches; None if they are many, or not easily told."""
     if not (pattern.startswith("^") and pattern.endswith("$")) or pattern.endswith("\\$"):
         return None

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.errors import InputError
-from edgespec.runtime.sampling.patterns import names_of
+from edgespec.runtime.text.schema.patterns import matching_strings
 
 BIG = 2**53 + 1  # the first integer that is no double
 INT64 = {"minimum": -(2**63), "maximum": 2**63 - 1}
@@ -246,7 +246,7 @@ def test_names_that_may_be_many_are_not_counted_on(grammars):
     ],
 )
 def test_names_of_patterns(pattern, names):
-    assert names_of(pattern) == names
+    assert matching_strings(pattern) == names
 
 
 @pytest.mark.parametrize("form", ["hermes", "tagged", "gemma", "lfm", "olmo"])

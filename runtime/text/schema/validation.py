@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from edgespec.runtime.sampling.schemas import resolved
+from edgespec.runtime.text.schema.reading import resolve
 
 _STEPS = 10_000  # parts of a value and a schema that are compared
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -68,7 +68,7 @@ def _misfits(value: Any, schema: Any, place: str, root: _Root) -> Iterator[str]:
         return next(inner(part, of), None) is None
 
     reference = {"$ref": schema.get("$ref")}
-    if (found := resolved(reference, root[0])) is not reference:
+    if (found := resolve(reference, root[0])) is not reference:
         yield from inner(found)
     for key, holds in (*_of_value(value, schema, fits), *_of_container(value, schema, fits)):
         if not holds:

@@ -12,44 +12,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edgespec.errors import GrammarSizeError, InputError, reason
-from edgespec.runtime.sampling.numbers import (
+from edgespec.runtime.text.schema.adapting import adapt, is_beyond_llguidance, unheld
+from edgespec.runtime.text.schema.numbers import (
     BOUNDS,
-    decimal,
+    format_decimal,
     has_exact_bounds,
-    is_exact,
     is_number,
     number_terminal,
-    rounded,
 )
-from edgespec.runtime.sampling.patterns import as_meant, names_of
-from edgespec.runtime.sampling.schemas import alone, inner, mapped, named_values, resolved
-from edgespec.runtime.sampling.spacing import OPTIONS, spaced
+from edgespec.runtime.text.schema.patterns import matching_strings
+from edgespec.runtime.text.schema.reading import resolve, subschemas, with_definitions
+from edgespec.runtime.text.schema.spacing import OPTIONS, add_spacing
 
 _NUMBERS = ("integer", "number")
 _TYPES = (*_NUMBERS[1:], "string", "boolean", "null", "array", "object")
 _NOTES = {
-    "title",
-    "description",
-    "default",
-    "examples",
-    "$comment",
-    "$schema",
-    "$defs",
-    "format",
-    "definitions",
-    "x-guidance",
-    "$id",
-    "readOnly",
-    "writeOnly",
-    "deprecated",
-}
+    "title", "description", "default", "examples", "$comment", "$schema", "$id", "$defs",
+    "definitions", "format", "readOnly", "writeOnly", "deprecated", OPTIONS,
+}  # fmt: skip
 _JOINED = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 _MOST_COUNTED = 20_000  # rules of members that are counted
-_CONTROL = re.compile(r"\\u00[01]")
 _NAME = r"/\"([^\"\\\x00-\x1f\x7f]|\\[\"\\bfnrt])*\"/"
 
 
-def json_grammar(name: str, schema: Mapping[str, Any], spacing: str = "json") -> list[str]:
+def schema_rules(name: str, schema: Mapping[str, Any], spacing: str = "json") -> list[str]:
     """Returns Lark rules for values of a schema.
 
     Args:
@@ -66,61 +52,13 @@ def json_grammar(name: str, schema: Mapping[str, Any], spacing: str = "json") ->
         raise InputError(f"is not valid ({reason(error)}): correct it") from error
 
 
-def compilable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a schema that llguidance's compiler takes for what it means, or for less."""
-
-    def changed(part: Mapping[str, Any]) -> Mapping[str, Any]:
-        part = rounded(part)
-        if isinstance(pattern := part.get("pattern"), str):
-            part["pattern"] = as_meant(pattern)
-        if isinstance(named := part.get("patternProperties"), Mapping):
-            part["patternProperties"] = {as_meant(key): each for key, each in named.items()}
-        return part
-
-    for part in inner(schema):
-        for value in named_values(part) or ():
-            if not _is_exact_value(value):
-                raise _unheld({"const": value})
-    found = spaced(mapped(schema, changed))
-    if any(map(_is_open, inner(schema))) and not _CONTROL.search(json.dumps(schema)):
-        # Else a member could have the name of another one, written as \u0061.
-        found[OPTIONS] = {"json_allowed_escapes": 'nrbtf\\"', **found[OPTIONS]}
-    return found
-
-
-def _is_open(schema: Mapping[str, Any]) -> bool:
-    """Whether an object may have members beside those that are named."""
-    named = any(schema.get(key) for key in ("properties", "patternProperties", "required"))
-    return named and schema.get("additionalProperties") is not False
-
-
-def _is_special(schema: Mapping[str, Any]) -> bool:
-    """Whether a part of a schema, apart from those in it, is beyond llguidance's compiler."""
-    if not has_exact_bounds(schema) or not all(map(_is_exact_value, named_values(schema) or ())):
-        return True
-    least = schema.get("minProperties", 0)
-    most = schema.get("maxProperties")
-    if not isinstance(least, int) or (not least and most is None):
-        return False
-    required = schema.get("required", [])
-    named = schema.get("properties", {})
-    free = schema.get("additionalProperties") is not False or "patternProperties" in schema
-    return (free and least > len(required) + 1) or bool(set(named) - set(required))
-
-
-def _is_exact_value(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(map(_is_exact_value, value.values()))
-    return all(map(_is_exact_value, value)) if isinstance(value, list) else is_exact(value)
-
-
 class _Rules:
     """Writes the rules of one schema."""
 
     def __init__(self, name: str, schema: Mapping[str, Any], spacing: str) -> None:
         self._name = name
         self._root = schema
-        options = spaced(schema, spacing).get("x-guidance", {})
+        options = add_spacing(schema, spacing).get(OPTIONS, {})
         self._options = options
         space = options.get("whitespace_pattern")
         if space is None and options.get("whitespace_flexible", True):
@@ -177,8 +115,8 @@ class _Rules:
         seen = set[str]()
         left = [schema]
         while left:
-            for part in inner(left.pop()):
-                if _is_special(part):
+            for part in subschemas(left.pop()):
+                if is_beyond_llguidance(part):
                     return True
                 reference = part.get("$ref")
                 if isinstance(reference, str) and reference not in seen:
@@ -187,16 +125,15 @@ class _Rules:
         return False
 
     def _found(self, reference: str) -> Mapping[str, Any]:
-        found = resolved({"$ref": reference}, self._root) if reference != "#" else self._root
+        found = resolve({"$ref": reference}, self._root) if reference != "#" else self._root
         return found if isinstance(found, Mapping) else {}
 
     def _compiled(self, schema: Any) -> str:
         """Returns what stands in a rule for values of a schema that llguidance compiles."""
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
-        return (
-            f"%json {json.dumps(compilable({**alone(schema, self._root), OPTIONS: self._options}))}"
-        )
+        whole = {**with_definitions(schema, self._root), OPTIONS: self._options}
+        return f"%json {json.dumps(adapt(whole))}"
 
     def _joined(self, key: str, schema: Mapping[str, Any]) -> str:
         """As `_expression`, of a schema with a keyword that tells of other schemas or values."""
@@ -226,7 +163,9 @@ class _Rules:
             named = {key: {"const": each} for key, each in value.items()}
             closed = {"additionalProperties": False, "required": list(named)}
             return self._object({"properties": named, **closed})
-        written = decimal(value) if is_number(value) else json.dumps(value, ensure_ascii=False)
+        written = (
+            format_decimal(value) if is_number(value) else json.dumps(value, ensure_ascii=False)
+        )
         return json.dumps(written, ensure_ascii=False)
 
     def _reference(self, reference: str) -> str:
@@ -275,7 +214,7 @@ class _Rules:
         free = [each for each in self._patterned(schema, named) if each]
         if others is not False:
             if free:
-                raise _unheld({"patternProperties": schema["patternProperties"]})
+                raise unheld({"patternProperties": schema["patternProperties"]})
             taken = "|".join(_literal(key) for key in named)
             name = self._terminal(f'{_NAME} & ~/"({taken})"/' if taken else _NAME)
             free.append(f"{name} {self._colon} {self._rule(others)}")
@@ -285,7 +224,7 @@ class _Rules:
                 member = f"/{_literal(json.dumps(key, ensure_ascii=False))}/ {self._colon}"
                 members.append((f"{member} {self._rule(each)}", key in needed))
             elif key in needed:
-                raise _unheld({"required": key})
+                raise unheld({"required": key})
         found = self._counted(members, " | ".join(free), schema)
         return self._between(r"\{", found, r"\}")
 
@@ -293,9 +232,9 @@ class _Rules:
         """Adds to named members those that patterns name, and yields rules for all others."""
         given = list(named)
         for pattern, each in schema.get("patternProperties", {}).items():
-            names = names_of(pattern)
+            names = matching_strings(pattern)
             if any(names is None or key in names for key in given):
-                raise _unheld({"patternProperties": pattern})
+                raise unheld({"patternProperties": pattern})
             if names is None:
                 string = self._compiled({"type": "string", "pattern": pattern})
                 yield f"{string} {self._colon} {self._rule(each)}" if each is not False else ""
@@ -333,7 +272,7 @@ class _Rules:
                     rest[count] = self._rule_of(" | ".join(ways))
             behind = rest
         if 0 not in behind:
-            raise _unheld({"minProperties": least})
+            raise unheld({"minProperties": least})
         return behind[0]
 
     def _free(self, item: str, needed: int, most: int | None, count: int) -> list[str]:
@@ -366,10 +305,3 @@ def _meets(kept: Mapping[str, Any], alternative: Any) -> bool:
 
 def _literal(text: str) -> str:
     return re.sub(r"([^\w\s\"\\-])", r"\\\1", text.replace("\\", r"\\"))
-
-
-def _unheld(what: Mapping[str, Any]) -> InputError:
-    return InputError(
-        f"has {reason(json.dumps(what), 80)}, to which a text cannot be held there: describe it "
-        "otherwise, or leave it out"
-    )

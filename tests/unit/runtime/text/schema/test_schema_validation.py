@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from edgespec.runtime.text.fitting import misfit
+from edgespec.runtime.text.schema.validation import misfit
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from(["", "a", "bb", 1.0, 1.5])

@@ -22,7 +22,7 @@ OPTIONS = "x-guidance"
 _ANY_SPACE = ("whitespace_flexible", "whitespace_pattern")
 
 
-def spaced(schema: Mapping[str, Any], spacing: str = "json") -> dict[str, Any]:
+def add_spacing(schema: Mapping[str, Any], spacing: str = "json") -> dict[str, Any]:
     """Returns a schema with options for llguidance; those that it has already win.
 
     Args:

@@ -25,7 +25,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def decimal(value: float) -> str:
+def format_decimal(value: float) -> str:
     """Returns a number in decimal notation, without a point if it is an integer."""
     whole, fraction = _parts(abs(Decimal(str(value))))
     return f"{'-' if value < 0 else ''}{whole}{f'.{fraction}' if fraction else ''}"
@@ -45,7 +45,7 @@ def has_exact_bounds(schema: Mapping[str, Any]) -> bool:
     return all(is_exact(schema.get(key)) for key in BOUNDS)
 
 
-def rounded(schema: Mapping[str, Any]) -> dict[str, Any]:
+def round_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a schema with bounds that llguidance takes exactly, of no more numbers.
 
     Raises:
