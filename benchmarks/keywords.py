@@ -39,7 +39,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from edgespec.llm.tools import Tool
+from edgespec.runtime.text.tools.descriptions import Tool
 '''
 
 

@@ -14,15 +14,16 @@ from edgespec.errors import GrammarSizeError, InputError
 from edgespec.llm.messages import Messages, about_tools, for_template, with_calls_as_text
 from edgespec.llm.options import GenerationOptions
 from edgespec.llm.rendering import Rendering, no_tools
-from edgespec.llm.tools import Tool, described
 from edgespec.runtime.sampling.constraint import Constraint
 from edgespec.runtime.sampling.thinking_budget import Reasoning, ThinkingBudget
 from edgespec.runtime.sequences.prefixes import common_length
-from edgespec.runtime.text.answer_forms import call_form
-from edgespec.runtime.text.answer_grammar import CONTENT, AnswerGrammar, Function
+from edgespec.runtime.text.answer_grammar import CONTENT, AnswerGrammar
 from edgespec.runtime.text.answers import AnswerReader
 from edgespec.runtime.text.schema.normalizing import normalize, outline
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.text.tools.descriptions import Tool, describe
+from edgespec.runtime.text.tools.forms import call_form
+from edgespec.runtime.text.tools.signature import ToolSignature
 from edgespec.system.options import explained, option
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class ChatOptions(GenerationOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        tools = [described(tool) for tool in self.tools or ()]
+        tools = [describe(tool) for tool in self.tools or ()]
         object.__setattr__(self, "tools", tools)
         names = [tool["function"]["name"] for tool in tools]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -98,10 +99,10 @@ class ChatOptions(GenerationOptions):
         return self.parallel_tool_calls and self.tool_choice in _MODES
 
     @property
-    def functions(self) -> list[Function]:
+    def functions(self) -> list[ToolSignature]:
         """The functions that may be called."""
         return [
-            Function(each["name"], each["parameters"])
+            ToolSignature(each["name"], each["parameters"])
             for each in (tool["function"] for tool in self.tools_described)
             if self.tool_choice in ("auto", "required", each["name"])
         ]
@@ -229,10 +230,10 @@ def _turns(
 
 
 def _held(
-    function: Function,
+    function: ToolSignature,
     answer: AnswerGrammar,
     compiled: Callable[[AnswerGrammar], Constraint | None],
-) -> Function:
+) -> ToolSignature:
     """Returns a function with a schema that its arguments can be held to.
 
     Where the model decides what it calls, as much of the schema is held as can be.

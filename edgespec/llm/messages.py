@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edgespec.errors import InputError, reason
-from edgespec.llm.called import bound
 from edgespec.llm.images import SHOWN
-from edgespec.runtime.text.answer_forms import CallForm, call_form
 from edgespec.runtime.text.streaming import AsWritten
+from edgespec.runtime.text.tools.call_form import CallForm
+from edgespec.runtime.text.tools.forms import call_form
+from edgespec.runtime.text.tools.results import bind_results
 
 Messages = str | Sequence[Mapping[str, Any]]
 """A conversation: a text, which is a user's message, or dicts with `role` and `content`, a text or
@@ -33,7 +34,7 @@ def for_template(messages: Messages) -> Sequence[Mapping[str, Any]]:
     given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     if not isinstance(given, Sequence) or not all(isinstance(m, Mapping) for m in given):
         return given  # the template tells what is wrong with them
-    return bound([_converted(_joined(message)) for message in given])
+    return bind_results([_converted(_joined(message)) for message in given])
 
 
 def _joined(message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -126,8 +127,8 @@ def _written(message: Mapping[str, Any], form: CallForm) -> Iterator[Mapping[str
     calls = [(function["name"], function["arguments"]) for function in called]
     others = {key: value for key, value in message.items() if key != "tool_calls"}
     if form.begin:
-        text = form.written(calls) if calls else None
-        yield message if text is None else {**others, "content": f"{others['content']}{text}"}
+        said = f"{others['content']}{form.write(calls)}" if calls else None
+        yield message if said is None else {**others, "content": said}
         return
     if message.get("role") == "tool":
         others["role"] = "observation"

@@ -16,10 +16,11 @@ from starlette.routing import Route
 from edgespec.errors import InputError
 from edgespec.llm.options import conversational
 from edgespec.runtime.speculation.generation import NO_DRAFT
-from edgespec.runtime.text.answer_forms import call_form, thinking_form
 from edgespec.runtime.text.infill import InfillFormat
 from edgespec.runtime.text.plain import PlainEncoder
+from edgespec.runtime.text.thinking import thinking_form
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.text.tools.forms import call_form
 from edgespec.runtime.text.vocabulary import Vocabulary
 from edgespec.serve.answers import ChatAnswer, CompletionAnswer, Origin, Writer
 from edgespec.serve.bodies import LONG, Fields, Json, Whole

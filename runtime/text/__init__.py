@@ -1,1 +1,1 @@
-"""Tokenizers and chat templates."""
+"""Text to tokens and back, chat templates, schemas, tools, and what answers consist of."""

@@ -10,32 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
-from edgespec.errors import InputError, reason
-from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
-from edgespec.runtime.text.bare_calls import BARE, BareForm, bare_rules
-from edgespec.runtime.text.notations import NOTATIONS
-from edgespec.runtime.text.spelling import TEXT, Spelling, begun, escaped, quoted
+from edgespec.runtime.text.lark import TEXT, Spelling, escape
+from edgespec.runtime.text.thinking import ThinkingForm
+from edgespec.runtime.text.tools.bare_calls import BARE, BareForm
+from edgespec.runtime.text.tools.call_form import CallForm
+from edgespec.runtime.text.tools.signature import ToolSignature
 
 CONTENT = "content"
 """Name of the grammar that an answer's text follows, if it follows one."""
 
 _TEXT = f"/{TEXT}/"
 _GAP = r"/\n{0,2}/"  # what models write between reasoning and what follows it
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function that may be called.
-
-    Attributes:
-        name: its name, of letters, digits, `_`, `-` and `.`.
-        parameters: JSON schema of its arguments.
-    """
-
-    name: str
-    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -57,7 +43,7 @@ class AnswerGrammar:
     thinking: ThinkingForm | None = None
     inside: bool = False
     calls: CallForm | None = None
-    functions: Sequence[Function] = ()
+    functions: Sequence[ToolSignature] = ()
     required: bool = False
     several: bool = True
     last: str = ""
@@ -71,9 +57,7 @@ class AnswerGrammar:
         calls = self.calls
         marks = [] if thinking is None else [thinking.begin, thinking.end, *thinking.intros]
         if calls is not None:
-            marks += [calls.begin, calls.opening, calls.middle, calls.closing]
-            marks += [calls.separator or "", calls.end, NOTATIONS[calls.arguments].marks]
-            marks.append(self.last)
+            marks += [calls.marks, self.last]
         return "\n".join(marks)
 
     @property
@@ -123,11 +107,12 @@ class AnswerGrammar:
         elif calls.begin:
             ways.append("head calls")
             yield from self._spelling.ended("head", calls.begin, but=BARE if self.bare else "")
-        yield from self._calls(calls)
+        yield from calls.rules(self.functions, self._spelling, self.several, self.last)
         if self.bare is not None:
             # First, since of terminals that end at one place the lexer may take the first.
             ways.insert(0, "bare")
-            yield from self._bare(self.bare)
+            yield f"PLAIN: {_TEXT} & ~{BARE}"
+            yield from self.bare.rules(self.functions, self._spelling, self.several)
         yield f"answer: {' | '.join(ways)}"
 
     def _free(self) -> str:
@@ -139,39 +124,4 @@ class AnswerGrammar:
             return _TEXT
         if self._spelling.begins_with_token(calls.begin):
             return _TEXT
-        return f"/([^{escaped(calls.begin[0])}]{TEXT})?/"
-
-    def _calls(self, form: CallForm) -> Iterator[str]:
-        spelling = self._spelling
-        closing = spelling.lines(form.closing)
-        more = ""
-        if self.several and form.separator is not None:
-            between = [*closing, *spelling.lines(form.separator)]
-            more = f" ({' '.join([*between, 'call'])})*"
-        # A model may end its turn anywhere behind the arguments. One that wants to, and may not,
-        # would go on with further calls for ever.
-        ending = [*closing, *spelling.lines(form.end)]
-        line = quoted("\n")
-        last = f" ({spelling.marks(self.last)})?" if self.last else ""
-        yield f"calls: call{more}{begun(ending)}{begun([line] * 2)}{last}"
-        yield "call: " + " | ".join([f"call_{n}" for n in range(len(self.functions))])
-        for n, function in enumerate(self.functions):
-            head = spelling.marks(form.opening + function.name + form.middle)
-            yield f"call_{n}: {head} arguments_{n}"
-            yield from self._arguments(f"arguments_{n}", function, form.arguments)
-
-    def _bare(self, form: BareForm) -> Iterator[str]:
-        arguments = {each.name: f"bare_{n}" for n, each in enumerate(self.functions)}
-        yield f"PLAIN: {_TEXT} & ~{BARE}"
-        yield from bare_rules(form, arguments, self.several)
-        for function in self.functions:
-            yield from self._arguments(arguments[function.name], function, form.arguments)
-
-    def _arguments(self, rule: str, function: Function, notation: str) -> list[str]:
-        """Returns rules for the arguments of a function; the first has the given name."""
-        try:
-            return NOTATIONS[notation].rules(rule, function.parameters, self._spelling)
-        except (TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
-            raise InputError(
-                f"tool {function.name}: its schema is not valid ({reason(error)}): correct it"
-            ) from error
+        return f"/([^{escape(calls.begin[0])}]{TEXT})?/"

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
-from edgespec.runtime.text.bare_calls import BareCalls, BareForm
-from edgespec.runtime.text.notations import NOTATIONS, ArgumentReader
 from edgespec.runtime.text.streaming import CallPiece, Piece, ToolCall, overlap
+from edgespec.runtime.text.thinking import ThinkingForm
+from edgespec.runtime.text.tools.bare_calls import BareCalls, BareForm
+from edgespec.runtime.text.tools.call_form import CallForm
+from edgespec.runtime.text.tools.codec import ArgumentReader
+from edgespec.runtime.text.tools.notations import NOTATIONS
 
 _ID_LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 9  # what Mistral's templates want of the ids of calls

@@ -41,6 +41,11 @@ def adapt(schema: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def json_expression(schema: Mapping[str, Any]) -> str:
+    """Returns what stands in a Lark rule for a value of a schema that llguidance compiles."""
+    return f"%json {json.dumps(adapt(schema))}"
+
+
 def _is_open(schema: Mapping[str, Any]) -> bool:
     """Whether an object may have members beside those that are named."""
     named = any(schema.get(key) for key in ("properties", "patternProperties", "required"))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edgespec.errors import GrammarSizeError, InputError, reason
-from edgespec.runtime.text.schema.adapting import adapt, is_beyond_llguidance, unheld
+from edgespec.runtime.text.schema.adapting import is_beyond_llguidance, json_expression, unheld
 from edgespec.runtime.text.schema.numbers import (
     BOUNDS,
     format_decimal,
@@ -133,7 +133,7 @@ class _Rules:
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
         whole = {**with_definitions(schema, self._root), OPTIONS: self._options}
-        return f"%json {json.dumps(adapt(whole))}"
+        return json_expression(whole)
 
     def _joined(self, key: str, schema: Mapping[str, Any]) -> str:
         """As `_expression`, of a schema with a keyword that tells of other schemas or values."""

@@ -15,7 +15,7 @@ from servers import PLACE, make_bundle
 from edgespec import LLM
 from edgespec.errors import InputError
 from edgespec.llm.messages import about_tools, for_template
-from edgespec.llm.tools import described
+from edgespec.runtime.text.tools.descriptions import describe
 
 
 class Unit(enum.Enum):
@@ -65,7 +65,7 @@ class Home:
 
 
 def test_a_function_is_described_by_its_hints_and_its_docstring():
-    function = described(weather)["function"]
+    function = describe(weather)["function"]
     assert function["name"] == "weather"
     assert function["description"] == "Tells the weather.\n\nOf any place."
     parameters = function["parameters"]
@@ -106,7 +106,7 @@ def test_a_function_is_described_by_its_hints_and_its_docstring():
 
 
 def test_methods_and_descriptions_are_tools_too():
-    assert described(Home().lamp)["function"] == {
+    assert describe(Home().lamp)["function"] == {
         "name": "lamp",
         "description": "Switches the lamp.",
         "parameters": {
@@ -115,9 +115,9 @@ def test_methods_and_descriptions_are_tools_too():
             "required": ["on"],
         },
     }
-    assert described(WEATHER) == WEATHER
+    assert describe(WEATHER) == WEATHER
     empty = {"type": "object", "properties": {}}
-    assert described({"function": {"name": "f"}})["function"]["parameters"] == empty
+    assert describe({"function": {"name": "f"}})["function"]["parameters"] == empty
 
 
 def unhinted(a): ...
@@ -140,7 +140,7 @@ def raw(a: bytes): ...
 )
 def test_what_cannot_be_a_tool_is_refused(tool, reason):
     with pytest.raises(InputError, match=reason):
-        described(tool)
+        describe(tool)
 
 
 def test_messages_are_as_templates_want_them():

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.errors import InputError
-from edgespec.runtime.text.answer_forms import call_form, thinking_form
 from edgespec.runtime.text.answers import AnswerReader
 from edgespec.runtime.text.streaming import Piece
+from edgespec.runtime.text.thinking import thinking_form
+from edgespec.runtime.text.tools.forms import call_form
 
 ROME = ("get_weather", {"city": "Rome", "days": 2})
 # Strings of Gemma's notation may hold anything but a special token.

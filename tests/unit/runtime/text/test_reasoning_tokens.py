@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.runtime.text.answer_forms import thinking_form
 from edgespec.runtime.text.answers import AnswerReader
+from edgespec.runtime.text.thinking import thinking_form
 
 THINK, HARMONY = "</think>", "<|channel|>analysis"
 TAGS = ("<|channel|>", "analysis", "<|message|>", "<|end|>", "<|start|>", "assistant", "final")

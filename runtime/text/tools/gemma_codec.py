@@ -1,4 +1,4 @@
-"""Gemma 4's notation of arguments: as grammar rules of a JSON schema, and read back as JSON.
+"""Gemma 4's notation of arguments.
 
 It is like JSON, but names are bare, strings stand between two tokens `<|"|>` without any escapes,
 and there is no white space. Names are sorted. (Google, function calling with Gemma 4.)
@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgespec.errors import InputError
-from edgespec.runtime.text.json_arguments import json_value
+from edgespec.runtime.text.lark import Spelling, chain_rules, quote
+from edgespec.runtime.text.schema.adapting import json_expression
 from edgespec.runtime.text.schema.numbers import format_decimal, is_number
-from edgespec.runtime.text.schema.reading import length_pattern
-from edgespec.runtime.text.spelling import Spelling, chained, quoted
+from edgespec.runtime.text.schema.reading import length_pattern, lookup
+from edgespec.runtime.text.tools.codec import Codec, Schema
+from edgespec.runtime.text.tools.json_codec import write_json
 
 QUOTE = '<|"|>'
 """Begins and ends a string; one token."""
@@ -35,7 +37,38 @@ _KNOWN = {
 }
 
 
-class GemmaRules:
+class GemmaCodec(Codec):
+    """An object in Gemma's notation."""
+
+    marks = QUOTE
+
+    def rules(self, name: str, schema: Schema, spelling: Spelling) -> list[str]:
+        """See `Codec`.
+
+        Raises:
+            InputError: if the schema has what this notation is not known for.
+        """
+        return _Rules(name, schema, spelling).lines
+
+    def reader(self, schema: Schema) -> GemmaReader:
+        """See `Codec`."""
+        return GemmaReader()
+
+    def write(self, arguments: Mapping[str, Any], schema: Schema | None = None) -> str:
+        """See `Codec`. Names are sorted, whatever their order was."""
+        return _written(arguments)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, Mapping):
+        members = [f"{name}:{_written(each)}" for name, each in sorted(value.items())]
+        return f"{{{','.join(members)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_written, value))}]"
+    return f"{QUOTE}{value}{QUOTE}" if isinstance(value, str) else write_json(value)
+
+
+class _Rules:
     """Lark rules for the arguments of one function.
 
     Args:
@@ -45,9 +78,6 @@ class GemmaRules:
 
     Attributes:
         lines: the rules.
-
-    Raises:
-        InputError: if the schema has what this notation is not known for.
     """
 
     def __init__(self, name: str, schema: Mapping[str, Any], spelling: Spelling) -> None:
@@ -98,16 +128,14 @@ class GemmaRules:
         if kind == "string":
             return f"{self._quote} /(.|\\n){length_pattern(schema)}/ {self._quote}"
         kept = {key: schema[key] for key in ("type", *_KEPT) if key in schema}
-        return json_value(kept)
+        return json_expression(kept)
 
     def _any_of(self, schemas: Sequence[Any]) -> str:
         return " | ".join([self._new(schema) for schema in schemas])
 
     def _reference(self, reference: str) -> str:
         if reference not in self._references:
-            found: Any = self._schema
-            for part in reference.removeprefix("#/").split("/"):
-                found = found.get(part) if isinstance(found, Mapping) else None
+            found = lookup(reference, self._schema)
             if found is None:
                 raise _unknown({"$ref": reference})
             self._references[reference] = name = f"{self._name}_{len(self.lines)}"
@@ -116,8 +144,10 @@ class GemmaRules:
 
     def _value(self, value: Any) -> str:
         if isinstance(value, str):
-            return f"{self._quote} {quoted(value)} {self._quote}"
-        return quoted(format_decimal(value)) if is_number(value) else json_value({"const": value})
+            return f"{self._quote} {quote(value)} {self._quote}"
+        return (
+            quote(format_decimal(value)) if is_number(value) else json_expression({"const": value})
+        )
 
     def _object(self, schema: Mapping[str, Any]) -> str:
         """Members in the order of their names."""
@@ -125,10 +155,10 @@ class GemmaRules:
             raise _unknown({"additionalProperties": schema["additionalProperties"]})
         required = schema.get("required", ())
         members = [
-            (f"{quoted(f'{key}:')} {self._new(value)}", key in required)
+            (f"{quote(f'{key}:')} {self._new(value)}", key in required)
             for key, value in sorted(schema.get("properties", {}).items())
         ]
-        first, rules = chained(f"{self._name}_{len(self.lines)}", members, '","')
+        first, rules = chain_rules(f"{self._name}_{len(self.lines)}", members, '","')
         self.lines += rules
         return f'"{{" {first} "}}"'
 
@@ -142,7 +172,7 @@ class GemmaRules:
         return f'"[" {item} {more} "]"' + (' | "[]"' if not least else "")
 
 
-class GemmaArguments:
+class GemmaReader:
     """Reads arguments and gives them as JSON, in one piece when they are complete.
 
     Attributes:
@@ -161,7 +191,7 @@ class GemmaArguments:
         except _IncompleteError:
             return "", ""
         self.complete = True
-        return json.dumps(value, ensure_ascii=False), rest
+        return write_json(value), rest
 
 
 class _IncompleteError(Exception):

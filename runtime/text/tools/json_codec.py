@@ -1,4 +1,4 @@
-"""Arguments as a JSON object, as most models write them: as grammar rules, and where they end."""
+"""Arguments as a JSON object, as most models write them."""
 
 from __future__ import annotations
 
@@ -6,37 +6,45 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from edgespec.runtime.text.schema.adapting import adapt
+from edgespec.runtime.text.lark import Spelling
 from edgespec.runtime.text.schema.grammar import schema_rules
+from edgespec.runtime.text.tools.codec import Codec, Schema
 
 
-def json_rules(name: str, schema: Mapping[str, Any], spacing: str = "json") -> list[str]:
-    """Returns Lark rules for an object.
+def write_json(value: Any) -> str:
+    """Returns a value as JSON, as models learned to write it."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+class JsonCodec(Codec):
+    """An object.
 
     Parameters that are not named would be additional properties. They are left out unless the
     schema allows them by name.
 
     Args:
-        name: name of the first rule; further ones begin with it.
-        schema: JSON schema of the arguments.
         spacing: name of one of `edgespec.runtime.text.schema.spacing.SPACINGS`.
     """
-    closed = {"additionalProperties": False} if "properties" in schema else {}
-    return schema_rules(name, {"type": "object", **closed, **schema}, spacing)
+
+    def __init__(self, spacing: str = "json") -> None:
+        self._spacing = spacing
+
+    def rules(self, name: str, schema: Schema, spelling: Spelling) -> list[str]:
+        """See `Codec`."""
+        closed = {"additionalProperties": False} if "properties" in schema else {}
+        return schema_rules(name, {"type": "object", **closed, **schema}, self._spacing)
+
+    def reader(self, schema: Schema) -> JsonReader:
+        """See `Codec`."""
+        return JsonReader()
+
+    def write(self, arguments: Mapping[str, Any], schema: Schema | None = None) -> str:
+        """See `Codec`."""
+        separators = (",", ":") if self._spacing == "compact" else None
+        return json.dumps(arguments, ensure_ascii=False, separators=separators)
 
 
-def json_value(schema: Mapping[str, Any]) -> str:
-    """Returns what stands in a Lark rule for a value of a schema."""
-    return f"%json {json.dumps(adapt(schema))}"
-
-
-def json_written(value: Any, spacing: str = "json") -> str:
-    """Returns a value as a model writes it."""
-    separators = (",", ":") if spacing == "compact" else None
-    return json.dumps(value, ensure_ascii=False, separators=separators)
-
-
-class JsonArguments:
+class JsonReader:
     """Finds the end of a JSON object or array.
 
     Attributes:

@@ -1,6 +1,6 @@
-"""Marks in grammars: texts that some tokenizers have as tokens, which nothing can spell.
+"""Pieces of grammars in llguidance's Lark notation (docs/syntax.md there).
 
-Rules are in llguidance's Lark notation (docs/syntax.md there).
+Marks are texts that some tokenizers have as tokens, which nothing can spell.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Spelling:
         terminal = rule.upper()
         exception = but and f" & ~{but}"
         ways = [f"{rule}_spelled"]
-        yield f"{terminal}_SPELLED: /{text}{escaped(first)}/{exception}"
+        yield f"{terminal}_SPELLED: /{text}{escape(first)}/{exception}"
         yield f"{rule}_spelled[lazy]: {terminal}_SPELLED"
         if first in self._special:
             ways.append(f"{terminal}_TEXT {self._part(first)}")
@@ -69,10 +69,10 @@ class Spelling:
     def _part(self, text: str) -> str:
         if text in self._special:
             return f"<[{self._special[text]}]>"
-        return quoted(text)
+        return quote(text)
 
 
-def begun(parts: Sequence[str]) -> str:
+def optional_prefix(parts: Sequence[str]) -> str:
     """Returns what stands in a rule for the first of some parts, as many as come."""
     nested = ""
     for part in reversed(parts):
@@ -80,7 +80,7 @@ def begun(parts: Sequence[str]) -> str:
     return nested
 
 
-def chained(
+def chain_rules(
     name: str, members: Sequence[tuple[str, bool]], separator: str
 ) -> tuple[str, list[str]]:
     """Returns Lark rules for members in their order, some of which may be left out.
@@ -104,11 +104,11 @@ def chained(
     return first, rules
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Returns a text as a literal of a grammar."""
     return json.dumps(text, ensure_ascii=False)
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Returns a text as a part of a regular expression between slashes."""
     return re.sub(r"([^\w\s<>\"':;,=!@%&_-])", r"\\\1", text).replace("\n", r"\n")

@@ -15,7 +15,7 @@ _OTHERS = "others"
 _ANY = ("any", "")
 
 
-def bound(messages: Sequence[Message]) -> list[Message]:
+def bind_results(messages: Sequence[Message]) -> list[Message]:
     """Returns messages with results of tools in the order of their calls, and with their names.
 
     A result belongs to the call whose id it has. Without an id it belongs to the first call of the

@@ -6,16 +6,21 @@ fence of Markdown, or between `<tools>` tags; GLM-4 was trained to write name an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from edgespec.runtime.text.spelling import TEXT, escaped
+from edgespec.runtime.text.lark import TEXT, Spelling, escape
+from edgespec.runtime.text.tools.signature import ToolSignature
 
 _SPACE = " \t\r\n"
 _ANY_SPACE = r"[ \t\r\n]*"
 _SOME_SPACE = r"[ \t\r\n]{0,64}"  # bounded, since some models write white space for ever
 _NAME = "%s"
+
+
+BARE = "BARE"
+"""Name of the terminal of all texts that begin with a call."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,53 @@ class BareForm:
     spaced: bool = True
     several: bool = True
 
+    def rules(
+        self, functions: Sequence[ToolSignature], spelling: Spelling, several: bool
+    ) -> Iterator[str]:
+        """Yields Lark rules for calls: the rule `bare`, the terminal `BARE`, and what they need.
+
+        All that comes before the arguments is one terminal for each function and kind of fence:
+        behind a shorter one the lexer would go on with free text, since that matches more.
+
+        Args:
+            functions: functions that may be called.
+            spelling: how the grammar writes marks.
+            several: whether there may be several calls.
+        """
+        arguments = {each.name: f"bare_{n}" for n, each in enumerate(functions)}
+        space = _SOME_SPACE if self.spaced else ""
+        closing = f" /{space}{escape(self.closing)}/" if self.closing else ""
+        several = several and self.several
+        heads = []
+        ways = []
+        fences = groupby([("", ""), *self.fences], key=lambda fence: fence[1])
+        for kind, (end, alike) in enumerate(fences):
+            begin = "|".join(escape(fence[0]) for fence in alike)
+            calls = []
+            for number, (name, rule) in enumerate(arguments.items()):
+                head = f"BARE_{kind}_{number}"
+                opening = f"{_ANY_SPACE}({begin}){_ANY_SPACE}"
+                yield f"{head}: /{opening}{self._head(name, _ANY_SPACE)}/"
+                heads.append(head)
+                calls.append(f"{head} {rule}")
+            more = " bare_more*" if several else ""
+            behind = f" /{space}{escape(end)}{space}/" if self.spaced else r" /\n{0,2}/"
+            ways.append(f"({' | '.join(calls)}){closing}{more}{behind}")
+        if several:
+            calls = [
+                f"/{space}{self._head(name, space)}/ {rule}" for name, rule in arguments.items()
+            ]
+            yield f"bare_more: ({' | '.join(calls)}){closing}"
+        yield f"bare: {' | '.join(ways)}"
+        yield f"{BARE}: ({' | '.join(heads)}) /\\{{{TEXT}/"
+        for function in functions:
+            yield from function.rules(arguments[function.name], self.arguments, spelling)
+
+    def _head(self, name: str, space: str) -> str:
+        """Returns a regular expression of what comes before arguments, for one function."""
+        parts = [escape(part.replace(_NAME, name)) for part in self.parts]
+        return "".join([part + (space if self.spaced else "") for part in parts])
+
 
 OBJECT = BareForm(
     parts=("{", '"name"', ":", f'"{_NAME}"', ",", '"arguments"', ":"),
@@ -50,50 +102,6 @@ OBJECT = BareForm(
 
 LINE = BareForm(parts=(_NAME, "\n"), arguments="json", spaced=False, several=False)
 """The name in a line of its own, and the arguments."""
-
-BARE = "BARE"
-"""Name of the terminal of all texts that begin with a call."""
-
-
-def bare_rules(form: BareForm, arguments: Mapping[str, str], several: bool) -> Iterator[str]:
-    """Yields Lark rules for calls of a form: the rule `bare`, and the terminal `BARE`.
-
-    All that comes before the arguments is one terminal for each function and kind of fence: behind
-    a shorter one the lexer would go on with free text, since that matches more.
-
-    Args:
-        form: the form.
-        arguments: names of rules for the functions' arguments, by names of functions.
-        several: whether there may be several calls.
-    """
-    space = _SOME_SPACE if form.spaced else ""
-    closing = f" /{space}{escaped(form.closing)}/" if form.closing else ""
-    heads = []
-    ways = []
-    fences = groupby([("", ""), *form.fences], key=lambda fence: fence[1])
-    for kind, (end, alike) in enumerate(fences):
-        begin = "|".join(escaped(fence[0]) for fence in alike)
-        calls = []
-        for number, (name, rule) in enumerate(arguments.items()):
-            head = f"BARE_{kind}_{number}"
-            opening = f"{_ANY_SPACE}({begin}){_ANY_SPACE}"
-            yield f"{head}: /{opening}{_head(form, name, _ANY_SPACE)}/"
-            heads.append(head)
-            calls.append(f"{head} {rule}")
-        more = " bare_more*" if several and form.several else ""
-        behind = f" /{space}{escaped(end)}{space}/" if form.spaced else r" /\n{0,2}/"
-        ways.append(f"({' | '.join(calls)}){closing}{more}{behind}")
-    if several and form.several:
-        calls = [f"/{space}{_head(form, name, space)}/ {rule}" for name, rule in arguments.items()]
-        yield f"bare_more: ({' | '.join(calls)}){closing}"
-    yield f"bare: {' | '.join(ways)}"
-    yield f"{BARE}: ({' | '.join(heads)}) /\\{{{TEXT}/"
-
-
-def _head(form: BareForm, name: str, space: str) -> str:
-    """Returns a regular expression of what comes before arguments, for one function."""
-    parts = [escaped(part.replace(_NAME, name)) for part in form.parts]
-    return "".join([part + (space if form.spaced else "") for part in parts])
 
 
 @dataclass(frozen=True)
