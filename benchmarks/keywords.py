@@ -14,7 +14,7 @@ from pathlib import Path
 from common import exit_code
 
 from edgespec.llm.chat import ChatOptions
-from edgespec.llm.loading import LoadOptions
+from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.options import GenerationOptions
 from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.system.options import declared

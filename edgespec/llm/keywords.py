@@ -13,7 +13,7 @@ from edgespec.runtime.text.tools.descriptions import Tool
 
 
 class LoadKeywords(TypedDict, total=False):
-    """See `edgespec.llm.loading.LoadOptions`."""
+    """See `edgespec.llm.load.options.LoadOptions`."""
 
     device: str
     draft_device: str

@@ -18,7 +18,7 @@ from edgespec.runtime.drafters.skip import SkipDrafter
 from edgespec.runtime.kernels import library
 from edgespec.runtime.plan import MemoryPlan, Placement
 from edgespec.runtime.sequences.chain import Chain, Link
-from edgespec.runtime.sequences.model import NATIVE, Graph, Model, Rope
+from edgespec.runtime.sequences.model import NATIVE, Graph, Model, RotationTable
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.speculation.generation import AUTO
@@ -250,8 +250,10 @@ def _native(
     return NativeGraph(part or file, operators, threads or default_threads(), features, whole)
 
 
-def _ropes(bundle: Bundle, name: str) -> list[Rope]:
+def _ropes(bundle: Bundle, name: str) -> list[RotationTable]:
     role = bundle.manifest.roles[name]
     grid = None if role.vision is None else role.vision.grid
     sections = (0, 0) if grid is None else grid.sections
-    return [Rope(each, sections) for each in role.rope_tables if each.name in role.native.ropes]
+    return [
+        RotationTable(each, sections) for each in role.rope_tables if each.name in role.native.ropes
+    ]
