@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from edgespec import export
     from edgespec.llm.llm import LLM
     from edgespec.llm.result import GenerationResult
 
@@ -26,12 +27,16 @@ _LAZY = {
     "GenerationResult": "edgespec.llm.result",
 }
 
-__all__ = ["LLM", "GenerationResult", "__version__"]
+_MODULES = ("export",)
+
+__all__ = ["LLM", "GenerationResult", "__version__", "export"]
 
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
+    if name in _MODULES:
+        return import_module(f"edgespec.{name}")
     raise AttributeError(f"module 'edgespec' has no attribute {name!r}")
 
 

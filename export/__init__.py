@@ -1,4 +1,4 @@
-"""Exports checkpoints to bundles of quantized ONNX graphs, without torch."""
+"""Makes bundles of quantized ONNX graphs out of checkpoints, without torch; `make` is the entry."""
 
 from __future__ import annotations
 
@@ -13,44 +13,37 @@ from edgespec.export.calibration.calibrate import (
     last_rows,
 )
 from edgespec.export.calibration.forward import Open
-from edgespec.export.destination import replacing
-from edgespec.export.exporter import (
-    ExportReport,
-    attach_model,
-    check_skipped,
-    export_bundle,
-    write_bundle,
-)
+from edgespec.export.exporter import ExportReport, check_skipped
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
-from edgespec.export.heads.attach import attach_head, copy_bundle, copy_with_taps
+from edgespec.export.heads.attach import copy_with_taps
 from edgespec.export.heads.draft_head import DraftHead
+from edgespec.export.make import NO_DRAFT, PartialBundle, ReadyTarget, make, partial_bundle
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import resolve_checkpoint, source_name
 
 __all__ = [
+    "NO_DRAFT",
     "Calibrate",
     "CalibrationResult",
     "DraftHead",
     "ExportOptions",
     "ExportReport",
     "Open",
+    "PartialBundle",
     "Progress",
+    "ReadyTarget",
     "RoundedMatrices",
     "Texts",
-    "attach_head",
-    "attach_model",
     "calibrate",
     "check_skipped",
-    "copy_bundle",
     "copy_with_taps",
-    "export_bundle",
     "export_by_optimum",
     "find_onnx",
     "last_rows",
+    "make",
     "open_onnx",
-    "replacing",
+    "partial_bundle",
     "resolve_checkpoint",
     "source_name",
     "write_adopted",
-    "write_bundle",
 ]

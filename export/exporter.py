@@ -1,4 +1,4 @@
-"""Exports checkpoints to a bundle, one tensor at a time; a failed export leaves nothing behind."""
+"""Exports checkpoints to the files of a bundle, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from edgespec.bundle.options import ExportOptions
 from edgespec.bundle.sublayers import Sublayers, parse
 from edgespec.errors import InputError
 from edgespec.export.calibration.calibrate import Calibrate
-from edgespec.export.destination import replacing
 from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.vocabulary import read_tokenizer
@@ -28,44 +27,15 @@ class ExportReport:
 
     Attributes:
         source_bytes: bytes of the checkpoints' weights.
-        bundle_bytes: bytes of the bundle.
+        bundle_bytes: bytes of the bundle, without a draft that was added to it.
         kept: a line for each role whose checkpoint is quantized: what was kept of it.
+        head: a line about the draft head; empty if there is none.
     """
 
     source_bytes: int
     bundle_bytes: int
     kept: tuple[str, ...] = ()
-
-
-def export_bundle(
-    target: Path,
-    output: Path,
-    draft: Path | None = None,
-    options: ExportOptions | None = None,
-    progress: Progress = lambda role, done, total: None,
-    calibration: Calibrate | None = None,
-) -> ExportReport:
-    """Converts checkpoints to a bundle; if that fails, nothing is left behind.
-
-    The bundle is written to a hidden folder beside `output`, which is renamed when it is complete.
-
-    Args:
-        target: see `write_bundle`.
-        output: folder to create.
-        draft: see `write_bundle`.
-        options: options of the export; None for the defaults.
-        progress: see `write_bundle`.
-        calibration: see `write_bundle`.
-
-    Raises:
-        CheckpointError: if a checkpoint is damaged or not supported.
-        ExportError: if `output` exists or cannot be written.
-        InputError: if an option does not suit the model.
-    """
-    options = options or ExportOptions()
-    sources = (target,) if draft is None else (target, draft)
-    with replacing(output, options.overwrite, sources) as folder:
-        return write_bundle(target, folder, draft, options, progress, calibration)
+    head: str = ""
 
 
 def write_bundle(

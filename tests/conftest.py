@@ -104,11 +104,12 @@ def saved_checkpoint(tmp_path_factory):
 @pytest.fixture(scope="session")
 def exported(saved_checkpoint, tmp_path_factory):
     """A bundle with a target in int4 and a draft in fp16; tests may change only copies."""
-    from edgespec.export import ExportOptions, export_bundle
+    from edgespec import export
+    from edgespec.export import ExportOptions
 
     source = saved_checkpoint("llama")
     folder = tmp_path_factory.mktemp("exported") / "bundle"
-    export_bundle(source, folder, source, ExportOptions(draft_precision="fp16"))
+    export.make(source, folder, source, ExportOptions(draft_precision="fp16"))
     return folder
 
 

@@ -250,7 +250,7 @@ DATA = (ast.List, ast.Tuple, ast.Set, ast.Dict)
 
 
 def test_public_names():
-    assert sorted(edgespec.__all__) == ["GenerationResult", "LLM", "__version__"]
+    assert sorted(edgespec.__all__) == ["GenerationResult", "LLM", "__version__", "export"]
     assert edgespec.LLM.__module__ == "edgespec.llm.llm"
     assert edgespec.GenerationResult.__module__ == "edgespec.llm.result"
     assert dir(edgespec) == sorted(edgespec.__all__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -19,16 +20,16 @@ from edgespec.cli.commands.export import AUTO, BUILT_IN, NONE
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
 from edgespec.export import (
+    NO_DRAFT,
     DraftHead,
     ExportOptions,
+    PartialBundle,
     Progress,
-    attach_model,
+    ReadyTarget,
     check_skipped,
-    copy_bundle,
     find_onnx,
-    replacing,
+    partial_bundle,
     resolve_checkpoint,
-    write_bundle,
 )
 from edgespec.models import load_checkpoint
 from edgespec.models.heads.opening import is_head
@@ -63,45 +64,41 @@ def export(arguments: argparse.Namespace) -> int:
     graph = None if arguments.via else find_onnx(arguments.checkpoint)
     if arguments.via or graph is not None:
         return _adopt(arguments, graph, draft)
-    options = _options(arguments)
-    text, _ = calibration_text(_own_text(arguments))  # before what takes long
+    _options(arguments)  # checked, as is the text, before what takes long
+    text, _ = calibration_text(_own_text(arguments))
     target = resolve_checkpoint(arguments.checkpoint)
     if arguments.layer_skip == AUTO:
         check_skipped(load_checkpoint(target))
-    draft, head = _drafters(arguments, target, draft)
-    sources = (target,) if draft is None else (target, draft)
-    quality = vocabularies = None
+    quality = None
     with role_bars() as show:
         held_out = None
         if arguments.quality:
             held_out = HeldOutText(target, _own_text(arguments), partial(show, "quality"))
         # An older bundle is replaced only after all steps, any of which may fail.
-        with replacing(arguments.output, options.overwrite, sources) as folder:
-            calibration = _calibration(arguments, show)
-            report = write_bundle(target, folder, draft, options, show, calibration)
+        with _making(arguments, target, draft, show) as made:
+            folder = made.folder
             if arguments.layer_skip == AUTO:
                 scan(bundles.load(folder), text, partial(show, "skips"))
             if held_out is not None:
                 quality = held_out.quality(folder)
-            if head is not None:
-                head.attach(folder, show)
             tokenizer = Tokenizer.from_folder(folder)
             if bundles.load(folder).target.embedding is None:
                 tokenizer.require_messages_shown(Path(arguments.checkpoint))
             fault = tokenizer.chat_fault()
-            if draft is not None:
-                vocabularies = VocabularyMap.of(bundles.load(folder), tokenizer)
+            vocabularies = VocabularyMap.of(bundles.load(folder), tokenizer)
+    report = made.report
     share = report.bundle_bytes / report.source_bytes
     tell(
         f"{arguments.output}: {decimal(report.bundle_bytes)}, "
         f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
     )
     _warn_of_template(fault, arguments.checkpoint)
-    made = bundles.load(arguments.output)
-    found = describe_skips(made) if arguments.layer_skip != NONE else None
-    if made.target.embedding is not None:
-        tell(f"makes embeddings of {made.target.hidden_size} numbers: {made.target.embedding}")
-    for each in (*report.kept, quality, vocabularies, head, found):
+    bundle = bundles.load(arguments.output)
+    role = bundle.target
+    found = describe_skips(bundle) if arguments.layer_skip != NONE else None
+    if role.embedding is not None:
+        tell(f"makes embeddings of {role.hidden_size} numbers: {role.embedding}")
+    for each in (*report.kept, quality, vocabularies, report.head, found):
         if each is not None and each != "":
             tell(each)
     return 0
@@ -120,30 +117,14 @@ def _own_text(arguments: argparse.Namespace) -> Path | None:
     return None if arguments.calibrate == BUILT_IN else arguments.calibrate
 
 
-def _drafters(
-    arguments: argparse.Namespace, target: Path, draft: Path | None
-) -> tuple[Path | None, DraftHead | None]:
-    """Returns the draft model's checkpoint and the draft head, at most one of which there is."""
-    own = arguments.draft != NONE
-    head = DraftHead.of(target, draft, arguments.draft_precision) if own else None
-    return (draft if head is None else None), head
-
-
 def _attach(arguments: argparse.Namespace, source: Bundle, draft: Path) -> int:
     """Copies a bundle with another draft."""
-    model, head = _drafters(arguments, source.path, draft)
-    _refuse_for_exported(arguments, model)
-    with (
-        role_bars() as show,
-        replacing(arguments.output, arguments.overwrite, (source.path, draft)) as folder,
-    ):
-        copy_bundle(source, folder)
-        if head is not None:
-            head.attach(folder, show)
-        if model is not None:
-            _attach_model(arguments, folder, model, show)
+    is_model = DraftHead.of(source.path, draft, arguments.draft_precision) is None
+    _refuse_for_exported(arguments, draft if is_model else None)
+    with role_bars() as show, _making(arguments, source.path, draft, show) as made:
+        head = made.report.head
     tell(f"{arguments.output}: {decimal(bundles.load(arguments.output).size)}")
-    if head is not None:
+    if head:
         tell(head)
     return 0
 
@@ -156,25 +137,23 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None, draft: Path | None
             "not give, as another program exported it: give the checkpoint that it was made from"
         )
     _refuse_for_exported(arguments, draft)
-    sources = [each for each in (graph, draft) if each is not None]
-    with (
-        role_bars() as show,
-        replacing(arguments.output, arguments.overwrite, sources) as folder,
-    ):
-        report = adopt(graph, arguments.checkpoint, folder)
-        if draft is not None:
-            _attach_model(arguments, folder, draft, show)
-        tokenizer = Tokenizer.from_folder(folder)
+    target = ReadyTarget(graph, partial(adopt, graph, arguments.checkpoint))
+    with role_bars() as show, _making(arguments, target, draft, show) as made:
+        tokenizer = Tokenizer.from_folder(made.folder)
         tokenizer.require_messages_shown(Path(arguments.checkpoint))
         fault = tokenizer.chat_fault()
-    tell(f"{arguments.output}: {decimal(report.bundle_bytes)}")
+    tell(f"{arguments.output}: {decimal(made.report.bundle_bytes)}")
     _warn_of_template(fault, arguments.checkpoint)
     return 0
 
 
-def _attach_model(arguments: argparse.Namespace, folder: Path, draft: Path, show: Progress) -> None:
-    options = ExportOptions(draft_precision=arguments.draft_precision)
-    attach_model(folder, draft, options, show, _calibration(arguments, show))
+def _making(
+    arguments: argparse.Namespace, target: Path | ReadyTarget, draft: Path | None, show: Progress
+) -> AbstractContextManager[PartialBundle]:
+    """Begins a bundle with the options of the command."""
+    wanted = NO_DRAFT if arguments.draft == NONE else draft
+    calibration = _calibration(arguments, show)
+    return partial_bundle(target, arguments.output, wanted, _options(arguments), show, calibration)
 
 
 def _refuse_for_exported(arguments: argparse.Namespace, draft: Path | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import edgespec
 from edgespec import bundle as bundles
-from edgespec.bundle import MANIFEST, Bundle
+from edgespec.bundle import Bundle
 from edgespec.errors import InputError, harmless
 from edgespec.models.embedded import BUNDLE
 from edgespec.store.asked import ModelRef, asked_for
@@ -93,7 +93,7 @@ def _made(
     say: Callable[[str], None],
 ) -> StoredBundle:
     """Makes a bundle of a model and perhaps its draft, unless one of this content is there."""
-    from edgespec.export import replacing  # loads the onnx package
+    from edgespec.export import partial_bundle  # loads the onnx package
 
     contents = [each.content(progress) for each in pair]
     names = [each.name for each in pair]
@@ -112,12 +112,12 @@ def _made(
         folder = store.folder / store.free_name("+".join(short))
         say(f"making a bundle of {' and '.join(short)}, once: {folder}")
         paths = [each.path for each in pair if each.path is not None]
+        drafting = paths[1] if draft else None
         if (linked := store.of_content(alone)) is not None:
             paths[0] = linked.path
-        with replacing(folder, overwrite=False) as partial:
-            _write(partial, paths[0], *paths[1:], progress=progress)
-            record = Record(target, draft, content, (identity,), vocabulary_hash(partial))
-            write_record(partial / RECORD, record)
+        with partial_bundle(paths[0], folder, drafting, progress=progress) as partial:
+            record = Record(target, draft, content, (identity,), vocabulary_hash(partial.folder))
+            write_record(partial.folder / RECORD, record)
     made = StoredBundle(folder, record)
     if not draft and (line := advice(made, store)) is not None:
         say(line)
@@ -131,31 +131,6 @@ def _shown(progress: Progress | None) -> AbstractContextManager[Progress]:
     from edgespec.store.progress import role_bars  # loads rich
 
     return role_bars()
-
-
-def _write(folder: Path, target: Path, draft: Path | None = None, *, progress: Progress) -> None:
-    """Writes a bundle of a checkpoint, or of another bundle's target, to an empty folder.
-
-    Args:
-        folder: the folder.
-        target: the checkpoint or bundle.
-        draft: a model or a head; None: what the target's checkpoint holds, if anything.
-        progress: called with how much is done.
-    """
-    from edgespec.export import DraftHead, ExportOptions, attach_model, copy_bundle, write_bundle
-
-    options = ExportOptions()
-    head = DraftHead.of(target, draft)
-    if head is not None:
-        draft = None
-    if (target / MANIFEST).is_file():
-        copy_bundle(bundles.load(target), folder)
-        if draft is not None:
-            attach_model(folder, draft, options, progress, None)
-    else:
-        write_bundle(target, folder, draft, options, progress, None)
-    if head is not None:
-        head.attach(folder, progress)
 
 
 def model_name(bundle: Bundle) -> str:

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class TextCalibration:
-    """Calibration on a text, to be called by `export_bundle` for each role.
+    """Calibration on a text, to be called by `export.make` for each role.
 
     Args:
         path: file with the text; None for the built-in passages in English and Python.

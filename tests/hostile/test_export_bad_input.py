@@ -16,8 +16,9 @@ from huggingface_hub.errors import GatedRepoError
 from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.errors import CheckpointError, ExportError, InputError, UnsupportedModelError
-from edgespec.export import ExportOptions, export_bundle, resolve_checkpoint
+from edgespec.export import ExportOptions, resolve_checkpoint
 from edgespec.export.graph_builder import DataFile
 
 
@@ -58,7 +59,7 @@ def test_weights_in_gguf(saved, source, output):
     # Some have both.
     (source / "model.Q4_K_M.gguf").touch()
     shutil.copytree(saved, source, dirs_exist_ok=True)
-    export_bundle(source, output)
+    export.make(source, output)
 
 
 def test_truncated_weights(source, output):
@@ -68,7 +69,7 @@ def test_truncated_weights(source, output):
         weights.write_bytes(data[:size])
         refused(CheckpointError, "truncated or corrupt", output, source)
     weights.write_bytes(data)
-    export_bundle(source, output)
+    export.make(source, output)
 
 
 def test_weights_that_shrink_while_they_are_read(source, output, monkeypatch):
@@ -103,7 +104,7 @@ def test_weights_beyond_half_precision(source, output):
     match = rf"{name} contains 70000, but the largest .* is 65504: export at fp32"
     for precision in ("fp16", "int8", "int4"):
         refused(ExportError, match, output, source, None, ExportOptions(precision))
-    export_bundle(source, output, options=ExportOptions("fp32"))
+    export.make(source, output, options=ExportOptions("fp32"))
 
 
 @pytest.mark.parametrize("precision", ["int4", "int8"])
@@ -114,7 +115,7 @@ def test_weights_too_small_for_scales_in_half_precision(source, output, precisio
     save_file(tensors, source / "model.safetensors")
     match = rf"{name} contains weights of about 1e-06, too small for scales .*: export at fp32"
     refused(ExportError, match, output, source, None, ExportOptions(precision))
-    export_bundle(source, output, options=ExportOptions("fp32"))
+    export.make(source, output, options=ExportOptions("fp32"))
 
 
 @pytest.mark.parametrize("precision", ["int4", "int8"])
@@ -128,7 +129,7 @@ def test_weights_are_too_small_where_the_others_are_not_much_larger(source, outp
     refused(ExportError, f"{name} contains weights .* too small", output, source, None, options)
     tensors[name][0] = 1.0
     save_file(tensors, source / "model.safetensors")
-    export_bundle(source, output, options=options)
+    export.make(source, output, options=options)
 
 
 @pytest.mark.parametrize("precision", ["int4", "int8"])
@@ -138,7 +139,7 @@ def test_a_matrix_of_zeros_passes(source, output, precision):
     name = "model.layers.1.mlp.down_proj.weight"
     tensors[name][:] = 0
     save_file(tensors, source / "model.safetensors")
-    export_bundle(source, output, options=ExportOptions(precision))
+    export.make(source, output, options=ExportOptions(precision))
     assert bundles.load(output).target.quantization_error[name] == 0
 
 
@@ -235,6 +236,6 @@ def test_a_file_that_the_system_does_not_give(source, output, monkeypatch, name)
 
 def test_padded_vocabularies_pass(saved, tmp_path, output):
     make_checkpoint(tmp_path / "padded", "llama", vocab_size=384, seed=1)
-    export_bundle(saved, output, tmp_path / "padded")
+    export.make(saved, output, tmp_path / "padded")
     bundle = bundles.load(output)
     assert (bundle.target.vocab_size, bundle.draft.vocab_size) == (331, 384)

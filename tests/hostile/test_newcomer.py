@@ -23,7 +23,7 @@ def slow(owner, name):
         time.sleep(2.5)
         return function(*given, **options)
     setattr(owner, name, late)
-slow(edgespec.export, "write_bundle"); slow(LLM, "__init__")
+slow(edgespec.export, "partial_bundle"); slow(LLM, "__init__")
 pieces = Generated.pieces
 def read_late(self):
     time.sleep(2.5)

@@ -17,11 +17,11 @@ from nodes import MISSING, same_bits
 from parity import PROMPT, Text, distance
 from safetensors.torch import load_file, save_file
 
-from edgespec import LLM
+from edgespec import LLM, export
 from edgespec import bundle as bundles
 from edgespec.bundle import OWN_FEATURES, TARGET, TARGET_FEATURES
 from edgespec.errors import BundleError, CheckpointError, DeviceError, UnsupportedModelError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.llm.load.open import load_assistant
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
@@ -44,7 +44,7 @@ def made(tmp_path_factory):
     def make(kind):
         folder = tmp_path_factory.mktemp(kind)
         model = make_checkpoint(folder / "it", kind, vocab_size=VOCABULARY, **KINDS[kind])
-        export_bundle(folder / "it", folder / "bundle", None, ExportOptions(precision="fp32"))
+        export.make(folder / "it", folder / "bundle", None, ExportOptions(precision="fp32"))
         return model, folder / "bundle"
 
     return make
@@ -115,7 +115,7 @@ def test_half_and_eight_bits_of_the_targets_pool_are_read(target, tmp_path):
     write_assistant(tmp_path / "head", model.config, **CLUSTERS)
     for kv in ("fp16", "int8"):
         options = ExportOptions(precision="fp32", kv_precision=kv)
-        export_bundle(bundle.parent / "it", tmp_path / kv, None, options)
+        export.make(bundle.parent / "it", tmp_path / kv, None, options)
         attached(tmp_path / kv, tmp_path / f"{kv}-head", tmp_path / "head")
         llm = LLM(tmp_path / f"{kv}-head", draft="head", threads=1, context=256)
         found = llm.generate("a b c", max_new_tokens=24)

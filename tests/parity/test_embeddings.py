@@ -14,9 +14,9 @@ from native_llms import with_library
 from parity import SAME
 from transformers import AutoModelForCausalLM
 
-from edgespec import LLM
+from edgespec import LLM, export
 from edgespec.errors import ContextLengthError, InputError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.tuning.calibrating import TextCalibration
 
@@ -54,7 +54,7 @@ def made(tmp_path_factory):
             folder = tmp_path_factory.mktemp(name)
             options = {"prompts": PROMPTS, **MADE[name]}
             model = make_embedding(folder / "checkpoint", name.split("-")[0], **options)
-            export_bundle(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
+            export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
             found[name] = folder, model
         return found[name]
 
@@ -138,7 +138,7 @@ def test_the_default_prompt_is_used_unasked(made, llm, tmp_path):
     folder, _ = made("qwen3-last")
     source = copytree(folder / "checkpoint", tmp_path / "checkpoint")
     write_modules(source, prompts=PROMPTS, default_prompt="query")
-    export_bundle(source, tmp_path / "bundle", options=ExportOptions("fp32"))
+    export.make(source, tmp_path / "bundle", options=ExportOptions("fp32"))
     with LLM(tmp_path / "bundle", **PLAIN) as own:
         assert np.array_equal(own.embed("x"), llm.embed("x", prompt_name="query"))
         assert np.array_equal(own.embed("x", prompt_name="document"), llm.embed("x"))
@@ -152,7 +152,7 @@ def test_an_end_that_only_the_config_asks_for(made, llm, tmp_path):
     assert ids_of(source, "x")[-1:] != [END]
     end = {"add_eos_token": True, "eos_token": "<|endoftext|>"}
     edit_json(source / "tokenizer_config.json", **end)
-    export_bundle(source, tmp_path / "bundle", options=ExportOptions("fp32"))
+    export.make(source, tmp_path / "bundle", options=ExportOptions("fp32"))
     with LLM(tmp_path / "bundle", **PLAIN) as own:
         assert np.array_equal(own.embed(TEXTS), llm.embed(TEXTS))
 
@@ -162,7 +162,7 @@ def test_a_gguf_file_makes_the_same_vectors(made, tmp_path):
     fields = {"qwen3.pooling_type": 3, "tokenizer.ggml.add_eos_token": True}
     write_gguf(folder / "checkpoint", tmp_path / "model.gguf", **fields)
     for name, source in (("a", folder / "checkpoint"), ("b", tmp_path / "model.gguf")):
-        export_bundle(source, tmp_path / name, options=ExportOptions("fp32"))
+        export.make(source, tmp_path / name, options=ExportOptions("fp32"))
     with LLM(tmp_path / "a", **PLAIN) as one, LLM(tmp_path / "b", **PLAIN) as other:
         expected = one.embed(TEXTS)
         found = other.embed(TEXTS)
@@ -174,7 +174,7 @@ def test_int4_is_near_the_original(tmp_path):
     """With the weights of the embedded model."""
     source = copytree(CHECKPOINT, tmp_path / "checkpoint")
     write_modules(source, "mean_tokens")
-    export_bundle(source, tmp_path / "bundle", calibration=TextCalibration())
+    export.make(source, tmp_path / "bundle", calibration=TextCalibration())
     model = AutoModelForCausalLM.from_pretrained(source, dtype="float32").eval()
     with LLM(tmp_path / "bundle", **PLAIN) as llm:
         for text, vector in zip(TEXTS, llm.embed(TEXTS), strict=True):

@@ -13,9 +13,9 @@ from nodes import MISSING
 from parity import Text, distance, load
 from towers import IMAGE, SIZE, picture, save_pictured
 
-from edgespec import LLM, bundle
+from edgespec import LLM, bundle, export
 from edgespec.errors import CheckpointError, InputError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.llm.images import Viewer
 from edgespec.models import load_checkpoint
 from edgespec.models.formats.gguf.header import read_header
@@ -59,7 +59,7 @@ def test_rows_and_logits_are_those_of_transformers_and_the_folder(made, tmp_path
     model, folder, file = made
     found = []
     for source, name in ((folder, "a"), (file, "b")):
-        export_bundle(source, tmp_path / name, options=ExportOptions("fp32"))
+        export.make(source, tmp_path / name, options=ExportOptions("fp32"))
         with LLM(tmp_path / name, **FAST) as llm:
             tokens = llm.chat_tokens(ASKED)
             viewer = Viewer(llm.bundle, llm.tokenizer, 1)
@@ -113,7 +113,7 @@ def test_matrices_keep_the_numbers_of_their_files(tmp_path, kind):
     sizes = []
     for encoding in ("Q4_0", "Q8_0", "F16"):
         file = write_pair(tmp_path / "checkpoint", tmp_path / encoding, encoding)
-        export_bundle(file, tmp_path / f"of-{encoding}")
+        export.make(file, tmp_path / f"of-{encoding}")
         sizes.append((tmp_path / f"of-{encoding}" / "vision.tiles").stat().st_size)
     assert sizes[0] < 0.7 * sizes[1]
     assert sizes[1] == sizes[2]

@@ -35,7 +35,7 @@ from nodes import MISSING, same_bits
 from parity import PROMPT, Text, distance, load, stored
 from safetensors.torch import save_file
 
-from edgespec import LLM
+from edgespec import LLM, export
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET_FEATURES
 from edgespec.errors import (
@@ -45,7 +45,7 @@ from edgespec.errors import (
     ExportError,
     UnsupportedModelError,
 )
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -113,7 +113,7 @@ def test_offsets_become_ids(target, tmp_path):
 def test_a_head_without_a_theta_gets_the_targets(tmp_path, caplog):
     other = make_checkpoint(tmp_path / "checkpoint", "llama", num_hidden_layers=8, rope_theta=5e5)
     options = ExportOptions(precision="fp32")
-    export_bundle(tmp_path / "checkpoint", tmp_path / "exported", None, options)
+    export.make(tmp_path / "checkpoint", tmp_path / "exported", None, options)
     write_head(tmp_path / "silent", other.config, rope_theta=None)
     opened = attached(tmp_path / "exported", tmp_path / "one", tmp_path / "silent")
     assert opened.draft.inv_freq == opened.target.inv_freq
@@ -127,7 +127,7 @@ def test_a_head_without_a_theta_gets_the_targets(tmp_path, caplog):
 def test_a_head_does_not_get_a_rotation_of_a_part_of_each_head(tmp_path, caplog):
     other = make_checkpoint(tmp_path / "checkpoint", "glm4", num_hidden_layers=8)
     options = ExportOptions(precision="fp32")
-    export_bundle(tmp_path / "checkpoint", tmp_path / "exported", None, options)
+    export.make(tmp_path / "checkpoint", tmp_path / "exported", None, options)
     write_head(tmp_path / "silent", other.config, rope_theta=None)
     with pytest.raises(CheckpointError, match=r"rope_theta=\(absent\).*only a part of its heads"):
         attached(tmp_path / "exported", tmp_path / "one", tmp_path / "silent")

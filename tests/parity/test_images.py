@@ -28,10 +28,10 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from edgespec import LLM, bundle
+from edgespec import LLM, bundle, export
 from edgespec.bundle.checks import fault
 from edgespec.errors import ContextLengthError, InputError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.llm.images import Viewer, decoded
 from edgespec.llm.llm import inside
 from edgespec.runtime.plan import HOST, Placement, PlacementRequest, plan
@@ -76,7 +76,7 @@ def made(tmp_path_factory, request):
     model = save_pictured(folder / "checkpoint", request.param, sharp=12.0)
     skipped = () if recurrent(model) else ("1m",)
     options = ExportOptions(precision="fp32", skip_sets=skipped)
-    export_bundle(folder / "checkpoint", folder / "bundle", folder / "checkpoint", options)
+    export.make(folder / "checkpoint", folder / "bundle", folder / "checkpoint", options)
     with LLM(folder / "bundle", threads=1, context=CONTEXT) as llm:
         tokens = llm.chat_tokens(asked(picture(60, 20)))
     return model, folder / "bundle", by_transformers(model, tokens, picture(60, 20))
@@ -219,7 +219,7 @@ def test_logits_behind_pictures_are_those_of_transformers(made, llm):
 def test_logits_of_experts_behind_pictures_are_those_of_transformers(tmp_path, kind):
     model = save_pictured(tmp_path / "checkpoint", kind)
     options = ExportOptions(precision="fp32")
-    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", None, options)
+    export.make(tmp_path / "checkpoint", tmp_path / "bundle", None, options)
     with LLM(tmp_path / "bundle", threads=1, context=CONTEXT) as llm:
         require_same_logits(model, llm)
 
@@ -249,7 +249,7 @@ def test_texts_have_the_same_bits_whether_or_not_pictures_are_read(tmp_path):
     options = ExportOptions(precision="fp32")
     found = []
     for name in ("bundle", "blind"):
-        export_bundle(tmp_path / "checkpoint", tmp_path / name, None, options)
+        export.make(tmp_path / "checkpoint", tmp_path / name, None, options)
         found.append(Text(load(tmp_path / name)).read(PROMPT))
         (tmp_path / "checkpoint" / "preprocessor_config.json").unlink(missing_ok=True)
     np.testing.assert_array_equal(*found)

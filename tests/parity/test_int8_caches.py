@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import DynamicCache, Qwen2ForCausalLM
 
 from edgespec import bundle as bundles
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import export
+from edgespec.export import ExportOptions
 from edgespec.export.native.layers import LayerGraph
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
@@ -51,7 +52,7 @@ def made(tmp_path_factory):
         if name not in known:
             folder = tmp_path_factory.mktemp(name)
             model = make_checkpoint(folder / "checkpoint", name)
-            export_bundle(folder / "checkpoint", folder / "bundle", options=OPTIONS)
+            export.make(folder / "checkpoint", folder / "bundle", options=OPTIONS)
             known[name] = model, bundles.load(folder / "bundle")
         return known[name]
 
@@ -79,10 +80,10 @@ def test_large_biases_of_keys_leave_the_other_numbers_their_digits(tmp_path, mon
         bias[[3, 35]] = torch.tensor([120.0, -90.0])
     save_file(tensors, file, {"format": "pt"})
     model = Qwen2ForCausalLM.from_pretrained(tmp_path / "checkpoint", dtype=torch.float32).eval()
-    export_bundle(tmp_path / "checkpoint", tmp_path / "even", options=OPTIONS)
+    export.make(tmp_path / "checkpoint", tmp_path / "even", options=OPTIONS)
     with monkeypatch.context() as patch:
         patch.setattr(LayerGraph, "_key_scale", lambda *_: "")
-        export_bundle(tmp_path / "checkpoint", tmp_path / "uneven", options=OPTIONS)
+        export.make(tmp_path / "checkpoint", tmp_path / "uneven", options=OPTIONS)
     expected = reference(model, PROMPT)
     even, uneven = (Text(load(tmp_path / name)).read(PROMPT)[-1] for name in ("even", "uneven"))
     assert distance(even, expected) < 0.6 * distance(uneven, expected)
@@ -117,7 +118,7 @@ def test_rows_of_zeros_are_no_division_by_zero(tmp_path):
         if "v_proj" in name or "k_proj" in name:
             tensors[name] *= 0
     save_file(tensors, file, {"format": "pt"})
-    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options=OPTIONS)
+    export.make(tmp_path / "checkpoint", tmp_path / "bundle", options=OPTIONS)
     assert np.isfinite(Text(load(tmp_path / "bundle")).read(PROMPT)).all()
 
 

@@ -14,8 +14,9 @@ from parity import PROMPT, SAME, distance, logits_of_bundle, reference
 from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate, export_bundle
+from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate
 from edgespec.export.formats.rounding import rounded
 from edgespec.export.formats.tiles import multiplied_out
 from edgespec.models import Moe, load_checkpoint
@@ -57,14 +58,14 @@ def published(tmp_path_factory):
 @needs_library
 def test_mxfp4_is_read_as_it_is(published, tmp_path):
     folder, model = published
-    export_bundle(folder, tmp_path / "bundle", options=ExportOptions("fp32"))
+    export.make(folder, tmp_path / "bundle", options=ExportOptions("fp32"))
     found = logits_of_bundle(tmp_path / "bundle", PROMPT[:50])[-1]
     assert distance(found, reference(model, PROMPT[:50])) < SAME
 
 
 def test_bundles_keep_the_numbers_of_mxfp4(published, tmp_path):
     folder, _ = published
-    export_bundle(folder, tmp_path / "bundle")
+    export.make(folder, tmp_path / "bundle")
     native = bundles.load(tmp_path / "bundle").target.native
     experts = [each for each in load_checkpoint(folder).decoder.sublayers if isinstance(each, Moe)]
     sizes = [each.in_features * each.out_features for moe in experts for each in moe.linears]
@@ -176,7 +177,7 @@ def test_quantized_experts_are_as_near_as_a_dense_mlp(tmp_path, mixture, dense, 
     def apart(architecture):
         folder = tmp_path / architecture
         model = make_checkpoint(folder, architecture)
-        export_bundle(folder, folder / "bundle", options=ExportOptions(precision))
+        export.make(folder, folder / "bundle", options=ExportOptions(precision))
         found = logits_of_bundle(folder / "bundle", PROMPT[:12])
         return [distance(row, reference(model, PROMPT[: i + 1])) for i, row in enumerate(found)]
 
@@ -185,7 +186,7 @@ def test_quantized_experts_are_as_near_as_a_dense_mlp(tmp_path, mixture, dense, 
 
 def test_the_manifest_says_what_a_row_reads(saved_checkpoint, tmp_path):
     source = saved_checkpoint("qwen3_moe", decoder_sparse_step=2)
-    export_bundle(source, tmp_path / "bundle", options=ExportOptions("int4"))
+    export.make(source, tmp_path / "bundle", options=ExportOptions("int4"))
     target = bundles.load(tmp_path / "bundle").target
     dense, mixture = (each for each in target.layout if each.kind == "mlp")
     assert (dense.width, dense.experts, dense.chosen) == (160, 0, 0)
@@ -196,7 +197,7 @@ def test_the_manifest_says_what_a_row_reads(saved_checkpoint, tmp_path):
 
 def test_experts_without_gates_that_read_narrow_rows_are_smaller(saved_checkpoint, tmp_path):
     source = saved_checkpoint("nemotron_h_moe", moe_latent_size=32)
-    export_bundle(source, tmp_path / "bundle", options=ExportOptions("int4"))
+    export.make(source, tmp_path / "bundle", options=ExportOptions("int4"))
     target = bundles.load(tmp_path / "bundle").target
     assert target.parameters - target.active_parameters == 2 * (8 - 3) * 2 * 32 * 96
     assert [each.beside for each in target.layout if each.experts] == [128, 128]

@@ -17,9 +17,10 @@ from parity import PROMPT, distance
 from safetensors.torch import load_file, save_file
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.bundle import DRAFT
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.models import load_checkpoint
 from edgespec.models.heads.checkpoint import TargetSizes
 from edgespec.models.heads.mtp import holds_head
@@ -48,7 +49,7 @@ def head_of(folder):
 def test_the_head_computes_what_its_definition_says(tmp_path, family, tied):
     """Rows of the text read the target's rows, and two levels of a tree the head's own."""
     model, weights = checkpoint(tmp_path / "checkpoint", family, tie_word_embeddings=tied)
-    export_bundle(tmp_path / "checkpoint", tmp_path / "b", None, ExportOptions(precision="fp32"))
+    export.make(tmp_path / "checkpoint", tmp_path / "b", "none", ExportOptions(precision="fp32"))
     opened = attached(tmp_path / "b", tmp_path / "bundle", tmp_path / "checkpoint")
     fused = normed_rows(model, TEXT[:-1])
     features = features_of_target(opened, TEXT)[:-1]
@@ -68,7 +69,7 @@ def test_a_head_behind_the_last_layer_computes_what_transformers_does(tmp_path, 
     source = tmp_path / "checkpoint"
     model = make_checkpoint(source, family, tie_word_embeddings=tied)
     reference = NextnReference(source, model)
-    export_bundle(source, tmp_path / "b", None, ExportOptions(precision="fp32"))
+    export.make(source, tmp_path / "b", "none", ExportOptions(precision="fp32"))
     opened = attached(tmp_path / "b", tmp_path / "bundle", source)
     fused = normed_rows(model, TEXT[:-1])
     features = features_of_target(opened, TEXT)[:-1]

@@ -20,7 +20,8 @@ from parity import (
 )
 
 from edgespec import bundle as bundles
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import export
+from edgespec.export import ExportOptions
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -206,7 +207,7 @@ def full(request, tmp_path_factory):
     model = make_checkpoint(folder / "checkpoint", architecture, **FULL_PRECISION[request.param])
     sharded = (folder / "checkpoint" / "model.safetensors.index.json").exists()
     assert sharded == ("sharded" in request.param)
-    export_bundle(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
+    export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
     return model, bundles.load(folder / "bundle")
 
 
@@ -275,7 +276,7 @@ def exported(tmp_path_factory):
             folder = tmp_path_factory.mktemp(architecture)
             sizes = {} if architecture in MIXTURES else SIZES
             model = make_checkpoint(folder / "checkpoint", architecture, **sizes)
-            export_bundle(
+            export.make(
                 folder / "checkpoint", folder / "bundle", options=ExportOptions("int4-small")
             )
             found[architecture] = model, bundles.load(folder / "bundle")

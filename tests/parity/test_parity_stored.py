@@ -15,7 +15,8 @@ from parity import EMBEDDING, HEAD, PROMPT, SAME, Text, distance, load, referenc
 from transformers import DynamicCache
 
 from edgespec import bundle as bundles
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import export
+from edgespec.export import ExportOptions
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -98,7 +99,7 @@ def case(request, tmp_path_factory):
     asked = STORED[request.param]
     folder = tmp_path_factory.mktemp("stored")
     original = make_checkpoint(folder / "checkpoint", "qwen2", **asked.shapes)
-    export_bundle(folder / "checkpoint", folder / "bundle", options=asked.options)
+    export.make(folder / "checkpoint", folder / "bundle", options=asked.options)
     bundle = bundles.load(folder / "bundle")
     matrices = stored(bundle)
     rounded = type(original).from_pretrained(folder / "checkpoint", dtype=torch.float32).eval()

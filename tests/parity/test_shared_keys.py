@@ -12,8 +12,9 @@ from nodes import needs_library
 from parity import PROMPT, Text, distance, load
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.errors import BundleError, CheckpointError, InputError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.llm.load.open import load_part
 from edgespec.models import load_checkpoint
 
@@ -29,7 +30,7 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bundle(checkpoint, tmp_path_factory):
     output = tmp_path_factory.mktemp("bundles") / "bundle"
-    export_bundle(checkpoint, output, options=ExportOptions("fp32", skip_sets=("2-3",)))
+    export.make(checkpoint, output, options=ExportOptions("fp32", skip_sets=("2-3",)))
     return bundles.load(output)
 
 
@@ -47,7 +48,7 @@ def test_a_part_without_readers_of_keys_runs_over_the_targets_pool(bundle):
 def test_keys_that_are_still_read_are_not_left_out(checkpoint, tmp_path, skipped):
     options = ExportOptions("fp32", skip_sets=(skipped,))
     with pytest.raises(InputError, match=f"skip set {skipped}: 3a reads the keys and values of 1a"):
-        export_bundle(checkpoint, tmp_path / "bundle", options=options)
+        export.make(checkpoint, tmp_path / "bundle", options=options)
 
 
 def test_a_manifest_with_a_source_that_is_none_is_refused(bundle, tmp_path):

@@ -12,8 +12,8 @@ from nodes import MISSING
 from servers import MODEL, serving
 from towers import picture, save_pictured
 
-from edgespec import LLM
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import LLM, export
+from edgespec.export import ExportOptions
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -35,7 +35,7 @@ URL = f"data:image/png;base64,{IMAGE}"
 def llm(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("images")
     save_pictured(folder / "checkpoint", request.param, sharp=12.0)
-    export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
+    export.make(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
     with LLM(folder / "bundle", threads=1, context=512) as opened:
         yield opened
 

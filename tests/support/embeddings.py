@@ -12,7 +12,8 @@ from checkpoints import make_checkpoint, write_tokenizer
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, processors
 
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import export
+from edgespec.export import ExportOptions
 from edgespec.runtime.arrays import Floats
 
 PROMPTS = {"query": "Instruct: find\nQuery:", "document": ""}
@@ -96,7 +97,7 @@ def make_served(folder: Path) -> Path:
     """Make a bundle for servers, of the checkpoint that is beside it; returns its folder."""
     make_embedding(folder / "checkpoint", "qwen3", prompts=PROMPTS)
     (folder / "checkpoint" / "chat_template.jinja").write_text("{{ messages }}")
-    export_bundle(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
+    export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
     return folder / "bundle"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.export import export_bundle
+from edgespec import export
 
 
 def content(folder):
@@ -19,5 +19,5 @@ def refused(kind, match, output, *arguments):
     """Check that the export fails and leaves its destination and the files beside it unchanged."""
     before = content(output.parent)
     with pytest.raises(kind, match=match):
-        export_bundle(arguments[0], output, *arguments[1:])
+        export.make(arguments[0], output, *arguments[1:])
     assert content(output.parent) == before

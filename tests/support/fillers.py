@@ -8,7 +8,8 @@ from backends import spelled
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import export
+from edgespec.export import ExportOptions
 from edgespec.runtime.text import tokenizer as runtime
 
 VOCABULARY = 331
@@ -46,5 +47,5 @@ def make_filler(folder: Path) -> Path:
     backend.save(str(checkpoint / "tokenizer.json"))
     assert backend.get_vocab_size() == VOCABULARY
     edit_json(checkpoint / "tokenizer_config.json", bos_token=None)
-    export_bundle(checkpoint, folder / "bundle", None, ExportOptions(precision="fp32"))
+    export.make(checkpoint, folder / "bundle", None, ExportOptions(precision="fp32"))
     return folder / "bundle"

@@ -12,8 +12,8 @@ from backends import spelled
 from checkpoints import add_noise, make_checkpoint, write_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from edgespec import LLM
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import LLM, export
+from edgespec.export import ExportOptions
 from edgespec.tuning.texts import PASSAGES
 
 TEXTS = (
@@ -136,7 +136,7 @@ class ForeignPairs:
             renumbered(tokenizer, order.tolist(), without).save(
                 str(folder / "draft" / "tokenizer.json")
             )
-        export_bundle(
+        export.make(
             folder / "target", folder / "bundle", folder / "draft", ExportOptions(precision="fp32")
         )
         return folder / "bundle"

@@ -14,7 +14,8 @@ from shutil import copytree
 
 from checkout import ROOT
 
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import export
+from edgespec.export import ExportOptions
 
 _CHECKPOINT = ROOT / "models/embedded/checkpoints/python-1m"
 WRITES = os.environ.get("EDGESPEC_GOLDEN") == "write"
@@ -47,5 +48,5 @@ def shipped_bundle(folder: Path, template: str | None = None) -> Path:
     copytree(_CHECKPOINT, folder / "checkpoint")
     if template is not None:
         (folder / "checkpoint" / "chat_template.jinja").write_text(template, "utf-8")
-    export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="int8"))
+    export.make(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="int8"))
     return folder / "bundle"

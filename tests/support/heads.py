@@ -24,7 +24,8 @@ from head_parts import (
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import export
+from edgespec.export import ExportOptions
 
 OUTPUTS = 96  # tokens that a random head proposes
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -60,7 +61,7 @@ PEAGLES: dict[str, dict[str, Any]] = {
 def write_target(folder: Path) -> tuple[PreTrainedModel, Path]:
     """Writes a random target of eight layers; returns it and its bundle without a draft."""
     model = make_checkpoint(folder / "checkpoint", "llama", num_hidden_layers=8)
-    export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
+    export.make(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
     return model, folder / "bundle"
 
 

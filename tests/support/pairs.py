@@ -18,8 +18,8 @@ from mtp import trained_mtp
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from edgespec import LLM, bundle
-from edgespec.export import ExportOptions, attach_head, export_bundle
+from edgespec import LLM, bundle, export
+from edgespec.export import ExportOptions
 
 NEW_TOKENS = 128
 # Longer than two prefill chunks of 64; with the new tokens the cache grows past its first 256 rows.
@@ -89,7 +89,7 @@ class Pairs:
         target = _checkpoint(folder / "target", architecture)
         if name in RECURRENT:
             options = ExportOptions(precision="fp32")
-            export_bundle(folder / "target", folder / "bundle", options=options)
+            export.make(folder / "target", folder / "bundle", options=options)
             return Pair(folder / "bundle", target, target)
         if name == "twin":
             draft = _checkpoint(folder / "draft", architecture, pard_token=MASK)
@@ -104,7 +104,7 @@ class Pairs:
             precision="fp32",
             kv_precision={"half": "fp16", "small-caches": "int8"}.get(name, "fp32"),
         )
-        export_bundle(folder / "target", folder / "bundle", folder / "draft", options)
+        export.make(folder / "target", folder / "bundle", folder / "draft", options)
         return Pair(folder / "bundle", target, draft)
 
     def _make_with_head(self, name: str, architecture: str, teach: Teach) -> Pair:
@@ -114,9 +114,8 @@ class Pairs:
         head = folder / ("target" if name == "mtp" else "head")
         teach(head, target, prompt)
         skips = ("5-6",) if name == "head-skip" else ()
-        options = ExportOptions(precision="fp32", skip_sets=skips)
-        export_bundle(folder / "target", folder / "bundle", None, options)
-        attach_head(folder / "bundle", head, "fp32", lambda *_: None)
+        options = ExportOptions(precision="fp32", draft_precision="fp32", skip_sets=skips)
+        export.make(folder / "target", folder / "bundle", head, options)
         return Pair(folder / "bundle", target, target)
 
     def _load(self, name: str, engine: str, draft: str, **options: Any) -> LLM:

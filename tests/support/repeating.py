@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from checkpoints import make_checkpoint
 
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import export
+from edgespec.export import ExportOptions
 
 _TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
@@ -22,5 +23,5 @@ def make_repeating(folder: Path) -> Path:
                 parameter.zero_()
     model.save_pretrained(folder / "checkpoint")
     (folder / "checkpoint" / "chat_template.jinja").write_text(_TEMPLATE)
-    export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
+    export.make(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
     return folder / "bundle"

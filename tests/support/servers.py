@@ -18,8 +18,8 @@ import pytest
 from checkpoints import make_checkpoint
 from openai import OpenAI
 
-from edgespec import LLM
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import LLM, export
+from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.serve.models import Models, ServedModel
 from edgespec.serve.running import Server, listen
@@ -44,7 +44,7 @@ def make_bundle(folder: Path, template: str = _TEMPLATE, architecture: str = "ll
     make_checkpoint(folder / "checkpoint", architecture, eos_token_id=None)
     (folder / "checkpoint" / "chat_template.jinja").write_text(template)
     (folder / "checkpoint" / "generation_config.json").write_text(json.dumps(SAMPLING))
-    export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
+    export.make(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
     return folder / "bundle"
 
 

@@ -13,9 +13,9 @@ from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, PLACE, fails
 from repeating import make_repeating
 
-from edgespec import LLM, bundle
+from edgespec import LLM, bundle, export
 from edgespec.cli import main
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.runtime.text.loops import LEAST_TOKENS
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -30,7 +30,7 @@ def bundles(tmp_path_factory):
     make_checkpoint(folder / "checkpoint", "llama")
     write_tokenizer(folder / "checkpoint", 331)
     for name in ("plain", "chat"):
-        export_bundle(folder / "checkpoint", folder / name, options=ExportOptions("fp32"))
+        export.make(folder / "checkpoint", folder / name, options=ExportOptions("fp32"))
         (folder / "checkpoint" / "chat_template.jinja").write_text(TEMPLATE)
     return folder
 

@@ -13,9 +13,9 @@ import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, PLACE, PROMPT, fails
 
-from edgespec import LLM, GenerationResult
+from edgespec import LLM, GenerationResult, export
 from edgespec.cli import prompt
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.options import GenerationOptions
 from edgespec.models.embedded import BUNDLE
@@ -42,7 +42,7 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bundle(checkpoint):
     output = checkpoint.parent / "bundle"
-    export_bundle(checkpoint, output, options=ExportOptions(precision="fp32"))
+    export.make(checkpoint, output, options=ExportOptions(precision="fp32"))
     return output
 
 

@@ -15,10 +15,11 @@ from ggufs import write_gguf
 from terminals import Terminal
 
 from edgespec import cli as commands
+from edgespec import export
 from edgespec.cli.consoles import HarmlessConsole
 from edgespec.cli.terminal import tell
 from edgespec.errors import harmless
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="has no such names, or terminals")
 STEERING = "\x1b]52;c;cm0gLXJmIC8=\x07\x1b[8mhidden\x9b2J\r\x08\x7f\u202e"
@@ -76,7 +77,7 @@ def chatty(tmp_path_factory):
     make_checkpoint(folder / "checkpoint", "llama")
     write_tokenizer(folder / "checkpoint", 331)
     (folder / "checkpoint" / "chat_template.jinja").write_text("{{ messages[-1].content }}")
-    export_bundle(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
+    export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
     return folder / "bundle"
 
 

@@ -7,8 +7,8 @@ from adopted import FOLDER, KINDS, Original, make_original
 from drafts import adds_up
 from pairs import LONG_PROMPT, SHORT_PROMPT, with_eos
 
-from edgespec import LLM
-from edgespec.export import ExportOptions, attach_model, find_onnx
+from edgespec import LLM, export
+from edgespec.export import ExportOptions, find_onnx
 from edgespec.tuning.adopting import adopt
 
 NEW_TOKENS = 60
@@ -26,10 +26,10 @@ def bundles(tmp_path_factory):
             folder = tmp_path_factory.mktemp(kind)
             draft, made[kind] = folder / "draft", folder / "bundle"
             make_original(draft, "genai" if kind == "gpt2" else kind, noise=0.05)
-            made[kind].mkdir()
-            adopt(find_onnx(str(FOLDER / kind)), kind, made[kind])
-            options = ExportOptions(draft_precision="fp32")
-            attach_model(made[kind], draft, options, lambda *_: None, None)
+            adopted = folder / "adopted"
+            adopted.mkdir()
+            adopt(find_onnx(str(FOLDER / kind)), kind, adopted)
+            export.make(adopted, made[kind], draft, ExportOptions(draft_precision="fp32"))
         return made[kind]
 
     return get

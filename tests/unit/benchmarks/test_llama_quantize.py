@@ -13,9 +13,9 @@ from checkpoints import make_checkpoint, write_tokenizer
 from gguf import GGMLQuantizationType as Kind
 from ggufs import write_gguf
 
-from edgespec import LLM
+from edgespec import LLM, export
 from edgespec.errors import InputError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.measuring.perplexity import predictions
 
@@ -37,7 +37,7 @@ def file(request, tmp_path_factory):
 
 
 def logits(file, output):
-    export_bundle(file, output, None, ExportOptions("fp32"))
+    export.make(file, output, None, ExportOptions("fp32"))
     with LLM(output, draft="none", context=64, threads=1) as llm:
         return np.array([row.copy() for row in predictions(inside(llm).engine.target, TOKENS, 0)])
 

@@ -15,15 +15,10 @@ from manifests import manifest_of
 from manifests import refused as refused_bundle
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.bundle import MANIFEST
 from edgespec.errors import InputError
-from edgespec.export import (
-    ExportOptions,
-    attach_head,
-    attach_model,
-    export_bundle,
-    resolve_checkpoint,
-)
+from edgespec.export import ExportOptions, resolve_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +39,7 @@ def writer(tmp_path_factory):
 @pytest.fixture(scope="module")
 def made(source, tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "bundle"
-    export_bundle(source, folder, options=ExportOptions("fp32"))
+    export.make(source, folder, options=ExportOptions("fp32"))
     return folder
 
 
@@ -61,7 +56,7 @@ def test_the_graph_ends_with_the_rows_behind_the_last_norm(made):
 
 
 def test_the_output_projection_takes_no_room(made, writer, tmp_path):
-    export_bundle(writer, tmp_path / "bundle", options=ExportOptions("fp32"))
+    export.make(writer, tmp_path / "bundle", options=ExportOptions("fp32"))
     whole = bundles.load(tmp_path / "bundle")
     own = bundles.load(made)
     projection = 331 * 64
@@ -72,7 +67,7 @@ def test_the_output_projection_takes_no_room(made, writer, tmp_path):
 
 @pytest.mark.parametrize("precision", ["int4", "int8", "fp16"])
 def test_other_precisions_load(source, tmp_path, precision):
-    export_bundle(source, tmp_path / "bundle", options=ExportOptions(precision))
+    export.make(source, tmp_path / "bundle", options=ExportOptions(precision))
     bundle = bundles.load(tmp_path / "bundle")
     bundle.verify()
     assert bundle.target.embedding is not None
@@ -94,7 +89,7 @@ def test_what_a_manifest_says_of_embeddings_is_checked(folder):
 
 
 def test_a_model_that_writes_text_says_nothing_of_embeddings(writer, tmp_path):
-    export_bundle(writer, tmp_path / "bundle", options=ExportOptions("fp32"))
+    export.make(writer, tmp_path / "bundle", options=ExportOptions("fp32"))
     assert "embedding" not in manifest_of(tmp_path / "bundle")["roles"]["target"]
 
 
@@ -104,18 +99,17 @@ def test_drafts_are_refused(source, writer, output):
         (source, None, {"skip_sets": ("1",)}),
     ):
         with pytest.raises(InputError, match=f"{source} makes embeddings, and no text"):
-            export_bundle(target, output, draft, ExportOptions("fp32", **options))
+            export.make(target, output, draft, ExportOptions("fp32", **options))
     with pytest.raises(InputError, match=f"{source} makes embeddings, and a draft has to write"):
-        export_bundle(writer, output, source, ExportOptions("fp32"))
+        export.make(writer, output, source, ExportOptions("fp32"))
     assert not output.exists()
 
 
-def test_drafts_of_bundles_are_refused(source, folder, writer):
+def test_drafts_of_bundles_are_refused(source, folder, writer, output):
     for draft in (source, writer):
         with pytest.raises(InputError, match="the bundle makes embeddings"):
-            attach_model(folder, draft, ExportOptions(), lambda *_: None, None)
-    with pytest.raises(InputError, match="the bundle makes embeddings"):
-        attach_head(folder, writer, "int8", lambda *_: None)
+            export.make(folder, output, draft)
+    assert not output.exists()
 
 
 def test_the_command_says_what_the_bundle_makes(cli, source, tmp_path):

@@ -11,16 +11,9 @@ from exports import content
 from nodes import MISSING
 from safetensors.numpy import load_file, save_file
 
-from edgespec import LLM, bundle
+from edgespec import LLM, bundle, export
 from edgespec.errors import CheckpointError, ExportError, InputError
-from edgespec.export import (
-    CalibrationResult,
-    ExportOptions,
-    RoundedMatrices,
-    Texts,
-    calibrate,
-    export_bundle,
-)
+from edgespec.export import CalibrationResult, ExportOptions, RoundedMatrices, Texts, calibrate
 from edgespec.export.calibration.calibrate import to_widen
 from edgespec.export.formats.tiles import multiplied_out
 from edgespec.measuring.perplexity import TokenizedText
@@ -124,7 +117,7 @@ def mixed(saved_checkpoint, tmp_path_factory):
     for precision in ("int4", "int4-small", "int8"):
         path = folder / precision
         options = ExportOptions(precision)
-        export_bundle(source, path, options=options, calibration=TextCalibration())
+        export.make(source, path, options=options, calibration=TextCalibration())
         qualities[precision] = HeldOutText(source).quality(path)
     return folder, qualities
 
@@ -156,7 +149,7 @@ def test_products_in_several_formats_are_put_together_in_order(mixed):
 
 def test_quality_is_what_transformers_and_the_bundle_predict(saved_checkpoint, tmp_path):
     source = saved_checkpoint("llama")
-    export_bundle(source, tmp_path / "b", options=ExportOptions("int8"))
+    export.make(source, tmp_path / "b", options=ExportOptions("int8"))
     found = HeldOutText(source).quality(tmp_path / "b")
     assert 0 < found.kl < 0.01
     assert found.agreement > 0.9
@@ -173,7 +166,7 @@ def test_what_is_not_rounded_to_4_bits_is_not_calibrated(saved_checkpoint, tmp_p
 
     source = saved_checkpoint("llama")
     options = ExportOptions(precision)
-    export_bundle(source, tmp_path / "b", options=options, calibration=calibration)
+    export.make(source, tmp_path / "b", options=options, calibration=calibration)
     assert 0 <= HeldOutText(source).quality(tmp_path / "b").kl < 0.01
 
 
@@ -235,7 +228,7 @@ def test_texts_that_cannot_be_used(saved_checkpoint, cli, tmp_path, output, cont
     text = tmp_path / "text.txt"
     text.write_bytes(content_)
     with pytest.raises(InputError, match=message):
-        export_bundle(saved_checkpoint("llama"), output, calibration=TextCalibration(text))
+        export.make(saved_checkpoint("llama"), output, calibration=TextCalibration(text))
     assert not content(output.parent)
 
 
@@ -247,7 +240,7 @@ def test_a_model_of_another_language_is_exported_all_the_same(
 
     monkeypatch.setattr("edgespec.tuning.calibrating.pieces_of", unknown)
     with caplog.at_level(logging.WARNING):
-        export_bundle(saved_checkpoint("llama"), tmp_path / "b", calibration=TextCalibration())
+        export.make(saved_checkpoint("llama"), tmp_path / "b", calibration=TextCalibration())
     assert "not calibrated: our passages" in caplog.text
     assert bundle.load(tmp_path / "b").target.native.formats.keys() == {"q5_0", "q8_0"}
 
@@ -300,7 +293,7 @@ def test_numbers_that_cannot_be(saved_checkpoint, tmp_path, output, kind, name, 
 
     source = edited(saved_checkpoint("llama"), tmp_path / "edited", name, change)
     with np.errstate(all="ignore"), pytest.raises(kind, match=message):
-        export_bundle(source, output, calibration=TextCalibration())
+        export.make(source, output, calibration=TextCalibration())
     assert not content(output.parent)
 
 

@@ -17,8 +17,10 @@ from exports import content, refused
 from links import linked
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.errors import BundleError, ExportError
-from edgespec.export import ExportOptions, export_bundle, replacing
+from edgespec.export import ExportOptions
+from edgespec.export.destination import replacing
 from edgespec.export.graph_builder import DataFile
 
 REPLACE = ExportOptions(overwrite=True)
@@ -43,9 +45,9 @@ def test_places_where_no_bundle_can_be(saved, output):
 
 
 def test_an_existing_bundle_stays_unless_overwriting_is_asked_for(saved, output):
-    export_bundle(saved, output, options=ExportOptions(precision="int8"))
+    export.make(saved, output, options=ExportOptions(precision="int8"))
     refused(ExportError, "exists: choose another name, or pass --overwrite", output, saved)
-    export_bundle(saved, output, options=REPLACE)
+    export.make(saved, output, options=REPLACE)
     assert bundles.load(output).target.precision.weights == "int4"
     assert list(output.parent.iterdir()) == [output]
 
@@ -60,7 +62,7 @@ def test_overwriting_never_removes_what_is_not_a_bundle(saved, output):
 
 
 def test_overwriting_never_removes_what_lies_in_a_bundle(saved, output, monkeypatch):
-    export_bundle(saved, output)
+    export.make(saved, output)
     (output / "notes.txt").write_text("mine")
     refused(ExportError, r"contains notes\.txt, which is not part", output, saved, None, REPLACE)
     (output / "notes.txt").unlink()
@@ -73,10 +75,10 @@ def test_overwriting_never_removes_what_lies_in_a_bundle(saved, output, monkeypa
 
 
 def test_what_file_managers_left_in_a_bundle_goes_with_it(saved, output):
-    export_bundle(saved, output)
+    export.make(saved, output)
     for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
         (output / name).touch()
-    export_bundle(saved, output, options=REPLACE)
+    export.make(saved, output, options=REPLACE)
     assert {file.name for file in output.iterdir()} == {
         bundles.MANIFEST,
         *bundles.load(output).manifest.files,
@@ -95,15 +97,15 @@ def test_a_loop_of_links(saved, output):
     linked(output, other)
     linked(other, output)
     with pytest.raises(ExportError, match="bundle is a loop of symbolic links"):
-        export_bundle(saved, output)
+        export.make(saved, output)
 
 
 def test_a_link_to_a_bundle_stays_and_the_bundle_is_replaced(saved, output):
     place = output.with_name("place")
-    export_bundle(saved, place, options=ExportOptions(precision="int8"))
+    export.make(saved, place, options=ExportOptions(precision="int8"))
     linked(output, place)
     refused(ExportError, "place exists: ", output, saved)
-    export_bundle(saved, output, options=REPLACE)
+    export.make(saved, output, options=REPLACE)
     assert output.is_symlink()
     assert bundles.load(place).target.precision.weights == "int4"
     assert {*output.parent.iterdir()} == {output, place}
@@ -116,7 +118,7 @@ def test_what_a_killed_export_left_goes_even_if_its_process_had_our_id(saved, ou
     for folder in (left, *others):
         folder.mkdir()
         (folder / "target.tiles").touch()
-    export_bundle(saved, output)
+    export.make(saved, output)
     assert {*output.parent.iterdir()} == {output, *others}
 
 
@@ -137,23 +139,23 @@ def write_protection(monkeypatch):
 @posix
 @pytest.mark.usefixtures("write_protection")
 def test_a_write_protected_bundle_leaves_nothing_behind(saved, output):
-    export_bundle(saved, output)
+    export.make(saved, output)
     output.chmod(0o555)
-    export_bundle(saved, output, options=REPLACE)
+    export.make(saved, output, options=REPLACE)
     assert list(output.parent.iterdir()) == [output]
 
 
 @posix
 @pytest.mark.usefixtures("write_protection")
 def test_an_old_bundle_that_stays_is_warned_of(saved, output, monkeypatch, caplog):
-    export_bundle(saved, output)
+    export.make(saved, output)
     output.chmod(0o555)
 
     def refuse(self, mode):
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(Path, "chmod", refuse)
-    export_bundle(saved, output, options=REPLACE)
+    export.make(saved, output, options=REPLACE)
     [left] = set(output.parent.iterdir()) - {output}
     assert f"{left} could not be removed" in caplog.text
 
@@ -161,7 +163,7 @@ def test_an_old_bundle_that_stays_is_warned_of(saved, output, monkeypatch, caplo
 def test_an_empty_folder_may_be_overwritten(saved, output):
     output.mkdir()
     refused(ExportError, "exists: ", output, saved)
-    export_bundle(saved, output, options=REPLACE)
+    export.make(saved, output, options=REPLACE)
     assert bundles.load(output).path == output
 
 
@@ -172,7 +174,7 @@ def test_what_appears_during_an_export_stays(saved, output, overwrite):
         (output / "thesis.txt").write_text("mine")
 
     with pytest.raises(ExportError, match="exists and is not a bundle"):
-        export_bundle(saved, output, options=ExportOptions(overwrite=overwrite), progress=progress)
+        export.make(saved, output, options=ExportOptions(overwrite=overwrite), progress=progress)
     assert content(output.parent) == {"bundle": None, "bundle/thesis.txt": b"mine"}
 
 
@@ -189,7 +191,7 @@ def test_of_two_exports_at_once_the_later_one_replaces_nothing_unasked(saved, ou
             export_elsewhere(saved, output)
 
     with pytest.raises(ExportError, match="exists: choose another name, or pass --overwrite"):
-        export_bundle(saved, output, options=ExportOptions("int8"), progress=progress)
+        export.make(saved, output, options=ExportOptions("int8"), progress=progress)
     assert bundles.load(output).target.precision.weights == "int4"
 
 
@@ -216,7 +218,7 @@ def test_a_full_disk(saved, output):
 
 
 def test_a_full_disk_keeps_the_old_bundle(saved, output, request):
-    export_bundle(saved, output)
+    export.make(saved, output)
     request.getfixturevalue("full_disk")
     refused(ExportError, "No space left on device", output, saved, None, REPLACE)
     bundles.load(output).verify()
@@ -228,12 +230,12 @@ def test_an_interrupted_export(saved, output):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export_bundle(saved, output, progress=progress)
+        export.make(saved, output, progress=progress)
     assert list(output.parent.iterdir()) == []
 
 
 def test_the_old_bundle_comes_back_if_the_new_one_cannot_take_its_place(saved, output, monkeypatch):
-    export_bundle(saved, output)
+    export.make(saved, output)
     rename = Path.rename
 
     def failing(self, target):
@@ -248,7 +250,8 @@ def test_the_old_bundle_comes_back_if_the_new_one_cannot_take_its_place(saved, o
 
 KILLED = """
 import os, pathlib, signal, sys
-from edgespec.export import ExportOptions, export_bundle, replacing
+from edgespec import export
+from edgespec.export import ExportOptions
 from edgespec.export import graph_builder as graph
 
 def kill(*_):
@@ -270,7 +273,7 @@ if sys.argv[1] == "writing":
 else:
     pathlib.Path.rename = rename_or_die
 source, output = map(pathlib.Path, sys.argv[2:])
-export_bundle(source, output, options=ExportOptions(overwrite=True))
+export.make(source, output, options=ExportOptions(overwrite=True))
 """
 
 
@@ -288,18 +291,18 @@ def test_a_killed_export_leaves_nothing_that_loads_and_the_next_one_succeeds(sav
     assert left.name.startswith(".bundle.partial-")
     with pytest.raises(BundleError, match="it has no manifest"):
         bundles.load(left)
-    export_bundle(saved, output)
+    export.make(saved, output)
     bundles.load(output).verify()
     assert list(output.parent.iterdir()) == [output]
 
 
 @posix
 def test_an_export_killed_while_replacing_loses_no_bundle(saved, output):
-    export_bundle(saved, output, options=ExportOptions(precision="int8"))
+    export.make(saved, output, options=ExportOptions(precision="int8"))
     kill_while("replacing", saved, output)
     assert not output.exists()
     with pytest.raises(ExportError, match="exists: "):
-        export_bundle(saved, output)
+        export.make(saved, output)
     assert bundles.load(output).target.precision.weights == "int8"
     assert list(output.parent.iterdir()) == [output]
 

@@ -11,8 +11,9 @@ from checkpoints import make_checkpoint
 from huggingface_hub.utils import filter_repo_objects
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.errors import ExportError
-from edgespec.export import export_bundle, resolve_checkpoint
+from edgespec.export import resolve_checkpoint
 from edgespec.export.sources.hub import source_name
 
 NAME, REVISION = "mistralai/Mistral-7B-v0.3", "d8cadc02ac76bd617a919d50b092e59d2d110aff"
@@ -75,6 +76,6 @@ def test_a_folder_that_is_not_the_hubs_cache_has_its_own_name(tmp_path, folder):
 def test_a_bundle_names_the_repository_and_its_revision(tmp_path):
     source = resolve_checkpoint(NAME)
     copied = shutil.copytree(source, tmp_path / "copied")
-    export_bundle(source, tmp_path / "bundle", copied)
+    export.make(source, tmp_path / "bundle", copied)
     made = bundles.load(tmp_path / "bundle").manifest.provenance
     assert (made["target"], made["draft"]) == (f"{NAME}@{REVISION}", "copied")

@@ -12,10 +12,9 @@ from commandline import FAST, fails
 from exports import refused
 from tokenizers import processors
 
-from edgespec import LLM
+from edgespec import LLM, export
 from edgespec import bundle as bundles
 from edgespec.errors import BundleError, CheckpointError
-from edgespec.export import export_bundle
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def source(saved_checkpoint, tmp_path):
 def test_a_text_ends_where_the_tokenizer_says_too(source, output, place, token, expected):
     (source / "special_tokens_map.json").write_text('{"eos_token": "b"}' if token is None else "{}")
     edit_json(source / place, eos_token=token)
-    export_bundle(source, output)
+    export.make(source, output)
     assert bundles.load(output).target.eos_ids == expected
 
 
@@ -54,7 +53,7 @@ def add_token(source, **token):
 def test_a_padding_token_without_a_row_is_left_out(source, output, caplog):
     add_token(source, content="<pad>")
     edit_json(source / "tokenizer_config.json", pad_token="<pad>")
-    export_bundle(source, output, source)
+    export.make(source, output, source)
     assert "tokenizer.json: left out '<pad>', whose ids exceed vocab_size 331" in caplog.text
     with LLM(output, draft="none") as llm:
         assert llm.tokenizer.vocab_size == 331
@@ -81,7 +80,7 @@ def test_a_chat_template_that_shows_no_message_is_refused(cli, source, output):
     refusal = f"{source}: the chat template shows nothing of what the user says"
     fails(cli("export", source, "-o", output, "--precision", "fp32"), refusal)
     assert not output.exists()
-    export_bundle(source, output)
+    export.make(source, output)
     with pytest.raises(BundleError, match="shows nothing of what the user says"):
         LLM(output)
 
@@ -111,7 +110,7 @@ def test_a_token_of_conversations_that_only_the_settings_know_is_refused(source,
         "330": {"content": "<|im_end|>"},
     }
     edit_json(settings, added_tokens_decoder=known, **{place: "<|endoftext|>"})
-    export_bundle(source, output)
+    export.make(source, output)
     shutil.rmtree(output)
     edit_json(settings, **{place: "<|im_end|>"})
     match = r"added_tokens_decoder: 330 is '<\|im_end\|>', which is missing in tokenizer\.json"

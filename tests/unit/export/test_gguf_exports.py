@@ -8,7 +8,8 @@ from ggufs import write_gguf
 from nodes import MISSING
 from parity import PROMPT, SAME, SAME_STATES, Text, distance, load
 
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import export
+from edgespec.export import ExportOptions
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -29,7 +30,7 @@ def test_logits_are_those_of_the_folder(tmp_path, architecture):
     write_gguf(folder, file)
     texts = []
     for name, source in (("a", folder), ("b", file)):
-        export_bundle(source, tmp_path / name, options=ExportOptions("fp32"))
+        export.make(source, tmp_path / name, options=ExportOptions("fp32"))
         texts.append(Text(load(tmp_path / name)))
     expected, found = (text.read(PROMPT[:60]) for text in texts)
     same = SAME_STATES if architecture in RECURRENT + RECURRENT_MIXTURES else SAME

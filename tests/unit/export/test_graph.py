@@ -20,7 +20,8 @@ from parity import stored
 from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
-from edgespec.export import ExportOptions, export_bundle
+from edgespec import export
+from edgespec.export import ExportOptions
 from edgespec.export.graph_builder import DataFile
 
 STANDARD = {"Gather", "Identity", "RMSNormalization"}
@@ -68,7 +69,7 @@ def bundle(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("graph")
     shapes, options = EXPORTS[request.param]
     save_pair(folder, request.param.split("-")[0], **shapes)
-    export_bundle(folder / "target", folder / "bundle", folder / "draft", options)
+    export.make(folder / "target", folder / "bundle", folder / "draft", options)
     return bundles.load(folder / "bundle")
 
 
@@ -165,7 +166,7 @@ def test_a_bundle_holds_nothing_else(bundle):
 def test_a_draft_has_a_precision_of_its_own(tmp_path):
     save_pair(tmp_path, "llama")
     options = ExportOptions("int4-small", draft_precision="fp16")
-    export_bundle(tmp_path / "target", tmp_path / "bundle", tmp_path / "draft", options)
+    export.make(tmp_path / "target", tmp_path / "bundle", tmp_path / "draft", options)
     bundle = bundles.load(tmp_path / "bundle")
     assert bundle.target.precision == bundles.Precision("int4", "int4", "fp16", 32)
     assert bundle.draft.precision == bundles.Precision("fp16", "fp16", "fp16", 0)
@@ -178,7 +179,7 @@ def test_a_tied_matrix_is_stored_once(tmp_path, precision):
     for tied in (False, True):
         folder = tmp_path / str(tied)
         make_checkpoint(folder, "llama", tie_word_embeddings=tied)
-        export_bundle(folder, folder / "bundle", options=ExportOptions(precision))
+        export.make(folder, folder / "bundle", options=ExportOptions(precision))
         bundle = bundles.load(folder / "bundle")
         sizes[tied] = sum(bundle.target.native.formats.values())
         matrices[tied] = stored(bundle).keys()
@@ -189,9 +190,9 @@ def test_a_tied_matrix_is_stored_once(tmp_path, precision):
 EXPORT = """
 import sys
 from pathlib import Path
-from edgespec.export import export_bundle
+from edgespec import export
 target, draft, output = map(Path, sys.argv[1:])
-export_bundle(target, output, draft)
+export.make(target, output, draft)
 """
 
 
@@ -249,7 +250,7 @@ def test_a_large_matrix_passes_in_tiles_however_slow_the_disk(
     monkeypatch.setattr(DataFile, "write", slowly)
     tracemalloc.start()
     try:
-        export_bundle(wide, tmp_path / "bundle", options=ExportOptions(precision))
+        export.make(wide, tmp_path / "bundle", options=ExportOptions(precision))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

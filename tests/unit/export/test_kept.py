@@ -15,9 +15,10 @@ from parity import stored as stored_in
 from quantized import IN_8_BITS, Format, config, quantize
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.cli import main
 from edgespec.errors import CheckpointError, InputError
-from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate, export_bundle
+from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate
 from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import Storage, blocks_format
@@ -44,7 +45,7 @@ FORMATS = {
 def made(source, folder, form, **options):
     """Exports a quantized checkpoint; returns its matrices and the bundle."""
     matrices = quantize(source, folder / "made", form, folder / "plain")
-    export_bundle(folder / "made", folder / "bundle", options=ExportOptions(**options))
+    export.make(folder / "made", folder / "bundle", options=ExportOptions(**options))
     return matrices, bundles.load(folder / "bundle")
 
 
@@ -78,7 +79,7 @@ def test_levels_scales_and_zero_points_are_those_of_the_file(name, source, tmp_p
 @pytest.mark.parametrize("name", FORMATS)
 def test_logits_are_those_of_the_values_in_floats(name, source, tmp_path):
     _, bundle = made(source, tmp_path, FORMATS[name], lm_head_precision="fp32")
-    export_bundle(tmp_path / "plain", tmp_path / "fp32", options=ExportOptions("fp32"))
+    export.make(tmp_path / "plain", tmp_path / "fp32", options=ExportOptions("fp32"))
     expected = logits_of_bundle(tmp_path / "fp32", PROMPT[:60])[-1]
     assert SAME < distance(logits_of_bundle(bundle, PROMPT[:60])[-1], expected) < IN_8_BITS
 
@@ -87,7 +88,7 @@ def test_what_was_asked_for_is_the_most_that_is_taken(source, tmp_path):
     matrices = quantize(source, tmp_path / "made", Format("gptq", 8, 32))
 
     def exact(name):
-        export_bundle(tmp_path / "made", tmp_path / name, options=ExportOptions(name))
+        export.make(tmp_path / "made", tmp_path / name, options=ExportOptions(name))
         errors = bundles.load(tmp_path / name).target.quantization_error
         return {key for key, error in errors.items() if error == 0}
 
@@ -117,7 +118,7 @@ def test_act_order_and_fp8_are_rounded_to_eight_bits(source, tmp_path):
 
 def test_a_draft_gets_the_fewest_bits(source, tmp_path):
     matrices = quantize(source, tmp_path / "made", Format("gptq", 4, 32, symmetric=False))
-    export_bundle(tmp_path / "made", tmp_path / "bundle", tmp_path / "made")
+    export.make(tmp_path / "made", tmp_path / "bundle", tmp_path / "made")
     bundle = bundles.load(tmp_path / "bundle")
     assert bundle.target.precision.weights == "int8"
     assert bundle.draft.precision.weights == bundle.draft.precision.lm_head == "int4"
@@ -127,8 +128,8 @@ def test_a_draft_gets_the_fewest_bits(source, tmp_path):
 
 def test_the_precision_of_a_source_that_has_none(source, tmp_path):
     with pytest.raises(InputError, match=r"'source', but .* is not quantized: use one of int4,"):
-        export_bundle(source, tmp_path / "bundle", options=ExportOptions("source"))
-    export_bundle(source, tmp_path / "bundle")
+        export.make(source, tmp_path / "bundle", options=ExportOptions("source"))
+    export.make(source, tmp_path / "bundle")
     assert bundles.load(tmp_path / "bundle").target.precision.weights == "int4"
 
 
@@ -154,7 +155,7 @@ def test_scales_that_are_no_numbers(source, tmp_path):
     spoiled = spoiled[:start] + np.float32("nan").tobytes() + spoiled[start + 4 :]
     (tmp_path / "made" / "model.safetensors").write_bytes(spoiled)
     with pytest.raises(CheckpointError, match=r"up_proj\.weight has scales that are infinity or"):
-        export_bundle(tmp_path / "made", tmp_path / "bundle")
+        export.make(tmp_path / "made", tmp_path / "bundle")
 
 
 def test_zero_points_in_the_middle_are_not_stored(source, tmp_path):
@@ -163,7 +164,7 @@ def test_zero_points_in_the_middle_are_not_stored(source, tmp_path):
     settings = json.loads((tmp_path / "made/config.json").read_text())
     settings["quantization_config"] = config(form)
     (tmp_path / "made/config.json").write_text(json.dumps(settings))
-    export_bundle(tmp_path / "made", tmp_path / "bundle")
+    export.make(tmp_path / "made", tmp_path / "bundle")
     found = formats(bundles.load(tmp_path / "bundle"))
     assert {found[name] for name in matrices} == {"q4_0"}
 
@@ -185,7 +186,7 @@ def test_what_a_user_is_told(source, tmp_path, capsys):
 def test_vocabularies_are_kept_too(encoding, tied, saved_checkpoint, tmp_path):
     source = saved_checkpoint("qwen2", tie_word_embeddings=tied)
     write_gguf(source, tmp_path / "file.gguf", encoding)
-    export_bundle(tmp_path / "file.gguf", tmp_path / "bundle")
+    export.make(tmp_path / "file.gguf", tmp_path / "bundle")
     bundle = bundles.load(tmp_path / "bundle")
     held = load_checkpoint(tmp_path / "file.gguf")
     for name in {EMBEDDING if tied else HEAD, EMBEDDING}:

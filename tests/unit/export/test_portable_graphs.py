@@ -15,8 +15,9 @@ from quantized import IN_8_BITS
 from tree_attention import LAYERS, NAMES, attended, parts, random_call
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.errors import InputError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out, tiles_of_floats
 from edgespec.export.graph_builder import NATIVE, DataFile, GraphBuilder
 from edgespec.export.portable import DATA, GRAPH, lower
@@ -61,7 +62,7 @@ def exported(folder, family, precision="fp32", **options):
     else:
         make_checkpoint(folder / "source", family)
     options = ExportOptions(precision, **options)
-    export_bundle(folder / "source", folder / "bundle", options=options)
+    export.make(folder / "source", folder / "bundle", options=options)
     return bundles.load(folder / "bundle")
 
 

@@ -77,10 +77,10 @@ def test_blas_has_one_thread_while_a_model_reads(saved_checkpoint, tmp_path):
 EXPORT = """
 import sys
 from pathlib import Path
-from edgespec.export import export_bundle
+from edgespec import export
 from edgespec.tuning.calibrating import TextCalibration
 source, output = map(Path, sys.argv[1:])
-export_bundle(source, output, calibration=TextCalibration())
+export.make(source, output, calibration=TextCalibration())
 """
 
 

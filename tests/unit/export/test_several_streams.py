@@ -7,8 +7,9 @@ import pytest
 from nodes import needs_library
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.errors import ExportError
-from edgespec.export import ExportOptions, copy_with_taps, export_bundle
+from edgespec.export import ExportOptions, copy_with_taps
 from edgespec.runtime.engines.parts import cut, without
 
 pytestmark = needs_library
@@ -17,7 +18,7 @@ pytestmark = needs_library
 @pytest.fixture(scope="module")
 def opened(saved_checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("streams") / "bundle"
-    export_bundle(saved_checkpoint("gemma3n_text"), folder, options=ExportOptions("int4"))
+    export.make(saved_checkpoint("gemma3n_text"), folder, options=ExportOptions("int4"))
     return bundles.load(folder)
 
 

@@ -12,9 +12,9 @@ import pytest
 from checkpoints import make_checkpoint
 from commandline import FAST
 
-from edgespec import LLM, bundle
+from edgespec import LLM, bundle, export
 from edgespec.errors import BundleError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.llm.options import USUAL_SAMPLING, conversational, in_conversation
 from edgespec.models.fields import ConfigFields
 from edgespec.models.sampling import asked_sampling, gguf_sampling
@@ -101,7 +101,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asked")
     make_checkpoint(folder / "checkpoint", "llama")
     (folder / "checkpoint" / "generation_config.json").write_text(json.dumps(QWEN))
-    export_bundle(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
+    export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
     return folder / "bundle"
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgespec import export
 from edgespec.errors import CheckpointError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.models import SafetensorsFolder, checkpoint
 from edgespec.models.formats.tensors import check_shapes, equal_tensors
 
@@ -46,7 +47,7 @@ def test_an_export_from_another_source_has_the_same_files(
 
     def exported(name):
         folder = tmp_path / name
-        export_bundle(source, folder, options=ExportOptions(precision=precision))
+        export.make(source, folder, options=ExportOptions(precision=precision))
         return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
     expected = exported("files")

@@ -10,8 +10,9 @@ from checkpoints import edit_json
 from safetensors.numpy import load_file, save_file
 from towers import SIZE, TEMPLATE, save_pictured
 
+from edgespec import export
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.models import load_checkpoint
 
 SETTINGS = "preprocessor_config.json"
@@ -153,7 +154,7 @@ def test_bounds_of_gemma_4_that_are_no_numbers_are_refused(tmp_path):
     tensors[f"{name}.input_max"][...] = np.nan
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises(CheckpointError, match=f"{name}.input_max is NaN"):
-        export_bundle(tmp_path, tmp_path / "bundle", None, ExportOptions(precision="fp32"))
+        export.make(tmp_path, tmp_path / "bundle", None, ExportOptions(precision="fp32"))
 
 
 def test_gemma_4_without_a_tower_reads_texts_alone(tmp_path):

@@ -17,10 +17,9 @@ from heads import write_head
 from native_llms import cheapen
 from transformers import LlamaConfig
 
-from edgespec import LLM
+from edgespec import LLM, export
 from edgespec import bundle as bundles
 from edgespec.errors import CheckpointError, ExportError, InputError
-from edgespec.export import export_bundle
 from edgespec.export.graph_builder import DataFile
 from edgespec.store.making import bundle_of
 from edgespec.store.store import BundleStore
@@ -73,7 +72,7 @@ def left(cache):
 
 @pytest.mark.parametrize("name", ["target.gguf", "target"])
 def test_the_text_is_that_of_an_exported_bundle(models, own_cache, tmp_path, name):
-    export_bundle(models / name, tmp_path / "bundle")
+    export.make(models / name, tmp_path / "bundle")
     with LLM(tmp_path / "bundle", **FAST) as llm:
         expected = llm.generate(PROMPT, max_new_tokens=24).tokens
     for _ in range(2):
@@ -153,7 +152,7 @@ def test_a_bundle_that_was_damaged_is_made_anew(made, said):
 
 
 def test_a_bundle_is_used_as_it_is(made, models, own_cache, tmp_path):
-    export_bundle(models / "draft", tmp_path / "bundle")
+    export.make(models / "draft", tmp_path / "bundle")
     assert bundle_of(tmp_path / "bundle") == tmp_path / "bundle"
     assert not (own_cache / "models").exists() or not BundleStore().made()
 
@@ -195,7 +194,7 @@ def test_a_head_drafts_for_a_model(made, models, own_cache, tmp_path, name, flat
 
 
 def test_a_bundle_gets_a_draft_and_keeps_its_own_files(made, models, tmp_path):
-    export_bundle(models / "target", tmp_path / "bundle")
+    export.make(models / "target", tmp_path / "bundle")
     before = bundles.load(tmp_path / "bundle").digest
     pair = bundles.load(bundle_of(tmp_path / "bundle", models / "draft.gguf"))
     assert pair.draft is not None

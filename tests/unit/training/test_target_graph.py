@@ -10,9 +10,10 @@ from checkpoints import make_checkpoint
 from native_llms import with_library
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.export import ExportOptions, copy_with_taps, export_bundle
+from edgespec.export import ExportOptions, copy_with_taps
 from edgespec.llm.load.open import load_model
 from edgespec.models import load_checkpoint
 from edgespec.models.embedded import BUNDLE
@@ -61,7 +62,7 @@ def test_the_tapped_rows_are_embedding_and_what_the_head_multiplies(target, toke
 def test_norm_and_embedding_have_their_factors(tmp_path, architecture):
     """Gemma's norm adds 1 to its weight, and Granite's divides the logits."""
     make_checkpoint(tmp_path / "model", architecture)
-    export_bundle(tmp_path / "model", tmp_path / "bundle", options=ExportOptions("fp32"))
+    export.make(tmp_path / "model", tmp_path / "bundle", options=ExportOptions("fp32"))
     checkpoint = load_checkpoint(tmp_path / "model")
     graph = TargetGraph(bundles.load(tmp_path / "bundle"))
     norm = checkpoint.decoder.norm

@@ -9,8 +9,9 @@ from native_llms import loaded, with_library
 from pairs import SHORT_PROMPT
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.bundle import TARGET
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.llm.load.open import load_model
 from edgespec.llm.load.portable import portable_graph
@@ -30,7 +31,7 @@ def quantized(pairs, tmp_path_factory):
     """A bundle in int4."""
     folder = tmp_path_factory.mktemp("quantized") / "bundle"
     source = pairs.pair("llama").path.parent / "target"
-    export_bundle(source, folder, options=ExportOptions("int4"))
+    export.make(source, folder, options=ExportOptions("int4"))
     return bundles.load(folder)
 
 
