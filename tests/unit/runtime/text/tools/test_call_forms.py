@@ -1,21 +1,21 @@
-"""Answers of each family's form: what their grammar allows, and how they are taken apart."""
+"""Every form of calls keeps one contract: what its grammar allows is read, and where it ends."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from chats import CLOCK, FORMS, TOOLS, WEATHER, Chat, template
+from chats import CLOCK, FORMS, TOOLS, Chat, template
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.errors import InputError
 from edgespec.runtime.text.answers import AnswerReader
 from edgespec.runtime.text.streaming import Piece
-from edgespec.runtime.text.thinking import thinking_form
 from edgespec.runtime.text.tools.forms import call_form
 
 ROME = ("get_weather", {"city": "Rome", "days": 2})
+ARGUMENTS = "{{ call.function.arguments | tojson }}"
 # Strings of Gemma's notation may hold anything but a special token.
 SPECIAL = [name for name, form in FORMS.items() if form.tokens and name != "gemma"]
 
@@ -187,114 +187,67 @@ def test_text_may_follow_a_schema_or_be_a_call(tmp_path):
     assert chat.accepted(call, **options) == (call, True)
 
 
-# Reasoning
+# Where an answer may end behind a call, so that a model is not held to call for ever
 
 
-SOURCE = "{{ messages[0].content }}{{ '</think>' if 0 }}{% if prompted %}<think>\n{% endif %}"
-ENDED = "{{ messages[0].content }}<think>\n\n</think>\n\n"
-TAGS = ("<think>", "</think>")
+@pytest.mark.parametrize("choice", ["auto", "required", "get_weather"])
+def test_an_answer_may_end_behind_a_call_and_a_line(form, chat, choice):
+    options = {"tools": TOOLS, "tool_choice": choice}
+    for behind in ("", "\n"):
+        text = form.before * (choice == "auto") + form.call + behind
+        assert chat.accepted(text, **options) == (text, True)
+        assert [name for name, _ in chat.read(text, 3, **options)[1]] == ["get_weather"]
 
 
-@pytest.mark.parametrize("tokens", [TAGS, ()], ids=["tokens", "spelled"])
-@pytest.mark.parametrize("size", [1, 3, 100])
-def test_reasoning_is_taken_from_the_answer(tmp_path, size, tokens):
-    chat = Chat(tmp_path, SOURCE, tokens)
-    read = chat.read("<think>\nTwo, or\n three.\n</think>\n\nTwo <3", size)
-    assert read == (Piece("Two <3", "Two, or\n three."), [])
-    prompted = {"template_options": {"prompted": True}}
-    assert chat.read("Hm.</think>Two", size, **prompted)[0] == Piece("Two", "Hm.")
-    assert chat.read("\n Hm. </thin", size, **prompted)[0] == Piece("", "Hm. </thin")
-    assert chat.read(" Two <thin", size)[0] == Piece(" Two <thin")
+def test_it_may_end_with_the_arguments(tmp_path):
+    """As Qwen2.5-Coder ends its turn, before the mark that its template writes."""
+    for number, name in enumerate(("hermes", "phi", "mistral list")):
+        chat = Chat(tmp_path / str(number), template(name), FORMS[name].tokens)
+        end = FORMS[name].call.rindex("}") + 1
+        for text in (FORMS[name].call[:end], FORMS[name].call[: end - 1]):
+            assert chat.accepted(text, tools=TOOLS, tool_choice="required") == (text, True)
+            assert chat.read(text, 2, tools=TOOLS)[1] == [
+                ("get_weather", {"city": "Rome", "days": 2})
+            ]
+        cut = FORMS[name].call[: end - 2]
+        assert chat.accepted(cut, tools=TOOLS, tool_choice="required") == (cut, False)
 
 
-def test_reasoning_that_the_prompt_has_ended_is_none(tmp_path):
-    asked = Chat(tmp_path, ENDED, TAGS).ask()
-    assert asked.reader is None
+def test_a_tool_that_is_asked_for_by_name_comes_once(form, chat):
+    if form.calls is None:
+        return
+    twice = form.calls
+    begun = chat.accepted(twice, tools=TOOLS, tool_choice="required")
+    assert begun == (twice, True)
+    chosen, _ = chat.accepted(twice, tools=TOOLS, tool_choice="get_weather")
+    assert "clock" not in chosen
+    once, _ = chat.accepted(twice, tools=TOOLS, parallel_tool_calls=False)
+    assert chosen == once
 
 
-def test_a_schema_holds_behind_reasoning(tmp_path):
-    chat = Chat(tmp_path, SOURCE, TAGS)
-    form = {"json_schema": {"type": "integer"}}
-    for text in ("12", "<think>\nHm <b>.\n</think>\n\n12"):
-        assert chat.accepted(text, **form) == (text, True)
-    assert chat.accepted("<think>\nHm\n</think>\n\nx", **form)[0].endswith("</think>\n\n")
-    begun = {"template_options": {"prompted": True}}
-    assert chat.accepted("Hm</think>12", **form, **begun) == ("Hm</think>12", True)
-    assert not chat.accepted("12", **form, **begun)[1]
+def test_white_space_behind_calls_ends_too(form, chat):
+    text, _ = chat.accepted(form.before + form.call + "\n" * 9, tools=TOOLS)
+    assert len(text) < len(form.before + form.call) + 6
 
 
-def test_calls_come_behind_reasoning(tmp_path):
-    source = template("hermes") + "{{ '</think>' if 0 }}"
-    chat = Chat(tmp_path, source, (*FORMS["hermes"].tokens, *TAGS))
-    text = f"<think>\nRome.\n</think>\n\n{FORMS['hermes'].call}"
-    for choice in ("auto", "required"):
-        assert chat.accepted(text, tools=TOOLS, tool_choice=choice) == (text, True)
-    piece, calls = chat.read(text, 5, tools=TOOLS)
-    assert (piece.text, piece.reasoning, calls) == ("", "Rome.", [ROME])
+@pytest.mark.parametrize("shown", ["<|call|>", "\n<|call|>\n"])
+def test_what_a_template_writes_behind_a_call_ends_it(tmp_path, shown):
+    source = template("hermes").replace("CALL", f"{ARGUMENTS}{shown}")
+    chat = Chat(tmp_path, source, (*FORMS["hermes"].tokens, "<|call|>"))
+    call = FORMS["hermes"].call
+    asked = chat.ask(tools=TOOLS)
+    assert asked.stop_ids == {chat.tokenizer.added_tokens["<|call|>"]}
+    assert not asked.stop_ids & asked.shown.keys()
+    for text in (f"{call}<|call|>", f"{call}\n<|call|>"):
+        assert chat.accepted(text, tools=TOOLS, tool_choice="required") == (text, True)
+    # It is no way to end other texts.
+    assert chat.accepted("Well<|call|>", tools=TOOLS) == ("Well", True)
 
 
-def test_harmony_has_channels():
-    reader = AnswerReader(thinking_form("<|channel|>analysis"), None)
-    text = (
-        "<|channel|>analysis<|message|>One.<|end|><|start|>assistant<|channel|>commentary"
-        "<|message|>Wait.<|end|><|start|>assistant<|channel|>final<|message|>Two."
-    )
-    assert reader.push(text) + reader.finish() == Piece("Wait.Two.", "One.")
-
-
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("budget", [0, 1, 5])
-def test_a_budget_ends_reasoning(tmp_path, budget, inside):
-    chat = Chat(tmp_path, SOURCE, TAGS)
-    asked = chat.ask(thinking_budget=budget, template_options={"prompted": inside})
-    grammar = asked.grammar
-    tokenizer = chat.tokenizer
-    end = tokenizer.encode("</think>", add_special=False)
-    thoughts = tokenizer.encode("abcdefgh", add_special=False)
-    if not inside:
-        begin = tokenizer.encode("<think>", add_special=False)
-        assert grammar.valid([*begin, *thoughts]) == 1 + budget
-        grammar.advance(begin[0])
-    for token in thoughts[:budget]:
-        assert grammar.allowed() is None
-        assert grammar.forced() == []
-        grammar.advance(token)
-    assert grammar.forced() == end
-    assert grammar.allowed().nonzero()[0].tolist() == end
-    assert grammar.valid([*end, *thoughts, *thoughts]) == 1 + 2 * len(thoughts)
-    grammar.advance(end[0])
-    assert grammar.allowed() is None
-
-
-def test_a_budget_waits_for_a_whole_character(tmp_path):
-    chat = Chat(tmp_path, SOURCE, TAGS)
-    grammar = chat.ask(thinking_budget=1, template_options={"prompted": True}).grammar
-    first, *rest = chat.tokenizer.encode("é", add_special=False)
-    assert rest
-    grammar.advance(first)
-    assert grammar.forced() == []
-    for token in rest:
-        grammar.advance(token)
-    assert chat.tokenizer.decode(grammar.forced(), skip_special=False) == "</think>"
-
-
-def test_an_answer_without_reasoning_has_no_budget(tmp_path):
-    chat = Chat(tmp_path, SOURCE, TAGS)
-    grammar = chat.ask(thinking_budget=0).grammar
-    tokens = chat.tokenizer.encode("plain text of no thought at all </think>", add_special=False)
-    assert grammar.valid(tokens) == len(tokens)
-    asked = Chat(tmp_path, template("hermes")).ask(thinking_budget=0)
-    assert asked.grammar is None
-
-
-def test_a_budget_holds_together_with_tools(tmp_path):
-    source = template("hermes") + "{{ '</think>' if 0 }}"
-    chat = Chat(tmp_path, source, (*FORMS["hermes"].tokens, *TAGS))
-    options = {"tools": [WEATHER], "tool_choice": "required", "thinking_budget": 2}
-    asked = chat.ask(**options)
-    for token in chat.tokenizer.encode("<think>ab", add_special=False):
-        asked.grammar.advance(token)
-    end = chat.tokenizer.encode("</think>", add_special=False)
-    assert asked.grammar.forced() == end
-    asked.grammar.advance(end[0])
-    assert asked.grammar.allowed() is not None
+def test_marks_of_the_form_and_tokens_elsewhere_are_no_ends(tmp_path):
+    source = template("hermes").replace("CALL", f"<tool_call>{ARGUMENTS}</tool_call>")
+    chat = Chat(tmp_path, "<|begin|>" + source, (*FORMS["hermes"].tokens, "<|begin|>"))
+    assert chat.ask(tools=TOOLS).stop_ids == frozenset()
+    refusing = "{% if messages[-1].role == 'assistant' %}{{ 1/0 }}{% endif %}"
+    chat = Chat(tmp_path, refusing + source, FORMS["hermes"].tokens)
+    assert chat.ask(tools=TOOLS).stop_ids == frozenset()
