@@ -17,7 +17,7 @@ from edgespec.errors import harmless
 
 if TYPE_CHECKING:
     from edgespec.llm.generation import GenerationStream
-    from edgespec.runtime.text.streaming import Piece
+    from edgespec.runtime.text.decoder import ReasoningEvent, TextEvent
 
 T = TypeVar("T")
 
@@ -126,9 +126,19 @@ def read_first(pieces: Iterator[T], stream: GenerationStream) -> Iterator[T]:
         yield from pieces
 
 
-def show(pieces: Iterable[Piece], thoughts: bool) -> None:
+def answer_events(stream: GenerationStream) -> Iterator[TextEvent | ReasoningEvent]:
+    """Returns what there is to show of a stream; see `read_first`."""
+    from edgespec.runtime.text.decoder import ReasoningEvent, TextEvent
+
+    shown = TextEvent | ReasoningEvent
+    return read_first((each for each in stream.events() if isinstance(each, shown)), stream)
+
+
+def show(events: Iterable[TextEvent | ReasoningEvent], thoughts: bool) -> None:
     """Shows an answer on stdout, and of its reasoning on stderr a line or, as `thoughts`, all."""
-    answer = WrappingWriter(sys.stdout)
+    from edgespec.runtime.text.decoder import ReasoningEvent
+
+    text = WrappingWriter(sys.stdout)
     thought = WrappingWriter(sys.stderr, dim=True)
     began = 0.0  # while it reasons: when it has begun to
     whole = False
@@ -140,21 +150,21 @@ def show(pieces: Iterable[Piece], thoughts: bool) -> None:
             thought.write(f"{end}thought for {time.perf_counter() - began:.0f} s\n")
 
         try:
-            for piece in pieces:
-                if piece.reasoning:
+            for event in events:
+                if isinstance(event, ReasoningEvent):
                     if not began and not thoughts:
                         folded.enter_context(waiting("it thinks"))
                     began = began or time.perf_counter()
-                    thought.write(piece.reasoning * thoughts)
-                if piece.text:
-                    if began:
-                        say_how_long()
-                        began = 0.0
-                    answer.write(piece.text)
+                    thought.write(event.text * thoughts)
+                    continue
+                if began:
+                    say_how_long()
+                    began = 0.0
+                text.write(event.text)
             whole = True
         finally:
             if began:
                 say_how_long()
-            answer.close()
-            if whole or answer.begun:
+            text.close()
+            if whole or text.begun:
                 tell()

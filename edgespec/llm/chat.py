@@ -18,7 +18,7 @@ from edgespec.runtime.sampling.constraint import Constraint
 from edgespec.runtime.sampling.thinking_budget import Reasoning, ThinkingBudget
 from edgespec.runtime.sequences.prefixes import common_length
 from edgespec.runtime.text.answer_grammar import CONTENT, AnswerGrammar
-from edgespec.runtime.text.answers import AnswerReader
+from edgespec.runtime.text.answers import AnswerParser
 from edgespec.runtime.text.schema.normalizing import normalize, outline
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.tools.descriptions import Tool, describe
@@ -115,8 +115,7 @@ class Conversation:
     Attributes:
         prompt: tokens of the prompt.
         grammar: what restricts the answer, if anything.
-        reader: takes the answer apart; None for plain text.
-        shown: special tokens that the reader needs, with their texts.
+        parser: tells what the answer consists of; None for plain text.
         turns: numbers of the prompt's first tokens, behind which others may go on differently.
         unheld: schemas of the functions whose arguments the grammar does not hold to all of them.
         look: see `Request`.
@@ -125,8 +124,7 @@ class Conversation:
 
     prompt: list[int]
     grammar: Constraint | None = None
-    reader: AnswerReader | None = None
-    shown: Mapping[int, str] = field(default_factory=dict)
+    parser: AnswerParser | None = None
     turns: Sequence[int] = ()
     unheld: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     look: Callable[[], Pictures] | None = None
@@ -134,7 +132,7 @@ class Conversation:
 
     def again(self, tokenizer: Tokenizer) -> Conversation:
         """Returns the same for another answer, if none was begun; both have the tokenizer."""
-        shared = {id(each): each for each in (tokenizer, self.prompt, self.shown, self.unheld)}
+        shared = {id(each): each for each in (tokenizer, self.prompt, self.unheld)}
         return copy.deepcopy(self, shared)
 
 
@@ -193,7 +191,7 @@ def conversation(
     ends = _turns(messages, text, prompt, rendering.text, encode) if turns else ()
     if thinking is None and calls is None:
         return Conversation(prompt, grammar, turns=ends)
-    shown = {
+    marks = {
         id_: token
         for token, id_ in tokenizer.added_tokens.items()
         if id_ in tokenizer.special_ids and token in answer.marks and token not in last
@@ -204,9 +202,9 @@ def conversation(
         for each in functions
         if each.parameters is not schemas[each.name]
     }
-    reader = AnswerReader(thinking, calls, inside, schemas, answer.bare)
+    parser = AnswerParser(thinking, calls, inside, schemas, answer.bare, marks)
     stop_ids = frozenset(last.values())
-    return Conversation(prompt, grammar, reader, shown, ends, unheld, stop_ids=stop_ids)
+    return Conversation(prompt, grammar, parser, ends, unheld, stop_ids=stop_ids)
 
 
 def _turns(

@@ -5,28 +5,70 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from typing import Any
 
 from edgespec.errors import InputError, reason
-from edgespec.llm.chat import Conversation
 from edgespec.llm.result import GenerationResult, PromptProgress
 from edgespec.runtime.drafters.alignment import Alignment, Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
-from edgespec.runtime.text.loops import LoopMatcher
+from edgespec.runtime.text.decoder import (
+    AnswerEvent,
+    CallEvent,
+    ReasoningEvent,
+    TextDecoder,
+    TextEvent,
+    joined,
+)
 from edgespec.runtime.text.schema.validation import misfit
-from edgespec.runtime.text.streaming import Piece, StreamDecoder, TextEnd, ToolCall
-from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.system.environment import peak_rss_mb
 from edgespec.system.processes import Unpicklable
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LogprobsEvent:
+    """Log-probabilities of tokens that are certain by now to be part of the text.
+
+    Those of the last ones, behind which nothing more was shown, are in the result alone.
+
+    Attributes:
+        logprobs: those of the tokens behind the ones of the event before.
+    """
+
+    logprobs: tuple[TokenLogprobs, ...]
+
+
+Event = (
+    PromptProgress
+    | TextEvent
+    | ReasoningEvent
+    | CallEvent
+    | LogprobsEvent
+    | Round
+    | GenerationResult
+)
+"""What happens to a text: the last event is its result.
+
+Behind each pass of the target come what it has read of the prompt, what it has added to the
+answer, and the pass itself, which those of a prompt name `PROMPT` as their source.
+"""
 
 
 class GenerationStream(Unpicklable):
@@ -44,8 +86,8 @@ class GenerationStream(Unpicklable):
     def __init__(self, text: Generated, again: Callable[[int | None], GenerationStream]) -> None:
         self._text = text
         self.again = again
-        self._pieces = self._text.pieces()
-        self._texts = (piece.text for piece in self._pieces if piece.text)
+        self._events = self._text.events()
+        self._texts = (event.text for event in self._events if isinstance(event, TextEvent))
         self._reading = threading.Lock()  # held by tasks, which may end a text that others read
 
     @property
@@ -57,13 +99,6 @@ class GenerationStream(Unpicklable):
     def prompt_progress(self) -> PromptProgress:
         """How much of the prompt was read so far; any thread may look while another one reads."""
         return self._text.progress
-
-    def watch_prompt(self, told: Callable[[PromptProgress], None]) -> None:
-        """Has each pass that reads of the prompt told, on the thread that reads the stream.
-
-        Call it before the text begins.
-        """
-        self._text.told = told
 
     def share_by(self, salt: str) -> None:
         """Has the text share what was computed with texts of the same salt alone.
@@ -102,7 +137,7 @@ class GenerationStream(Unpicklable):
 
     def finish(self) -> GenerationResult:
         """Reads the stream to its end and returns the finished text."""
-        for _ in self._pieces:
+        for _ in self._events:
             pass
         return self.result
 
@@ -117,11 +152,11 @@ class GenerationStream(Unpicklable):
         call it.
         """
         self.cancel()
-        self._pieces.close()
+        self._events.close()
 
-    def pieces(self) -> Iterator[Piece]:
-        """Returns the pieces with all that an answer consists of, instead of its text alone."""
-        return self._pieces
+    def events(self) -> Iterator[Event]:
+        """Returns all that happens to the text, instead of its pieces alone."""
+        return self._events
 
     def __iter__(self) -> Iterator[str]:
         """Returns the pieces of text; none is empty, and together they are `result.text`."""
@@ -158,8 +193,25 @@ class GenerationStream(Unpicklable):
 
     def _drain(self) -> None:
         with self._reading:
-            for _ in self._pieces:
+            for _ in self._events:
                 pass
+
+
+@dataclass(frozen=True)
+class TextFacts:
+    """What is known of a text before it begins.
+
+    Attributes:
+        models: the target, and the draft model if there is one.
+        draft_memory: see `GenerationResult`.
+        json_class: see `GenerationResult.parsed`.
+        unheld: schemas of functions by name, to which nothing holds the arguments of calls.
+    """
+
+    models: Sequence[Model]
+    draft_memory: str | None
+    json_class: type | None
+    unheld: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(eq=False)
@@ -171,31 +223,30 @@ class Generated:
     Attributes:
         engine: continues the text.
         request: what is asked for.
-        text: turns its tokens into pieces.
-        models: the target, and the draft model if there is one.
-        draft_memory: see `GenerationResult`.
+        decoder: turns its tokens into events.
+        facts: what is known of it.
         rounds: the rounds so far, without the prompt's.
         result: the finished text; None before.
-        told: called with `progress` behind each pass that reads of the prompt; None: nobody is.
     """
 
     engine: Engine
     request: Request
-    text: AnswerText
-    models: Sequence[Model]
-    draft_memory: str | None
+    decoder: TextDecoder
+    facts: TextFacts
     rounds: list[Round] = field(default_factory=list)
     result: GenerationResult | None = None
-    told: Callable[[PromptProgress], None] | None = None
     _progress: PromptProgress | None = None
     _logprobs: list[TokenLogprobs] = field(default_factory=list)
+    _texts: list[str] = field(default_factory=list)
+    _thoughts: list[str] = field(default_factory=list)
+    _logprobs_told: int = 0  # tokens whose log-probabilities were in events
     _generation: Generation | None = None
     _cancelled: bool = False
 
     @property
     def count(self) -> int:
         """The number of new tokens so far."""
-        return len(self.text.tokens)
+        return len(self.decoder.tokens)
 
     @property
     def progress(self) -> PromptProgress:
@@ -205,10 +256,10 @@ class Generated:
     @property
     def logprobs(self) -> Sequence[TokenLogprobs]:
         """See `GenerationStream`."""
-        return self._logprobs[: self.text.certain]
+        return self._logprobs[: self.decoder.certain]
 
     def _all_logprobs(self) -> tuple[TokenLogprobs, ...]:
-        kept, beyond = self.text.kept
+        kept, beyond = self.decoder.kept
         told = self._logprobs[:kept]
         return (*told[:-1], *(replace(each, beyond=beyond) for each in told[-1:]))
 
@@ -218,50 +269,66 @@ class Generated:
         if self._generation is not None:
             self._generation.cancelled = True
 
-    def pieces(self) -> Generator[Piece]:
+    def events(self) -> Generator[Event]:
         """Makes the text."""
         begin = first = end = time.perf_counter()
-        text = self.text
+        decoder = self.decoder
         generation = self._generation = self.engine.add(self.request)
         generation.cancelled |= self._cancelled
         try:
-            while not text.ended and (made := self.engine.next_round(generation)) is not None:
+            while not decoder.ended and (made := self.engine.next_round(generation)) is not None:
                 end = time.perf_counter()
                 if made.source == PROMPT:
                     first = end
-                    self._tell_progress(generation, first - begin)
-                if piece := self._push(made):
-                    yield piece
+                    yield self._note_progress(generation, first - begin)
+                made, events = self._push(made)
+                yield from self._told(events)
+                yield made
         finally:
             self.engine.remove(generation)
-        if piece := text.flush():
-            yield piece
-        self.result = self._facts(first - begin, end - first, generation.reused)
+        yield from self._told(decoder.flush())
+        self.result = self._result(first - begin, end - first, generation.reused)
+        yield self.result
 
-    def _tell_progress(self, generation: Generation, seconds: float) -> None:
+    def _note_progress(self, generation: Generation, seconds: float) -> PromptProgress:
         total = len(self.request.prompt)
         read = min(generation.sequence.length, total)
         self._progress = PromptProgress(read, total, generation.reused, seconds)
-        if self.told is not None:
-            self.told(self._progress)
+        return self._progress
 
-    def _push(self, made: Round) -> Piece:
-        """Takes the tokens of a round, up to the end of the text; returns what is now final."""
-        before = self.count
-        piece = self.text.push(made.tokens)
-        if made.source != PROMPT:  # tokens behind the end are no part of the round
-            count = self.count - before
-            accepted = min(made.accepted, count)
-            self.rounds.append(replace(made, tokens=made.tokens[:count], accepted=accepted))
-        self._logprobs += made.logprobs[: self.count - before]
-        return piece
+    def _push(self, made: Round) -> tuple[Round, list[AnswerEvent]]:
+        """Decodes the tokens of a round; returns it up to the end of the text, and what it adds."""
+        events = list[AnswerEvent]()
+        count = 0
+        while count < len(made.tokens) and not self.decoder.ended:
+            events += self.decoder.push(made.tokens[count])
+            count += 1
+        self._logprobs += made.logprobs[:count]
+        accepted = min(made.accepted, count)
+        made = replace(made, tokens=made.tokens[:count], accepted=accepted)
+        if made.source != PROMPT:
+            self.rounds.append(made)
+        return made, joined(events)
+
+    def _told(self, events: Iterable[AnswerEvent]) -> Generator[AnswerEvent | LogprobsEvent]:
+        """Notes what events add to the text, then what is certain of its log-probabilities."""
+        for event in events:
+            if isinstance(event, TextEvent):
+                self._texts.append(event.text)
+            elif isinstance(event, ReasoningEvent):
+                self._thoughts.append(event.text)
+            yield event
+        logprobs = tuple(self.logprobs[self._logprobs_told :])
+        if logprobs:
+            self._logprobs_told += len(logprobs)
+            yield LogprobsEvent(logprobs)
 
     def _finish_reason(self) -> str:
         limits = self.request.limits
-        made = self.text.tokens
-        if self.text.stopped or (made and made[-1] in limits.stop_ids):
-            return "tool_calls" if self.text.tool_calls else "stop"
-        if self.text.looped:
+        made = self.decoder.tokens
+        if self.decoder.stopped or (made and made[-1] in limits.stop_ids):
+            return "tool_calls" if self.decoder.calls else "stop"
+        if self.decoder.looped:
             return "loop"
         if len(made) >= limits.max_new_tokens:
             return "length"
@@ -269,13 +336,14 @@ class Generated:
             return "context"
         return "cancelled"
 
-    def _facts(self, first: float, further: float, reused: int) -> GenerationResult:
-        text = self.text
+    def _result(self, first: float, further: float, reused: int) -> GenerationResult:
+        decoder = self.decoder
+        models = self.facts.models
         rounds = self.rounds
         count = max(self.count - 1, 0)
         return GenerationResult(
-            text="".join(piece.text for piece in text.pieces),
-            tokens=text.tokens,
+            text="".join(self._texts),
+            tokens=decoder.tokens,
             prompt_tokens=len(self.request.prompt),
             new_tokens=self.count,
             finish_reason=self._finish_reason(),
@@ -290,19 +358,19 @@ class Generated:
             begun=sum(made.begun for made in rounds),
             draft=self.request.draft,
             sources=dict(Counter(made.source for made in rounds).most_common()),
-            draft_memory=self.draft_memory,
-            engine=self.models[0].device,
-            exact=self.models[0].device == NATIVE,
-            draft_engine=self.models[1].device if len(self.models) > 1 else None,
+            draft_memory=self.facts.draft_memory,
+            engine=models[0].device,
+            exact=models[0].device == NATIVE,
+            draft_engine=models[1].device if len(models) > 1 else None,
             peak_rss_mb=peak_rss_mb(),
             reused=reused,
             logprobs=self._all_logprobs(),
-            reasoning="".join(piece.reasoning for piece in text.pieces),
-            reasoning_tokens=text.reasoning_tokens,
-            tool_calls=text.tool_calls,
-            cut_call=text.cut_call,
-            call_faults=text.call_faults,
-            json_class=text.json_class,
+            reasoning="".join(self._thoughts),
+            reasoning_tokens=decoder.reasoning_tokens,
+            tool_calls=decoder.calls,
+            cut_call=decoder.cut_call,
+            call_faults=call_faults(decoder.calls, self.facts.unheld),
+            json_class=self.facts.json_class,
             **self._prediction_facts(),
         )
 
@@ -311,7 +379,7 @@ class Generated:
         if not (expected := self.request.prediction):
             return {}
         alignment = Alignment(Prediction(expected))
-        for token in self.text.tokens:
+        for token in self.decoder.tokens:
             alignment.read(token)
         followed = alignment.followed
         return {
@@ -320,140 +388,18 @@ class Generated:
         }
 
 
-class AnswerText:
-    """Turns tokens into text: whole characters only, cut where it ends, without an end token.
-
-    What ends a text besides its tokens is looked for in the answer, not in reasoning or calls.
+def call_faults(
+    calls: Iterable[ToolCall], unheld: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, ...]:
+    """Returns what does not fit in calls of tools that are not held to their whole schemas.
 
     Args:
-        asked: the prompt, and how the text is taken apart.
-        tokenizer: tokenizer of the target.
-        end: what ends the text besides its tokens.
-        stop_ids: tokens that end it.
-        json_class: see `GenerationResult.parsed`.
-        loops: ends it when it repeats itself; None: nothing does.
-
-    Attributes:
-        tokens: the tokens so far, with the one that ended it.
-        pieces: what they consist of.
-        stopped: whether `end` has ended the text.
-        looped: whether `loops` has.
+        calls: the calls of an answer.
+        unheld: the schemas of such tools, by their names.
     """
-
-    def __init__(
-        self,
-        asked: Conversation,
-        tokenizer: Tokenizer,
-        end: TextEnd,
-        stop_ids: frozenset[int],
-        json_class: type | None = None,
-        loops: LoopMatcher | None = None,
-    ) -> None:
-        self.json_class = json_class
-        shown = {**end.marks, **asked.shown}
-        self._decoder = StreamDecoder(tokenizer, asked.prompt, shown)
-        self._end = end
-        self._reader = asked.reader
-        self._unheld = asked.unheld
-        # An end token may be a mark that the reader or a stop string needs.
-        self._left_out = stop_ids - shown.keys()
-        self.tokens: list[int] = []
-        self._ends = [0]  # characters of the text up to each token, its end aside
-        self._shown = 0  # characters before that
-        self._held = 0  # characters of the answer that may be, or are, behind its end
-        self.pieces: list[Piece] = []
-        self._loops = loops
-        self.stopped = self.looped = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether the text has ended before its limits."""
-        return self.stopped or self.looped
-
-    @property
-    def certain(self) -> int:
-        """The number of tokens whose text was shown."""
-        # Those behind it that have no text may have begun a character.
-        last = bisect_left(self._ends, self._shown)
-        return last - (self._ends[last] > self._shown)
-
-    @property
-    def kept(self) -> tuple[int, int]:
-        """How many tokens are part of the whole text, and how far the last reaches beyond it."""
-        beyond = self._ends[-1] - self._shown
-        if not beyond or not self._shown:
-            return (0 if beyond else len(self.tokens)), 0
-        last = bisect_left(self._ends, self._shown)
-        return last, self._ends[last] - self._shown
-
-    @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The complete tool calls so far."""
-        return () if self._reader is None else tuple(self._reader.calls)
-
-    @property
-    def cut_call(self) -> ToolCall | None:
-        """The call that is not complete yet."""
-        return None if self._reader is None else self._reader.cut
-
-    @property
-    def call_faults(self) -> tuple[str, ...]:
-        """What does not fit in calls of tools that are not held to their whole schemas."""
-        found = []
-        for call in self.tool_calls if self._unheld else ():
-            if fault := misfit(call.arguments, self._unheld.get(call.name, {})):
-                found.append(f"{call.name}: {reason(fault)}")
-                _log.warning("a call does not fit the schema of its tool %s", found[-1])
-        return tuple(found)
-
-    @property
-    def reasoning_tokens(self) -> int:
-        """The number of tokens of reasoning so far."""
-        return 0 if self._reader is None else self._reader.reasoning_tokens
-
-    def push(self, tokens: Sequence[int]) -> Piece:
-        """Adds tokens and returns what is now final; drops tokens after the end."""
-        piece = Piece()
-        for token in tokens:
-            self.tokens.append(token)
-            text = "" if token in self._left_out else self._decoder.push(token)
-            self._ends.append(self._ends[-1] + len(self._end.without_marks(text)))
-            if token not in self._left_out:
-                piece += self._taken_apart(text, 1)
-            self.looped = self._loops is not None and self._loops.push(token)
-            if self.ended:
-                break
-        self.pieces.append(piece)
-        return piece
-
-    def flush(self) -> Piece:
-        """Returns the rest of the text after the last token."""
-        text = self._decoder.flush()
-        if self.looped:  # perhaps inside a character, of which the text has others
-            text = text.rstrip("\ufffd")
-        self._ends[-1] += len(text)
-        piece = self._taken_apart(text, 0)
-        if self._reader is not None and not self.stopped:
-            piece += self._ended(self._reader.finish())
-            self._shown = self._ends[-1] - self._held
-        held = self._end.flush()
-        self._shown += len(held)
-        piece += Piece(held)
-        self.pieces.append(piece)
-        return piece
-
-    def _taken_apart(self, text: str, tokens: int) -> Piece:
-        """Returns what a text adds to the answer, up to its end."""
-        piece = Piece(text) if self._reader is None else self._reader.push(text, tokens)
-        piece = self._ended(piece)
-        unread = "" if self._reader is None else self._end.without_marks(self._reader.unread)
-        self._shown = self._ends[-1] - len(unread) - self._held
-        return piece
-
-    def _ended(self, piece: Piece) -> Piece:
-        """Returns a piece up to where the answer ends."""
-        plain = self._end.without_marks
-        text, self.stopped = self._end.push(piece.text)
-        self._held += len(plain(piece.text)) - len(text)
-        calls = tuple(replace(each, arguments=plain(each.arguments)) for each in piece.calls)
-        return Piece(text, plain(piece.reasoning), calls)
+    found = []
+    for call in calls if unheld else ():
+        if fault := misfit(call.arguments, unheld.get(call.name, {})):
+            found.append(f"{call.name}: {reason(fault)}")
+            _log.warning("a call does not fit the schema of its tool %s", found[-1])
+    return tuple(found)

@@ -14,7 +14,7 @@ from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
 from edgespec.llm.at_once import Prompt
 from edgespec.llm.chat import ChatOptions, Conversation
-from edgespec.llm.generation import AnswerText, Generated, GenerationStream
+from edgespec.llm.generation import Generated, GenerationStream, TextFacts
 from edgespec.llm.images import Viewer
 from edgespec.llm.load.drafters import make_drafters
 from edgespec.llm.load.open import load_models
@@ -37,8 +37,9 @@ from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
+from edgespec.runtime.text.decoder import TextDecoder
+from edgespec.runtime.text.endings import Ending
 from edgespec.runtime.text.loops import LoopMatcher
-from edgespec.runtime.text.streaming import TextEnd
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.machine import default_threads
 from edgespec.system.options import checked
@@ -209,19 +210,29 @@ class Loaded:
             turns=asked.turns,
             look=asked.look,
         )
-        hidden = self.tokenizer.special_ids - asked.shown.keys()
-        added = self.tokenizer.added_tokens.items() if made.stop else ()
-        special = {token: id_ for token, id_ in added if id_ in hidden}
-        end = TextEnd(made.stop, made.min_indent, made.max_time, special)
         models = list(self.working_models.values())
         memory = None
         if source in RECYCLING_DRAFTS:
             memory = "hot" if len(self.sources.recycling.successors) else "cold"
-        loops = LoopMatcher() if made.stop_loops else None
-        text = AnswerText(asked, self.tokenizer, end, limits.stop_ids, made.json_class, loops)
 
         def again(seed: int | None) -> GenerationStream:
             known = replace(made, seed=seed, prediction=predicted or None)
             return self._begin(asked.again(self.tokenizer), known, kept)
 
-        return GenerationStream(Generated(self.engine, request, text, models, memory), again)
+        facts = TextFacts(models, memory, made.json_class, asked.unheld)
+        decoder = self._decoder(asked, made, limits.stop_ids)
+        return GenerationStream(Generated(self.engine, request, decoder, facts), again)
+
+    def _decoder(
+        self, asked: Conversation, made: GenerationOptions, stop_ids: frozenset[int]
+    ) -> TextDecoder:
+        parser = asked.parser
+        ending: Ending | None = None
+        if made.stop or made.min_indent or made.max_time is not None:
+            marks = {} if parser is None else parser.marks
+            hidden = self.tokenizer.special_ids - marks.keys()
+            added = self.tokenizer.added_tokens.items() if made.stop else ()
+            special = {token: id_ for token, id_ in added if id_ in hidden}
+            ending = Ending(made.stop, made.min_indent, made.max_time, special)
+        loops = LoopMatcher() if made.stop_loops else None
+        return TextDecoder(self.tokenizer, asked.prompt, parser, ending, stop_ids, loops)

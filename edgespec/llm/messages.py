@@ -8,8 +8,8 @@ from typing import Any
 
 from edgespec.errors import InputError, reason
 from edgespec.llm.images import SHOWN
-from edgespec.runtime.text.streaming import AsWritten
 from edgespec.runtime.text.tools.call_form import CallForm
+from edgespec.runtime.text.tools.calls import AsWritten
 from edgespec.runtime.text.tools.forms import call_form
 from edgespec.runtime.text.tools.results import bind_results
 

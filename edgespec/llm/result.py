@@ -7,7 +7,7 @@ from typing import Any
 
 from edgespec.errors import InputError
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.text.streaming import ToolCall
+from edgespec.runtime.text.tools.calls import ToolCall
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.options import conversational
 from edgespec.llm.result import GenerationResult, PromptProgress
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.text.streaming import CallPiece
+from edgespec.runtime.text.decoder import CallEvent
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary import kind_of, spelled
 from edgespec.serve.bodies import Json, one_line
@@ -379,7 +379,7 @@ class ChatAnswer(ChoicesWriter):
         return {"content": self._texts.told(logprobs), "refusal": None} if logprobs else None
 
 
-def _call_delta(piece: CallPiece) -> Json:
+def _call_delta(piece: CallEvent) -> Json:
     if piece.id is None:
         return {"index": piece.index, "function": {"arguments": piece.arguments}}
     function = {"name": piece.name, "arguments": piece.arguments}

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
 
-from edgespec.llm.generation import GenerationStream
+from edgespec.llm.generation import GenerationStream, LogprobsEvent
 from edgespec.llm.result import GenerationResult, PromptProgress
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.speculation.generation import Round
-from edgespec.runtime.text.streaming import CallPiece
+from edgespec.runtime.speculation.generation import PROMPT, Round
+from edgespec.runtime.text.decoder import CallEvent, ReasoningEvent, TextEvent
 
 _CONVERSATIONS = 4096  # earlier prompts and texts that are known
 _READ_STEP = 64  # tokens by which progress is told where others' prompts are reused
@@ -38,7 +38,7 @@ class Part:
     rounds: tuple[Round, ...]
     choice: int = 0
     reasoning: str = ""
-    calls: tuple[CallPiece, ...] = ()
+    calls: tuple[CallEvent, ...] = ()
     progress: PromptProgress | None = None
 
 
@@ -91,25 +91,41 @@ class Reader:
         stream = self.stream
         known = self.conversations
         own = len(stream.prompt) if known is None else known.own(stream.prompt)
-        stream.watch_prompt(lambda progress: self._tell(progress, own))
         with closing(stream):
-            self._put_parts()
+            self._put_parts(own)
         result = replace(stream.result, reused=min(stream.result.reused, own))
         if known is not None:
             known.note(stream.prompt, [*stream.prompt, *result.tokens])
         return result
 
-    def _put_parts(self) -> None:
-        stream = self.stream
-        tokens_sent = 0
-        rounds_sent = 0
-        for piece in stream.pieces():
-            logprobs = tuple(stream.logprobs[tokens_sent:])
-            rounds = tuple(stream.rounds[rounds_sent:])
-            tokens_sent += len(logprobs)
-            rounds_sent += len(rounds)
-            said = piece.text, logprobs, rounds, self.choice, piece.reasoning, piece.calls
-            self.put(Part(*said))
+    def _put_parts(self, own: int) -> None:
+        """Puts a part for each round that adds to the answer, with what came since the last."""
+        texts = list[str]()
+        thoughts = list[str]()
+        calls = list[CallEvent]()
+        logprobs = list[TokenLogprobs]()
+        rounds = list[Round]()
+        for event in self.stream.events():
+            if isinstance(event, PromptProgress):
+                self._tell(event, own)
+            elif isinstance(event, TextEvent):
+                texts.append(event.text)
+            elif isinstance(event, ReasoningEvent):
+                thoughts.append(event.text)
+            elif isinstance(event, CallEvent):
+                calls.append(event)
+            elif isinstance(event, LogprobsEvent):
+                logprobs += event.logprobs
+            else:
+                if isinstance(event, Round) and event.source != PROMPT:
+                    rounds.append(event)
+                if texts or thoughts or calls:
+                    text = "".join(texts)
+                    reasoning = "".join(thoughts)
+                    told = tuple(logprobs), tuple(rounds)
+                    self.put(Part(text, *told, self.choice, reasoning, tuple(calls)))
+                    for each in (texts, thoughts, calls, logprobs, rounds):
+                        each.clear()
 
     def _tell(self, progress: PromptProgress, own: int) -> None:
         if (told := _as_known(progress, own)) is not None:

@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from edgespec.llm.generation import GenerationStream
 from edgespec.llm.llm import LLM
-from edgespec.runtime.text.streaming import ToolCall
+from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.bodies import (
     LONG,
     MESSAGES,

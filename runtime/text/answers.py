@@ -1,4 +1,4 @@
-"""Taking an answer apart as it comes: reasoning, text and tool calls."""
+"""The parser of answers as they come: it tells reasoning, text and tool calls apart."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from edgespec.runtime.text.streaming import CallPiece, Piece, ToolCall, overlap
+from edgespec.runtime.text.decoder import AnswerEvent, CallEvent, ReasoningEvent, TextEvent
+from edgespec.runtime.text.endings import overlap
 from edgespec.runtime.text.thinking import ThinkingForm
 from edgespec.runtime.text.tools.bare_calls import BareCalls, BareForm
 from edgespec.runtime.text.tools.call_form import CallForm
+from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.runtime.text.tools.codec import ArgumentReader
 from edgespec.runtime.text.tools.notations import NOTATIONS
 
@@ -21,19 +22,7 @@ _ID_LENGTH = 9  # what Mistral's templates want of the ids of calls
 _NAME = re.compile(r"[a-zA-Z0-9_.-]+")
 
 
-@dataclass
-class _Gathered:
-    """What one piece of a text has given so far."""
-
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[CallPiece] = field(default_factory=list)
-
-    def piece(self) -> Piece:
-        return Piece("".join(self.text), "".join(self.reasoning), tuple(self.calls))
-
-
-class AnswerReader:
+class AnswerParser:
     """Takes an answer apart while it comes, in pieces of any size.
 
     The white space around reasoning and before calls is no part of either. Calls are expected to
@@ -45,8 +34,10 @@ class AnswerReader:
         inside: whether the answer begins inside of reasoning, since the prompt has begun it.
         schemas: JSON schemas of arguments by the names of the functions.
         bare: form of calls without marks, with which an answer may begin; None if it may not.
+        marks: special tokens that it needs, with their texts.
 
     Attributes:
+        marks: special tokens that it needs, with their texts.
         calls: complete calls so far.
     """
 
@@ -57,16 +48,19 @@ class AnswerReader:
         inside: bool = False,
         schemas: Mapping[str, Mapping[str, Any]] | None = None,
         bare: BareForm | None = None,
+        marks: Mapping[int, str] | None = None,
     ) -> None:
+        self.marks = marks or {}
         self._thinking = thinking
         self._form = calls
         self._schemas = schemas or {}
         self._bare = None if bare is None else BareCalls(bare, list(self._schemas))
         self._unread = ""
+        self._events: list[AnswerEvent] = []
         self._ended = False
         self._thought = False  # whether there was reasoning, behind which white space is dropped
         self._fresh = True  # at the beginning of a part, where white space is dropped
-        self._state: Callable[[_Gathered], bool] = self._reason if inside else self._begin
+        self._state: Callable[[], bool] = self._reason if inside else self._begin
         self._opened = ToolCall("", "", "")
         self._arguments: ArgumentReader = NOTATIONS["json"].reader({})
         self._alone = False  # whether calls stand without marks
@@ -88,7 +82,7 @@ class AnswerReader:
         """Number of tokens of reasoning so far, if the text came token by token."""
         return self._thoughts.count
 
-    def push(self, text: str, tokens: int = 0) -> Piece:
+    def push(self, text: str, tokens: int = 0) -> list[AnswerEvent]:
         """Returns what the next piece of the text adds.
 
         Args:
@@ -96,22 +90,22 @@ class AnswerReader:
             tokens: number of tokens that it comes from, one at most.
         """
         self._unread += text
-        gathered = _Gathered()
+        self._events = []
         inside = self._state == self._reason
-        while self._state(gathered):
+        while self._state():
             pass
-        piece = gathered.piece()
-        self._thoughts.read(tokens, inside, piece.reasoning)
-        return piece
+        thought = any(isinstance(each, ReasoningEvent) for each in self._events)
+        self._thoughts.read(tokens, inside, thought)
+        return self._events
 
-    def finish(self) -> Piece:
+    def finish(self) -> list[AnswerEvent]:
         """Returns what was held back, after the last piece of the text."""
         self._ended = True
         return self.push("")
 
     # Each of these reads what it can of the unread text, and returns whether the next can go on.
 
-    def _begin(self, gathered: _Gathered) -> bool:
+    def _begin(self) -> bool:
         """Where reasoning, text or a call may begin."""
         thinking = self._thinking
         form = self._form
@@ -130,7 +124,7 @@ class AnswerReader:
         bare = None if self._bare is None else self._bare.first(text)
         if bare is not None and bare.name:
             self._alone = True
-            self._call(bare.name, bare.rest, gathered)
+            self._call(bare.name, bare.rest)
             return True
         undecided = bare is not None and not bare.decided
         if not self._ended and (undecided or any(begin.startswith(text) for begin in begins)):
@@ -140,31 +134,33 @@ class AnswerReader:
         self._state = self._say
         return True
 
-    def _reason(self, gathered: _Gathered) -> bool:
+    def _reason(self) -> bool:
         assert self._thinking is not None
         self._thought = True
         if self._fresh:
             self._unread = self._unread.lstrip()
             self._fresh = not self._unread
         said, found = self._until((self._thinking.end,), trimmed=True)
-        gathered.reasoning.append(said)
+        if said:
+            self._events.append(ReasoningEvent(said))
         if found:
             self._state = self._begin
         return bool(found)
 
-    def _say(self, gathered: _Gathered) -> bool:
+    def _say(self) -> bool:
         form = self._form
         thinking = self._thinking
         ends = [form.begin] if form is not None and not form.first else []
         if thinking is not None and thinking.intros:
             ends.append(thinking.end)
         said, found = self._until(ends, trimmed=form is not None)
-        gathered.text.append(said)
+        if said:
+            self._events.append(TextEvent(said))
         if found:
             self._state = self._open if form is not None and found == form.begin else self._begin
         return bool(found)
 
-    def _open(self, gathered: _Gathered) -> bool:
+    def _open(self) -> bool:
         """The name of a call."""
         form = self._form
         assert form is not None
@@ -173,32 +169,32 @@ class AnswerReader:
             return False
         if not self._unread.startswith(form.middle, name.end()):
             return False
-        self._call(name[0], self._unread[name.end() + len(form.middle) :], gathered)
+        self._call(name[0], self._unread[name.end() + len(form.middle) :])
         return True
 
-    def _call(self, name: str, arguments: str, gathered: _Gathered) -> None:
+    def _call(self, name: str, arguments: str) -> None:
         """Begins a call, of which the arguments are what is unread."""
         form = self._bare.form if self._alone and self._bare is not None else self._form
         assert form is not None
         self._unread = arguments
         self._opened = ToolCall(_new_id(), name, "")
         self._arguments = NOTATIONS[form.arguments].reader(self._schemas.get(name, {}))
-        gathered.calls.append(CallPiece(len(self.calls), "", self._opened.id, name))
+        self._events.append(CallEvent(len(self.calls), "", self._opened.id, name))
         self._state = self._argue
 
-    def _argue(self, gathered: _Gathered) -> bool:
+    def _argue(self) -> bool:
         """The arguments of a call."""
         piece, self._unread = self._arguments.push(self._unread)
         opened = self._opened
         self._opened = ToolCall(opened.id, opened.name, opened.text + piece)
         if piece:
-            gathered.calls.append(CallPiece(len(self.calls), piece))
+            self._events.append(CallEvent(len(self.calls), piece))
         if self._arguments.complete:
             self.calls.append(self._opened)
             self._state = self._close_bare if self._alone else self._close
         return self._arguments.complete
 
-    def _close(self, gathered: _Gathered) -> bool:
+    def _close(self) -> bool:
         """Text after a call, until the next one."""
         form = self._form
         assert form is not None
@@ -212,12 +208,12 @@ class AnswerReader:
         self._state = self._open
         return True
 
-    def _close_bare(self, gathered: _Gathered) -> bool:
+    def _close_bare(self) -> bool:
         """Text after a call without marks, until the next one."""
         assert self._bare is not None
         found = self._bare.next(self._unread)
         if found.name:
-            self._call(found.name, found.rest, gathered)
+            self._call(found.name, found.rest)
         return bool(found.name)
 
     def _until(self, ends: Sequence[str], trimmed: bool) -> tuple[str, str]:
@@ -261,16 +257,16 @@ class ReasoningTokens:
         self.count = 0
         self._uncertain = 0  # tokens that are reasoning unless a mark begins with them
 
-    def read(self, tokens: int, inside: bool, reasoning: str) -> None:
+    def read(self, tokens: int, inside: bool, certain: bool) -> None:
         """Counts what was read.
 
         Args:
             tokens: number of tokens that were read, one at most.
             inside: whether they came inside of reasoning.
-            reasoning: reasoning that is certain since then.
+            certain: whether more reasoning is certain since then.
         """
         self._uncertain = self._uncertain + tokens if inside else 0
-        if reasoning:
+        if certain:
             # A token may hold both the mark that begins reasoning and its first characters.
             self.count += max(self._uncertain, tokens)
             self._uncertain = 0

@@ -20,9 +20,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.errors import InputError, reason
-from edgespec.runtime.text.streaming import AsWritten
 from edgespec.runtime.text.template_sandbox import Sandbox
 from edgespec.runtime.text.template_sizes import MOST_SIZE, UnusualError
+from edgespec.runtime.text.tools.calls import AsWritten
 from edgespec.system.jobs import JobError, JobLimits, Why, Worker, serve
 
 _LIMITS = JobLimits(seconds=2, megabytes=256)

@@ -24,11 +24,11 @@ def slow(owner, name):
         return function(*given, **options)
     setattr(owner, name, late)
 slow(edgespec.export, "partial_bundle"); slow(LLM, "__init__")
-pieces = Generated.pieces
+events = Generated.events
 def read_late(self):
     time.sleep(2.5)
-    yield from pieces(self)
-Generated.pieces = read_late
+    yield from events(self)
+Generated.events = read_late
 """
 
 

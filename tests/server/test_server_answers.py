@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 from backends import byte_fallback, byte_level, metaspace
 
-from edgespec.llm.chat import Conversation
-from edgespec.llm.generation import AnswerText
 from edgespec.llm.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.speculation.generation import Round
-from edgespec.runtime.text.streaming import TextEnd
+from edgespec.runtime.text.decoder import TextDecoder
+from edgespec.runtime.text.endings import Ending
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.serve.answers import ChatAnswer, CompletionAnswer, Origin, TokenTexts
 from edgespec.serve.metrics import Metrics
@@ -171,22 +170,25 @@ def test_log_probabilities_end_with_the_text(text, backend):
     tokens = tokenizer.encode(f"a{text}", add_special=False)
     whole = tokenizer.decode(tokens)
     for stop in {whole[start : start + size] for size in (1, 3) for start in range(1, len(whole))}:
-        asked = Conversation(tokens[:1])
         shown = ""
         kept = ()
-        answer = AnswerText(asked, tokenizer, TextEnd((stop,)), frozenset())
+        answer = TextDecoder(tokenizer, tokens[:1], ending=Ending((stop,)))
         for token in tokens[1:]:
-            shown += answer.push([token]).text
+            shown += said(answer.push(token))
             assert answer.certain >= len(kept)
             kept = likely(answer.tokens)[: answer.certain]
             assert shown.encode().startswith(joined(tokenizer, kept))
-        shown += answer.flush().text
+        shown += said(answer.flush())
         count, beyond = answer.kept
         assert answer.certain <= count
         *most, last = likely(answer.tokens)[:count] or [None]
         told = () if last is None else (*most, replace(last, beyond=beyond))
         assert joined(tokenizer, told) == shown.encode()
         assert stop not in shown
+
+
+def said(events):
+    return "".join(event.text for event in events)
 
 
 def joined(tokenizer, logprobs):

@@ -11,7 +11,8 @@ from pairs import with_eos
 from servers import MODEL, PLACE, make_bundle, serving
 
 from edgespec import LLM
-from edgespec.runtime.text.streaming import CallPiece, ToolCall
+from edgespec.runtime.text.decoder import CallEvent
+from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.answers import Origin
 from edgespec.serve.ollama.answers import OllamaChatAnswer
 from edgespec.serve.ollama.requests import OllamaChatRequest, OllamaMessage, translated
@@ -107,7 +108,7 @@ def test_calls_come_whole(llm):
     result = replace(made, text="Well.", finish_reason="tool_calls", tool_calls=calls)
     origin = Origin.of(MODEL, llm.bundle, llm.tokenizer)
     answer = OllamaChatAnswer(OllamaChatRequest(model=MODEL), origin)
-    assert answer.part(Part("", (), (), calls=(CallPiece(0, "{"),))) == []
+    assert answer.part(Part("", (), (), calls=(CallEvent(0, "{"),))) == []
     expected = [
         {
             "id": "a1",

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 
 from edgespec.llm.chat import ChatOptions, conversation
 from edgespec.runtime.sampling.grammar import GrammarCompiler
-from edgespec.runtime.text.streaming import Piece
+from edgespec.runtime.text.decoder import CallEvent, ReasoningEvent, TextEvent, joined
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 WEATHER = {
@@ -195,6 +195,23 @@ def chat_tokenizer(folder: Path, source: str, tokens: tuple[str, ...]) -> Tokeni
     return Tokenizer.from_folder(folder)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What events say, all together."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[CallEvent, ...] = ()
+
+    @classmethod
+    def of(cls, events):
+        return cls(
+            "".join(each.text for each in events if isinstance(each, TextEvent)),
+            "".join(each.text for each in events if isinstance(each, ReasoningEvent)),
+            tuple(joined(each for each in events if isinstance(each, CallEvent))),
+        )
+
+
 class Chat:
     """Conversations with one tokenizer, which is written to a folder."""
 
@@ -223,8 +240,9 @@ class Chat:
 
     def read(self, text, size=1, **options):
         """Returns what an answer consists of, read in pieces of some size."""
-        reader = self.ask(**options).reader
-        whole = Piece()
+        parser = self.ask(**options).parser
+        events = []
         for place in range(0, len(text), size):
-            whole += reader.push(text[place : place + size])
-        return whole + reader.finish(), [(call.name, call.arguments) for call in reader.calls]
+            events += parser.push(text[place : place + size])
+        calls = [(call.name, call.arguments) for call in parser.calls]
+        return Answer.of([*events, *parser.finish()]), calls

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.cli.answering import WrappingWriter, read_first, show
+from edgespec.cli.answering import WrappingWriter, answer_events, show
 from edgespec.cli.arguments import (
     MACHINE,
     TEXT,
@@ -279,7 +279,7 @@ class _Conversation:
         begun = asked[-1] if asked[-1]["role"] == "assistant" else {}
         stream = self._stream(asked)
         with cancelled_by_sigint(stream), echo_off():
-            show(read_first(stream.pieces(), stream), self._thoughts)
+            show(answer_events(stream), self._thoughts)
         self._last = result = stream.result
         answer = {"role": "assistant", "content": begun.get("content", "") + result.text}
         if result.reasoning and not answer["content"]:  # where /continue goes on

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from edgespec.cli import INTERRUPTED
-from edgespec.cli.answering import read_first, show
+from edgespec.cli.answering import answer_events, read_first, show
 from edgespec.cli.arguments import MACHINE, TEXT, WHOLE, add_options, given
 from edgespec.cli.echo import echo_off
 from edgespec.cli.interrupts import cancelled_by_sigint
@@ -84,7 +84,7 @@ def execute(arguments: argparse.Namespace) -> int:
                     pass
                 tell(json.dumps(asdict(stream.result)))
             elif answers:
-                show(read_first(stream.pieces(), stream), thoughts=False)
+                show(answer_events(stream), thoughts=False)
             else:
                 _continue(prompt, stream)
             if arguments.explain:

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgespec.llm.result import GenerationResult, PromptProgress
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.text.streaming import ToolCall
+from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.answers import Origin, Writer, prompt_progress
 from edgespec.serve.bodies import Json, one_line
 from edgespec.serve.ollama.requests import OllamaTextRequest

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, Field, PrivateAttr, ValidationError, field_va
 from edgespec.llm.embedding import Inputs
 from edgespec.llm.generation import GenerationStream
 from edgespec.llm.llm import LLM
-from edgespec.runtime.text.streaming import ToolCall
+from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.bodies import (
     LONG,
     Count,

@@ -22,7 +22,7 @@ from edgespec.cli.answering import WrappingWriter, read_first, show
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notice
 from edgespec.llm.result import PromptProgress
-from edgespec.runtime.text.streaming import Piece
+from edgespec.runtime.text.decoder import TextEvent
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
 
@@ -105,7 +105,7 @@ def test_a_notice_waits_for_the_end_of_an_answer(cli, monkeypatch):
 
     def pieces():
         for word in ("one ", "two ", "three"):
-            yield Piece(word)
+            yield TextEvent(word)
             notice(f"behind {word}")
 
     show(pieces(), thoughts=False)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from chats import FORMS, Chat, template
+from chats import FORMS, Answer, Chat, template
 from repeating import make_repeating
 
 from edgespec import LLM
-from edgespec.llm.generation import AnswerText
+from edgespec.runtime.text.decoder import TextDecoder
 from edgespec.runtime.text.loops import LEAST_TOKENS, LoopMatcher
-from edgespec.runtime.text.streaming import Piece, TextEnd
 
 PROMPTS = ("hello", "and then?", "def f(")
 
@@ -49,18 +48,15 @@ def test_no_text_ends_so_unless_it_is_asked_for(plain):
     assert (result.finish_reason, result.new_tokens) == ("length", 400)
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_no_character_is_broken(tmp_path, size):
+def test_no_character_is_broken(tmp_path):
     chat = Chat(tmp_path, template("hermes"), FORMS["hermes"].tokens)
-    asked = chat.ask()
-    tokenizer = chat.tokenizer
-    text = AnswerText(asked, tokenizer, TextEnd(), frozenset(), loops=LoopMatcher())
-    tokens = tokenizer.encode("\U0001f600" + "\U0001f602" * 300, add_special=False)
-    for place in range(0, len(tokens), size):
-        if not text.ended:
-            text.push(tokens[place : place + size])
-    text.flush()
-    shown = sum(text.pieces, Piece()).text
-    assert text.looped
+    decoder = TextDecoder(chat.tokenizer, chat.ask().prompt, loops=LoopMatcher())
+    script = "\U0001f600" + "\U0001f602" * 300
+    events = []
+    for token in chat.tokenizer.encode(script, add_special=False):
+        if not decoder.ended:
+            events += decoder.push(token)
+    shown = Answer.of([*events, *decoder.flush()]).text
+    assert decoder.looped
     assert shown == "\U0001f600" + "\U0001f602" * (len(shown) - 1)
     assert 1 < len(shown) < 300

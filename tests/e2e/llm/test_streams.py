@@ -80,14 +80,12 @@ def test_how_far_a_prompt_is_read_is_told(natives, draft):
     prompt = tokens * (400 // len(tokens) + 1)
     fresh = llm.stream(prompt, max_new_tokens=4)
     known = llm.stream(prompt, max_new_tokens=4)
-    told = []
-    again = []
-    fresh.watch_prompt(lambda progress: told.append((progress, fresh.prompt_progress)))
-    known.watch_prompt(again.append)
     assert fresh.prompt_progress == PromptProgress(0, len(prompt))
-    fresh.finish()
-    steps = [progress for progress, _ in told]
-    assert all(progress == shown for progress, shown in told)
+    steps = []
+    for event in fresh.events():
+        if isinstance(event, PromptProgress):
+            assert event == fresh.prompt_progress
+            steps.append(event)
     read = [progress.read for progress in steps]
     assert len(read) > 2, "a pass reads but a part of such a prompt"
     assert read == sorted(set(read))
@@ -96,8 +94,7 @@ def test_how_far_a_prompt_is_read_is_told(natives, draft):
     assert {progress.reused for progress in steps} == {0}
     seconds = [progress.seconds for progress in steps]
     assert 0 < seconds[0] <= seconds[-1] <= fresh.result.ttft_ms / 1e3 + 1e-3
-    known.finish()
-    [progress] = again
+    [progress] = [each for each in known.events() if isinstance(each, PromptProgress)]
     assert progress.read == len(prompt)
     assert progress.reused == known.result.reused > read[0]
 

@@ -8,8 +8,7 @@ import pytest
 from chats import CLOCK, FORMS, Chat, template
 
 from edgespec.errors import InputError
-from edgespec.llm.generation import AnswerText
-from edgespec.runtime.text.streaming import TextEnd
+from edgespec.llm.generation import call_faults
 
 STRING = {"type": "string"}
 
@@ -145,10 +144,9 @@ VIOLATING = {
 def read(chat, schema, arguments):
     """The calls of an answer, and what does not fit in them."""
     asked = chat.ask(tools=[tool(schema), CLOCK])
-    answer = AnswerText(asked, chat.tokenizer, TextEnd(), frozenset())
-    answer.push(chat.tokenizer.encode(call(arguments), add_special=False))
-    answer.flush()
-    return [each.arguments for each in answer.tool_calls], answer.call_faults
+    asked.parser.push(call(arguments))
+    calls = asked.parser.calls
+    return [each.arguments for each in calls], call_faults(calls, asked.unheld)
 
 
 @pytest.mark.parametrize("name", VIOLATING)

@@ -15,6 +15,7 @@ from servers import PLACE, make_bundle
 from edgespec import LLM
 from edgespec.errors import InputError
 from edgespec.llm.messages import about_tools, for_template
+from edgespec.runtime.text.decoder import CallEvent
 from edgespec.runtime.text.tools.descriptions import describe
 
 
@@ -226,7 +227,7 @@ def test_an_answer_is_a_message_of_the_conversation_that_goes_on(llm):
 def test_a_stream_and_a_session_give_calls_too(llm):
     options = {"tools": [switch], "tool_choice": "switch", "parallel_tool_calls": False, "seed": 1}
     stream = llm.chat_stream(QUESTION, **options)
-    calls = [call for piece in stream.pieces() for call in piece.calls]
+    calls = [event for event in stream.events() if isinstance(event, CallEvent)]
     assert calls[0].name == "switch"
     arguments = "".join(call.arguments for call in calls)
     assert arguments == stream.result.tool_calls[0].text

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgespec.errors import InputError
-from edgespec.runtime.text.streaming import LineMatcher, StopMatcher, TextEnd
+from edgespec.runtime.text.endings import Ending, LineMatcher, StopMatcher
 
 
 def pushed(matcher, pieces):
@@ -84,13 +84,13 @@ def test_when_time_is_up_a_line_end_that_was_held_is_the_end():
     ("text", "shown"), [("a\n  b\nc STOP", "a\n  b"), ("a\n  b STOP\nc", "a\n  b ")]
 )
 def test_the_first_of_both_ends_a_text(text, shown):
-    assert pushed(TextEnd(("STOP",), 2), text) == (shown, True)
-    assert pushed(TextEnd(("STOP",), 2), [text]) == (shown, True)
+    assert pushed(Ending(("STOP",), 2), text) == (shown, True)
+    assert pushed(Ending(("STOP",), 2), [text]) == (shown, True)
 
 
 def test_what_both_hold_back_is_shown_at_the_end():
-    assert pushed(TextEnd(("STOP",), 2), ["a\n  S", "TO"]) == ("a\n  STO", False)
-    assert pushed(TextEnd((" STOP",), 2), ["a\n  "]) == ("a\n  ", False)
+    assert pushed(Ending(("STOP",), 2), ["a\n  S", "TO"]) == ("a\n  STO", False)
+    assert pushed(Ending((" STOP",), 2), ["a\n  "]) == ("a\n  ", False)
 
 
 def brute_force(text, stops):
@@ -142,6 +142,6 @@ def test_an_empty_stop_is_refused():
 
 
 def test_no_character_of_a_stop_string_stands_for_a_token():
-    end = TextEnd(["\ud800", "a<x>"], special={"<x>": 7})
+    end = Ending(["\ud800", "a<x>"], special={"<x>": 7})
     assert end.push(f"b{end.marks[7]}c") == ("bc", False)
     assert end.push(f"a{end.marks[7]}") == ("", True)

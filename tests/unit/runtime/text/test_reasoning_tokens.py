@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.runtime.text.answers import AnswerReader
+from edgespec.runtime.text.answers import AnswerParser
 from edgespec.runtime.text.thinking import thinking_form
 
 THINK, HARMONY = "</think>", "<|channel|>analysis"
@@ -13,11 +13,11 @@ CHANNEL, ANALYSIS, MESSAGE, END, START, ASSISTANT, FINAL = TAGS
 
 
 def count(form, tokens, inside=False):
-    reader = AnswerReader(thinking_form(form), None, inside)
+    parser = AnswerParser(thinking_form(form), None, inside)
     for token in tokens:
-        reader.push(token, 1)
-    reader.finish()
-    return reader.reasoning_tokens
+        parser.push(token, 1)
+    parser.finish()
+    return parser.reasoning_tokens
 
 
 @pytest.mark.parametrize(

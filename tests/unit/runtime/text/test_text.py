@@ -9,7 +9,7 @@ from backends import HARD, byte_fallback, byte_level, metaspace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edgespec.runtime.text.streaming import StreamDecoder
+from edgespec.runtime.text.decoder import CharacterDecoder
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 TOKENIZERS = {
@@ -19,7 +19,7 @@ each_tokenizer = pytest.mark.parametrize("name", TOKENIZERS)
 
 
 def assert_streams(tokenizer, ids, context=()):
-    decoder = StreamDecoder(tokenizer, context)
+    decoder = CharacterDecoder(tokenizer, context)
     pieces = [decoder.push(id_) for id_ in ids]
     whole = tokenizer.decode([*context, *ids])[len(tokenizer.decode(context)) :]
     assert "".join(pieces) + decoder.flush() == whole
@@ -60,7 +60,7 @@ def test_no_half_character_is_shown_and_none_is_late():
 def test_a_text_that_ends_inside_a_character_shows_it_at_the_flush_only(name):
     tokenizer = TOKENIZERS[name]
     ids = tokenizer.encode("a🐙")[:-1]
-    decoder = StreamDecoder(tokenizer)
+    decoder = CharacterDecoder(tokenizer)
     assert "".join(decoder.push(id_) for id_ in ids) == "a"
     assert set(decoder.flush()) == {"\ufffd"}
 
@@ -83,9 +83,9 @@ def test_the_text_depends_on_the_tokens_alone(name, parts, context, sizes):
     tokenizer = TOKENIZERS[name]
     ids = [id_ for char, missing in parts for id_ in inside(tokenizer, char)[missing:]]
     prompt = tokenizer.encode("E") + ids[:context]
-    alone = StreamDecoder(tokenizer, prompt)
+    alone = CharacterDecoder(tokenizer, prompt)
     expected = "".join(map(alone.push, ids[context:])) + alone.flush()
-    together = StreamDecoder(tokenizer, prompt)
+    together = CharacterDecoder(tokenizer, prompt)
     text = ""
     place = context
     for size in itertools.cycle(sizes):
@@ -102,7 +102,7 @@ def test_the_text_depends_on_the_tokens_alone(name, parts, context, sizes):
 def test_a_broken_character_does_not_break_those_before_it():
     tokenizer = TOKENIZERS["byte_fallback"]
     octopus = inside(tokenizer, "🐙")
-    decoder = StreamDecoder(tokenizer)
+    decoder = CharacterDecoder(tokenizer)
     assert decoder.push(*octopus, octopus[0]) == "🐙"
     assert decoder.push(*inside(tokenizer, "a")) == "\ufffda"
     assert decoder.push(*octopus, octopus[0]) == "🐙"
@@ -135,7 +135,7 @@ def test_a_token_is_decoded_in_a_short_window():
             return "x" * len(ids)
 
     counting = Counting()
-    decoder = StreamDecoder(counting)
+    decoder = CharacterDecoder(counting)
     for id_ in range(1000):
         assert decoder.push(id_) == "x"
     assert counting.longest <= 3

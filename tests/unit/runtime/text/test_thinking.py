@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from chats import FORMS, TOOLS, WEATHER, Chat, template
+from chats import FORMS, TOOLS, WEATHER, Answer, Chat, template
 
-from edgespec.runtime.text.answers import AnswerReader
-from edgespec.runtime.text.streaming import Piece
+from edgespec.runtime.text.answers import AnswerParser
 from edgespec.runtime.text.thinking import thinking_form
 
 ROME = ("get_weather", {"city": "Rome", "days": 2})
@@ -20,16 +19,16 @@ TAGS = ("<think>", "</think>")
 def test_reasoning_is_taken_from_the_answer(tmp_path, size, tokens):
     chat = Chat(tmp_path, SOURCE, tokens)
     read = chat.read("<think>\nTwo, or\n three.\n</think>\n\nTwo <3", size)
-    assert read == (Piece("Two <3", "Two, or\n three."), [])
+    assert read == (Answer("Two <3", "Two, or\n three."), [])
     prompted = {"template_options": {"prompted": True}}
-    assert chat.read("Hm.</think>Two", size, **prompted)[0] == Piece("Two", "Hm.")
-    assert chat.read("\n Hm. </thin", size, **prompted)[0] == Piece("", "Hm. </thin")
-    assert chat.read(" Two <thin", size)[0] == Piece(" Two <thin")
+    assert chat.read("Hm.</think>Two", size, **prompted)[0] == Answer("Two", "Hm.")
+    assert chat.read("\n Hm. </thin", size, **prompted)[0] == Answer("", "Hm. </thin")
+    assert chat.read(" Two <thin", size)[0] == Answer(" Two <thin")
 
 
 def test_reasoning_that_the_prompt_has_ended_is_none(tmp_path):
     asked = Chat(tmp_path, ENDED, TAGS).ask()
-    assert asked.reader is None
+    assert asked.parser is None
 
 
 def test_a_schema_holds_behind_reasoning(tmp_path):
@@ -54,12 +53,12 @@ def test_calls_come_behind_reasoning(tmp_path):
 
 
 def test_harmony_has_channels():
-    reader = AnswerReader(thinking_form("<|channel|>analysis"), None)
+    parser = AnswerParser(thinking_form("<|channel|>analysis"), None)
     text = (
         "<|channel|>analysis<|message|>One.<|end|><|start|>assistant<|channel|>commentary"
         "<|message|>Wait.<|end|><|start|>assistant<|channel|>final<|message|>Two."
     )
-    assert reader.push(text) + reader.finish() == Piece("Wait.Two.", "One.")
+    assert Answer.of([*parser.push(text), *parser.finish()]) == Answer("Wait.Two.", "One.")
 
 
 @pytest.mark.parametrize("inside", [False, True])

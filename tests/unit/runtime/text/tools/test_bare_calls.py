@@ -6,11 +6,9 @@ import json
 
 import jsonschema
 import pytest
-from chats import FORMS, TOOLS, WEATHER, Chat, template
+from chats import FORMS, TOOLS, WEATHER, Answer, Chat, template
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from edgespec.runtime.text.streaming import Piece
 
 ROME = ("get_weather", {"city": "Rome", "days": 2})
 CALL = '{"name": "get_weather", "arguments": {"city": "Rome", "days": 2}}'
@@ -72,9 +70,10 @@ def test_a_call_alone_is_a_call(chat, text):
 def test_a_call_is_read_however_it_is_cut(hermes, text):
     whole, _ = hermes.read(text, len(text), tools=TOOLS)
     for cut in range(1, len(text)):
-        reader = hermes.ask(tools=TOOLS).reader
-        piece = reader.push(text[:cut]) + reader.push(text[cut:]) + reader.finish()
-        assert [(call.name, call.arguments) for call in reader.calls] == [ROME]
+        parser = hermes.ask(tools=TOOLS).parser
+        events = [*parser.push(text[:cut]), *parser.push(text[cut:]), *parser.finish()]
+        piece = Answer.of(events)
+        assert [(call.name, call.arguments) for call in parser.calls] == [ROME]
         assert piece.text == whole.text == ""
 
 
@@ -82,14 +81,15 @@ def test_a_call_is_read_however_it_is_cut(hermes, text):
 def test_other_text_is_free(chat, text):
     assert chat.accepted(text, tools=TOOLS) == (text, True)
     for size in (1, 2, 5, 1000):
-        assert chat.read(text, size, tools=TOOLS) == (Piece(text), [])
+        assert chat.read(text, size, tools=TOOLS) == (Answer(text), [])
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_other_text_is_whole_however_it_is_cut(hermes, text):
     for cut in range(1, len(text)):
-        reader = hermes.ask(tools=TOOLS).reader
-        assert reader.push(text[:cut]) + reader.push(text[cut:]) + reader.finish() == Piece(text)
+        parser = hermes.ask(tools=TOOLS).parser
+        events = [*parser.push(text[:cut]), *parser.push(text[cut:]), *parser.finish()]
+        assert Answer.of(events) == Answer(text)
 
 
 @pytest.mark.parametrize(
@@ -105,25 +105,24 @@ def test_other_text_is_whole_however_it_is_cut(hermes, text):
     ],
 )
 def test_only_what_is_undecided_is_held_back(hermes, text, undecided):
-    reader = hermes.ask(tools=TOOLS).reader
+    parser = hermes.ask(tools=TOOLS).parser
     given = ""
     for place, letter in enumerate(text):
-        given += reader.push(letter).text
+        given += Answer.of(parser.push(letter)).text
         known = "" if place < len(undecided) else text[: place + 1]
         # White space and a `<` may be followed by the mark of a call.
         assert given == known or (known and given == known.rstrip().removesuffix("<"))
-    assert given + reader.finish().text == text
+    assert given + Answer.of(parser.finish()).text == text
 
 
 def test_arguments_are_delivered_as_they_come(hermes):
-    reader = hermes.ask(tools=TOOLS).reader
+    parser = hermes.ask(tools=TOOLS).parser
     begun = CALL[: -len(json.dumps(ROME[1])) - 1]
     arguments = json.dumps(ROME[1])
-    piece = reader.push(begun)
-    assert piece == Piece()
+    assert parser.push(begun) == []
     given = []
     for letter in arguments:
-        given += reader.push(letter).calls
+        given += parser.push(letter)
     assert given[0].name == "get_weather"
     assert [each.arguments for each in given if each.arguments] == list(arguments)
 
@@ -190,16 +189,16 @@ def test_a_call_may_come_alone_behind_reasoning(tmp_path):
     ids=str,
 )
 def test_where_calls_or_a_format_are_asked_for_there_are_no_others(hermes, options):
-    reader = hermes.ask(tools=TOOLS, **options).reader
-    piece = reader.push(CALL) + reader.finish()
-    assert (piece.text, reader.calls) == (CALL, [])
+    parser = hermes.ask(tools=TOOLS, **options).parser
+    events = [*parser.push(CALL), *parser.finish()]
+    assert (Answer.of(events).text, parser.calls) == (CALL, [])
     if "tool_choice" in options:
         assert hermes.accepted(CALL, tools=TOOLS, **options) == ("", False)
 
 
 def test_without_tools_there_are_none(hermes):
-    assert hermes.ask().reader is None
-    assert hermes.ask(tools=TOOLS, tool_choice="none").reader is None
+    assert hermes.ask().parser is None
+    assert hermes.ask(tools=TOOLS, tool_choice="none").parser is None
 
 
 def test_names_may_begin_alike(hermes, tmp_path):
@@ -218,7 +217,7 @@ def test_a_line_with_a_name_is_text_without_arguments(tmp_path):
     chat = Chat(tmp_path, template("glm"))
     for text in ("clock\nis a tool", "clock", "clock {", "\nclock\n1", "clocks\n{}"):
         assert chat.accepted(text, tools=TOOLS) == (text, True)
-        assert chat.read(text, tools=TOOLS) == (Piece(text), [])
+        assert chat.read(text, tools=TOOLS) == (Answer(text), [])
     assert chat.read("\nclock\n{}", tools=TOOLS)[1] == [("clock", {})]
 
 
@@ -232,7 +231,7 @@ FRAGMENTS = [
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join), st.integers(1, 7))
 @settings(max_examples=300, suppress_health_check=list(HealthCheck), deadline=None)
 def test_what_is_allowed_is_read_as_it_was_meant(hermes, text, size):
-    """The reader takes no text for a call that the grammar has not held to its schema."""
+    """The parser takes no text for a call that the grammar has not held to its schema."""
     allowed, ended = hermes.accepted(text, tools=TOOLS)
     piece, calls = hermes.read(allowed, size, tools=TOOLS)
     if allowed != text or piece.calls:
@@ -240,7 +239,7 @@ def test_what_is_allowed_is_read_as_it_was_meant(hermes, text, size):
         assert piece.text == ""
         assert len(calls) >= ended
     else:
-        assert piece == Piece(text)
+        assert piece == Answer(text)
     for name, arguments in calls:
         shape = WEATHER["function"]["parameters"] if name == "get_weather" else {}
         jsonschema.validate(arguments, {**shape, "additionalProperties": False})

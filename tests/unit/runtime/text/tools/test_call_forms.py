@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from chats import CLOCK, FORMS, TOOLS, Chat, template
+from chats import CLOCK, FORMS, TOOLS, Answer, Chat, template
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.errors import InputError
-from edgespec.runtime.text.answers import AnswerReader
-from edgespec.runtime.text.streaming import Piece
+from edgespec.runtime.text.answers import AnswerParser
 from edgespec.runtime.text.tools.forms import call_form
 
 ROME = ("get_weather", {"city": "Rome", "days": 2})
@@ -92,7 +91,7 @@ def test_arguments_are_held_to_their_schema(form, chat):
         assert not ended
     other, _ = chat.accepted(form.before + form.call, tools=[CLOCK])
     if form is FORMS["glm"]:  # a line with another name is text
-        assert chat.read(other, tools=[CLOCK]) == (Piece(form.call), [])
+        assert chat.read(other, tools=[CLOCK]) == (Answer(form.call), [])
     else:
         assert "get_w" not in other
 
@@ -103,7 +102,7 @@ def test_free_text_is_free(form, chat):
         text = "<|channel|>final<|message|>" + text
     assert chat.accepted(text, tools=TOOLS) == (text, True)
     piece, calls = chat.read(text, 3, tools=TOOLS)
-    assert piece == Piece(text.removeprefix("<|channel|>final<|message|>"))
+    assert piece == Answer(text.removeprefix("<|channel|>final<|message|>"))
     assert not calls
 
 
@@ -168,14 +167,14 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(max_size=6), VALUES, max_size=4), st.integers(1, 9), st.booleans())
 def test_any_arguments_are_read_in_any_pieces(arguments, size, escaped):
     form = call_form(template("hermes"))
-    reader = AnswerReader(None, form)
+    parser = AnswerParser(None, form)
     written = json.dumps(arguments, ensure_ascii=escaped)
     call = f'<tool_call>\n{{"name": "f", "arguments": {written}}}\n</tool_call>'
     text = f"{call}\n{call}"
     for place in range(0, len(text), size):
-        reader.push(text[place : place + size])
-    assert [each.text for each in reader.calls] == [written] * 2
-    assert reader.calls[0].arguments == arguments
+        parser.push(text[place : place + size])
+    assert [each.text for each in parser.calls] == [written] * 2
+    assert parser.calls[0].arguments == arguments
 
 
 def test_text_may_follow_a_schema_or_be_a_call(tmp_path):
@@ -237,7 +236,7 @@ def test_what_a_template_writes_behind_a_call_ends_it(tmp_path, shown):
     call = FORMS["hermes"].call
     asked = chat.ask(tools=TOOLS)
     assert asked.stop_ids == {chat.tokenizer.added_tokens["<|call|>"]}
-    assert not asked.stop_ids & asked.shown.keys()
+    assert not asked.stop_ids & asked.parser.marks.keys()
     for text in (f"{call}<|call|>", f"{call}\n<|call|>"):
         assert chat.accepted(text, tools=TOOLS, tool_choice="required") == (text, True)
     # It is no way to end other texts.

@@ -1,167 +1,14 @@
-"""Decoding of tokens as they come."""
+"""What ends a text besides its tokens: strings, and lines."""
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 from edgespec.errors import InputError
-from edgespec.runtime.text.tokenizer import Tokenizer
 
-_REPLACEMENT = "\ufffd"
 _SURROGATES, _MOST_MARKS = 0xD800, 0x800
-
-
-class StreamDecoder:
-    """Decodes tokens as they come, without ever returning part of a character.
-
-    A decoder may treat the first token of a text differently (a leading space), and the bytes of
-    one character may lie in several tokens. So each new piece is the difference of two decodings of
-    a short window: the tokens of the previous piece, without and with the new ones.
-
-    Args:
-        tokenizer: Tokenizer of the tokens to come.
-        context: Tokens before them, whose text is not returned. Needed if the text may go on with a
-            space.
-        shown: Special tokens that are shown, with their texts.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        context: Sequence[int] = (),
-        shown: Mapping[int, str] | None = None,
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._special = shown or {}
-        self._window = list(context)
-        self._settled = len(self._window)  # number of tokens in the window whose text was returned
-        self._shown = tokenizer.decode(self._window)
-
-    def push(self, *tokens: int) -> str:
-        """Returns the text that `tokens` complete; an incomplete character waits for its rest."""
-        # One by one, so that the text does not depend on how tokens are grouped: some decoders show
-        # nothing of bytes that end inside a character, not even the characters before it.
-        return "".join([self._push(token) for token in tokens])
-
-    def flush(self) -> str:
-        """Returns the held back text after the last token; an incomplete character is U+FFFD."""
-        return self._settle(self._piece())
-
-    def _push(self, token: int) -> str:
-        special = self._special.get(token)
-        if special is not None:
-            before = self.flush()
-            self._window.append(token)
-            return before + self._settle("") + special
-        self._window.append(token)
-        piece = self._piece()
-        return "" if not piece or piece.endswith(_REPLACEMENT) else self._settle(piece)
-
-    def _piece(self) -> str:
-        """Returns the part of the window's text that was not returned yet."""
-        text = self._tokenizer.decode(self._window)
-        if text.startswith(self._shown):
-            return text[len(self._shown) :]
-        whole = self._shown.rstrip(_REPLACEMENT)
-        if text.startswith(whole):  # the context ended inside a character, which continues here
-            self._settled = 0
-            self._shown = whole
-            return text[len(whole) :]
-        # A broken character has changed the text before it, which has already been returned.
-        return self._tokenizer.decode(self._window[self._settled :])
-
-    def _settle(self, piece: str) -> str:
-        self._window = self._window[self._settled :]
-        self._settled = len(self._window)
-        self._shown = self._tokenizer.decode(self._window)
-        return piece
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A tool call of an answer, which nobody has executed.
-
-    Attributes:
-        id: identifier, for the message with the tool's result.
-        name: name of the function.
-        text: arguments as the model wrote them, a JSON object.
-    """
-
-    id: str
-    name: str
-    text: str
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments by name."""
-        arguments: dict[str, Any] = json.loads(self.text)
-        return arguments
-
-    @property
-    def message(self) -> dict[str, Any]:
-        """The call as messages of OpenAI's API hold it."""
-        function = {"name": self.name, "arguments": self.text}
-        return {"id": self.id, "type": "function", "function": function}
-
-
-class AsWritten(str):
-    """Arguments of a call that are no JSON object, which templates show as they are."""
-
-    __slots__ = ()
-
-    def items(self) -> list[tuple[str, str]]:
-        """Returns them as the only argument, for templates that go through arguments."""
-        return [("arguments", str(self))]
-
-
-@dataclass(frozen=True)
-class CallPiece:
-    """A piece of a tool call.
-
-    Attributes:
-        index: number of the call in the answer, from 0.
-        arguments: piece of the arguments' JSON.
-        id: identifier, in the first piece of a call; else None.
-        name: name of the function, in the first piece; else None.
-    """
-
-    index: int
-    arguments: str = ""
-    id: str | None = None
-    name: str | None = None
-
-
-@dataclass(frozen=True)
-class Piece:
-    """What a piece of a text adds to an answer.
-
-    Attributes:
-        text: text for the user.
-        reasoning: reasoning.
-        calls: pieces of tool calls.
-    """
-
-    text: str = ""
-    reasoning: str = ""
-    calls: tuple[CallPiece, ...] = ()
-
-    def __add__(self, other: Piece) -> Piece:
-        calls = self.calls
-        further = other.calls
-        if calls and further and calls[-1].id is None and further[0].id is None:
-            # Without an id, both are arguments of the same call.
-            joined = replace(calls[-1], arguments=calls[-1].arguments + further[0].arguments)
-            calls = (*calls[:-1], joined)
-            further = further[1:]
-        return Piece(self.text + other.text, self.reasoning + other.reasoning, (*calls, *further))
-
-    def __bool__(self) -> bool:
-        return bool(self.text or self.reasoning or self.calls)
 
 
 def overlap(text: str, others: Sequence[str]) -> int:
@@ -297,7 +144,7 @@ class LineMatcher:
         return self._clock() - self._begin > self._max_time
 
 
-class TextEnd:
+class Ending:
     """Ends a streamed text at a stop string or with a line, whichever comes first.
 
     Args:
@@ -329,7 +176,6 @@ class TextEnd:
         self._unmarked = str.maketrans("", "", "".join(marks.values()))
         self._stops = StopMatcher(tuple(stop))
         self._lines = LineMatcher(min_indent, max_time)
-        self._any = bool(stop or min_indent or max_time is not None)
 
     def without_marks(self, text: str) -> str:
         """Returns a text as `push` would show it, if it had no end."""
@@ -337,8 +183,6 @@ class TextEnd:
 
     def push(self, text: str) -> tuple[str, bool]:
         """See `StopMatcher.push`."""
-        if not self._any:
-            return text, False
         text, stopped = self._stops.push(text)
         text, ended = self._lines.push(self.without_marks(text))
         return text, stopped or ended
