@@ -22,7 +22,7 @@ from edgespec.system.environment import MIB, hardware, versions
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from edgespec.llm.result import GenerationResult
+    from edgespec.llm.result import Result
 
 _POLL_SECONDS = 0.01
 
@@ -43,13 +43,13 @@ def facts_of(bundle: Path) -> dict[str, object]:
     }
 
 
-def speed(results: Sequence[GenerationResult]) -> float:
+def speed(results: Sequence[Result]) -> float:
     """Returns the tokens per second of all texts together, without the first of each."""
     seconds = sum(each.tpot_ms * (each.new_tokens - 1) / 1e3 for each in results)
     return round(sum(each.new_tokens - 1 for each in results) / seconds, 1)
 
 
-def mean_length(results: Sequence[GenerationResult]) -> float:
+def mean_length(results: Sequence[Result]) -> float:
     """Returns the mean number of tokens of a round; 0 if there was none."""
     rounds = sum(each.rounds for each in results)
     return round(sum(each.new_tokens - 1 for each in results) / max(1, rounds), 2)

@@ -29,7 +29,7 @@ from common import (
     speed,
 )
 
-from edgespec import LLM, GenerationResult
+from edgespec import LLM, Result
 
 _FILE = Path(__file__).with_name("rounding.py")
 _EDITS = {  # what the model is told; what is to change, as a regular expression, and to what
@@ -63,7 +63,7 @@ def main() -> None:
         most = len(llm.tokenizer.encode(source)) * 5 // 4 + _SPARE
         for name, (ask, old, new) in _EDITS.items():
             prompt = llm.chat_tokens(_messages(source, ask))
-            made: dict[str, GenerationResult] = {}
+            made: dict[str, Result] = {}
             for setting, options in settings.items():
                 llm.forget()
                 made[setting] = llm.generate(prompt, max_new_tokens=most, **options)

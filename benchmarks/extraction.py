@@ -19,7 +19,7 @@ from typing import Any
 
 from common import add_threads, count, exit_code, print_result, print_table
 
-from edgespec import LLM, GenerationResult
+from edgespec import LLM, Result
 from edgespec.errors import InputError
 from edgespec.runtime.text.schema.spacing import SPACINGS
 
@@ -77,9 +77,7 @@ def _counted(llm: LLM, kind: str, spacing: str, seeds: int) -> tuple[int, int, i
     return right, number, tokens
 
 
-def _answer(
-    llm: LLM, kind: str, schema: Mapping[str, Any], sentence: str, seed: int
-) -> GenerationResult:
+def _answer(llm: LLM, kind: str, schema: Mapping[str, Any], sentence: str, seed: int) -> Result:
     how = {"seed": seed, "max_new_tokens": _NEW_TOKENS, **llm.sampling}
     if kind == "schema":
         return llm.chat(sentence, json_schema=dict(schema), **how)
@@ -89,7 +87,7 @@ def _answer(
     return llm.chat(sentence, tools=tools, **choice, **how)
 
 
-def _is_right(result: GenerationResult, name: str, age: int) -> bool:
+def _is_right(result: Result, name: str, age: int) -> bool:
     try:
         found = result.tool_calls[0].arguments if result.tool_calls else json.loads(result.text)
     except ValueError:  # it did not end

@@ -29,7 +29,7 @@ from common import (
     speed,
 )
 
-from edgespec import LLM, GenerationResult
+from edgespec import LLM, Result
 from edgespec.errors import InputError
 from edgespec.llm.load.options import DRAFTS
 from edgespec.measuring.prompts import PYTHON
@@ -105,7 +105,7 @@ REQUESTS = [
 ]
 _CALL: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
 
-Texts = list[GenerationResult]
+Texts = list[Result]
 
 
 def main() -> None:
@@ -167,7 +167,7 @@ def _calls(llm: LLM, number: int, how: dict[str, Any]) -> tuple[Texts, Texts]:
     return called, free
 
 
-def _is_valid_text(result: GenerationResult) -> bool:
+def _is_valid_text(result: Result) -> bool:
     try:
         jsonschema.validate(json.loads(result.text), _SCHEMA)
     except (ValueError, jsonschema.ValidationError):
@@ -175,7 +175,7 @@ def _is_valid_text(result: GenerationResult) -> bool:
     return True
 
 
-def _is_valid_call(result: GenerationResult) -> bool:
+def _is_valid_call(result: Result) -> bool:
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
     if result.finish_reason != "tool_calls" or len(result.tool_calls) != 1:
         return False

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgespec import export
     from edgespec.llm.llm import LLM
-    from edgespec.llm.result import GenerationResult
+    from edgespec.llm.result import Result
+    from edgespec.llm.stream import Stream
 
 __version__ = "0.1.0"
 
@@ -24,12 +25,13 @@ if (_CHECKOUT / "pyproject.toml").exists():
 
 _LAZY = {
     "LLM": "edgespec.llm.llm",
-    "GenerationResult": "edgespec.llm.result",
+    "Result": "edgespec.llm.result",
+    "Stream": "edgespec.llm.stream",
 }
 
 _MODULES = ("export",)
 
-__all__ = ["LLM", "GenerationResult", "__version__", "export"]
+__all__ = ["LLM", "Result", "Stream", "__version__", "export"]
 
 
 def __getattr__(name: str) -> object:

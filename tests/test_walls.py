@@ -250,9 +250,10 @@ DATA = (ast.List, ast.Tuple, ast.Set, ast.Dict)
 
 
 def test_public_names():
-    assert sorted(edgespec.__all__) == ["GenerationResult", "LLM", "__version__", "export"]
+    assert sorted(edgespec.__all__) == ["LLM", "Result", "Stream", "__version__", "export"]
     assert edgespec.LLM.__module__ == "edgespec.llm.llm"
-    assert edgespec.GenerationResult.__module__ == "edgespec.llm.result"
+    assert edgespec.Result.__module__ == "edgespec.llm.result"
+    assert edgespec.Stream.__module__ == "edgespec.llm.stream"
     assert dir(edgespec) == sorted(edgespec.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Llm'"):
         edgespec.Llm  # noqa: B018

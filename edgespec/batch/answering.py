@@ -23,7 +23,7 @@ from edgespec.batch.files import BatchLine
 from edgespec.errors import EdgespecError
 from edgespec.llm.at_once import Work
 from edgespec.llm.llm import LLM
-from edgespec.llm.result import GenerationResult
+from edgespec.llm.result import Result
 from edgespec.serve.answers import Origin, Writer
 from edgespec.serve.bodies import Fields, Json, Text, parsed
 from edgespec.serve.embeddings import EmbeddingResult, EmbeddingsRequest, require_embeddings
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _CALL_ID = 9  # characters, of which templates of Mistral want as many
 
-Made = GenerationResult | EmbeddingResult | None
+Made = Result | EmbeddingResult | None
 """What a line has asked for: a text or vectors; None for vectors that were cancelled."""
 
 
@@ -105,7 +105,7 @@ class Task:
         route = TEXT_ROUTES[request.url]
         return self._text(parsed(route.bodies, content), route, request.custom_id)
 
-    def _text(self, body: RequestBody, route: TextRoute, custom_id: str) -> Work[GenerationResult]:
+    def _text(self, body: RequestBody, route: TextRoute, custom_id: str) -> Work[Result]:
         require_model(body.model, self._of.model)
         if body.stream:
             raise RequestError(
@@ -175,7 +175,7 @@ class Task:
             assert isinstance(result, EmbeddingResult), "of a line that was not stopped"
             return self._answer.answer(result, self._of.model)
         assert self._answer is not None, "set before the text was begun"
-        assert isinstance(result, GenerationResult), "a text's"
+        assert isinstance(result, Result), "a text's"
         calls = (
             replace(call, id=self._hash(place)[:_CALL_ID])
             for place, call in enumerate(result.tool_calls)

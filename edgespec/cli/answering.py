@@ -16,7 +16,7 @@ from edgespec.cli.waiting import notices_kept, waiting
 from edgespec.errors import harmless
 
 if TYPE_CHECKING:
-    from edgespec.llm.generation import GenerationStream
+    from edgespec.llm.stream import Stream
     from edgespec.runtime.text.decoder import ReasoningEvent, TextEvent
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ def _width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def read_first(pieces: Iterator[T], stream: GenerationStream) -> Iterator[T]:
+def read_first(pieces: Iterator[T], stream: Stream) -> Iterator[T]:
     """Yields pieces of a stream; until the first one comes, a line says how much was read."""
     begin = time.perf_counter()
 
@@ -126,7 +126,7 @@ def read_first(pieces: Iterator[T], stream: GenerationStream) -> Iterator[T]:
         yield from pieces
 
 
-def answer_events(stream: GenerationStream) -> Iterator[TextEvent | ReasoningEvent]:
+def answer_events(stream: Stream) -> Iterator[TextEvent | ReasoningEvent]:
     """Returns what there is to show of a stream; see `read_first`."""
     from edgespec.runtime.text.decoder import ReasoningEvent, TextEvent
 

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgespec.llm.generation import GenerationStream
+    from edgespec.llm.stream import Stream
 
 
 def ignoring_termination() -> AbstractContextManager[None]:
@@ -22,7 +22,7 @@ def ignoring_termination() -> AbstractContextManager[None]:
     return _handled(HANDLED_SIGNALS, lambda: None, once=False)
 
 
-def cancelled_by_sigint(stream: GenerationStream) -> AbstractContextManager[None]:
+def cancelled_by_sigint(stream: Stream) -> AbstractContextManager[None]:
     """Lets Ctrl-C end the text after the current round; a second Ctrl-C does not wait for it."""
     return _handled([signal.SIGINT], stream.cancel)
 

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from edgespec.llm.generation import GenerationStream
-from edgespec.llm.result import GenerationResult
+from edgespec.llm.result import Result
+from edgespec.llm.stream import Stream
 from edgespec.system.processes import listen_for_forks
 from edgespec.system.waiting import NOBODY_WAITS
 
@@ -54,11 +54,11 @@ async def ended(work: asyncio.Future[T]) -> None:
         raise interrupted
 
 
-async def result_of(begin: Callable[[], GenerationStream]) -> GenerationResult:
+async def result_of(begin: Callable[[], Stream]) -> Result:
     """Prepares a text and reads it to its end; a task that is cancelled ends both."""
     gone = threading.Event()
 
-    def prepared() -> GenerationStream:
+    def prepared() -> Stream:
         NOBODY_WAITS.set(gone.is_set)  # in the context of this work alone
         return begin()
 

@@ -12,7 +12,7 @@ from edgespec.errors import InputError
 from edgespec.system.waiting import require_waiting
 
 if TYPE_CHECKING:
-    from edgespec.llm.result import GenerationResult
+    from edgespec.llm.result import Result
 
 TEXTS_AT_ONCE = 8
 """Number of texts that are made at once if nothing else was asked for."""
@@ -136,14 +136,14 @@ def tokens_of_all(
 
 
 def results_of_all(
-    prompts: list[list[int]], begin: Callable[[list[int]], Work[GenerationResult]], parallel: int
-) -> list[GenerationResult]:
+    prompts: list[list[int]], begin: Callable[[list[int]], Work[Result]], parallel: int
+) -> list[Result]:
     """Makes the texts of all prompts, and returns them in the order of the prompts.
 
     Raises:
         EdgespecError: the first error, after the other texts have ended.
     """
-    results: dict[int, GenerationResult] = {}
+    results: dict[int, Result] = {}
     texts = TextsAtOnce(parallel).read(range(len(prompts)), lambda index: begin(prompts[index]))
     with closing(texts):
         for index, text in texts:

@@ -13,14 +13,14 @@ from edgespec.llm import at_once, session_files
 from edgespec.llm.at_once import Prompt
 from edgespec.llm.chat import ChatOptions
 from edgespec.llm.embedding import Embedder, Inputs
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
 from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.loaded import Loaded
 from edgespec.llm.messages import Messages
 from edgespec.llm.options import GenerationOptions, conversational
-from edgespec.llm.result import GenerationResult
+from edgespec.llm.result import Result
 from edgespec.llm.sessions import Session
+from edgespec.llm.stream import Stream
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.plan import MIB
 from edgespec.runtime.speculation.generation import AUTO
@@ -170,7 +170,7 @@ class LLM(Unpicklable):
             self._loaded.sources.recycling.successors.save(Path(path), self.bundle.digest)
 
     @shown(ChatOptions)
-    def chat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> GenerationResult:
+    def chat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Result:
         """Generates an answer in a conversation.
 
         Args:
@@ -189,12 +189,12 @@ class LLM(Unpicklable):
         return self.chat_stream(messages, **options).finish()
 
     @shown(ChatOptions)
-    def chat_stream(self, messages: Messages, **options: Unpack[ChatKeywords]) -> GenerationStream:
-        """Generates an answer as `chat`, piece by piece; see `GenerationStream.pieces`."""
+    def chat_stream(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Stream:
+        """Generates an answer as `chat`, piece by piece; see `Stream.pieces`."""
         return self._loaded.chat(messages, options)
 
     @shown(ChatOptions)
-    async def achat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> GenerationResult:
+    async def achat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Result:
         """Generates an answer as `chat`, while the event loop goes on.
 
         A task that is cancelled cancels the text, and its slots are free behind the pass under way.
@@ -218,7 +218,7 @@ class LLM(Unpicklable):
         suffix: str = "",
         files: Sequence[tuple[str, str]] = (),
         **options: Unpack[GenerationKeywords],
-    ) -> GenerationResult:
+    ) -> Result:
         """Generates the text at a cursor.
 
         Args:
@@ -257,21 +257,19 @@ class LLM(Unpicklable):
         return self._loaded.prompts.of_infill(prefix, suffix, files, max_new_tokens)
 
     @overload
-    def generate(
-        self, prompt: Prompt, **options: Unpack[GenerationKeywords]
-    ) -> GenerationResult: ...
+    def generate(self, prompt: Prompt, **options: Unpack[GenerationKeywords]) -> Result: ...
 
     @overload
     def generate(
         self, prompt: list[str] | list[list[int]], **options: Unpack[GenerationKeywords]
-    ) -> list[GenerationResult]: ...
+    ) -> list[Result]: ...
 
     @shown(GenerationOptions)
     def generate(
         self,
         prompt: Prompt | list[str] | list[list[int]],
         **options: Unpack[GenerationKeywords],
-    ) -> GenerationResult | list[GenerationResult]:
+    ) -> Result | list[Result]:
         """Generates a text, or those of several prompts at once.
 
         Args:
@@ -301,9 +299,7 @@ class LLM(Unpicklable):
         return self.stream(cast("Prompt", prompt), **options).finish()
 
     @shown(GenerationOptions)
-    async def agenerate(
-        self, prompt: Prompt, **options: Unpack[GenerationKeywords]
-    ) -> GenerationResult:
+    async def agenerate(self, prompt: Prompt, **options: Unpack[GenerationKeywords]) -> Result:
         """Generates a text as `generate`, while the event loop goes on; see `achat`.
 
         For several prompts, `asyncio.gather` calls of this.
@@ -313,7 +309,7 @@ class LLM(Unpicklable):
         return await result_of(partial(self.stream, prompt, **options))
 
     @shown(GenerationOptions)
-    def stream(self, prompt: Prompt, **options: Unpack[GenerationKeywords]) -> GenerationStream:
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationKeywords]) -> Stream:
         """Generates a text as `generate`, piece by piece.
 
         Iterate over the stream, then read its `result`.

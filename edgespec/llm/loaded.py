@@ -14,7 +14,6 @@ from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
 from edgespec.llm.at_once import Prompt
 from edgespec.llm.chat import ChatOptions, Conversation
-from edgespec.llm.generation import Generated, GenerationStream, TextFacts
 from edgespec.llm.images import Viewer
 from edgespec.llm.load.drafters import make_drafters
 from edgespec.llm.load.open import load_models
@@ -30,6 +29,7 @@ from edgespec.llm.options import GenerationOptions
 from edgespec.llm.prompt_files import PromptFiles
 from edgespec.llm.prompts import Prompts, grammars_of
 from edgespec.llm.stored_prompts import StoredPrompts
+from edgespec.llm.stream import Stream, TextFacts
 from edgespec.runtime.drafters.growth import TreeDrafter
 from edgespec.runtime.plan import MemoryPlan
 from edgespec.runtime.sampling.sampler import Sampler
@@ -154,7 +154,7 @@ class Loaded:
 
     def chat(
         self, messages: Messages, options: Mapping[str, Any], kept: TokenSequence | None = None
-    ) -> GenerationStream:
+    ) -> Stream:
         """Begins an answer, see `LLM.chat`; `kept` is what a session keeps."""
         self.engine.require_open()
         made = checked(ChatOptions, options)
@@ -163,7 +163,7 @@ class Loaded:
 
     def text(
         self, prompt: Prompt, options: Mapping[str, Any], kept: TokenSequence | None = None
-    ) -> GenerationStream:
+    ) -> Stream:
         """Begins a text, see `LLM.generate`; `kept` is what a session keeps."""
         self.engine.require_open()
         made = checked(GenerationOptions, options)
@@ -173,7 +173,7 @@ class Loaded:
 
     def _begin(
         self, asked: Conversation, made: GenerationOptions, kept: TokenSequence | None
-    ) -> GenerationStream:
+    ) -> Stream:
         source = self.options.draft if made.draft_source is None else made.draft_source
         if source not in self.sources.names:
             raise InputError(
@@ -215,13 +215,13 @@ class Loaded:
         if source in RECYCLING_DRAFTS:
             memory = "hot" if len(self.sources.recycling.successors) else "cold"
 
-        def again(seed: int | None) -> GenerationStream:
+        def again(seed: int | None) -> Stream:
             known = replace(made, seed=seed, prediction=predicted or None)
             return self._begin(asked.again(self.tokenizer), known, kept)
 
         facts = TextFacts(models, memory, made.json_class, asked.unheld)
         decoder = self._decoder(asked, made, limits.stop_ids)
-        return GenerationStream(Generated(self.engine, request, decoder, facts), again)
+        return Stream(self.engine, request, decoder, facts, again)
 
     def _decoder(
         self, asked: Conversation, made: GenerationOptions, stop_ids: frozenset[int]

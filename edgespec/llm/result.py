@@ -28,7 +28,7 @@ class PromptProgress:
 
 
 @dataclass(frozen=True)
-class GenerationResult:
+class Result:
     """A finished text and its statistics.
 
     Attributes:

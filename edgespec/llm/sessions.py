@@ -9,12 +9,12 @@ from typing import Unpack
 from edgespec.errors import InputError
 from edgespec.llm import session_files
 from edgespec.llm.chat import ChatOptions
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.keywords import ChatKeywords, GenerationKeywords
 from edgespec.llm.loaded import Loaded
 from edgespec.llm.messages import Messages
 from edgespec.llm.options import GenerationOptions
-from edgespec.llm.result import GenerationResult
+from edgespec.llm.result import Result
+from edgespec.llm.stream import Stream
 from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.system.options import shown
 from edgespec.system.processes import Unpicklable
@@ -42,24 +42,22 @@ class Session(Unpicklable):
     @shown(GenerationOptions)
     def generate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
-    ) -> GenerationResult:
+    ) -> Result:
         """See `LLM.generate`."""
         return self.stream(prompt, **options).finish()
 
     @shown(GenerationOptions)
-    def stream(
-        self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
-    ) -> GenerationStream:
+    def stream(self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]) -> Stream:
         """See `LLM.stream`. Of several texts at once the one that ends last is kept."""
         return self._loaded.text(prompt, options, self._open())
 
     @shown(ChatOptions)
-    def chat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> GenerationResult:
+    def chat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Result:
         """See `LLM.chat`: give the whole conversation; only the new part is computed."""
         return self.chat_stream(messages, **options).finish()
 
     @shown(ChatOptions)
-    def chat_stream(self, messages: Messages, **options: Unpack[ChatKeywords]) -> GenerationStream:
+    def chat_stream(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Stream:
         """See `LLM.chat_stream` and `chat`."""
         return self._loaded.chat(messages, options, self._open())
 

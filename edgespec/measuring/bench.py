@@ -15,9 +15,9 @@ import numpy as np
 
 from edgespec.bundle import TARGET
 from edgespec.errors import ContextLengthError, InputError
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.llm import LLM, inside
 from edgespec.llm.prompts import or_more_context
+from edgespec.llm.stream import Stream
 from edgespec.measuring.bits import Bits, compare_bits
 from edgespec.measuring.perplexity import predictions
 from edgespec.runtime.sampling.noise import gumbel
@@ -162,7 +162,7 @@ class Bench:
             EdgespecError: if a text fails.
             InputError: if no text has more than one token.
         """
-        made: dict[str, list[list[GenerationStream]]] = {name: [] for name in self.settings}
+        made: dict[str, list[list[Stream]]] = {name: [] for name in self.settings}
         for name, draft in self.settings.items():
             report(f"{name}: warm-up")
             self._made(self._requests[0], draft)
@@ -200,7 +200,7 @@ class Bench:
         start = max(len(tokens) - positions, 1)
         return compare_bits(inside(self._llm).engine.target, tokens, start)
 
-    def _made(self, request: BenchRequest, draft: str) -> GenerationStream:
+    def _made(self, request: BenchRequest, draft: str) -> Stream:
         self._llm.forget()
         stream = self._llm.stream(
             request.prompt,
@@ -247,7 +247,7 @@ def verdict(llm: LLM, request: BenchRequest, expected: Sequence[int], found: Seq
 
 
 def _line(
-    name: str, repeats: Sequence[Sequence[GenerationStream]], plain: float, verdicts: list[str]
+    name: str, repeats: Sequence[Sequence[Stream]], plain: float, verdicts: list[str]
 ) -> BenchLine:
     """Summarizes all texts of a setting; `plain` is the speed of plain decoding in tokens/s."""
     made = [text for texts in repeats for text in texts]
@@ -308,7 +308,7 @@ def _middle(values: Sequence[float], digits: int) -> tuple[float, Span]:
     return round(median(values), digits), (least, most)
 
 
-def _speed(texts: Sequence[GenerationStream]) -> float:
+def _speed(texts: Sequence[Stream]) -> float:
     """Returns the tokens per second of a repeat, without the first token of each text."""
     tokens = sum(text.result.new_tokens - 1 for text in texts)
     seconds = sum(map(_seconds, texts))
@@ -319,6 +319,6 @@ def _speed(texts: Sequence[GenerationStream]) -> float:
     return tokens / seconds
 
 
-def _seconds(text: GenerationStream) -> float:
+def _seconds(text: Stream) -> float:
     """Returns the time of all tokens after the first."""
     return text.result.tpot_ms * (text.result.new_tokens - 1) / 1e3

@@ -15,7 +15,7 @@ from edgespec.bundle import Bundle
 from edgespec.errors import BundleError
 from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.options import conversational
-from edgespec.llm.result import GenerationResult, PromptProgress
+from edgespec.llm.result import PromptProgress, Result
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.decoder import CallEvent
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -141,7 +141,7 @@ class Writer(ABC):
     """What tells that a stream still waits; readers of events pass over it."""
 
     @abstractmethod
-    def whole(self, results: Sequence[GenerationResult]) -> Json:
+    def whole(self, results: Sequence[Result]) -> Json:
         """Returns the answer in one piece."""
 
     def opening(self) -> list[Json]:
@@ -162,7 +162,7 @@ class Writer(ABC):
         return f": reading {progress.read} of {progress.total} tokens\n\n"
 
     @abstractmethod
-    def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
+    def closing(self, results: Sequence[Result]) -> list[Json]:
         """Returns the events after the last part."""
 
     def failure(self, refusal: RequestError) -> Json:
@@ -194,7 +194,7 @@ class ChoicesWriter(Writer):
             "system_fingerprint": origin.fingerprint,
         }
 
-    def whole(self, results: Sequence[GenerationResult]) -> Json:
+    def whole(self, results: Sequence[Result]) -> Json:
         """See `Writer`."""
         choices = [
             self._whole_choice(index, result) | _finish(result)
@@ -223,7 +223,7 @@ class ChoicesWriter(Writer):
         said = self._part_choice(Part("", (), (), choice))
         return self.written(self._piece(said, prompt_progress=prompt_progress(progress)))
 
-    def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
+    def closing(self, results: Sequence[Result]) -> list[Json]:
         """See `Writer`."""
         chunks = []
         for index, (result, told) in enumerate(zip(results, self._told, strict=True)):
@@ -245,7 +245,7 @@ class ChoicesWriter(Writer):
         tokens = sum(len(each.tokens) for each in part.rounds)
         return {"rounds": len(part.rounds), "tokens": tokens, "drafted": drafted}
 
-    def _usage(self, results: Sequence[GenerationResult]) -> Json:
+    def _usage(self, results: Sequence[Result]) -> Json:
         """Returns the tokens of all choices; a prompt that they have in common counts once."""
         prompts = results[:: self._repeats]
         read = sum(each.prompt_tokens for each in prompts)
@@ -273,7 +273,7 @@ class ChoicesWriter(Writer):
         return {**self._facts, "object": kind, "choices": list(choices), **further}
 
     @abstractmethod
-    def _whole_choice(self, index: int, result: GenerationResult) -> Json: ...
+    def _whole_choice(self, index: int, result: Result) -> Json: ...
 
     @abstractmethod
     def _part_choice(self, part: Part) -> Json: ...
@@ -289,7 +289,7 @@ class CompletionAnswer(ChoicesWriter):
         super().__init__(body, origin)
         self._offsets = [_Offset() for _ in range(body.choices)]
 
-    def _whole_choice(self, index: int, result: GenerationResult) -> Json:
+    def _whole_choice(self, index: int, result: Result) -> Json:
         return self._part_choice(Part(result.text, result.logprobs, (), index))
 
     def _part_choice(self, part: Part) -> Json:
@@ -355,7 +355,7 @@ class ChatAnswer(ChoicesWriter):
             chunks.append(self._piece(choice))
         return chunks
 
-    def _whole_choice(self, index: int, result: GenerationResult) -> Json:
+    def _whole_choice(self, index: int, result: Result) -> Json:
         message: Json = {"role": "assistant", "content": result.text, "refusal": None}
         if result.reasoning:
             message["reasoning_content"] = result.reasoning
@@ -386,7 +386,7 @@ def _call_delta(piece: CallEvent) -> Json:
     return {"index": piece.index, "id": piece.id, "type": "function", "function": function}
 
 
-def _finish(result: GenerationResult) -> Json:
+def _finish(result: Result) -> Json:
     return {"finish_reason": _FINISH_REASONS.get(result.finish_reason, result.finish_reason)}
 
 
@@ -400,7 +400,7 @@ def prompt_progress(progress: PromptProgress) -> Json:
     }
 
 
-def speculation(result: GenerationResult) -> Json:
+def speculation(result: Result) -> Json:
     """Returns statistics that other APIs do not have."""
     faults = {"call_faults": list(result.call_faults)} if result.call_faults else {}
     looped = {"looped": True} if result.finish_reason == "loop" else {}

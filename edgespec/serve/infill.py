@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr
 
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.llm import LLM
-from edgespec.llm.result import GenerationResult
+from edgespec.llm.result import Result
+from edgespec.llm.stream import Stream
 from edgespec.serve.answers import Origin, Writer, speculation
 from edgespec.serve.bodies import LONG, Count, Fields, Int, Json, Unlimited
 from edgespec.serve.parts import Part
@@ -74,7 +74,7 @@ class InfillRequest(TextRequest):
         """Tokens that end the text."""
         return self._ends
 
-    def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
+    def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102
         made = llm.infill_prompt(
             self.input_prefix + (self.prompt or ""),
             self.input_suffix,
@@ -102,7 +102,7 @@ class InfillWriter(Writer):
             "system_fingerprint": origin.fingerprint,
         }
 
-    def whole(self, results: Sequence[GenerationResult]) -> Json:
+    def whole(self, results: Sequence[Result]) -> Json:
         """See `Writer`."""
         [result] = results
         return self._final(result, "" if self._body.silent else result.text)
@@ -112,12 +112,12 @@ class InfillWriter(Writer):
         content = "" if self._body.silent else part.text
         return [{"index": 0, "content": content, "stop": False}]
 
-    def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
+    def closing(self, results: Sequence[Result]) -> list[Json]:
         """See `Writer`."""
         [result] = results
         return [self._final(result, "")]
 
-    def _final(self, result: GenerationResult, content: str) -> Json:
+    def _final(self, result: Result, content: str) -> Json:
         made = 0 if self._body.silent else result.new_tokens
         answer = {
             **self._facts,
@@ -136,7 +136,7 @@ class InfillWriter(Writer):
         fields = self._body.response_fields
         return _selected(answer, fields) if fields else answer
 
-    def _stop_type(self, result: GenerationResult) -> str:
+    def _stop_type(self, result: Result) -> str:
         if result.finish_reason != "stop" or self._body.silent:
             return "limit"
         if result.tokens[-1:] and result.tokens[-1] in self._body.ends:
@@ -144,7 +144,7 @@ class InfillWriter(Writer):
         return "word" if self._body.stop else "limit"
 
 
-def _timings(result: GenerationResult, made: int) -> Json:
+def _timings(result: Result, made: int) -> Json:
     read = result.prompt_tokens - result.reused
     timings = {
         "cache_n": result.reused,

@@ -8,7 +8,7 @@ from functools import partial
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from edgespec.llm.result import GenerationResult
+from edgespec.llm.result import Result
 from edgespec.serve.models import Models, ServedModel
 
 _TTFT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -82,7 +82,7 @@ class Metrics:
             lambda: psutil.Process().memory_info().rss,
         )
 
-    def finished(self, model: str, result: GenerationResult, waited: float) -> None:
+    def finished(self, model: str, result: Result, waited: float) -> None:
         """Counts a text that began after so many seconds, including one that was cancelled."""
         self._texts.labels(result.finish_reason, model).inc()
         for name, counter in self._sums.items():

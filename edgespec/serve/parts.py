@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
 
-from edgespec.llm.generation import GenerationStream, LogprobsEvent
-from edgespec.llm.result import GenerationResult, PromptProgress
+from edgespec.llm.result import PromptProgress, Result
+from edgespec.llm.stream import LogprobsEvent, Stream
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.speculation.generation import PROMPT, Round
 from edgespec.runtime.text.decoder import CallEvent, ReasoningEvent, TextEvent
@@ -82,11 +82,11 @@ class Reader:
     """
 
     choice: int
-    stream: GenerationStream
+    stream: Stream
     put: Callable[[Part], None]
     conversations: Conversations | None
 
-    def read(self) -> GenerationResult:
+    def read(self) -> Result:
         """Returns the finished text, whose `reused` counts what its client may know."""
         stream = self.stream
         known = self.conversations

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.llm import LLM
 from edgespec.llm.options import in_conversation
+from edgespec.llm.stream import Stream
 from edgespec.runtime.sampling.options import LEAST_TEMPERATURE
 from edgespec.serve.bodies import (
     LONG,
@@ -108,7 +108,7 @@ class RequestBody(Unsupported, ABC):
     moderation: Any = None
 
     @abstractmethod
-    def texts(self, llm: LLM) -> list[GenerationStream]:
+    def texts(self, llm: LLM) -> list[Stream]:
         """Creates the streams of the texts, one for each choice, without starting them.
 
         Raises:
@@ -162,7 +162,7 @@ class TextRequest(RequestBody):
         """The number of texts, of all prompts together."""
         return self.prompts * (self.n or 1)
 
-    def texts(self, llm: LLM) -> list[GenerationStream]:  # noqa: D102 - of the base class
+    def texts(self, llm: LLM) -> list[Stream]:  # noqa: D102 - of the base class
         drafts = self.speculative or Speculative()
         given = {name: value for name in _GIVEN if (value := getattr(self, name)) is not None}
         if (temperature := self._temperature) is not None:
@@ -188,7 +188,7 @@ class TextRequest(RequestBody):
         return [first, *map(first.again, seeds)]
 
     @abstractmethod
-    def ask(self, llm: LLM, **options: Any) -> GenerationStream:
+    def ask(self, llm: LLM, **options: Any) -> Stream:
         """Creates the stream of the text with these options of a text."""
 
     @property
@@ -283,7 +283,7 @@ class CompletionRequest(TextRequest):
     def prompts(self) -> int:  # noqa: D102
         return len(self.prompt) if _are_several(self.prompt) else 1
 
-    def texts(self, llm: LLM) -> list[GenerationStream]:  # noqa: D102
+    def texts(self, llm: LLM) -> list[Stream]:  # noqa: D102
         if self.choices > _MAX_CHOICES:
             raise RequestError(
                 400,
@@ -294,13 +294,13 @@ class CompletionRequest(TextRequest):
             )
         if self.prompts == 1:
             return super().texts(llm)
-        streams = list[GenerationStream]()
+        streams = list[Stream]()
         for prompt in self.prompt:
             require_waiting()
             streams += self.model_copy(update={"prompt": prompt}).texts(llm)
         return streams
 
-    def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
+    def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102
         prompt = cast("str | list[int]", self.prompt)  # one, as `texts` asks for it
         if not self.suffix:
             return llm.stream(prompt, **options)
@@ -364,7 +364,7 @@ class ChatRequest(TextRequest):
             )
         return None
 
-    def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102
+    def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102
         goes_on = self.messages[-1].role == "assistant" and self.continue_final_message is not False
         if not goes_on and (self.continue_final_message or self.add_generation_prompt is False):
             raise RequestError(

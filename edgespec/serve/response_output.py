@@ -13,7 +13,7 @@ from typing import Any
 
 from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.options import in_conversation
-from edgespec.llm.result import GenerationResult
+from edgespec.llm.result import Result
 from edgespec.serve.answers import ChatAnswer, Origin, Writer
 from edgespec.serve.bodies import Json
 from edgespec.serve.parts import Part
@@ -187,7 +187,7 @@ class ResponsesWriter(Writer):
             **_settings(body, origin.sampling),
         }
 
-    def whole(self, results: Sequence[GenerationResult]) -> Json:
+    def whole(self, results: Sequence[Result]) -> Json:
         """See `Writer`."""
         chat = self._chat.whole(results)
         [choice] = chat["choices"]
@@ -210,7 +210,7 @@ class ResponsesWriter(Writer):
             events[-1] |= {"edgespec": told[-1]}
         return self._numbered(events)
 
-    def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
+    def closing(self, results: Sequence[Result]) -> list[Json]:
         """See `Writer`."""
         chunks = self._chat.closing(results)
         events = self._events(chunks)

@@ -20,8 +20,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.llm import LLM
+from edgespec.llm.stream import Stream
 from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.bodies import (
     LONG,
@@ -360,7 +360,7 @@ class ResponsesRequest(RequestBody):
     n: NoValue = None
     max_tokens: NoValue = None
 
-    def texts(self, llm: LLM) -> list[GenerationStream]:  # noqa: D102 - of the base class
+    def texts(self, llm: LLM) -> list[Stream]:  # noqa: D102 - of the base class
         return self.chat.texts(llm)
 
     @cached_property

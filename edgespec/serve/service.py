@@ -17,9 +17,9 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.llm import LLM
-from edgespec.llm.result import GenerationResult
+from edgespec.llm.result import Result
+from edgespec.llm.stream import Stream
 from edgespec.serve.metrics import Metrics
 from edgespec.serve.models import Claim, Models, ServedModel
 from edgespec.serve.parts import Conversations, Part, Reader
@@ -179,10 +179,10 @@ class TextService:
     async def texts(
         self,
         model: ServedModel,
-        begin: Callable[[LLM], Sequence[GenerationStream]],
+        begin: Callable[[LLM], Sequence[Stream]],
         show: Show,
         key: str | None = None,
-    ) -> list[GenerationResult]:
+    ) -> list[Result]:
         """Generates the texts of one request, one after the other, when it is its turn.
 
         They end after a round if the task is cancelled. The next request's turn comes when they are
@@ -209,7 +209,7 @@ class TextService:
         def put(part: Part) -> None:
             loop.call_soon_threadsafe(parts.put_nowait, part)
 
-        def read(choice: int, stream: GenerationStream) -> GenerationResult:
+        def read(choice: int, stream: Stream) -> Result:
             waited = time.perf_counter() - asked
             known = conversations if key is None else None
             result = Reader(choice, stream, put, known).read()
@@ -257,8 +257,8 @@ class TextService:
         return results
 
     async def _begin(
-        self, claim: Claim, begin: Callable[[LLM], Sequence[GenerationStream]], show: Show
-    ) -> Sequence[GenerationStream]:
+        self, claim: Claim, begin: Callable[[LLM], Sequence[Stream]], show: Show
+    ) -> Sequence[Stream]:
         """Creates the streams of a request."""
         beginning = asyncio.ensure_future(self._begun(claim, begin))
         patience = _FIRST_SIGN

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from edgespec.errors import ContextLengthError
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.llm import LLM
+from edgespec.llm.stream import Stream
 from edgespec.serve.messages import Message
 from edgespec.serve.requests import ChatRequest
 from edgespec.system.waiting import require_waiting
@@ -19,8 +19,8 @@ _ROOM = 4  # the share of the context that an answer gets where messages are lef
 class ShortenedChatRequest(ChatRequest):
     """A chat that is made of the latest messages if all are too long for the context."""
 
-    def ask(self, llm: LLM, **options: Any) -> GenerationStream:  # noqa: D102 - of the base class
-        def make(messages: Sequence[Message]) -> GenerationStream:
+    def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102 - of the base class
+        def make(messages: Sequence[Message]) -> Stream:
             return ChatRequest.ask(self.model_copy(update={"messages": messages}), llm, **options)
 
         return shortened(self.messages, make, llm.context_length)
@@ -33,9 +33,9 @@ def room_for_prompts(context: int) -> int:
 
 def shortened(
     messages: Sequence[Message],
-    make: Callable[[Sequence[Message]], GenerationStream],
+    make: Callable[[Sequence[Message]], Stream],
     context: int,
-) -> GenerationStream:
+) -> Stream:
     """Returns the stream of a conversation, without its oldest messages if it is too long.
 
     What systems say stays. Then the first one is a user's, since templates want that, and the last
@@ -54,8 +54,8 @@ def shortened(
     except ContextLengthError as error:
         too_long = error
     starts = [place for place, each in enumerate(messages) if each.role == "user"][1:]
-    roomy: GenerationStream | None = None
-    tight: GenerationStream | None = None
+    roomy: Stream | None = None
+    tight: Stream | None = None
     first = 0
     last = len(starts)
     while first < last:

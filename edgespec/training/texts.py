@@ -11,8 +11,8 @@ import numpy as np
 
 from edgespec.errors import InputError
 from edgespec.llm.at_once import TEXTS_AT_ONCE, TextsAtOnce
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.llm import LLM
+from edgespec.llm.stream import Stream
 from edgespec.measuring.prompts import read_prompts
 from edgespec.system.files import read_utf8
 
@@ -92,7 +92,7 @@ class Continuations:
             for number, text in texts:
                 yield number, [*self._prompts[number], *text.result().tokens]
 
-    def _begun(self, number: int) -> GenerationStream:
+    def _begun(self, number: int) -> Stream:
         prompt = self._prompts[number]
         new = self._length - len(prompt)
         return self._llm.stream(prompt, max_new_tokens=new, temperature=_TEMPERATURE, seed=number)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="terminals of PO
 SLOW = """
 import time, edgespec.export
 from edgespec import LLM
-from edgespec.llm.generation import Generated
+from edgespec.llm.stream import Stream
 def slow(owner, name):
     function = getattr(owner, name)
     def late(*given, **options):
@@ -24,11 +24,11 @@ def slow(owner, name):
         return function(*given, **options)
     setattr(owner, name, late)
 slow(edgespec.export, "partial_bundle"); slow(LLM, "__init__")
-events = Generated.events
+events = Stream.events
 def read_late(self):
     time.sleep(2.5)
     yield from events(self)
-Generated.events = read_late
+Stream.events = read_late
 """
 
 

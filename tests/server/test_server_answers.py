@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from backends import byte_fallback, byte_level, metaspace
 
-from edgespec.llm.result import GenerationResult
+from edgespec.llm.result import Result
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.decoder import TextDecoder
@@ -44,7 +44,7 @@ def likely(tokens):
 def made(text, **facts):
     tokens = encoded(text)
     usual = {"finish_reason": "length", "prompt_tokens": 9, "reused": 4, "logprobs": ()}
-    return GenerationResult(
+    return Result(
         text=text,
         tokens=tokens,
         seed=1,

@@ -40,9 +40,9 @@ from edgespec.system.options import Option, checked, kinds_of, unknown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgespec.llm.generation import GenerationStream
     from edgespec.llm.llm import LLM
-    from edgespec.llm.result import GenerationResult
+    from edgespec.llm.result import Result
+    from edgespec.llm.stream import Stream
 
 _HELP = f"""\
 /clear           start a new conversation
@@ -126,7 +126,7 @@ class _Conversation:
         self._given = dict(options)
         self._thoughts = False
         self._kind = ChatOptions if llm.tokenizer.has_chat_template else GenerationOptions
-        self._last: GenerationResult | None = None
+        self._last: Result | None = None
         self._commands: dict[str, Callable[[str], None]] = {
             "/clear": self._clear,
             "/retry": self._retry,
@@ -295,7 +295,7 @@ class _Conversation:
         elif result.finish_reason == "context":
             _say("the context is full: start a new conversation with /clear")
 
-    def _stream(self, messages: list[Message]) -> GenerationStream:
+    def _stream(self, messages: list[Message]) -> Stream:
         options = {"stop_loops": True, **self._options}
         if self._llm.tokenizer.has_chat_template:
             return self._session.chat_stream(messages, **options)
@@ -328,7 +328,7 @@ class _Conversation:
         return [each for each in known if first and word and each.startswith(word)]
 
 
-def _facts(result: GenerationResult) -> str:
+def _facts(result: Result) -> str:
     sources = [f"{name} {count}" for name, count in result.sources.items()]
     facts = [
         f"{result.new_tokens} tokens ({result.finish_reason})",

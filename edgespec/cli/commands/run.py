@@ -27,8 +27,8 @@ from edgespec.system.options import checked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgespec.llm.generation import GenerationStream
-    from edgespec.llm.result import GenerationResult
+    from edgespec.llm.result import Result
+    from edgespec.llm.stream import Stream
     from edgespec.runtime.speculation.generation import Round
 
 
@@ -110,7 +110,7 @@ def _chat(arguments: argparse.Namespace) -> int:
     return chat.execute(argparse.Namespace(**(vars(arguments) | how)))
 
 
-def _continue(prompt: str, stream: GenerationStream) -> None:
+def _continue(prompt: str, stream: Stream) -> None:
     """Prints the text piece by piece behind the prompt, which a terminal shows less bright."""
     pieces = read_first(iter(stream), stream)
     first = next(pieces, "")
@@ -123,7 +123,7 @@ def _continue(prompt: str, stream: GenerationStream) -> None:
     tell()
 
 
-def _tell(result: GenerationResult, context: int, sampled: bool) -> None:
+def _tell(result: Result, context: int, sampled: bool) -> None:
     """Prints why the text was cut, if it was, and its statistics."""
     if result.finish_reason == "length":
         line = f"stopped after {result.new_tokens} tokens: use a larger -n for a longer text"
@@ -157,7 +157,7 @@ def _explain(rounds: Sequence[Round]) -> None:
     HarmlessConsole(stderr=True).print(table)
 
 
-def _facts(result: GenerationResult, sampled: bool) -> str:
+def _facts(result: Result, sampled: bool) -> str:
     facts = [
         f"{result.new_tokens} tokens ({result.finish_reason})",
         f"{result.tokens_per_second:.1f} tokens/s",
@@ -170,7 +170,7 @@ def _facts(result: GenerationResult, sampled: bool) -> str:
     return ", ".join(facts + [f"seed: {result.seed}"] * sampled)
 
 
-def _shares(result: GenerationResult) -> str:
+def _shares(result: Result) -> str:
     """Formats the share of rounds by source, if drafts were planned."""
     if result.draft not in PLANNED_DRAFTS or not result.rounds:
         return ""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from edgespec.llm.result import GenerationResult, PromptProgress
+from edgespec.llm.result import PromptProgress, Result
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.answers import Origin, Writer, prompt_progress
@@ -50,13 +50,13 @@ class OllamaAnswer(Writer):
         told = prompt_progress(progress)
         return self.written(self._object(self._said(""), prompt_progress=told))
 
-    def whole(self, results: Sequence[GenerationResult]) -> Json:
+    def whole(self, results: Sequence[Result]) -> Json:
         """See `Writer`."""
         [result] = results
         said = self._said(result.text, result.reasoning, result.tool_calls)
         return self._last(said, result, result.logprobs)
 
-    def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
+    def closing(self, results: Sequence[Result]) -> list[Json]:
         """See `Writer`."""
         [result] = results
         calls = [self._object(self._said("", calls=result.tool_calls))] * bool(result.tool_calls)
@@ -70,9 +70,7 @@ class OllamaAnswer(Writer):
         """See `Writer`."""
         return f"{one_line(event)}\n"
 
-    def _last(
-        self, said: Json, result: GenerationResult, logprobs: Sequence[TokenLogprobs]
-    ) -> Json:
+    def _last(self, said: Json, result: Result, logprobs: Sequence[TokenLogprobs]) -> Json:
         further = max(result.new_tokens - 1, 0)
         return self._object(
             said,
@@ -96,7 +94,7 @@ class OllamaAnswer(Writer):
         told = {"logprobs": self._texts.told(logprobs)} if logprobs else {}
         return {**facts, **further, **told}
 
-    def _memory(self, result: GenerationResult) -> Json:
+    def _memory(self, result: Result) -> Json:
         """Returns what a client may send back to go on from here."""
         return {}
 
@@ -122,7 +120,7 @@ class OllamaGenerateAnswer(OllamaAnswer):
     def _said(self, text: str, reasoning: str = "", calls: Sequence[ToolCall] = ()) -> Json:
         return {"response": text, **({"thinking": reasoning} if reasoning else {})}
 
-    def _memory(self, result: GenerationResult) -> Json:
+    def _memory(self, result: Result) -> Json:
         prompt = self._body.prompt_tokens
         return {} if prompt is None else {"context": [*prompt, *result.tokens]}
 

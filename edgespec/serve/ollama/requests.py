@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field, PrivateAttr, ValidationError, field_validator
 
 from edgespec.llm.embedding import Inputs
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.llm import LLM
+from edgespec.llm.stream import Stream
 from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.bodies import (
     LONG,
@@ -179,7 +179,7 @@ class OllamaTextRequest(Fields, ABC):
     def silent(self) -> bool:
         """Whether there is no prompt: with Ollama, the request then only loads the model."""
 
-    def texts(self, llm: LLM) -> list[GenerationStream]:
+    def texts(self, llm: LLM) -> list[Stream]:
         """See `edgespec.serve.requests.RequestBody`."""
         request = self.request(llm)
         streams = request.texts(llm)

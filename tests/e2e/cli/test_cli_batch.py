@@ -23,8 +23,8 @@ from edgespec import LLM
 from edgespec.batch.answering import seed_of
 from edgespec.batch.files import only_writer
 from edgespec.errors import DeviceError
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.options import in_conversation
+from edgespec.llm.stream import Stream
 from edgespec.models.embedded import BUNDLE
 from edgespec.store import progress
 
@@ -166,7 +166,7 @@ def test_the_number_at_once_changes_no_answer(batch, undisturbed, tmp_path):
 def test_as_many_are_made_at_once_as_are_asked_for(batch, monkeypatch):
     at_once = set()
     most = []
-    finish = GenerationStream.finish
+    finish = Stream.finish
     together = threading.Barrier(3, timeout=60)
 
     def counted(self):
@@ -178,7 +178,7 @@ def test_as_many_are_made_at_once_as_are_asked_for(batch, monkeypatch):
         at_once.discard(self)
         return result
 
-    monkeypatch.setattr(GenerationStream, "finish", counted)
+    monkeypatch.setattr(Stream, "finish", counted)
     assert batch("--parallel=3").code == 0
     assert (max(most), len(most)) == (3, 12)
 
@@ -358,7 +358,7 @@ def test_without_its_packages_the_command_names_them(asked, tmp_path):
 
 def fail_once(monkeypatch, number, error):
     """Let the text number `number` fail."""
-    finish = GenerationStream.finish
+    finish = Stream.finish
     calls = iter(range(100))
 
     def failing(self):
@@ -366,7 +366,7 @@ def fail_once(monkeypatch, number, error):
             raise error
         return finish(self)
 
-    monkeypatch.setattr(GenerationStream, "finish", failing)
+    monkeypatch.setattr(Stream, "finish", failing)
 
 
 @pytest.mark.parametrize(("error", "code"), [(DeviceError("gone"), 2), (MemoryError("full"), 3)])

@@ -16,7 +16,7 @@ from commandline import FAST, PROMPT
 
 from edgespec.cli import main
 from edgespec.cli.interrupts import ignoring_termination
-from edgespec.llm.generation import GenerationStream
+from edgespec.llm.stream import Stream
 from edgespec.models.embedded import BUNDLE
 
 FULL = Path("/dev/full")
@@ -65,7 +65,7 @@ def interrupt_after(monkeypatch, interruptible):
     """Raise SIGINT a number of times once the first piece of text is out."""
 
     def arrange(times):
-        pieces = GenerationStream.__iter__
+        pieces = Stream.__iter__
 
         def interrupted(self):
             for piece in pieces(self):
@@ -73,7 +73,7 @@ def interrupt_after(monkeypatch, interruptible):
                 for _ in range(times):
                     signal.raise_signal(signal.SIGINT)
 
-        monkeypatch.setattr(GenerationStream, "__iter__", interrupted)
+        monkeypatch.setattr(Stream, "__iter__", interrupted)
 
     return arrange
 

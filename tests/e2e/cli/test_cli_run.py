@@ -13,7 +13,7 @@ import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, PLACE, PROMPT, fails
 
-from edgespec import LLM, GenerationResult, export
+from edgespec import LLM, Result, export
 from edgespec.cli import prompt
 from edgespec.export import ExportOptions
 from edgespec.llm.load.options import LoadOptions
@@ -301,7 +301,7 @@ def test_a_text_that_ends_by_itself_is_not_called_cut(cli, llm):
 def test_json_is_one_object_with_all_facts(cli):
     result = cli("run", PROMPT, "-n", 12, "--json", *FAST)
     found = json.loads(result.out)
-    assert list(found) == [field.name for field in fields(GenerationResult)]
+    assert list(found) == [field.name for field in fields(Result)]
     assert result.out.count("\n") == 1
     assert result.err == ""
     assert found["new_tokens"] == len(found["tokens"]) == 12

@@ -134,8 +134,8 @@ def test_wrong_options_are_errors(natives, pairs):
 
 def test_type_checkers_know_both_forms():
     one, several = get_overloads(LLM.generate)
-    assert one.__annotations__["return"] == "GenerationResult"
-    assert several.__annotations__["return"] == "list[GenerationResult]"
+    assert one.__annotations__["return"] == "Result"
+    assert several.__annotations__["return"] == "list[Result]"
 
 
 # Ends

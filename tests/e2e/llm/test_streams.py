@@ -15,9 +15,9 @@ from sessions import OPTIONS, turns
 
 from edgespec import LLM
 from edgespec.errors import ContextLengthError, DeviceError, InputError
-from edgespec.llm.generation import GenerationStream
 from edgespec.llm.llm import inside
 from edgespec.llm.result import PromptProgress
+from edgespec.llm.stream import Stream
 
 pytestmark = with_library
 
@@ -243,7 +243,7 @@ def test_as_many_at_once_as_there_is_memory_for(pairs, monkeypatch, sessions, ex
     running = set()
     most = []
     ready = threading.Barrier(expected, timeout=60)
-    finish = GenerationStream.finish
+    finish = Stream.finish
 
     def counted(self):
         running.add(self)
@@ -254,7 +254,7 @@ def test_as_many_at_once_as_there_is_memory_for(pairs, monkeypatch, sessions, ex
         running.discard(self)
         return result
 
-    monkeypatch.setattr(GenerationStream, "finish", counted)
+    monkeypatch.setattr(Stream, "finish", counted)
     with loaded(pairs, "llama", "none", sessions=sessions) as llm:
         assert len(llm.generate(PROMPTS, **OPTIONS)) == len(PROMPTS)
     assert max(most) == expected
