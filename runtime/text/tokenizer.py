@@ -22,7 +22,7 @@ from edgespec.runtime.text.tokenizer_files import (
 
 if TYPE_CHECKING:
     from edgespec.bundle import Bundle
-    from edgespec.runtime.text.chat import ChatTemplate
+    from edgespec.runtime.text.template.chat import ChatTemplate
 
 _LONG = 4096  # ids that take a while to decode
 
@@ -238,7 +238,7 @@ class Tokenizer:
         """Returns what is wrong with the chat template; None if nothing is or there is none."""
         if self._chat_source is None:
             return None
-        from edgespec.runtime.text.chat import template_fault
+        from edgespec.runtime.text.template.chat import template_fault
 
         return template_fault(self._chat_source, self._special_tokens)
 
@@ -251,7 +251,7 @@ class Tokenizer:
         Raises:
             BundleError: if one does.
         """
-        from edgespec.runtime.text.chat import LEFT_OUT, template_fault
+        from edgespec.runtime.text.template.chat import LEFT_OUT, template_fault
 
         for template in {self._chat_source, self._tool_source}:
             if template is not None and template_fault(template, self._special_tokens) == LEFT_OUT:
@@ -271,7 +271,7 @@ class Tokenizer:
     def _compiled(self, source: str | None) -> ChatTemplate:
         if source is None:
             raise InputError("the model has no chat template: give it a plain prompt")
-        from edgespec.runtime.text.chat import ChatTemplate
+        from edgespec.runtime.text.template.chat import ChatTemplate
 
         return ChatTemplate(source, self._special_tokens)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.llm.messages import for_template
-from edgespec.runtime.text.chat import ChatTemplate
+from edgespec.runtime.text.template.chat import ChatTemplate
 
 SOURCE = """{% for m in messages %}<{{ m.role }}>{{ m.name }}:{{ m.content }}
 {%- for c in m.tool_calls or [] %}({{ c.function.name }}){% endfor %}{% endfor %}"""

@@ -6,7 +6,7 @@ import pytest
 from chats import TOOLS
 
 from edgespec.llm.messages import for_template, with_calls_as_text
-from edgespec.runtime.text.chat import ChatTemplate
+from edgespec.runtime.text.template.chat import ChatTemplate
 
 LFM = """{%- if tools -%}<|im_start|>system
 List of tools: <|tool_list_start|>{{ tools | tojson }}<|tool_list_end|><|im_end|>

@@ -8,14 +8,14 @@ from contextlib import suppress
 from typing import Any
 
 from edgespec.errors import InputError, reason
-from edgespec.runtime.text.template_limits import (
+from edgespec.runtime.text.template.messages import (
     SYSTEM,
     USER,
     in_turns,
     with_arguments_as_text,
     without_systems,
 )
-from edgespec.runtime.text.template_program import Program
+from edgespec.runtime.text.template.program import Program
 
 LEFT_OUT = "it leaves out what the user says"
 """The fault of a template that shows no trace of a plain message."""
@@ -51,7 +51,7 @@ class ChatTemplate:
     """A model's own format for a conversation as one text.
 
     Some templates read what a role says only as a list of typed parts. They are given such lists,
-    and what else they do not take is given in another form (`template_limits`).
+    and what else they do not take is given in another form (`template.messages`).
 
     Args:
         source: The jinja2 template.

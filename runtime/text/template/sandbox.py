@@ -23,7 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from edgespec.runtime.text.template_sizes import (
+from edgespec.runtime.text.template.sizes import (
     AT_ONCE,
     GROWTH,
     MOST_SIZE,

@@ -8,8 +8,8 @@ import pytest
 from real import FOLDER, needs
 
 from edgespec.errors import InputError
-from edgespec.runtime.text.chat import ChatTemplate
-from edgespec.runtime.text.template_program import Program
+from edgespec.runtime.text.template.chat import ChatTemplate
+from edgespec.runtime.text.template.program import Program
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 LISTS = (

@@ -6,7 +6,7 @@ import pytest
 
 from edgespec.errors import InputError
 from edgespec.llm.messages import for_template
-from edgespec.runtime.text.chat import ChatTemplate
+from edgespec.runtime.text.template.chat import ChatTemplate
 
 LOOP = "{% for m in messages %}"
 SAYS = "<{{ m.role }}>{{ m.content }}"

@@ -20,8 +20,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.errors import InputError, reason
-from edgespec.runtime.text.template_sandbox import Sandbox
-from edgespec.runtime.text.template_sizes import MOST_SIZE, UnusualError
+from edgespec.runtime.text.template.sandbox import Sandbox
+from edgespec.runtime.text.template.sizes import MOST_SIZE, UnusualError
 from edgespec.runtime.text.tools.calls import AsWritten
 from edgespec.system.jobs import JobError, JobLimits, Why, Worker, serve
 

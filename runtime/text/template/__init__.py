@@ -1,0 +1,1 @@
+"""Chat templates: programs of strangers that write conversations as a model learned them."""
