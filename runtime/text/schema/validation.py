@@ -12,7 +12,7 @@ from typing import Any
 
 from edgespec.runtime.text.schema.reading import resolve
 
-_STEPS = 10_000  # parts of a value and a schema that are compared
+_MOST_STEPS = 10_000  # parts of a value and a schema that are compared
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
     "null": (type(None),), "array": (list,), "object": (dict,),
@@ -39,9 +39,8 @@ def misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
         value: JSON value.
         schema: JSON schema (2020-12); only references within it are followed.
     """
-    steps = iter(range(_STEPS))
     try:
-        return next(_misfits(value, schema, "", (schema, steps)), None)
+        return next(_Comparison(schema).misfits(value, schema), None)
     except (AttributeError, TypeError, ValueError, RecursionError, _TooLargeError):
         return None
 
@@ -50,93 +49,98 @@ class _TooLargeError(Exception):
     pass
 
 
-_Root = tuple[Mapping[str, Any], Iterator[int]]  # the whole schema, and the steps that are left
+class _Comparison:
+    """Compares values with the parts of one schema, to which these may refer."""
 
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._steps = 0
 
-def _misfits(value: Any, schema: Any, place: str, root: _Root) -> Iterator[str]:
-    if next(root[1], None) is None:
-        raise _TooLargeError
-    if isinstance(schema, bool):
-        if not schema:
-            yield f"{place or 'it'} may not be there"
-        return
+    def misfits(self, value: Any, schema: Any, place: str = "") -> Iterator[str]:
+        """Yields what does not fit, in a value at some place."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise _TooLargeError
+        if isinstance(schema, bool):
+            if not schema:
+                yield f"{place or 'it'} may not be there"
+            return
+        reference = {"$ref": schema.get("$ref")}
+        if (found := resolve(reference, self._root)) is not reference:
+            yield from self.misfits(value, found, place)
+        for key, holds in (*self._of_value(value, schema), *self._of_container(value, schema)):
+            if not holds:
+                yield f"{key} of {place or 'all'}"
+        for part in schema.get("allOf", ()):
+            yield from self.misfits(value, part, place)
+        if "if" in schema:
+            then = "then" if self._fits(value, schema["if"]) else "else"
+            yield from self.misfits(value, schema.get(then, True), place)
+        yield from self._in_container(value, schema, place)
 
-    def inner(part: Any, of: Any = value, name: object = "") -> Iterator[str]:
-        return _misfits(of, part, f"{place}.{name}".strip(".") if name != "" else place, root)
+    def _fits(self, value: Any, schema: Any) -> bool:
+        return next(self.misfits(value, schema), None) is None
 
-    def fits(part: Any, of: Any = value) -> bool:
-        return next(inner(part, of), None) is None
+    def _of_value(self, value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+        """Yields keywords that say something about a value as a whole, and whether they hold."""
+        if "type" in schema:
+            kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+            yield "type", any(_is(value, kind) for kind in kinds)
+        if "const" in schema:
+            yield "const", _same(value, schema["const"])
+        if "enum" in schema:
+            yield "enum", any(_same(value, each) for each in schema["enum"])
+        if "not" in schema:
+            yield "not", not self._fits(value, schema["not"])
+        if "anyOf" in schema:
+            yield "anyOf", any(self._fits(value, each) for each in schema["anyOf"])
+        if "oneOf" in schema:
+            fitting = (each for each in schema["oneOf"] if self._fits(value, each))
+            yield "oneOf", len(list(islice(fitting, 2))) == 1
+        for key, (kind, holds) in _SIZES.items():
+            if key in schema and isinstance(value, kind):
+                yield key, holds(len(value), schema[key])
+        for key, holds in _LIMITS.items():
+            if key in schema and _is(value, "number"):
+                yield key, holds(value, schema[key])
 
-    reference = {"$ref": schema.get("$ref")}
-    if (found := resolve(reference, root[0])) is not reference:
-        yield from inner(found)
-    for key, holds in (*_of_value(value, schema, fits), *_of_container(value, schema, fits)):
-        if not holds:
-            yield f"{key} of {place or 'all'}"
-    for part in schema.get("allOf", ()):
-        yield from inner(part)
-    if "if" in schema:
-        yield from inner(schema.get("then" if fits(schema["if"]) else "else", True))
-    if isinstance(value, dict):
-        named = schema.get("properties", {})
-        rest = True if "patternProperties" in schema else schema.get("additionalProperties", True)
-        for name, each in value.items():
-            yield from inner(named.get(name, rest), each, name)
-            yield from inner(schema.get("dependentSchemas", {}).get(name, True))
-    elif isinstance(value, list):
-        first = schema.get("prefixItems", [])
-        rest = schema.get("items", True)
-        for number, each in enumerate(value):
-            yield from inner(first[number] if number < len(first) else rest, each, number)
+    def _of_container(self, value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+        """Yields keywords that say something about a list or object, and whether they hold."""
+        if isinstance(value, list):
+            if schema.get("uniqueItems"):
+                yield "uniqueItems", len({_written(each) for each in value}) == len(value)
+            if "contains" in schema:
+                count = sum(self._fits(each, schema["contains"]) for each in value)
+                least = schema.get("minContains", 1)
+                most = schema.get("maxContains", len(value))
+                yield "contains", least <= count <= most
+        if isinstance(value, dict):
+            yield "required", all(each in value for each in schema.get("required", ()))
+            names = schema.get("propertyNames", True)
+            yield "propertyNames", all(self._fits(each, names) for each in value)
+            depend = schema.get("dependentRequired", {}).items()
+            yield (
+                "dependentRequired",
+                all(each in value for name, others in depend if name in value for each in others),
+            )
 
-
-def _of_value(
-    value: Any, schema: Mapping[str, Any], fits: Callable[..., bool]
-) -> Iterator[tuple[str, bool]]:
-    """Yields keywords that say something about the value as a whole, and whether they hold."""
-    if "type" in schema:
-        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        yield "type", any(_is(value, kind) for kind in kinds)
-    if "const" in schema:
-        yield "const", _same(value, schema["const"])
-    if "enum" in schema:
-        yield "enum", any(_same(value, each) for each in schema["enum"])
-    if "not" in schema:
-        yield "not", not fits(schema["not"])
-    if "anyOf" in schema:
-        yield "anyOf", any(fits(each) for each in schema["anyOf"])
-    if "oneOf" in schema:
-        fitting = (each for each in schema["oneOf"] if fits(each))
-        yield "oneOf", len(list(islice(fitting, 2))) == 1
-    for key, (kind, holds) in _SIZES.items():
-        if key in schema and isinstance(value, kind):
-            yield key, holds(len(value), schema[key])
-    for key, holds in _LIMITS.items():
-        if key in schema and _is(value, "number"):
-            yield key, holds(value, schema[key])
-
-
-def _of_container(
-    value: Any, schema: Mapping[str, Any], fits: Callable[..., bool]
-) -> Iterator[tuple[str, bool]]:
-    """Yields keywords that say something about a list or an object, and whether they hold."""
-    if isinstance(value, list):
-        if schema.get("uniqueItems"):
-            yield "uniqueItems", len({_written(each) for each in value}) == len(value)
-        if "contains" in schema:
-            count = sum(fits(schema["contains"], each) for each in value)
-            least = schema.get("minContains", 1)
-            most = schema.get("maxContains", len(value))
-            yield "contains", least <= count <= most
-    if isinstance(value, dict):
-        yield "required", all(each in value for each in schema.get("required", ()))
-        names = schema.get("propertyNames", True)
-        yield "propertyNames", all(fits(names, each) for each in value)
-        depend = schema.get("dependentRequired", {}).items()
-        yield (
-            "dependentRequired",
-            all(each in value for name, others in depend if name in value for each in others),
-        )
+    def _in_container(self, value: Any, schema: Mapping[str, Any], place: str) -> Iterator[str]:
+        """Yields what does not fit within a list or an object."""
+        if isinstance(value, dict):
+            named = schema.get("properties", {})
+            free = "patternProperties" in schema
+            rest = True if free else schema.get("additionalProperties", True)
+            for name, each in value.items():
+                inner = f"{place}.{name}".strip(".") if name else place
+                yield from self.misfits(each, named.get(name, rest), inner)
+                dependent = schema.get("dependentSchemas", {}).get(name, True)
+                yield from self.misfits(value, dependent, place)
+        elif isinstance(value, list):
+            first = schema.get("prefixItems", [])
+            rest = schema.get("items", True)
+            for number, each in enumerate(value):
+                part = first[number] if number < len(first) else rest
+                yield from self.misfits(each, part, f"{place}.{number}".strip("."))
 
 
 def _is(value: Any, kind: str) -> bool:
