@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgespec import export
+    from edgespec import errors, export
+    from edgespec.llm.chat import ChatOptions
     from edgespec.llm.llm import LLM
+    from edgespec.llm.load.options import LoadOptions
+    from edgespec.llm.options import GenerationOptions
     from edgespec.llm.result import Result
+    from edgespec.llm.sessions import Session
     from edgespec.llm.stream import Stream
 
 __version__ = "0.1.0"
@@ -25,13 +29,28 @@ if (_CHECKOUT / "pyproject.toml").exists():
 
 _LAZY = {
     "LLM": "edgespec.llm.llm",
-    "Result": "edgespec.llm.result",
+    "Session": "edgespec.llm.sessions",
     "Stream": "edgespec.llm.stream",
+    "Result": "edgespec.llm.result",
+    "LoadOptions": "edgespec.llm.load.options",
+    "GenerationOptions": "edgespec.llm.options",
+    "ChatOptions": "edgespec.llm.chat",
 }
 
-_MODULES = ("export",)
+_MODULES = ("errors", "export")
 
-__all__ = ["LLM", "Result", "Stream", "__version__", "export"]
+__all__ = [
+    "LLM",
+    "ChatOptions",
+    "GenerationOptions",
+    "LoadOptions",
+    "Result",
+    "Session",
+    "Stream",
+    "__version__",
+    "errors",
+    "export",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -249,11 +249,22 @@ DATA = (ast.List, ast.Tuple, ast.Set, ast.Dict)
 # Public names
 
 
+PUBLIC = {
+    "LLM": "edgespec.llm.llm",
+    "Session": "edgespec.llm.sessions",
+    "Stream": "edgespec.llm.stream",
+    "Result": "edgespec.llm.result",
+    "LoadOptions": "edgespec.llm.load.options",
+    "GenerationOptions": "edgespec.llm.options",
+    "ChatOptions": "edgespec.llm.chat",
+}
+
+
 def test_public_names():
-    assert sorted(edgespec.__all__) == ["LLM", "Result", "Stream", "__version__", "export"]
-    assert edgespec.LLM.__module__ == "edgespec.llm.llm"
-    assert edgespec.Result.__module__ == "edgespec.llm.result"
-    assert edgespec.Stream.__module__ == "edgespec.llm.stream"
+    assert sorted(edgespec.__all__) == sorted([*PUBLIC, "__version__", "errors", "export"])
+    assert {name: getattr(edgespec, name).__module__ for name in PUBLIC} == PUBLIC
+    assert edgespec.export.make.__module__ == "edgespec.export.make"
+    assert issubclass(edgespec.errors.InputError, edgespec.errors.EdgespecError)
     assert dir(edgespec) == sorted(edgespec.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Llm'"):
         edgespec.Llm  # noqa: B018
