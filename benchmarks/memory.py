@@ -19,7 +19,7 @@ from common import count, counts, exit_code, names, print_result, print_table, w
 
 from edgespec import bundle as bundles
 from edgespec.llm.load.options import DRAFTS, LoadOptions
-from edgespec.llm.load.place import planned
+from edgespec.llm.load.place import plan_memory
 from edgespec.measuring.prompts import PYTHON
 from edgespec.runtime.plan import HOST
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -66,7 +66,7 @@ def main() -> None:
 
 def _measure(path: Path, draft: str, context: int, arguments: argparse.Namespace) -> Outcome:
     options = LoadOptions(device=arguments.device, draft=draft, context=context)
-    demands = planned(bundles.load(path), options).demands
+    demands = plan_memory(bundles.load(path), options).demands
     demand = next(each for each in demands if each.memory == HOST)
     with tempfile.TemporaryDirectory() as folder:
         prompt = Path(folder) / "prompt.txt"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgespec.bundle import MEAN
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.llm import at_once
-from edgespec.llm.loaded import Loaded
+from edgespec.llm.instance import ModelInstance
 from edgespec.llm.prompts import or_more_context
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Rows
@@ -43,7 +43,7 @@ class Embedder(Unpicklable):
         InputError: if the model generates text.
     """
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: ModelInstance) -> None:
         if loaded.bundle.target.embedding is None:
             raise InputError(
                 "the model makes texts, and no embeddings: use a bundle of an embedding model"

@@ -13,9 +13,9 @@ from edgespec.llm import at_once, session_files
 from edgespec.llm.at_once import Prompt
 from edgespec.llm.chat import ChatOptions
 from edgespec.llm.embedding import Embedder, Inputs
+from edgespec.llm.instance import ModelInstance
 from edgespec.llm.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
 from edgespec.llm.load.options import LoadOptions
-from edgespec.llm.loaded import Loaded
 from edgespec.llm.messages import Messages
 from edgespec.llm.options import GenerationOptions, conversational
 from edgespec.llm.result import Result
@@ -83,9 +83,9 @@ class LLM(Unpicklable):
         made = checked(LoadOptions, options)
         draft = made.draft_model
         found = bundles.load(bundle_of(bundle, draft, progress))
-        self._open(Loaded(found, made if draft is None else replace(made, draft=AUTO)))
+        self._open(ModelInstance(found, made if draft is None else replace(made, draft=AUTO)))
 
-    def _open(self, loaded: Loaded) -> None:
+    def _open(self, loaded: ModelInstance) -> None:
         self._loaded = loaded
         self.bundle = loaded.bundle
         self.options = loaded.options
@@ -350,12 +350,12 @@ class LLM(Unpicklable):
         return Embedder(self._loaded)
 
 
-def inside(llm: LLM) -> Loaded:
+def inside(llm: LLM) -> ModelInstance:
     """Returns what lies behind a model, for what measures it; no part of the API."""
     return llm._loaded
 
 
-def around(loaded: Loaded) -> LLM:
+def around(loaded: ModelInstance) -> LLM:
     """Returns the API of what is loaded already; no part of the API itself."""
     llm = LLM.__new__(LLM)
     llm._open(loaded)

@@ -9,8 +9,8 @@ from typing import Unpack
 from edgespec.errors import InputError
 from edgespec.llm import session_files
 from edgespec.llm.chat import ChatOptions
+from edgespec.llm.instance import ModelInstance
 from edgespec.llm.keywords import ChatKeywords, GenerationKeywords
-from edgespec.llm.loaded import Loaded
 from edgespec.llm.messages import Messages
 from edgespec.llm.options import GenerationOptions
 from edgespec.llm.result import Result
@@ -28,7 +28,7 @@ class Session(Unpicklable):
     takes longer to start. It is also a context manager that closes the session.
     """
 
-    def __init__(self, loaded: Loaded, kept: TokenSequence) -> None:
+    def __init__(self, loaded: ModelInstance, kept: TokenSequence) -> None:
         self._loaded = loaded
         self._kept: TokenSequence | None = kept
 

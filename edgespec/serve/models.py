@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from edgespec.bundle import MANIFEST, Bundle
 from edgespec.errors import EdgespecError, MemoryLimitError
+from edgespec.llm.instance import ModelInstance
 from edgespec.llm.llm import LLM, around, inside
 from edgespec.llm.load.options import LoadOptions
-from edgespec.llm.load.place import MemoryUse, find_plan, planned, with_sessions
-from edgespec.llm.loaded import Loaded
+from edgespec.llm.load.place import MemoryUse, find_plan, plan_memory, with_sessions
 from edgespec.llm.prompts import grammars_of
 from edgespec.runtime.plan import MemoryPlan
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -96,10 +96,10 @@ class ServedModel:
         most = self._sessions
         if most is not None:
             options = with_sessions(self.bundle, options, most, stay)
-        plan = planned(self.bundle, options, stay)
+        plan = plan_memory(self.bundle, options, stay)
         made = self._grammars
         grammars = None if made is None else lambda: made
-        self.llm = around(Loaded(self.bundle, options, self.tokenizer, plan, grammars))
+        self.llm = around(ModelInstance(self.bundle, options, self.tokenizer, plan, grammars))
         return self.llm
 
     def fits(self, stay: Sequence[MemoryUse], go: Sequence[MemoryUse]) -> bool:
@@ -293,7 +293,7 @@ def tagged(name: str) -> str:
 
 
 def _taken(models: Sequence[ServedModel]) -> list[MemoryUse]:
-    return [inside(each.llm).taken for each in models if each.llm is not None]
+    return [inside(each.llm).memory_use for each in models if each.llm is not None]
 
 
 def _refusal(model: ServedModel, error: Exception) -> RequestError:

@@ -40,10 +40,10 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises:
         MemoryLimitError: if there is no memory for what was asked for.
     """
-    from edgespec.llm.load.place import planned
+    from edgespec.llm.load.place import plan_memory
 
     bundle = bundles.load(chosen(arguments))
-    found = planned(bundle, LoadOptions(**given(arguments, LoadOptions)))
+    found = plan_memory(bundle, LoadOptions(**given(arguments, LoadOptions)))
     if arguments.json:
         tell(json.dumps(records.encode(found)))
     else:

@@ -67,7 +67,7 @@ class MemoryUse:
     held: Mapping[str, int]
 
 
-def planned(bundle: Bundle, options: LoadOptions, stay: Sequence[MemoryUse] = ()) -> MemoryPlan:
+def plan_memory(bundle: Bundle, options: LoadOptions, stay: Sequence[MemoryUse] = ()) -> MemoryPlan:
     """Plans a bundle's memory on its devices, and logs what gives way to it.
 
     Raises:

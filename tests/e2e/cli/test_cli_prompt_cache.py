@@ -9,7 +9,7 @@ from commandline import FAST, PLACE, fails
 
 from edgespec import LLM
 from edgespec.errors import InputError
-from edgespec.llm.loaded import Loaded
+from edgespec.llm.instance import ModelInstance
 from edgespec.llm.stored_prompts import BLOCK
 
 PROMPT = "".join(f"def step_{n}(x):\n    return x * {n} + 1\n\n\n" for n in range(60))
@@ -74,7 +74,7 @@ def test_serve_takes_both_options(cli, monkeypatch, tmp_path):
         seen.append((options.prompt_cache, options.prompt_cache_size))
         raise InputError("that is enough")
 
-    monkeypatch.setattr(Loaded, "__init__", load)
+    monkeypatch.setattr(ModelInstance, "__init__", load)
     options = ["--prompt-cache", tmp_path, "--prompt-cache-size=3GiB"]
     fails(cli("serve", "--port=0", *options), "that is enough")
     assert seen == [(str(tmp_path), 3 << 30)]

@@ -12,7 +12,7 @@ from edgespec.errors import InputError
 from edgespec.llm.load.drafters import MAKERS, make_drafters
 from edgespec.llm.load.open import ModelSet, load_models
 from edgespec.llm.load.options import DRAFTS, LoadOptions
-from edgespec.llm.load.place import planned
+from edgespec.llm.load.place import plan_memory
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -28,7 +28,7 @@ def opened():
     def open_models(**options):
         bundle = bundles.load(BUNDLE)
         made = LoadOptions(context=256, threads=1, **options)
-        sets.append(load_models(bundle, made, planned(bundle, made)))
+        sets.append(load_models(bundle, made, plan_memory(bundle, made)))
         return bundle, made, Tokenizer.of(bundle), sets[-1]
 
     yield open_models

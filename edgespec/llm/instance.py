@@ -23,7 +23,7 @@ from edgespec.llm.load.options import (
     RECYCLING_DRAFTS,
     LoadOptions,
 )
-from edgespec.llm.load.place import MemoryUse, planned
+from edgespec.llm.load.place import MemoryUse, plan_memory
 from edgespec.llm.messages import Messages
 from edgespec.llm.options import GenerationOptions
 from edgespec.llm.prompt_files import PromptFiles
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarCompiler
 
 
-class Loaded:
+class ModelInstance:
     """A loaded bundle.
 
     Args and attributes:
         bundle: the bundle.
         options: how it is loaded.
         tokenizer: tokenizer of the target; None: it is read.
-        plan: where the models run, and their memory, from `planned`; None: it is made.
+        plan: where the models run, and their memory, from `plan_memory`; None: it is made.
         grammars: returns the compiler of grammars; None: it is made when it is needed.
 
     Attributes:
@@ -82,7 +82,7 @@ class Loaded:
         if bundle.target.embedding is None:
             self.tokenizer.require_messages_shown(bundle.path)
         files = PromptFiles.asked_for(options, bundle)
-        self.plan = planned(bundle, options) if plan is None else plan
+        self.plan = plan_memory(bundle, options) if plan is None else plan
         self._opened = load_models(bundle, options, self.plan)
         self.models = self._opened.roles
         self.sources = make_drafters(bundle, options, self.tokenizer, self._opened)
@@ -121,7 +121,7 @@ class Loaded:
         self._viewer.close()
 
     @property
-    def taken(self) -> MemoryUse:
+    def memory_use(self) -> MemoryUse:
         """Its memory, for the plan of another model in this process."""
         held = {each.memory: each.weights for each in self.plan.demands}
         for name, model in self.models.items():
