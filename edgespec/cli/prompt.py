@@ -11,7 +11,7 @@ from typing import BinaryIO
 from edgespec.cli.arguments import add_model
 from edgespec.cli.parsing import Rare
 from edgespec.errors import InputError
-from edgespec.store.asked import asked_for, looks_like_model
+from edgespec.store.model_ref import find_model, looks_like_model
 from edgespec.system.files import decoded
 
 STDIN = "-"
@@ -59,7 +59,7 @@ def take_prompt(arguments: argparse.Namespace) -> str | None:
         prompt = word
     elif word is not None:
         try:
-            asked_for(word)
+            find_model(word)
         except InputError as error:
             how = f"; or -p {word!r}, if this is the prompt" if alone else ""
             raise InputError(f"{error}{how}") from None

@@ -15,8 +15,8 @@ from edgespec import bundle as bundles
 from edgespec.bundle import Bundle
 from edgespec.errors import InputError, harmless
 from edgespec.models.embedded import BUNDLE
-from edgespec.store.asked import ModelRef, asked_for
 from edgespec.store.fitting import advice, vocabulary_hash
+from edgespec.store.model_ref import ModelRef, find_model
 from edgespec.store.store import RECORD, BundleStore, Record, StoredBundle, write_record
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def bundle_of(
     """
     if model is None and draft is None:
         return BUNDLE
-    target = ModelRef(str(BUNDLE), BUNDLE) if model is None else asked_for(model)
+    target = ModelRef(str(BUNDLE), BUNDLE) if model is None else find_model(model)
     drafting = None if draft is None else _draft(draft)
     if target.is_bundle and drafting is None:
         assert target.path is not None
@@ -73,7 +73,7 @@ def bundle_of(
 
 def _draft(draft: str | Path) -> ModelRef:
     """Finds a draft model. That of a bundle in the store is what the bundle was made from."""
-    found = asked_for(draft)
+    found = find_model(draft)
     if not found.is_bundle:
         return found
     made = next((each for each in BundleStore().made().values() if each.path == found.path), None)
@@ -82,7 +82,7 @@ def _draft(draft: str | Path) -> ModelRef:
             f"{draft} is a bundle, which cannot be a draft: give the checkpoint or GGUF file that "
             "it was made from"
         )
-    return asked_for(made.record.target)
+    return find_model(made.record.target)
 
 
 def _made(

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import NoneType
 
 from edgespec.errors import InputError
-from edgespec.store.asked import looks_like_model
+from edgespec.store.model_ref import looks_like_model
 from edgespec.system.options import Option, check, explained, option
 
 DRAFTS = ("auto", "none", "model", "parallel", "head", "layer-skip", "lookup", "recycling")

@@ -118,7 +118,7 @@ def looks_like_model(word: str) -> bool:
     return not re.search(r"\s", word) and ("/" in word or "\\" in word or word in _names())
 
 
-def asked_for(model: str | Path) -> ModelRef:
+def find_model(model: str | Path) -> ModelRef:
     """Finds a model by what a user calls it.
 
     Raises:
