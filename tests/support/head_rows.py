@@ -8,9 +8,8 @@ import torch
 from parity import Text, distance
 
 from edgespec import bundle as bundles
-from edgespec import export
 from edgespec.bundle import OWN_FEATURES, TARGET, TARGET_FEATURES
-from edgespec.export import ExportOptions
+from edgespec.export.heads.attach import attach_head, copy_bundle
 from edgespec.llm.load.open import load_model
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
@@ -22,7 +21,9 @@ FORMS = {"native": True, "portable": False}
 
 def attached(bundle, folder, head, precision="fp32"):
     """Returns a copy of a bundle that has the head."""
-    export.make(bundle, folder, head, ExportOptions(draft_precision=precision))
+    folder.mkdir()
+    copy_bundle(bundles.load(bundle), folder)
+    attach_head(folder, head, precision, lambda *_: None)
     return bundles.load(folder)
 
 
