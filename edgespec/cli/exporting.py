@@ -34,7 +34,7 @@ from edgespec.export import (
 from edgespec.models import load_checkpoint
 from edgespec.models.heads.opening import is_head
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.runtime.text.vocabulary_map import VocabularyMap
+from edgespec.runtime.text.vocabulary.mapping import VocabularyMap
 from edgespec.store.progress import role_bars
 from edgespec.tuning.adopting import adopt
 from edgespec.tuning.calibrating import TextCalibration

@@ -19,7 +19,7 @@ from edgespec.llm.result import PromptProgress, Result
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.decoder import CallEvent
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.runtime.text.vocabulary import kind_of, spelled
+from edgespec.runtime.text.vocabulary.vocabulary import kind_of, spelled
 from edgespec.serve.bodies import Json, one_line
 from edgespec.serve.parts import Part
 from edgespec.serve.refusals import RequestError

@@ -21,7 +21,7 @@ from edgespec.runtime.text.plain import PlainEncoder
 from edgespec.runtime.text.thinking import thinking_form
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.tools.forms import call_form
-from edgespec.runtime.text.vocabulary import Vocabulary
+from edgespec.runtime.text.vocabulary.vocabulary import Vocabulary
 from edgespec.serve.answers import ChatAnswer, CompletionAnswer, Origin, Writer
 from edgespec.serve.bodies import LONG, Fields, Json, Whole
 from edgespec.serve.embeddings import EmbeddingsEndpoint, EmbeddingsRequest

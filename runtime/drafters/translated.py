@@ -21,8 +21,8 @@ from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import PassPlan
 from edgespec.runtime.speculation.tree import ROOT, Proposal
-from edgespec.runtime.text.translation import RecodedText, SharedText, continuation
-from edgespec.runtime.text.vocabulary_map import MISSING, VocabularyMap
+from edgespec.runtime.text.vocabulary.mapping import MISSING, VocabularyMap
+from edgespec.runtime.text.vocabulary.translation import RecodedText, SharedText, continuation
 
 _CANDIDATES = 32  # of the draft's own tokens, of which the shared ones are left
 _UNLIKELY = 30.0  # how far below the whole a candidate stands that is only there to fill a row

@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
     console.print(_roles(bundle))
     if bundle.draft is not None and bundle.draft.tokenizer:
         from edgespec.runtime.text.tokenizer import Tokenizer
-        from edgespec.runtime.text.vocabulary_map import VocabularyMap
+        from edgespec.runtime.text.vocabulary.mapping import VocabularyMap
 
         console.print(str(VocabularyMap.of(bundle, Tokenizer.of(bundle))))
     if manifest.skip_sets:

@@ -33,7 +33,7 @@ from edgespec.runtime.plan import HOST
 from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.runtime.text.vocabulary_map import VocabularyMap
+from edgespec.runtime.text.vocabulary.mapping import VocabularyMap
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from edgespec.bundle import Bundle
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.runtime.text.vocabulary import Vocabulary
+from edgespec.runtime.text.vocabulary.vocabulary import Vocabulary
 
 MISSING = -1
 """The id of a token in a vocabulary that does not have it."""

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import normalizers, processors
 
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.runtime.text.translation import RecodedText, SharedText, continuation
-from edgespec.runtime.text.vocabulary import Vocabulary
-from edgespec.runtime.text.vocabulary_map import VocabularyMap
+from edgespec.runtime.text.vocabulary.mapping import VocabularyMap
+from edgespec.runtime.text.vocabulary.translation import RecodedText, SharedText, continuation
+from edgespec.runtime.text.vocabulary.vocabulary import Vocabulary
 
 
 def vocabulary(backend):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from edgespec.runtime.text.vocabulary import Vocabulary, whole_characters
-from edgespec.runtime.text.vocabulary_map import MISSING, VocabularyMap
+from edgespec.runtime.text.vocabulary.mapping import MISSING, VocabularyMap
+from edgespec.runtime.text.vocabulary.vocabulary import Vocabulary, whole_characters
 
 _OPEN = 16  # tokens at the end of a text that may be encoded again as it grows
 _LONGEST = 256  # tokens that are, where no word begins among them

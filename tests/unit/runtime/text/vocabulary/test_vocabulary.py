@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from edgespec.errors import BundleError
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.runtime.text.vocabulary import (
+from edgespec.runtime.text.vocabulary.mapping import MISSING, VocabularyMap
+from edgespec.runtime.text.vocabulary.vocabulary import (
     BYTE_LEVEL,
     SENTENCE_PIECE,
     Vocabulary,
     whole_characters,
 )
-from edgespec.runtime.text.vocabulary_map import MISSING, VocabularyMap
 
 BACKENDS = {BYTE_LEVEL: byte_level(), SENTENCE_PIECE: sentence_piece()}
 VOCABULARIES = {kind: Vocabulary(Tokenizer(each, {})) for kind, each in BACKENDS.items()}

@@ -1,0 +1,1 @@
+"""Vocabularies: tokens as bytes, what two have in common, and texts of one in tokens of another."""
