@@ -35,6 +35,15 @@ def test_a_template_is_of_its_form():
         assert call_form(template(name)).name == name
 
 
+def test_calls_are_written_as_models_write_them():
+    for name, form in FORMS.items():
+        written = call_form(template(name))
+        assert form.call.endswith(written.write([ROME])), name
+        if form.calls is not None:
+            assert written.write([ROME, ("clock", {})]) == form.calls
+            assert "clock" in written.write([("clock", "cut {")])
+
+
 @pytest.mark.parametrize(
     "source",
     [
