@@ -24,12 +24,16 @@ from edgespec.errors import EdgespecError
 from edgespec.llm.at_once import Work
 from edgespec.llm.llm import LLM
 from edgespec.llm.result import Result
-from edgespec.serve.answers import Origin, Writer
-from edgespec.serve.bodies import Fields, Json, Text, parsed
-from edgespec.serve.embeddings import EmbeddingResult, EmbeddingsRequest, require_embeddings
+from edgespec.serve.protocols.embeddings import (
+    EmbeddingResult,
+    EmbeddingsRequest,
+    require_embeddings,
+)
+from edgespec.serve.protocols.fields import Fields, Json, Text, parsed
+from edgespec.serve.protocols.protocol import Answer, Origin, TextProtocol
+from edgespec.serve.protocols.table import PROTOCOLS
+from edgespec.serve.protocols.text import RequestBody, TextRequest
 from edgespec.serve.refusals import RequestError, as_refusal, fault, require_model
-from edgespec.serve.requests import RequestBody, TextRequest
-from edgespec.serve.routes import TEXT_ROUTES, TextRoute
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +85,7 @@ class Task:
     def __init__(self, answerer: Answerer, line: BatchLine) -> None:
         self._of = answerer
         self.line = line
-        self._answer: Writer | EmbeddingsRequest | None = None
+        self._answer: Answer | EmbeddingsRequest | None = None
 
     def begin(self) -> Work[Made]:
         """Checks the line, and creates the stream of its text, or what makes its vectors.
@@ -97,15 +101,16 @@ class Task:
                 error.status, f"line {self.line.number}: {error}", error.code, error.param
             ) from error
         content = json.dumps(request.body).encode()
-        if request.url == "/v1/embeddings":
-            asked = parsed(EmbeddingsRequest, content)
+        protocol = PROTOCOLS[request.url]
+        if not isinstance(protocol, TextProtocol):
+            asked: EmbeddingsRequest = protocol.parse(content)
             require_model(asked.model, self._of.model)
             self._answer = asked
             return VectorsOfLine(self._of.llm, asked)
-        route = TEXT_ROUTES[request.url]
-        return self._text(parsed(route.bodies, content), route, request.custom_id)
+        return self._text(protocol, content, request.custom_id)
 
-    def _text(self, body: RequestBody, route: TextRoute, custom_id: str) -> Work[Result]:
+    def _text(self, protocol: TextProtocol, content: bytes, custom_id: str) -> Work[Result]:
+        body: RequestBody = protocol.parse(content)
         require_model(body.model, self._of.model)
         if body.stream:
             raise RequestError(
@@ -123,7 +128,7 @@ class Task:
             )
         if body.seed is None:
             body = body.model_copy(update={"seed": seed_of(custom_id)})
-        self._answer = route.writers(body, self._of.origin)
+        self._answer = protocol.answer(body, self._of.origin)
         [text] = body.texts(self._of.llm)
         return text
 

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from pydantic_core import from_json
 
 from edgespec.errors import InputError
-from edgespec.serve.bodies import Json, one_line
+from edgespec.serve.protocols.fields import Json, one_line
 from edgespec.system import records
 from edgespec.system.files import read_file, replaced, sync_folder
 

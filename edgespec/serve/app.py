@@ -18,12 +18,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.errors import EdgespecError
+from edgespec.serve.endpoint import endpoint
 from edgespec.serve.metrics import Metrics
-from edgespec.serve.ollama import routes as ollama
+from edgespec.serve.model_list import model_routes
 from edgespec.serve.openapi import document
+from edgespec.serve.page import page_route
+from edgespec.serve.protocols.ollama import models as ollama
+from edgespec.serve.protocols.table import PROTOCOLS
+from edgespec.serve.queue import TextService
 from edgespec.serve.refusals import RequestError, as_refusal, fault
-from edgespec.serve.routes import openai_routes, page_route
-from edgespec.serve.service import TextService
 
 _log = logging.getLogger(__name__)
 
@@ -74,8 +77,12 @@ def application(
             Route("/health", health),
             Route("/metrics", numbers),
             Route("/openapi.json", openapi),
-            *openai_routes(service),
-            *ollama.routes(service),
+            *model_routes(service.models),
+            *ollama.routes(service.models),
+            *(
+                Route(path, endpoint(service, protocol), methods=["POST"])
+                for path, protocol in PROTOCOLS.items()
+            ),
         ],
         # CORS comes before the gate, since browsers send preflight requests without the key.
         middleware=[pages, gate] if origins else [gate],

@@ -15,12 +15,15 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from edgespec.serve.answers import Origin, Writer
-from edgespec.serve.bodies import Json, parsed, read
+from edgespec.llm.embedding import Embedder
+from edgespec.llm.llm import LLM
 from edgespec.serve.models import ServedModel
 from edgespec.serve.parts import Part
+from edgespec.serve.protocols.embeddings import EmbeddingResult, require_embeddings
+from edgespec.serve.protocols.fields import Json, read
+from edgespec.serve.protocols.protocol import Answer, ObjectProtocol, Origin, Protocol, TextProtocol
+from edgespec.serve.queue import TextService
 from edgespec.serve.refusals import as_refusal, fault
-from edgespec.serve.service import Show, TextService
 
 _SMALL = 1 << 16  # bytes of a body that are parsed in less than a few milliseconds
 _READING = 1.0  # seconds without a word until a stream tells how much of its prompt was read
@@ -39,12 +42,12 @@ class Endpoint(ABC):
 
     Args:
         service: service that generates the texts, with its models.
-        bodies: class of the request bodies.
+        protocol: how the route is asked.
     """
 
-    def __init__(self, service: TextService, bodies: type[Any]) -> None:
+    def __init__(self, service: TextService, protocol: Protocol) -> None:
         self.service = service
-        self._bodies = bodies
+        self._parse = protocol.parse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -64,7 +67,7 @@ class Endpoint(ABC):
             await send({"type": "http.response.body", "body": b""})
 
         async def work() -> None:
-            make = partial(parsed, self._bodies, data)
+            make = partial(self._parse, data)
             body = await service.in_place(make) if large else make()
             model = service.models.find(getattr(body, "model", None))
             await self.answer(body, model, send_json, send)
@@ -78,20 +81,12 @@ class Endpoint(ABC):
         """Answers a body by the model that it names, with JSON or otherwise."""
 
 
-class JsonEndpoint(Endpoint):
-    """A route that answers at once.
+class ObjectEndpoint(Endpoint):
+    """A route that answers at once."""
 
-    Args:
-        service: service that generates the texts, with its models.
-        bodies: class of the request bodies.
-        make: returns the answer to a body, for which no model is loaded; called on a thread.
-    """
-
-    def __init__(
-        self, service: TextService, bodies: type[Any], make: Callable[[Any, ServedModel], Json]
-    ) -> None:
-        super().__init__(service, bodies)
-        self._make = make
+    def __init__(self, service: TextService, protocol: ObjectProtocol) -> None:
+        super().__init__(service, protocol)
+        self._make = protocol.make
 
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
         """See `Endpoint`."""
@@ -99,53 +94,63 @@ class JsonEndpoint(Endpoint):
         await send_json(lambda: answer)
 
 
+class VectorEndpoint(Endpoint):
+    """A route that makes vectors, for bodies as `EmbeddingsRequest`."""
+
+    async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
+        """See `Endpoint`."""
+        began = time.perf_counter_ns()
+        service = self.service
+        require_embeddings(model.bundle)
+
+        def begin(llm: LLM) -> tuple[Embedder, list[list[int]]]:
+            embedder = llm.embedder
+            return embedder, embedder.tokens(
+                body.inputs, getattr(body, "prompt_name", None), getattr(body, "cuts", False)
+            )
+
+        def make(
+            begun: tuple[Embedder, list[list[int]]], check: Callable[[], None]
+        ) -> EmbeddingResult:
+            embedder, tokens = begun
+            vectors = embedder.vectors(tokens, body.dimensions, check)
+            return EmbeddingResult(vectors, sum(map(len, tokens)))
+
+        found = await service.in_turn(model, begin, make)
+        service.metrics.embedded(model.name, len(found.vectors), found.tokens)
+        spent = time.perf_counter_ns() - began
+        await send_json(partial(body.answer, found, model.name, spent))
+
+
 class TextEndpoint(Endpoint):
-    """A route that generates texts, and returns JSON or a stream.
+    """A route that generates texts, and returns JSON or a stream."""
 
-    Args:
-        service: service that generates the texts, with its models.
-        bodies: class of the request bodies, with `stream` and `texts` as `requests.RequestBody` has
-            them.
-        writers: what makes the writer for a body.
-    """
-
-    def __init__(
-        self, service: TextService, bodies: type[Any], writers: Callable[[Any, Origin], Writer]
-    ) -> None:
-        super().__init__(service, bodies)
-        self._writers = writers
+    def __init__(self, service: TextService, protocol: TextProtocol) -> None:
+        super().__init__(service, protocol)
+        self._answer = protocol.answer
         self._origins = {
             each.name: Origin.of(each.name, each.bundle, each.tokenizer)
             for each in service.models.served
         }
 
-    def writer(self, body: Any, model: ServedModel) -> Any:
-        """Returns the writer for a body."""
-        return self._writers(body, self._origins[model.name])
-
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, send: Send) -> None:
         """See `Endpoint`."""
-        writer = self.writer(body, model)
-        if body.stream:
-            await self._stream(body, model, writer, send)
-            return
+        answer = self._answer(body, self._origins[model.name])
+        if body.only_loads:
+            await self.service.in_turn(model, lambda _: None, lambda *_: None)
+            await send_json(partial(answer.whole, ()))
+        elif body.stream:
+            await self._stream(body, model, answer, send)
+        else:
+            results = await self.service.texts(model, body.texts, _drop, body.cache_key)
+            await send_json(partial(answer.whole, results))
 
-        async def drop(_part: Part | None) -> None:
-            pass
-
-        results = await self._texts(body, model, drop)
-        await send_json(partial(writer.whole, results))
-
-    async def _texts(self, body: Any, model: ServedModel, show: Show) -> list[Any]:
-        key = getattr(body, "prompt_cache_key", None) or None
-        return await self.service.texts(model, body.texts, show, key)
-
-    async def _stream(self, body: Any, model: ServedModel, writer: Writer, send: Send) -> None:
+    async def _stream(self, body: Any, model: ServedModel, answer: Answer, send: Send) -> None:
         begun = False
         last = time.monotonic()
 
         def events(all_: Iterable[Json | str]) -> str:
-            return "".join(map(writer.written, all_))
+            return "".join(map(answer.written, all_))
 
         async def put(text: str, more: bool = True) -> None:
             nonlocal last
@@ -156,23 +161,23 @@ class TextEndpoint(Endpoint):
         async def show(part: Part | None) -> None:
             nonlocal begun
             if part is not None and part.progress is not None:
-                if writer.tells_all_progress or time.monotonic() - last >= _READING:
-                    await put(writer.reading(part.choice, part.progress))
+                if answer.tells_all_progress or time.monotonic() - last >= _READING:
+                    await put(answer.reading(part.choice, part.progress))
             elif part is not None:
-                await put(events(writer.part(part)))
+                await put(events(answer.part(part)))
             elif begun:
-                await put(writer.waiting)
+                await put(answer.waiting)
             else:
                 begun = True
                 headers = [
-                    (b"content-type", writer.media_type.encode()),
+                    (b"content-type", answer.media_type.encode()),
                     (b"cache-control", b"no-cache"),
                 ]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await put(events(writer.opening()))
+                await put(events(answer.opening()))
 
         try:
-            results = await self._texts(body, model, show)
+            results = await self.service.texts(model, body.texts, show, body.cache_key)
         except Exception as error:
             if not begun:
                 raise
@@ -180,9 +185,22 @@ class TextEndpoint(Endpoint):
                 _log.error("a text has failed", exc_info=error)
                 refusal = fault()
             self.service.metrics.refused(refusal.status)
-            await put(writer.written(writer.failure(refusal)), more=False)
+            await put(answer.written(answer.failure(refusal)), more=False)
             return
-        await put(events([*writer.closing(results), *writer.last]), more=False)
+        await put(events([*answer.closing(results), *answer.last]), more=False)
+
+
+async def _drop(_part: Part | None) -> None:
+    """Shows nothing."""
+
+
+def endpoint(service: TextService, protocol: Protocol) -> Endpoint:
+    """Returns the application that answers by a protocol."""
+    if isinstance(protocol, TextProtocol):
+        return TextEndpoint(service, protocol)
+    if isinstance(protocol, ObjectProtocol):
+        return ObjectEndpoint(service, protocol)
+    return VectorEndpoint(service, protocol)
 
 
 def _pieces(answer: Json) -> list[bytes]:

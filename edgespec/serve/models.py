@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from edgespec.bundle import MANIFEST, Bundle
@@ -20,7 +21,9 @@ from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.load.place import MemoryUse, find_plan, plan_memory, with_sessions
 from edgespec.llm.prompts import grammars_of
 from edgespec.runtime.plan import MemoryPlan
+from edgespec.runtime.text.plain import PlainEncoder
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.text.vocabulary import Vocabulary
 from edgespec.serve.refusals import RequestError, fault, shown
 from edgespec.system.machine import release_memory
 
@@ -85,6 +88,16 @@ class ServedModel:
     def plan(self) -> MemoryPlan:
         """What it is loaded as, or would be if it were alone."""
         return self._alone if self.llm is None else self.llm.plan
+
+    @cached_property
+    def plain_encoder(self) -> PlainEncoder:
+        """What makes tokens of a text without its special ones."""
+        return PlainEncoder(self.tokenizer)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What each of its tokens stands for."""
+        return Vocabulary(self.tokenizer)
 
     def load(self, stay: Sequence[MemoryUse] = ()) -> LLM:
         """Loads it beside others, and returns it.

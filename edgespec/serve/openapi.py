@@ -8,43 +8,14 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import edgespec
-from edgespec.serve.bodies import Json
-from edgespec.serve.embeddings import EmbeddingsRequest
-from edgespec.serve.infill import InfillRequest
-from edgespec.serve.ollama.requests import (
-    OllamaChatRequest,
-    OllamaEmbeddingsRequest,
-    OllamaEmbedRequest,
-    OllamaGenerateRequest,
-    OllamaShowRequest,
-)
-from edgespec.serve.rendering import RenderRequest
-from edgespec.serve.requests import ChatRequest, CompletionRequest
-from edgespec.serve.response_requests import ResponsesRequest
-from edgespec.serve.routes import DetokenizeRequest, TokenizeRequest
+from edgespec.serve.protocols.fields import Json
+from edgespec.serve.protocols.protocol import Protocol, TextProtocol
+from edgespec.serve.protocols.table import PROTOCOLS
 
 _OBJECT: Json = {"application/json": {"schema": {"type": "object"}}}
-_EVENTS: Json = {**_OBJECT, "text/event-stream": {}}
-_LINES: Json = {**_OBJECT, "application/x-ndjson": {}}
 _PLAIN: Json = {"text/plain": {"schema": {"type": "string"}}}
 _PAGE: Json = {"text/html": {"schema": {"type": "string"}}}
 
-# What has a body: its class, what it answers with, and in which form.
-_MADE: dict[str, tuple[type[BaseModel], str, Json]] = {
-    "/v1/completions": (CompletionRequest, "the continuation of a prompt", _EVENTS),
-    "/v1/chat/completions": (ChatRequest, "the answer in a conversation", _EVENTS),
-    "/v1/responses": (ResponsesRequest, "the answer to items of a conversation", _EVENTS),
-    "/v1/embeddings": (EmbeddingsRequest, "vectors of texts", _OBJECT),
-    "/infill": (InfillRequest, "the text at a cursor", _EVENTS),
-    "/tokenize": (TokenizeRequest, "the tokens of a text", _OBJECT),
-    "/detokenize": (DetokenizeRequest, "the text of tokens", _OBJECT),
-    "/render": (RenderRequest, "HTML of an answer in Markdown, by blocks", _OBJECT),
-    "/api/chat": (OllamaChatRequest, "the answer in a conversation", _LINES),
-    "/api/generate": (OllamaGenerateRequest, "the answer to a prompt", _LINES),
-    "/api/embed": (OllamaEmbedRequest, "vectors of texts", _OBJECT),
-    "/api/embeddings": (OllamaEmbeddingsRequest, "the vector of a text", _OBJECT),
-    "/api/show": (OllamaShowRequest, "the model of this name", _OBJECT),
-}
 # What is read, and whether it needs a key.
 _READ = {
     "/v1/models": ("the models that are served", _OBJECT, True),
@@ -79,7 +50,7 @@ _REFUSALS = {
 
 
 _BODIES: list[tuple[type[BaseModel], Literal["validation"]]] = [
-    (kind, "validation") for kind, _, _ in _MADE.values()
+    (protocol.body, "validation") for protocol in PROTOCOLS.values()
 ]
 
 
@@ -106,7 +77,7 @@ def document(needs_key: bool) -> Json:
         "components": components,
         "security": [{"key": []}] if needs_key else [],
         "paths": {
-            **{path: {"post": _makes(path, *made)} for path, made in _MADE.items()},
+            **{path: {"post": _makes(path, protocol)} for path, protocol in PROTOCOLS.items()},
             **{
                 path: {"get": _reads(path, text, content, needs_key and keyed)}
                 for path, (text, content, keyed) in _READ.items()
@@ -131,12 +102,15 @@ def _reads(path: str, summary: str, content: Json, needs_key: bool) -> Json:
     return {"summary": summary, "responses": _answers(path, summary, content, refusals), **further}
 
 
-def _makes(path: str, body: type, summary: str, content: Json) -> Json:
-    reference = {"$ref": f"#/components/schemas/{body.__name__}"}
+def _makes(path: str, protocol: Protocol) -> Json:
+    reference = {"$ref": f"#/components/schemas/{protocol.body.__name__}"}
+    streamed: Json = {}
+    if isinstance(protocol, TextProtocol):
+        streamed = {protocol.answer.media_type.partition(";")[0]: {}}
     return {
-        "summary": summary,
+        "summary": protocol.summary,
         "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
-        "responses": _answers(path, summary, content, _REFUSALS),
+        "responses": _answers(path, protocol.summary, {**_OBJECT, **streamed}, _REFUSALS),
     }
 
 

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgespec.errors import InputError
 from edgespec.serve.app import application
-from edgespec.serve.service import TextService
+from edgespec.serve.queue import TextService
 
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 _GRACE_SECONDS = 1  # time at shutdown for clients that do not read their responses

@@ -8,9 +8,9 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from edgespec.serve.bodies import refusal
+from edgespec.serve.protocols.fields import refusal
+from edgespec.serve.protocols.responses.request import ResponsesRequest, chat_messages
 from edgespec.serve.refusals import RequestError
-from edgespec.serve.response_requests import ResponsesRequest, chat_messages
 
 
 def asked(given, **fields):

@@ -11,7 +11,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from edgespec.serve.response_output import Output
+from edgespec.serve.protocols.responses.answer import Output
 
 
 def call(place, name=None, arguments="", call_id=None):

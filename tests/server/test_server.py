@@ -14,9 +14,9 @@ from servers import MODEL, PROMPT, SAMPLING, fail_later, refused, serving
 from edgespec.errors import DeviceError
 from edgespec.llm.llm import inside
 from edgespec.runtime.speculation.generation import Round
-from edgespec.serve.answers import CompletionAnswer, Origin
 from edgespec.serve.parts import Part
-from edgespec.serve.requests import CompletionRequest
+from edgespec.serve.protocols.completions import CompletionAnswer, CompletionRequest
+from edgespec.serve.protocols.protocol import Origin
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 24}

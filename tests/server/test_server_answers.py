@@ -14,11 +14,14 @@ from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.decoder import TextDecoder
 from edgespec.runtime.text.endings import Ending
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.serve.answers import ChatAnswer, CompletionAnswer, Origin, TokenTexts
 from edgespec.serve.metrics import Metrics
 from edgespec.serve.models import Models
 from edgespec.serve.parts import Part
-from edgespec.serve.requests import ChatRequest, CompletionRequest, StreamOptions
+from edgespec.serve.protocols.chat import ChatAnswer, ChatRequest
+from edgespec.serve.protocols.completions import CompletionAnswer, CompletionRequest
+from edgespec.serve.protocols.protocol import Origin
+from edgespec.serve.protocols.text import StreamOptions
+from edgespec.serve.protocols.token_texts import TokenTexts
 
 TOKENIZER = Tokenizer(byte_level(), {})
 BODIES = {

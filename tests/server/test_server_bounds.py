@@ -24,13 +24,13 @@ from edgespec.llm.llm import inside
 from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.serve import queue as service_module
 from edgespec.serve import running as running_module
-from edgespec.serve import service as service_module
-from edgespec.serve.bodies import parsed
+from edgespec.serve.protocols.completions import CompletionRequest
+from edgespec.serve.protocols.fields import parsed
+from edgespec.serve.protocols.tokens import TokenizeRequest
+from edgespec.serve.queue import TextService
 from edgespec.serve.refusals import RequestError
-from edgespec.serve.requests import CompletionRequest
-from edgespec.serve.routes import TokenizeRequest
-from edgespec.serve.service import TextService
 from edgespec.system.waiting import NOBODY_WAITS
 
 LONG = "x " * 40_000  # more than the context holds, and less than a body

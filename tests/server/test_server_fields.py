@@ -8,7 +8,7 @@ import logging
 import pytest
 from servers import MODEL, PROMPT
 
-from edgespec.serve import bodies
+from edgespec.serve.protocols import fields as bodies
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}

@@ -20,7 +20,7 @@ from commandline import FAST, fails
 from servers import MODEL, PROMPT, one_model, serving, started, until
 
 from edgespec.llm.llm import inside
-from edgespec.serve.service import TextService
+from edgespec.serve.queue import TextService
 
 LONG = {"model": MODEL, "temperature": 0, "max_tokens": 400}
 SHORT = {"model": MODEL, "temperature": 0, "max_tokens": 8}

@@ -13,10 +13,10 @@ from servers import MODEL, PLACE, make_bundle, serving
 from edgespec import LLM
 from edgespec.runtime.text.decoder import CallEvent
 from edgespec.runtime.text.tools.calls import ToolCall
-from edgespec.serve.answers import Origin
-from edgespec.serve.ollama.answers import OllamaChatAnswer
-from edgespec.serve.ollama.requests import OllamaChatRequest, OllamaMessage, translated
 from edgespec.serve.parts import Part
+from edgespec.serve.protocols.ollama.answers import OllamaChatAnswer
+from edgespec.serve.protocols.ollama.requests import OllamaChatRequest, OllamaMessage, translated
+from edgespec.serve.protocols.protocol import Origin
 
 USER = {"role": "user", "content": "hello"}
 CALL = {"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}

@@ -11,8 +11,9 @@ import pytest
 from pydantic import ValidationError
 from servers import MODEL, refused, serving
 
+from edgespec.serve.protocols.chat import ChatRequest
+from edgespec.serve.protocols.completions import CompletionRequest
 from edgespec.serve.refusals import RequestError
-from edgespec.serve.requests import ChatRequest, CompletionRequest
 from edgespec.serve.running import is_local
 
 BAD_BODIES = {

@@ -15,8 +15,9 @@ import psutil
 import pytest
 from servers import refused, serving, until
 
-from edgespec.serve import markdown, rendering
+from edgespec.serve import markdown
 from edgespec.serve.markdown import blocks, rendered
+from edgespec.serve.protocols import render as rendering
 
 TEXT = """# A title
 

@@ -8,7 +8,7 @@ import pytest
 from servers import MODEL, refused
 
 from edgespec.errors import ContextLengthError
-from edgespec.serve.shortening import shortened
+from edgespec.serve.protocols.shortening import shortened
 
 TURNS = [
     message

@@ -22,8 +22,8 @@ from edgespec import LLM, export
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.serve.models import Models, ServedModel
+from edgespec.serve.queue import TextService
 from edgespec.serve.running import Server, listen
-from edgespec.serve.service import TextService
 
 MODEL = "tiny"
 PROMPT = "def fibonacci(n):\n"

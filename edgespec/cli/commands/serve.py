@@ -149,8 +149,8 @@ def execute(arguments: argparse.Namespace) -> int:
     try:
         with waiting("the server starts"):
             from edgespec.serve.models import Models
+            from edgespec.serve.queue import TextService
             from edgespec.serve.running import Server, is_local, listen
-            from edgespec.serve.service import TextService
     except ModuleNotFoundError as error:
         raise InputError(
             f"the server needs the package {error.name}: {installing('serve')}"

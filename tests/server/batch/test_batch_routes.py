@@ -18,7 +18,7 @@ from edgespec import LLM
 from edgespec.batch.answering import VectorsOfLine, seed_of
 from edgespec.llm.embedding import Embedder
 from edgespec.llm.llm import inside
-from edgespec.serve.embeddings import EmbeddingsRequest
+from edgespec.serve.protocols.embeddings import EmbeddingsRequest
 
 TIME = 1_700_000_000
 SAID = ["hello", "what is a tree?", "add two numbers", "name a bird", "why?"]

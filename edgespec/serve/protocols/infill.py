@@ -14,11 +14,12 @@ from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.llm import LLM
 from edgespec.llm.result import Result
 from edgespec.llm.stream import Stream
-from edgespec.serve.answers import Origin, Writer, speculation
-from edgespec.serve.bodies import LONG, Count, Fields, Int, Json, Unlimited
 from edgespec.serve.parts import Part
-from edgespec.serve.requests import TextRequest
-from edgespec.serve.unsupported import One, Zero
+from edgespec.serve.protocols.choices import speculation
+from edgespec.serve.protocols.fields import LONG, Count, Fields, Int, Json, Unlimited
+from edgespec.serve.protocols.protocol import Answer, Origin
+from edgespec.serve.protocols.text import TextRequest
+from edgespec.serve.protocols.unsupported import NeutralOne, NeutralZero
 
 
 class ExtraFile(Fields):
@@ -41,8 +42,8 @@ class InfillRequest(TextRequest):
     return_tokens: bool | None = None
     response_fields: Annotated[list[str], LONG] | None = None
     t_max_prompt_ms: Any = None  # without effect: prompts are read to their ends
-    n: One = None
-    n_probs: Zero = None
+    n: NeutralOne = None
+    n_probs: NeutralZero = None
 
     # Known once the prompt was made.
     _left_out: int = PrivateAttr(0)
@@ -89,7 +90,7 @@ class InfillRequest(TextRequest):
         return {}
 
 
-class InfillWriter(Writer):
+class InfillAnswer(Answer):
     """An answer of `/infill`."""
 
     last = ()
@@ -103,17 +104,17 @@ class InfillWriter(Writer):
         }
 
     def whole(self, results: Sequence[Result]) -> Json:
-        """See `Writer`."""
+        """See `Answer`."""
         [result] = results
         return self._final(result, "" if self._body.silent else result.text)
 
     def part(self, part: Part) -> list[Json]:
-        """See `Writer`."""
+        """See `Answer`."""
         content = "" if self._body.silent else part.text
         return [{"index": 0, "content": content, "stop": False}]
 
     def closing(self, results: Sequence[Result]) -> list[Json]:
-        """See `Writer`."""
+        """See `Answer`."""
         [result] = results
         return [self._final(result, "")]
 

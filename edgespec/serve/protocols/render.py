@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from edgespec.serve.bodies import Fields, Json
 from edgespec.serve.markdown import rendered
 from edgespec.serve.models import ServedModel
+from edgespec.serve.protocols.fields import Fields, Json
 
 _LONGEST = 50_000  # characters of a text
 

@@ -8,7 +8,7 @@ of samplers that are not here.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -18,7 +18,10 @@ from edgespec.llm.embedding import Inputs
 from edgespec.llm.llm import LLM
 from edgespec.llm.stream import Stream
 from edgespec.runtime.text.tools.calls import ToolCall
-from edgespec.serve.bodies import (
+from edgespec.serve.protocols.chat import ChatRequest
+from edgespec.serve.protocols.completions import CompletionRequest
+from edgespec.serve.protocols.embeddings import EmbeddingResult
+from edgespec.serve.protocols.fields import (
     LONG,
     Count,
     Fields,
@@ -30,10 +33,10 @@ from edgespec.serve.bodies import (
     option,
     refusal,
 )
-from edgespec.serve.embeddings import EmbeddingResult
+from edgespec.serve.protocols.protocol import TextBody
+from edgespec.serve.protocols.shortening import ShortenedChatRequest, room_for_prompts
+from edgespec.serve.protocols.text import LAST_TOKENS, TextRequest
 from edgespec.serve.refusals import RequestError
-from edgespec.serve.requests import LAST_TOKENS, ChatRequest, CompletionRequest, TextRequest
-from edgespec.serve.shortening import ShortenedChatRequest, room_for_prompts
 
 _UNLIMITED = -1
 
@@ -149,7 +152,7 @@ class OllamaOptions(Fields):
         return {**alike, "max_tokens": limit, "repeat_last_n": last}
 
 
-class OllamaTextRequest(Fields, ABC):
+class OllamaTextRequest(TextBody):
     """Fields that `/api/chat` and `/api/generate` have in common."""
 
     model: Text
@@ -174,13 +177,8 @@ class OllamaTextRequest(Fields, ABC):
         """The tokens of the prompt, once it was made; with `raw` they are not told."""
         return self._prompt
 
-    @property
-    @abstractmethod
-    def silent(self) -> bool:
-        """Whether there is no prompt: with Ollama, the request then only loads the model."""
-
     def texts(self, llm: LLM) -> list[Stream]:
-        """See `edgespec.serve.requests.RequestBody`."""
+        """See `TextBody`."""
         request = self.request(llm)
         streams = request.texts(llm)
         plain = isinstance(getattr(request, "prompt", None), str)
@@ -228,7 +226,7 @@ class OllamaChatRequest(OllamaTextRequest):
     top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
 
     @property
-    def silent(self) -> bool:  # noqa: D102 - of the base class
+    def only_loads(self) -> bool:  # noqa: D102 - of the base class
         return not self.messages
 
     def _translated(self, llm: LLM, common: Json) -> ChatRequest:
@@ -250,7 +248,7 @@ class OllamaGenerateRequest(OllamaTextRequest):
     top_logprobs: Annotated[Int, Field(ge=0, le=5)] | None = None
 
     @property
-    def silent(self) -> bool:  # noqa: D102
+    def only_loads(self) -> bool:  # noqa: D102
         return not (self.prompt or self.suffix or self.images)
 
     def _translated(self, llm: LLM, common: Json) -> CompletionRequest | ChatRequest:

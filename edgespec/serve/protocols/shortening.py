@@ -8,8 +8,8 @@ from typing import Any
 from edgespec.errors import ContextLengthError
 from edgespec.llm.llm import LLM
 from edgespec.llm.stream import Stream
-from edgespec.serve.messages import Message
-from edgespec.serve.requests import ChatRequest
+from edgespec.serve.protocols.chat import ChatRequest
+from edgespec.serve.protocols.messages import Message
 from edgespec.system.waiting import require_waiting
 
 _SYSTEM = ("system", "developer")

@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from edgespec.llm.images import decoded
-from edgespec.serve.bodies import LONG, SOME, Empty, Fields, Json, tell_once
+from edgespec.serve.protocols.fields import LONG, SOME, Empty, Fields, Json, tell_once
 from edgespec.serve.refusals import RequestError, shown
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]

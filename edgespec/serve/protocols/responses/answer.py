@@ -14,11 +14,12 @@ from typing import Any
 from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.options import in_conversation
 from edgespec.llm.result import Result
-from edgespec.serve.answers import ChatAnswer, Origin, Writer
-from edgespec.serve.bodies import Json
 from edgespec.serve.parts import Part
+from edgespec.serve.protocols.chat import ChatAnswer
+from edgespec.serve.protocols.fields import Json
+from edgespec.serve.protocols.protocol import Answer, Origin
+from edgespec.serve.protocols.responses.request import ResponsesRequest, within
 from edgespec.serve.refusals import RequestError
-from edgespec.serve.response_requests import ResponsesRequest, within
 
 _GROWING = "in_progress"
 _CUT = "length"  # a chat's word for an answer that did not end by itself
@@ -160,7 +161,7 @@ class _Item:
         return self._own_event(f"{kind}.{name}", **facts, **told)
 
 
-class ResponsesWriter(Writer):
+class ResponsesAnswer(Answer):
     """The writer for one request; it reads what the writer for a chat writes.
 
     Raises:
@@ -188,7 +189,7 @@ class ResponsesWriter(Writer):
         }
 
     def whole(self, results: Sequence[Result]) -> Json:
-        """See `Writer`."""
+        """See `Answer`."""
         chat = self._chat.whole(results)
         [choice] = chat["choices"]
         self._output.add(choice["message"], _logprobs(choice))
@@ -196,13 +197,13 @@ class ResponsesWriter(Writer):
         return self._finished(choice["finish_reason"], chat)
 
     def opening(self) -> list[Json]:
-        """See `Writer`."""
+        """See `Answer`."""
         response = self._response("in_progress")
         names = ("response.created", "response.in_progress")
         return self._numbered([{"type": name, "response": response} for name in names])
 
     def part(self, part: Part) -> list[Json]:
-        """See `Writer`; the last event has the statistics of the part."""
+        """See `Answer`; the last event has the statistics of the part."""
         chunks = self._chat.part(part)
         events = self._events(chunks)
         told = [chunk["edgespec"] for chunk in chunks if "edgespec" in chunk]
@@ -211,7 +212,7 @@ class ResponsesWriter(Writer):
         return self._numbered(events)
 
     def closing(self, results: Sequence[Result]) -> list[Json]:
-        """See `Writer`."""
+        """See `Answer`."""
         chunks = self._chat.closing(results)
         events = self._events(chunks)
         [reason] = [
@@ -227,14 +228,14 @@ class ResponsesWriter(Writer):
         return self._numbered([*events, ended])
 
     def failure(self, refusal: RequestError) -> Json:
-        """See `Writer`."""
+        """See `Answer`."""
         error = {"code": "server_error", "message": str(refusal)}
         response = self._response("failed", output=self._output.items, error=error)
         [event] = self._numbered([{"type": "response.failed", "response": response}])
         return event
 
     def written(self, event: Json | str) -> str:
-        """See `Writer`; the name of an event is its type."""
+        """See `Answer`; the name of an event is its type."""
         name = event["type"] if isinstance(event, dict) else event
         return f"event: {name}\n{super().written(event)}"
 

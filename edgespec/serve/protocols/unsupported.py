@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from edgespec.serve.bodies import UNSUPPORTED, Fields, Json
+from edgespec.serve.protocols.fields import UNSUPPORTED, Fields, Json
 
 
 @dataclass(frozen=True, eq=False)  # 0 is equal to False, and typing would take one for the other
@@ -45,8 +45,8 @@ class Neutral:
 
 
 NoValue = Annotated[Any, Neutral()]
-One = Annotated[Any, Neutral((1,))]
-Zero = Annotated[Any, Neutral((0,))]
+NeutralOne = Annotated[Any, Neutral((1,))]
+NeutralZero = Annotated[Any, Neutral((0,))]
 _Off = Annotated[Any, Neutral((False,))]
 _On = Annotated[Any, Neutral((True,))]
 _Nothing = Annotated[Any, Neutral(([], {}, ""))]
@@ -57,19 +57,19 @@ class Unsupported(Fields):
     """What a request for a text may not ask for."""
 
     # Samplers of llama.cpp's server.
-    typical_p: One = None
-    dynatemp_range: Zero = None
-    xtc_probability: Zero = None
-    dry_multiplier: Zero = None
-    mirostat: Zero = None
+    typical_p: NeutralOne = None
+    dynatemp_range: NeutralZero = None
+    xtc_probability: NeutralZero = None
+    dry_multiplier: NeutralZero = None
+    mirostat: NeutralZero = None
     top_n_sigma: _NotAbove0 | None = None
     adaptive_target: _NotAbove0 | None = None
     lora: _Nothing = None
     grammar_lazy: _Off = None
-    n_cmpl: One = None
+    n_cmpl: NeutralOne = None
     # vLLM's.
     use_beam_search: _Off = None
-    min_tokens: Zero = None
+    min_tokens: NeutralZero = None
     ignore_eos: _Off = None
     stop_token_ids: _Nothing = None
     include_stop_str_in_output: _Off = None

@@ -2,54 +2,42 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from math import inf
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, AliasChoices, Field
 
 from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.llm import LLM
 from edgespec.llm.options import in_conversation
 from edgespec.llm.stream import Stream
 from edgespec.runtime.sampling.options import LEAST_TEMPERATURE
-from edgespec.serve.bodies import (
+from edgespec.serve.protocols.fields import (
     LONG,
-    MESSAGES,
     Count,
-    Empty,
     Fields,
     Int,
     Json,
-    Off,
-    One,
     Stop,
-    Text,
-    Tokens,
     Unlimited,
     Unset,
     option,
-    unset,
 )
-from edgespec.serve.messages import (
-    Message,
+from edgespec.serve.protocols.messages import (
     PredictedOutput,
     ResponseFormat,
-    ToolChoice,
-    Tools,
     joined,
-    tool_options,
 )
+from edgespec.serve.protocols.protocol import TextBody
+from edgespec.serve.protocols.unsupported import Unsupported
 from edgespec.serve.refusals import RequestError
-from edgespec.serve.unsupported import NoValue, Unsupported
-from edgespec.system.waiting import require_waiting
 
 SEEDS = 1 << 64
 LAST_TOKENS = 64
 """Default of `repeat_last_n` in llama.cpp and Ollama."""
 
-_COMPLETION_TOKENS = 16  # default of a completion's max_tokens in OpenAI's API
-_MAX_CHOICES = 128  # as in OpenAI's API
+MAX_CHOICES = 128  # as in OpenAI's API
 _GIVEN = (
     "seed", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "repeat_last_n", "regex", "grammar",
@@ -78,11 +66,10 @@ class Speculative(Fields):
     num_draft_tokens: Annotated[Int, option("num_assistant_tokens")] | None = None
 
 
-class RequestBody(Unsupported, ABC):
+class RequestBody(Unsupported, TextBody):
     """What all requests for texts have: how they are sampled and drafted."""
 
     model: str | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Stop | None = None
     seed: Annotated[Int, Field(ge=-1, lt=SEEDS), Unset] | None = None
@@ -107,15 +94,10 @@ class RequestBody(Unsupported, ABC):
     prompt_cache_options: Any = None
     moderation: Any = None
 
-    @abstractmethod
-    def texts(self, llm: LLM) -> list[Stream]:
-        """Creates the streams of the texts, one for each choice, without starting them.
-
-        Raises:
-            InputError: if the prompt is invalid, an option is out of range, or the draft source was
-                not loaded.
-            RequestError: if fields contradict each other.
-        """
+    @property
+    def cache_key(self) -> str | None:
+        """See `TextBody`."""
+        return self.prompt_cache_key or None
 
 
 class TextRequest(RequestBody):
@@ -125,7 +107,7 @@ class TextRequest(RequestBody):
     max_tokens: Count | Unlimited | None = Field(
         None, validation_alias=AliasChoices("max_tokens", "n_predict")
     )
-    n: Annotated[Int, Field(ge=1, le=_MAX_CHOICES)] | None = None
+    n: Annotated[Int, Field(ge=1, le=MAX_CHOICES)] | None = None
     frequency_penalty: Annotated[float, option("frequency_penalty")] | None = None
     presence_penalty: Annotated[float, option("presence_penalty")] | None = None
     logit_bias: dict[str, _Bias] | _Biases | None = None
@@ -242,156 +224,3 @@ class TextRequest(RequestBody):
         """Further options of the text, perhaps of this route alone."""
         most = self.t_max_predict_ms
         return {"max_time": most / 1000} if most is not None and most > 0 else {}
-
-
-def _are_several(prompt: Any) -> bool:
-    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
-
-
-def _only(prompt: Any) -> Any:
-    """Unpacks a list with one prompt."""
-    return prompt[0] if _are_several(prompt) and len(prompt) == 1 else prompt
-
-
-_ONE, _SEVERAL = "literal[one]", "literal[several]"  # no part of a field's name, see `bodies`
-Several = Annotated[list[Text | Tokens], Field(max_length=_MAX_CHOICES, fail_fast=True)]
-Prompts = Annotated[
-    Annotated[Text | Tokens, Tag(_ONE)] | Annotated[Several, Tag(_SEVERAL)],
-    Discriminator(lambda prompt: _SEVERAL if _are_several(prompt) else _ONE),
-    BeforeValidator(_only, json_schema_input_type=Text | Tokens | Several),
-]
-
-
-class CompletionRequest(TextRequest):
-    """`POST /v1/completions`."""
-
-    prompt: Prompts
-    logprobs: Annotated[Int, Field(ge=0, le=5)] | None = None
-    best_of: One | None = None
-    echo: Off | None = None
-    suffix: str | None = None  # what follows the text; an empty one is none
-
-    @property
-    def tokens(self) -> int | None:  # noqa: D102 - of the base class
-        return _COMPLETION_TOKENS if self.max_tokens is None else unset(self.max_tokens)
-
-    @property
-    def likeliest(self) -> int | None:  # noqa: D102
-        return self.logprobs
-
-    @property
-    def prompts(self) -> int:  # noqa: D102
-        return len(self.prompt) if _are_several(self.prompt) else 1
-
-    def texts(self, llm: LLM) -> list[Stream]:  # noqa: D102
-        if self.choices > _MAX_CHOICES:
-            raise RequestError(
-                400,
-                f"n is {self.n} for {self.prompts} prompts: ask for {_MAX_CHOICES} choices in "
-                "all at most",
-                "invalid_value",
-                "n",
-            )
-        if self.prompts == 1:
-            return super().texts(llm)
-        streams = list[Stream]()
-        for prompt in self.prompt:
-            require_waiting()
-            streams += self.model_copy(update={"prompt": prompt}).texts(llm)
-        return streams
-
-    def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102
-        prompt = cast("str | list[int]", self.prompt)  # one, as `texts` asks for it
-        if not self.suffix:
-            return llm.stream(prompt, **options)
-        if not isinstance(prompt, str):
-            raise RequestError(
-                400,
-                "suffix goes with a prompt of text, not of tokens: give prompt as a string",
-                param="suffix",
-            )
-        made = llm.infill_prompt(prompt, self.suffix, (), self.tokens)
-        return llm.stream(made.tokens, stop_token_ids=made.stop_ids, **options)
-
-
-class ChatRequest(TextRequest):
-    """`POST /v1/chat/completions`."""
-
-    messages: Annotated[list[Message], MESSAGES]
-    max_completion_tokens: Count | Unlimited | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
-    modalities: list[Literal["text"]] | None = None
-    tools: Tools | None = None
-    tool_choice: ToolChoice | None = None
-    parallel_tool_calls: bool | None = None
-    # For the chat template. `enable_thinking` is also a field of its own, as some clients send it.
-    reasoning_effort: str | None = None
-    enable_thinking: bool | None = None
-    chat_template_kwargs: Json | None = None
-    # The name in Qwen's API, then those in vLLM and in llama.cpp's server; -1 is no limit.
-    thinking_budget: Annotated[Int, Field(ge=-1), Unset] | None = Field(
-        None,
-        validation_alias=AliasChoices(
-            "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"
-        ),
-    )
-    # As in vLLM; without them, a last message of the assistant is continued.
-    continue_final_message: bool | None = None
-    add_generation_prompt: bool | None = None
-    # An older way to call tools, other kinds of answers, and what other servers do about thoughts.
-    functions: Empty | None = None
-    function_call: Literal["none", "auto"] | None = None
-    audio: NoValue = None
-    web_search_options: NoValue = None
-    thinking: NoValue = None
-    # For models that were trained to follow it; no effect here.
-    verbosity: Any = None
-
-    @property
-    def tokens(self) -> int | None:  # noqa: D102
-        return unset(self.max_completion_tokens or self.max_tokens)
-
-    @property
-    def likeliest(self) -> int | None:  # noqa: D102
-        if self.logprobs:
-            return self.top_logprobs or 0
-        if self.top_logprobs:
-            raise RequestError(
-                400,
-                f"top_logprobs is {self.top_logprobs} without logprobs: give logprobs true",
-                param="top_logprobs",
-            )
-        return None
-
-    def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102
-        goes_on = self.messages[-1].role == "assistant" and self.continue_final_message is not False
-        if not goes_on and (self.continue_final_message or self.add_generation_prompt is False):
-            raise RequestError(
-                400,
-                "there is nothing to continue: end messages with one of the assistant, or "
-                "leave out continue_final_message and add_generation_prompt",
-                "invalid_value",
-                "messages",
-            )
-        tools = tool_options(self.tools, self.tool_choice, self.parallel_tool_calls)
-        return llm.chat_stream(
-            [message.plain for message in self.messages],
-            template_options=self.template_options,
-            thinking_budget=self.thinking_budget,
-            continue_final_message=goes_on,
-            **tools,
-            **options,
-        )
-
-    @property
-    def template_options(self) -> Json:
-        """Variables for the chat template."""
-        given: Json = {}
-        if self.reasoning_effort is not None:
-            given["reasoning_effort"] = self.reasoning_effort
-            # What hybrid models of 2025 understand instead.
-            given |= {"enable_thinking": False} if self.reasoning_effort == "none" else {}
-        if self.enable_thinking is not None:
-            given["enable_thinking"] = self.enable_thinking
-        return given | (self.chat_template_kwargs or {})

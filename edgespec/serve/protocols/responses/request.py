@@ -23,7 +23,8 @@ from pydantic_core import PydanticCustomError
 from edgespec.llm.llm import LLM
 from edgespec.llm.stream import Stream
 from edgespec.runtime.text.tools.calls import ToolCall
-from edgespec.serve.bodies import (
+from edgespec.serve.protocols.chat import ChatRequest
+from edgespec.serve.protocols.fields import (
     LONG,
     MESSAGES,
     SOME,
@@ -34,11 +35,11 @@ from edgespec.serve.bodies import (
     Off,
     refusal,
 )
-from edgespec.serve.messages import OwnTool, joined, kinds, own_kinds_left_out, tag
+from edgespec.serve.protocols.messages import OwnTool, joined, kinds, own_kinds_left_out, tag
+from edgespec.serve.protocols.shortening import ShortenedChatRequest
+from edgespec.serve.protocols.text import RequestBody
+from edgespec.serve.protocols.unsupported import NoValue
 from edgespec.serve.refusals import RequestError
-from edgespec.serve.requests import ChatRequest, RequestBody
-from edgespec.serve.shortening import ShortenedChatRequest
-from edgespec.serve.unsupported import NoValue
 
 LOGPROBS = "message.output_text.logprobs"
 """What an answer may be asked to include; there is nothing of what else it may have elsewhere."""

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import base64
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from starlette.types import Send
 
 from edgespec.bundle import Bundle
-from edgespec.llm.embedding import Embedder, Inputs
-from edgespec.llm.llm import LLM
+from edgespec.llm.embedding import Inputs
 from edgespec.runtime.arrays import Floats
-from edgespec.serve.bodies import Count, Fields, Json, Text, Tokens
-from edgespec.serve.endpoint import Endpoint, SendJson
-from edgespec.serve.models import ServedModel
+from edgespec.serve.protocols.fields import Count, Fields, Json, Text, Tokens
+from edgespec.serve.protocols.unsupported import NoValue
 from edgespec.serve.refusals import RequestError
-from edgespec.serve.unsupported import NoValue
 
 
 @dataclass(frozen=True)
@@ -86,31 +79,3 @@ def require_embeddings(bundle: Bundle) -> None:
             "embeddings_not_supported",
             "model",
         )
-
-
-class EmbeddingsEndpoint(Endpoint):
-    """A route that makes vectors, for bodies as `EmbeddingsRequest`."""
-
-    async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
-        """See `Endpoint`."""
-        began = time.perf_counter_ns()
-        service = self.service
-        require_embeddings(model.bundle)
-
-        def begin(llm: LLM) -> tuple[Embedder, list[list[int]]]:
-            embedder = llm.embedder
-            return embedder, embedder.tokens(
-                body.inputs, getattr(body, "prompt_name", None), getattr(body, "cuts", False)
-            )
-
-        def make(
-            begun: tuple[Embedder, list[list[int]]], check: Callable[[], None]
-        ) -> EmbeddingResult:
-            embedder, tokens = begun
-            vectors = embedder.vectors(tokens, body.dimensions, check)
-            return EmbeddingResult(vectors, sum(map(len, tokens)))
-
-        found = await service.in_turn(model, begin, make)
-        service.metrics.embedded(model.name, len(found.vectors), found.tokens)
-        spent = time.perf_counter_ns() - began
-        await send_json(partial(body.answer, found, model.name, spent))

@@ -1,33 +1,24 @@
-"""The routes of Ollama's API: texts and vectors, and what it tells about the models."""
+"""What Ollama's API tells about the models."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Send
 
 import edgespec
 from edgespec.llm.options import conversational
 from edgespec.runtime.plan import HOST
-from edgespec.serve.bodies import Json
-from edgespec.serve.embeddings import EmbeddingsEndpoint
-from edgespec.serve.endpoint import JsonEndpoint, SendJson, TextEndpoint
-from edgespec.serve.models import ServedModel, tagged
-from edgespec.serve.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer, written
-from edgespec.serve.ollama.requests import (
-    OllamaChatRequest,
-    OllamaEmbeddingsRequest,
-    OllamaEmbedRequest,
-    OllamaGenerateRequest,
+from edgespec.serve.model_list import capabilities
+from edgespec.serve.models import Models, ServedModel, tagged
+from edgespec.serve.protocols.fields import Json
+from edgespec.serve.protocols.ollama.answers import written
+from edgespec.serve.protocols.ollama.requests import (
     OllamaShowRequest,
 )
 from edgespec.serve.refusals import RequestError
-from edgespec.serve.routes import capabilities
-from edgespec.serve.service import TextService
 
 PREFIX = "/api/"
 """How the paths of all routes begin; their errors have Ollama's format."""
@@ -45,9 +36,8 @@ _CAPABILITIES = {
 }  # fmt: skip
 
 
-def routes(service: TextService) -> list[Route]:
-    """Returns the routes for what is served."""
-    models = service.models
+def routes(models: Models) -> list[Route]:
+    """Returns the routes that are asked without a body, and those that are not here."""
 
     async def tags(_request: Request) -> Response:
         found = [
@@ -63,30 +53,12 @@ def routes(service: TextService) -> list[Route]:
     async def version(_request: Request) -> Response:
         return JSONResponse({"version": _VERSION, "edgespec": edgespec.__version__})
 
-    generating, chatting = OllamaGenerateRequest, OllamaChatRequest
-    made = {
-        "chat": _Texts(service, chatting, OllamaChatAnswer),
-        "generate": _Texts(service, generating, OllamaGenerateAnswer),
-        "embed": EmbeddingsEndpoint(service, OllamaEmbedRequest),
-        "embeddings": EmbeddingsEndpoint(service, OllamaEmbeddingsRequest),
-        "show": JsonEndpoint(service, OllamaShowRequest, lambda _, model: _described(model)),
-    }
     return [
-        *(Route(PREFIX + name, endpoint, methods=["POST"]) for name, endpoint in made.items()),
         Route(f"{PREFIX}tags", tags),
         Route(f"{PREFIX}ps", loaded),
         Route(f"{PREFIX}version", version),
         *(Route(PREFIX + name, _not_here, methods=[method]) for name, method in _NOT_HERE.items()),
     ]
-
-
-class _Texts(TextEndpoint):
-    async def answer(self, body: Any, model: ServedModel, send_json: SendJson, send: Send) -> None:
-        if body.silent:  # it only loads the model
-            await self.service.in_turn(model, lambda _: None, lambda *_: None)
-            await send_json(self.writer(body, model).loaded)
-        else:
-            await super().answer(body, model, send_json, send)
 
 
 async def _not_here(request: Request) -> Response:
@@ -110,7 +82,8 @@ def _running(model: ServedModel) -> Json:
     }
 
 
-def _described(model: ServedModel) -> Json:
+def described(_body: OllamaShowRequest, model: ServedModel) -> Json:
+    """Returns what `/api/show` tells of a model."""
     target = model.bundle.target
     family = target.architecture
     return {

@@ -11,17 +11,18 @@ from typing import Any
 from edgespec.llm.result import PromptProgress, Result
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.tools.calls import ToolCall
-from edgespec.serve.answers import Origin, Writer, prompt_progress
-from edgespec.serve.bodies import Json, one_line
-from edgespec.serve.ollama.requests import OllamaTextRequest
 from edgespec.serve.parts import Part
+from edgespec.serve.protocols.choices import prompt_progress
+from edgespec.serve.protocols.fields import Json, one_line
+from edgespec.serve.protocols.ollama.requests import OllamaTextRequest
+from edgespec.serve.protocols.protocol import Answer, Origin
 from edgespec.serve.refusals import RequestError
 
 _NS_PER_MS = 1_000_000
 _ENDED = ("stop", "tool_calls")  # finish reasons of texts that are whole
 
 
-class OllamaAnswer(Writer):
+class OllamaAnswer(Answer):
     """The response to one request, with the model's name as the client wrote it."""
 
     media_type = "application/x-ndjson"
@@ -34,10 +35,6 @@ class OllamaAnswer(Writer):
         self._began = time.perf_counter_ns()
         self._told = 0  # tokens whose log-probabilities were in parts
 
-    def loaded(self) -> Json:
-        """Returns the response to a request without a prompt."""
-        return self._object(self._said(""), done=True, done_reason="load")
-
     def part(self, part: Part) -> list[Json]:
         """Returns the lines of a part; those of calls come with the end, since they are whole."""
         self._told += len(part.logprobs)
@@ -46,28 +43,30 @@ class OllamaAnswer(Writer):
         return [self._object(self._said(part.text, part.reasoning), part.logprobs)]
 
     def reading(self, choice: int, progress: PromptProgress) -> str:
-        """See `Writer`; clients of Ollama's take it for an empty piece."""
+        """See `Answer`; clients of Ollama's take it for an empty piece."""
         told = prompt_progress(progress)
         return self.written(self._object(self._said(""), prompt_progress=told))
 
     def whole(self, results: Sequence[Result]) -> Json:
-        """See `Writer`."""
+        """See `Answer`."""
+        if not results:
+            return self._object(self._said(""), done=True, done_reason="load")
         [result] = results
         said = self._said(result.text, result.reasoning, result.tool_calls)
         return self._last(said, result, result.logprobs)
 
     def closing(self, results: Sequence[Result]) -> list[Json]:
-        """See `Writer`."""
+        """See `Answer`."""
         [result] = results
         calls = [self._object(self._said("", calls=result.tool_calls))] * bool(result.tool_calls)
         return [*calls, self._last(self._said(""), result, result.logprobs[self._told :])]
 
     def failure(self, refusal: RequestError) -> Json:
-        """See `Writer`."""
+        """See `Answer`."""
         return {"error": str(refusal)}
 
     def written(self, event: Json | str) -> str:
-        """See `Writer`."""
+        """See `Answer`."""
         return f"{one_line(event)}\n"
 
     def _last(self, said: Json, result: Result, logprobs: Sequence[TokenLogprobs]) -> Json:

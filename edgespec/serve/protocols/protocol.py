@@ -1,0 +1,172 @@
+"""What every API of the server is: how its requests are read, and how they are answered."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from edgespec.bundle import Bundle
+from edgespec.llm.keywords import SamplingKeywords
+from edgespec.llm.llm import LLM
+from edgespec.llm.options import conversational
+from edgespec.llm.result import PromptProgress, Result
+from edgespec.llm.stream import Stream
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.serve.models import ServedModel
+from edgespec.serve.parts import Part
+from edgespec.serve.protocols.fields import Fields, Json, one_line, parsed
+from edgespec.serve.protocols.token_texts import TokenTexts
+from edgespec.serve.refusals import RequestError
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the answers of a server come from.
+
+    Attributes:
+        model: name of the model for clients.
+        fingerprint: fingerprint of the bundle.
+        texts: text of single tokens.
+        sampling: see `LLM`.
+    """
+
+    model: str
+    fingerprint: str
+    texts: TokenTexts
+    sampling: SamplingKeywords = field(default_factory=SamplingKeywords)
+
+    @classmethod
+    def of(cls, model: str, bundle: Bundle, tokenizer: Tokenizer) -> Origin:
+        """Returns the origin of the answers of a model with this name."""
+        sampling = conversational(bundle.manifest.sampling)
+        return cls(model, f"fp_{bundle.digest[:12]}", TokenTexts(tokenizer), sampling)
+
+
+class TextBody(Fields, ABC):
+    """The body of a request for texts."""
+
+    stream: bool | None = None
+
+    @property
+    def cache_key(self) -> str | None:
+        """The name that texts share what was computed by; None: with all others without one."""
+        return None
+
+    @property
+    def only_loads(self) -> bool:
+        """Whether no text is asked for, but that the model is loaded."""
+        return False
+
+    @abstractmethod
+    def texts(self, llm: LLM) -> list[Stream]:
+        """Creates the streams of the texts, one for each choice, without starting them.
+
+        Raises:
+            InputError: if the prompt is invalid, an option is out of range, or the draft source was
+                not loaded.
+            RequestError: if fields contradict each other.
+        """
+
+
+class Answer(ABC):
+    """The answer to one request, whole or as events of a stream.
+
+    Args:
+        body: the request.
+        origin: where the answer comes from.
+    """
+
+    # Event streams are always UTF-8, but some clients assume Latin-1 without a charset.
+    media_type: ClassVar[str] = "text/event-stream; charset=utf-8"
+    last: ClassVar[tuple[str, ...]] = ("[DONE]",)
+    """What follows the events of a stream that did not fail."""
+    waiting: ClassVar[str] = ": waiting\n\n"
+    """What tells that a stream still waits; readers of events pass over it."""
+
+    @abstractmethod
+    def __init__(self, body: Any, origin: Origin) -> None: ...
+
+    @abstractmethod
+    def whole(self, results: Sequence[Result]) -> Json:
+        """Returns the answer in one piece; there are no texts if the request only loads a model."""
+
+    def opening(self) -> list[Json]:
+        """Returns the events before the first part."""
+        return []
+
+    @abstractmethod
+    def part(self, part: Part) -> list[Json]:
+        """Returns the events of a part."""
+
+    @property
+    def tells_all_progress(self) -> bool:
+        """Whether each step of the reading of a prompt is told, and not only one a second."""
+        return False
+
+    def reading(self, choice: int, progress: PromptProgress) -> str:
+        """Returns what tells how much of a prompt was read; readers of events pass over it."""
+        return f": reading {progress.read} of {progress.total} tokens\n\n"
+
+    @abstractmethod
+    def closing(self, results: Sequence[Result]) -> list[Json]:
+        """Returns the events after the last part."""
+
+    def failure(self, refusal: RequestError) -> Json:
+        """Returns the event that ends a stream that failed on the way."""
+        return refusal.body
+
+    def written(self, event: Json | str) -> str:
+        """Returns an event as it is sent."""
+        data = event if isinstance(event, str) else one_line(event)
+        return f"data: {data}\n\n"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a route is asked, by a body in JSON.
+
+    Attributes:
+        body: class of the bodies.
+        summary: what the route answers with.
+    """
+
+    body: type[Any]
+    summary: str
+
+    def parse(self, data: bytes) -> Any:
+        """Returns a body, of the class `body`.
+
+        Raises:
+            RequestError: if it is invalid.
+        """
+        return parsed(self.body, data)
+
+
+@dataclass(frozen=True)
+class TextProtocol(Protocol):
+    """A route that makes texts, and returns JSON or a stream.
+
+    Attributes:
+        body: class of the bodies, a `TextBody`.
+        answer: class of the answers.
+    """
+
+    answer: type[Answer]
+
+
+@dataclass(frozen=True)
+class VectorProtocol(Protocol):
+    """A route that makes vectors, for bodies as `EmbeddingsRequest`."""
+
+
+@dataclass(frozen=True)
+class ObjectProtocol(Protocol):
+    """A route that answers at once.
+
+    Attributes:
+        make: returns the answer to a body, for which no model is loaded; called on a thread.
+    """
+
+    make: Callable[[Any, ServedModel], Json]

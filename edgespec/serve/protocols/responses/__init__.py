@@ -1,0 +1,1 @@
+"""OpenAI's newer API: a conversation as items, and an answer as items and their events."""
