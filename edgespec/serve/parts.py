@@ -41,6 +41,16 @@ class Part:
     calls: tuple[CallEvent, ...] = ()
     progress: PromptProgress | None = None
 
+    @classmethod
+    def of(cls, result: Result) -> Part:
+        """Returns all of a text as one part, with a call that was cut short, as a stream has it."""
+        cut = () if result.cut_call is None else (result.cut_call,)
+        calls = tuple(
+            CallEvent(index, call.text, call.id, call.name)
+            for index, call in enumerate((*result.tool_calls, *cut))
+        )
+        return cls(result.text, result.logprobs, (), reasoning=result.reasoning, calls=calls)
+
 
 class Conversations:
     """How much of a prompt its client may know to be cached, where nobody gave a key.

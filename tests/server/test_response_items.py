@@ -1,9 +1,10 @@
-"""Items of a conversation as the messages of a chat, and requests for responses as chats."""
+"""Items of a conversation as messages, and the options of the text that a request asks for."""
 
 from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
@@ -49,9 +50,9 @@ def test_items_without_a_type_are_messages_and_parts_are_one_text():
 def test_what_systems_and_developers_say_first_is_one_message():
     given = [said("developer", "two"), said("system", "three"), said("user", "hi")]
     assert messages(given, "one") == [said("system", "one\n\ntwo\n\nthree"), said("user", "hi")]
-    # Later ones stay where they are, as in a chat.
+    # Later ones stay where they are.
     late = [said("user", "hi"), said("developer", "now"), said("system", "and now")]
-    assert messages(late) == late
+    assert messages(late) == [late[0], said("system", "now"), late[2]]
 
 
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": "{}"}
@@ -83,7 +84,7 @@ def test_a_call_needs_no_text_and_an_answer_after_it_is_another_one():
     parts = [{"type": "input_text", "text": "7"}]
     given = [CALL, {**GIVEN, "output": parts}, said("assistant", "it is 7"), said("assistant", "!")]
     assert messages(given) == [
-        {**said("assistant", None), "tool_calls": [IN_CHAT]},
+        {**said("assistant", ""), "tool_calls": [IN_CHAT]},
         {**said("tool", "7"), "tool_call_id": "c1"},
         said("assistant", "it is 7"),
         said("assistant", "!"),
@@ -144,11 +145,15 @@ def test_what_cannot_be_read_is_refused_by_name(given, reason):
     assert reason in why(given)
 
 
-def test_every_setting_reaches_the_chat():
+def options(given, **fields):
+    """The options of the text that a request asks for."""
+    return asked(given, **fields).options({})
+
+
+def test_every_setting_is_an_option_of_the_text():
     schema = {"type": "object", "properties": {"a": {"default": None}}}
-    chat = asked(
+    found = options(
         "hi",
-        instructions="be brief",
         max_output_tokens=5,
         temperature=0.5,
         top_p=0.9,
@@ -158,19 +163,28 @@ def test_every_setting_reaches_the_chat():
         top_logprobs=2,
         reasoning={"effort": "low", "summary": "auto"},
         text={"format": {"type": "json_schema", "name": "x", "schema": schema}, "verbosity": "low"},
-        tools=[],
+        tools=[FUNCTION],
         tool_choice="auto",
         parallel_tool_calls=False,
         speculative={"draft": "none"},
         model="tiny",
-    ).chat
-    assert [message.plain for message in chat.messages] == messages("hi", "be brief")
-    assert (chat.tokens, chat.temperature, chat.top_p, chat.top_k) == (5, 0.5, 0.9, 3)
-    assert (chat.seed, chat.stop, chat.likeliest, chat.model) == (None, "\n", 2, "tiny")
-    assert chat.response_format.structure == {"json_schema": schema}
-    assert (chat.reasoning_effort, chat.verbosity) == ("low", "low")
-    assert chat.speculative.draft == "none"
-    assert chat.parallel_tool_calls is False
+    )
+    assert found == {
+        "max_new_tokens": 5,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 3,
+        "stop": "\n",
+        "stop_loops": False,
+        "logprobs": 2,
+        "template_options": {"reasoning_effort": "low"},
+        "json_schema": schema,
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "draft_source": "none",
+        "num_assistant_tokens": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -185,33 +199,63 @@ def test_every_setting_reaches_the_chat():
     ids=str,
 )
 def test_who_gets_logprobs(fields, likeliest):
-    assert asked("hi", **fields).chat.likeliest == likeliest
+    assert options("hi", **fields)["logprobs"] == likeliest
 
 
-def test_functions_are_written_as_in_a_chat():
+@pytest.mark.parametrize(
+    ("form", "structure"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_object", "schema": {"a": 1}}, {"a": 1}),
+    ],
+    ids=str,
+)
+def test_the_form_of_a_text(form, structure):
+    assert options("hi", text={"format": form}).get("json_schema") == structure
+
+
+def test_functions_are_tools_of_the_model():
     function = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
     inner = {"name": "f", "parameters": {"type": "object"}, "strict": True}
     named = {"type": "function", "name": "f"}
-    chosen = {"type": "function", "function": {"name": "f"}}
-    allowed = {"mode": "required", "tools": [chosen]}
-    for choice, expected in (
-        (named, chosen),
+    other = {**function, "name": "g"}
+    for choice, mode, names in (
+        (named, "f", ["f", "g"]),
+        ({"type": "allowed_tools", "mode": "required", "tools": [named]}, "required", ["f"]),
+        ("auto", "auto", ["f", "g"]),
+    ):
+        made = options("hi", tools=[function, other], tool_choice=choice)
+        assert made["tools"][0] == {"type": "function", "function": inner}
+        assert [tool["function"]["name"] for tool in made["tools"]] == names
+        assert made["tool_choice"] == mode
+
+
+def test_functions_of_namespaces_have_both_names():
+    server = {"type": "namespace", "name": "box_", "tools": [FUNCTION]}
+    chosen = {"type": "function", "name": "f", "namespace": "box_"}
+    made = options("hi", tools=[server], tool_choice=chosen)
+    assert [tool["function"]["name"] for tool in made["tools"]] == ["box__f"]
+    assert made["tool_choice"] == "box__f"
+    with pytest.raises(RequestError, match="tool_choice is 'f', but there is no such tool"):
+        options("hi", tools=[server], tool_choice=FUNCTION)
+
+
+@pytest.mark.parametrize(
+    ("given", "fields", "param", "reason"),
+    [
+        ([{"type": "reasoning", "content": []}], {}, "input", "input says nothing"),
+        ("hi", {"tools": [{**FUNCTION, "name": "f g"}]}, "tools", "'f g' has a name of other"),
         (
-            {"type": "allowed_tools", "mode": "required", "tools": [named]},
-            {"type": "allowed_tools", "allowed_tools": allowed},
+            "hi",
+            {"tools": [{"type": "namespace", "name": "n" * 126, "tools": [FUNCTION]}]},
+            "tools",
+            "of more than 128",
         ),
-        ("auto", "auto"),
-    ):
-        made = asked("hi", tools=[function], tool_choice=choice).chat.model_dump(exclude_none=True)
-        assert made["tools"] == [{"type": "function", "function": inner}]
-        assert made["tool_choice"] == expected
-
-
-def test_what_a_chat_does_not_take_is_refused_by_the_name_of_the_response():
-    for given, fields, param in (
-        ([{"type": "reasoning", "content": []}], {}, "input"),
-        ("hi", {"tools": [{"type": "function", "name": "f g"}]}, "tools"),
-    ):
-        with pytest.raises(RequestError, match="as a chat: ") as caught:
-            _ = asked(given, **fields).chat
-        assert (caught.value.status, caught.value.param) == (400, param)
+    ],
+    ids=str,
+)
+def test_what_no_model_could_be_asked_is_refused(given, fields, param, reason):
+    with pytest.raises(RequestError, match=reason) as caught:
+        asked(given, **fields).texts(SimpleNamespace(sampling={}))
+    assert (caught.value.status, caught.value.param) == (400, param)

@@ -1,9 +1,10 @@
-"""Ollama's API: tools and reasoning, which go the way of OpenAI's."""
+"""Ollama's API: tools and reasoning."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from chats import TOOLS, template
@@ -15,7 +16,7 @@ from edgespec.runtime.text.decoder import CallEvent
 from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.ollama.answers import OllamaChatAnswer
-from edgespec.serve.protocols.ollama.requests import OllamaChatRequest, OllamaMessage, translated
+from edgespec.serve.protocols.ollama.requests import OllamaChatRequest, OllamaMessage, plain
 from edgespec.serve.protocols.protocol import Origin
 
 USER = {"role": "user", "content": "hello"}
@@ -71,8 +72,24 @@ def test_a_conversation_with_calls_goes_on(running):
     ]
     [whole] = chat(running, messages=messages, tools=TOOLS, stream=False)
     assert whole["role"] == "assistant"
-    body = OllamaChatRequest(model=MODEL, messages=messages, think="high")
-    assert body.request(None).reasoning_effort == "high"
+
+
+def test_templates_are_told_how_much_to_think(llm, monkeypatch):
+    told = []
+
+    def chat_stream(messages, **options):
+        told.append(options["template_options"])
+        return SimpleNamespace(prompt=[])
+
+    monkeypatch.setattr(llm, "chat_stream", chat_stream)
+    for think in ("high", "none", True, None):
+        OllamaChatRequest(model=MODEL, messages=[USER], think=think).texts(llm)
+    assert told == [
+        {"reasoning_effort": "high"},
+        {"reasoning_effort": "none", "enable_thinking": False},
+        {"enable_thinking": True},
+        {},
+    ]
 
 
 def test_results_belong_to_their_calls():
@@ -87,7 +104,7 @@ def test_results_belong_to_their_calls():
         {"role": "tool", "tool_call_id": "mine", "content": "one"},
         {"role": "tool", "tool_name": "other", "content": "lost"},
     ]
-    made = translated([OllamaMessage(**message) for message in messages])
+    made = plain([OllamaMessage(**message) for message in messages])
     assert made[0]["reasoning_content"] == "hm"
     calls = {call["id"]: call["function"] for call in made[0]["tool_calls"]}
     assert [*calls.values()] == [
@@ -97,7 +114,7 @@ def test_results_belong_to_their_calls():
     ]
     first, second, third = calls
     assert all(len(each) == 9 and each.isalnum() for each in calls)
-    ids = [message["tool_call_id"] for message in made if message["role"] == "tool"]
+    ids = [message.get("tool_call_id") for message in made if message["role"] == "tool"]
     assert ids == [third, first, second, "mine", None]
 
 

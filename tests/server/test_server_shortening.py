@@ -31,7 +31,7 @@ def made(messages, context, sizes=None):
 
     def make(messages):
         tried.append(messages)
-        size = sum(len(each.content) for each in messages)
+        size = sum(len(each["content"]) for each in messages)
         if size >= context:
             raise ContextLengthError(f"{size} are too many")
         return SimpleNamespace(prompt=range(size), messages=messages)
@@ -40,7 +40,7 @@ def made(messages, context, sizes=None):
 
 
 def conversation(*roles):
-    return [SimpleNamespace(role=role, content=f"{n:010}") for n, role in enumerate(roles)]
+    return [{"role": role, "content": f"{n:010}"} for n, role in enumerate(roles)]
 
 
 def test_what_fits_stays_whole():
@@ -55,7 +55,7 @@ def test_as_few_as_possible_are_left_out_and_an_answer_has_room():
         size = 10 * len(found)
         assert found[0] == given[0]
         assert found[1:] == given[len(given) - len(found) + 1 :]
-        assert found[1].role == "user"
+        assert found[1]["role"] == "user"
         assert size <= context * 3 / 4 + 1 or len(found) == 2
         assert size + 20 > context - context // 4, "two more messages would not have had room"
         assert len(tried) <= 5

@@ -24,7 +24,7 @@ from edgespec.serve.protocols.fields import (
     Unset,
     unset,
 )
-from edgespec.serve.protocols.messages import Message, ToolChoice, Tools, tool_options
+from edgespec.serve.protocols.messages import Message, NamedTool, Tools, ToolSubset, choice_of
 from edgespec.serve.protocols.text import TextRequest
 from edgespec.serve.protocols.unsupported import NoValue
 from edgespec.serve.refusals import RequestError
@@ -39,7 +39,7 @@ class ChatRequest(TextRequest):
     top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
     modalities: list[Literal["text"]] | None = None
     tools: Tools | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | ToolSubset | None = None
     parallel_tool_calls: bool | None = None
     # For the chat template. `enable_thinking` is also a field of its own, as some clients send it.
     reasoning_effort: str | None = None
@@ -70,15 +70,7 @@ class ChatRequest(TextRequest):
 
     @property
     def likeliest(self) -> int | None:  # noqa: D102
-        if self.logprobs:
-            return self.top_logprobs or 0
-        if self.top_logprobs:
-            raise RequestError(
-                400,
-                f"top_logprobs is {self.top_logprobs} without logprobs: give logprobs true",
-                param="top_logprobs",
-            )
-        return None
+        return likeliest_of(self.logprobs, self.top_logprobs)
 
     def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102
         goes_on = self.messages[-1].role == "assistant" and self.continue_final_message is not False
@@ -90,27 +82,54 @@ class ChatRequest(TextRequest):
                 "invalid_value",
                 "messages",
             )
-        tools = tool_options(self.tools, self.tool_choice, self.parallel_tool_calls)
+        tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+        chosen = choice_of(self.tool_choice).options(tools, self.parallel_tool_calls)
         return llm.chat_stream(
             [message.plain for message in self.messages],
             template_options=self.template_options,
             thinking_budget=self.thinking_budget,
             continue_final_message=goes_on,
-            **tools,
+            **chosen,
             **options,
         )
 
     @property
     def template_options(self) -> Json:
         """Variables for the chat template."""
-        given: Json = {}
-        if self.reasoning_effort is not None:
-            given["reasoning_effort"] = self.reasoning_effort
-            # What hybrid models of 2025 understand instead.
-            given |= {"enable_thinking": False} if self.reasoning_effort == "none" else {}
+        given = effort_options(self.reasoning_effort)
         if self.enable_thinking is not None:
             given["enable_thinking"] = self.enable_thinking
         return given | (self.chat_template_kwargs or {})
+
+
+def likeliest_of(told: bool | None, number: int | None) -> int | None:
+    """Returns how many likeliest tokens to report per token; None for no log-probabilities.
+
+    Args:
+        told: whether log-probabilities are asked for.
+        number: how many.
+
+    Raises:
+        RequestError: if there is a number alone.
+    """
+    if told:
+        return number or 0
+    if number:
+        raise RequestError(
+            400,
+            f"top_logprobs is {number} without logprobs: give logprobs true",
+            param="top_logprobs",
+        )
+    return None
+
+
+def effort_options(effort: str | None) -> Json:
+    """Returns variables for the chat template that say how much the model thinks."""
+    if effort is None:
+        return {}
+    # What hybrid models of 2025 understand instead.
+    switch: Json = {"enable_thinking": False} if effort == "none" else {}
+    return {"reasoning_effort": effort, **switch}
 
 
 class ChatAnswer(ChoicesAnswer):

@@ -12,6 +12,7 @@ from edgespec.serve.parts import Part
 from edgespec.serve.protocols.fields import Json
 from edgespec.serve.protocols.protocol import Answer, Origin
 from edgespec.serve.protocols.text import TextRequest
+from edgespec.serve.protocols.token_texts import TokenTexts
 
 _FINISH_REASONS = {"context": "length", "loop": "length"}  # the other names are the same
 _TOLD = ("seed", "draft", "rounds", "drafted", "accepted", "ttft_ms", "tokens_per_second")
@@ -50,7 +51,7 @@ class ChoicesAnswer(Answer):
     def part(self, part: Part) -> list[Json]:
         """See `Answer`."""
         self._told[part.choice] += len(part.logprobs)
-        rounds = {"edgespec": self._rounds(part)} if part.rounds else {}
+        rounds = {"edgespec": rounds_told(part, self._texts)} if part.rounds else {}
         return [self._piece(self._part_choice(part), **rounds)]
 
     @property
@@ -75,17 +76,6 @@ class ChoicesAnswer(Answer):
         if self._tells_usage:
             chunks.append(self._piece(usage=self._usage(results)))
         return chunks
-
-    def _rounds(self, part: Part) -> Json:
-        """Returns statistics of a part; `drafted` is the number of drafted first characters."""
-        drafted = 0
-        last = part.rounds[-1]
-        if any(each.accepted for each in part.rounds):
-            # The last token of a round is the target's own, unless the text ended inside the draft.
-            own = "" if last.accepted == len(last.tokens) else self._texts.shown(last.tokens[-1])
-            drafted = max(len(part.text) - len(own), 0)
-        tokens = sum(len(each.tokens) for each in part.rounds)
-        return {"rounds": len(part.rounds), "tokens": tokens, "drafted": drafted}
 
     def _usage(self, results: Sequence[Result]) -> Json:
         """Returns the tokens of all choices; a prompt that they have in common counts once."""
@@ -140,3 +130,15 @@ def speculation(result: Result) -> Json:
     faults = {"call_faults": list(result.call_faults)} if result.call_faults else {}
     looped = {"looped": True} if result.finish_reason == "loop" else {}
     return {name: getattr(result, name) for name in _TOLD} | faults | looped
+
+
+def rounds_told(part: Part, texts: TokenTexts) -> Json:
+    """Returns statistics of a part; `drafted` is the number of drafted first characters."""
+    drafted = 0
+    last = part.rounds[-1]
+    if any(each.accepted for each in part.rounds):
+        # The last token of a round is the target's own, unless the text ended inside the draft.
+        own = "" if last.accepted == len(last.tokens) else texts.shown(last.tokens[-1])
+        drafted = max(len(part.text) - len(own), 0)
+    tokens = sum(len(each.tokens) for each in part.rounds)
+    return {"rounds": len(part.rounds), "tokens": tokens, "drafted": drafted}

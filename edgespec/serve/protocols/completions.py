@@ -14,7 +14,7 @@ from edgespec.llm.stream import Stream
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.choices import ChoicesAnswer
-from edgespec.serve.protocols.fields import Int, Json, Off, One, Text, Tokens, unset
+from edgespec.serve.protocols.fields import Int, Json, Off, One, Text, Tokens, member, unset
 from edgespec.serve.protocols.protocol import Origin
 from edgespec.serve.protocols.text import MAX_CHOICES, TextRequest
 from edgespec.serve.protocols.token_texts import key_of
@@ -33,7 +33,8 @@ def _only(prompt: Any) -> Any:
     return prompt[0] if _are_several(prompt) and len(prompt) == 1 else prompt
 
 
-_ONE, _SEVERAL = "literal[one]", "literal[several]"  # no part of a field's name, see `bodies`
+_ONE = member("one prompt")
+_SEVERAL = member("several prompts")
 Several = Annotated[list[Text | Tokens], Field(max_length=MAX_CHOICES, fail_fast=True)]
 Prompts = Annotated[
     Annotated[Text | Tokens, Tag(_ONE)] | Annotated[Several, Tag(_SEVERAL)],
@@ -82,16 +83,31 @@ class CompletionRequest(TextRequest):
 
     def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102
         prompt = cast("str | list[int]", self.prompt)  # one, as `texts` asks for it
-        if not self.suffix:
-            return llm.stream(prompt, **options)
-        if not isinstance(prompt, str):
-            raise RequestError(
-                400,
-                "suffix goes with a prompt of text, not of tokens: give prompt as a string",
-                param="suffix",
-            )
-        made = llm.infill_prompt(prompt, self.suffix, (), self.tokens)
-        return llm.stream(made.tokens, stop_token_ids=made.stop_ids, **options)
+        return continuation(llm, prompt, self.suffix, options)
+
+
+def continuation(llm: LLM, prompt: str | list[int], suffix: str | None, options: Json) -> Stream:
+    """Returns the stream of the text that goes on from a prompt.
+
+    Args:
+        llm: model to use.
+        prompt: text or tokens.
+        suffix: what follows the text, behind a prompt of text; an empty one is none.
+        options: see `GenerationOptions`.
+
+    Raises:
+        RequestError: if a suffix follows tokens.
+    """
+    if not suffix:
+        return llm.stream(prompt, **options)
+    if not isinstance(prompt, str):
+        raise RequestError(
+            400,
+            "suffix goes with a prompt of text, not of tokens: give prompt as a string",
+            param="suffix",
+        )
+    made = llm.infill_prompt(prompt, suffix, (), options["max_new_tokens"])
+    return llm.stream(made.tokens, stop_token_ids=made.stop_ids, **options)
 
 
 class CompletionAnswer(ChoicesAnswer):

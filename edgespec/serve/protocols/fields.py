@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -15,10 +14,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     ValidationError,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError
 from starlette.requests import Request
 
 from edgespec.llm.options import GenerationOptions
@@ -59,17 +59,31 @@ Text = Annotated[str, Field(min_length=1)]
 Stop = Text | Annotated[list[Text], Field(max_length=16)]
 Tokens = Annotated[list[int], SOME, Whole]
 
-# How pydantic names members of unions.
-_UNION_MEMBER = re.compile(
-    r"str$|float$|function-|constrained-|(dict|list|literal)\[|"
-    r"Chosen|NamedTool|FunctionChoice|AllowedTools"
-)
-
 
 def option(name: str) -> Any:
     """Returns the range and the description of one of `GenerationOptions`, for a field."""
     found = declared(GenerationOptions)[name]
     return Field(ge=found.least, gt=found.above, le=found.most, description=found.text)
+
+
+_MEMBER = "<member of a union>"
+
+
+def member(name: str) -> str:
+    """Returns the tag of a member of a union, which is no part of a field's name in errors."""
+    return f"{_MEMBER} {name}"
+
+
+def _with_members(schema: Any) -> None:
+    """Gives each member of the unions in a schema of pydantic's a name as `member` has it."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "union":
+            choices = (each[0] if isinstance(each, tuple) else each for each in schema["choices"])
+            schema["choices"] = [(each, _MEMBER) for each in choices]
+        schema = list(schema.values())
+    if isinstance(schema, list | tuple):
+        for each in schema:
+            _with_members(each)
 
 
 class Fields(BaseModel):
@@ -80,6 +94,13 @@ class Fields(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """See pydantic."""
+        schema = handler(source)
+        _with_members(schema)
+        return schema
 
     def model_post_init(self, _context: Any) -> None:
         """See pydantic."""
@@ -209,5 +230,5 @@ def refusal(error: ValidationError, what: str = "the body") -> RequestError:
 
 
 def _name(place: tuple[int | str, ...]) -> str:
-    """Returns a field's name without the types that pydantic adds for members of a union."""
-    return ".".join(part for part in map(str, place) if not _UNION_MEMBER.match(part))[:SHOWN]
+    """Returns the name of the field at a place, which also has the members of unions."""
+    return ".".join(part for part in map(str, place) if not part.startswith(_MEMBER))[:SHOWN]

@@ -56,9 +56,8 @@ class InfillRequest(TextRequest):
             return None
         return max(asked, 1)  # even a text without tokens reads the prompt
 
-    @property
-    def further(self) -> Json:  # noqa: D102
-        return {"min_indent": self.n_indent or 0, **super().further}
+    def options(self, usual: SamplingKeywords) -> Json:  # noqa: D102
+        return super().options(usual) | {"min_indent": self.n_indent or 0}
 
     @property
     def silent(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,10 +18,13 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from edgespec.llm.images import decoded
-from edgespec.serve.protocols.fields import LONG, SOME, Empty, Fields, Json, tell_once
+from edgespec.serve.protocols.fields import LONG, SOME, Empty, Fields, Json, member, tell_once
 from edgespec.serve.refusals import RequestError, shown
 
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+NAME = re.compile(r"^[a-zA-Z0-9_.-]{1,128}$")
+"""What a function may be called."""
+
+Name = Annotated[str, Field(pattern=NAME.pattern)]
 
 
 class FunctionBody(Fields):
@@ -68,7 +73,7 @@ def own_kinds_left_out(given: Any, *names: str) -> BeforeValidator:
     )
 
 
-class ChosenName(Fields):
+class ToolName(Fields):
     """The name of a tool."""
 
     name: Name
@@ -78,10 +83,15 @@ class NamedTool(Fields):
     """The tool that must be called."""
 
     type: Literal["function"]
-    function: ChosenName
+    function: ToolName
+
+    @property
+    def choice(self) -> ToolChoice:
+        """What is chosen."""
+        return ToolChoice(self.function.name, [self.function.name])
 
 
-class Choices(Fields):
+class ToolSelection(Fields):
     """Tools that may be called, and whether one must be."""
 
     mode: Literal["auto", "required"]
@@ -90,50 +100,71 @@ class Choices(Fields):
     ]
 
 
-class ChosenOf(Fields):
+class ToolSubset(Fields):
     """Some of the tools, of which one may or must be called."""
 
     type: Literal["allowed_tools"]
-    allowed_tools: Choices
+    allowed_tools: ToolSelection
+
+    @property
+    def choice(self) -> ToolChoice:
+        """What is chosen."""
+        selection = self.allowed_tools
+        names = [each.function.name for each in selection.tools]
+        return ToolChoice(selection.mode, names, alone=True)
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool | ChosenOf
 Tools = Annotated[list[Tool], LONG, own_kinds_left_out(list[Tool | OwnTool], "function")]
 
 
-def tool_options(
-    tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: bool | None
-) -> Json:
-    """Returns the options of an answer for a request's tools.
+@dataclass(frozen=True)
+class ToolChoice:
+    """Which tools an answer may call.
 
-    Raises:
-        RequestError: if the choice names a tool that is not there.
+    Attributes:
+        mode: see `ChatOptions.tool_choice`.
+        names: tools that it names.
+        alone: whether the model sees no others.
     """
-    described = [tool.model_dump(exclude_none=True) for tool in tools or ()]
-    names = [tool["function"]["name"] for tool in described]
-    wanted: list[str] = names
-    mode: str = choice if isinstance(choice, str) else "auto"
-    if isinstance(choice, NamedTool):
-        wanted = [choice.function.name]
-        mode = choice.function.name
-    elif isinstance(choice, ChosenOf):
-        wanted = [each.function.name for each in choice.allowed_tools.tools]
-        mode = choice.allowed_tools.mode
-        described = [tool for tool in described if tool["function"]["name"] in wanted]
-    missing = next((name for name in wanted if name not in names), None)
-    if missing is not None or (mode == "required" and not names):
-        raise RequestError(
-            400,
-            f"tool_choice is {shown(missing or mode)}, but there is no such tool: add it to tools",
-            param="tool_choice",
-        )
-    if not described:
-        return {}
-    several = parallel is None or parallel
-    return {"tools": described, "tool_choice": mode, "parallel_tool_calls": several}
+
+    mode: str = "auto"
+    names: Sequence[str] = ()
+    alone: bool = False
+
+    def options(self, tools: Sequence[Json], parallel: bool | None = None) -> Json:
+        """Returns the options of an answer.
+
+        Args:
+            tools: all tools of the request, as `LLM.chat` takes them.
+            parallel: whether there may be several calls; None: yes.
+
+        Raises:
+            RequestError: if the choice names a tool that is not there.
+        """
+        there = [tool["function"]["name"] for tool in tools]
+        missing = next((name for name in self.names if name not in there), None)
+        if missing is not None or (self.mode == "required" and not there):
+            raise RequestError(
+                400,
+                f"tool_choice is {shown(missing or self.mode)}, but there is no such tool: add it "
+                "to tools",
+                param="tool_choice",
+            )
+        seen = [t for t in tools if not self.alone or t["function"]["name"] in self.names]
+        if not seen:
+            return {}
+        several = parallel is None or parallel
+        return {"tools": seen, "tool_choice": self.mode, "parallel_tool_calls": several}
 
 
-class CalledFunction(Fields):
+def choice_of(given: str | NamedTool | ToolSubset | None) -> ToolChoice:
+    """Returns what a chat chooses of its tools."""
+    if isinstance(given, NamedTool | ToolSubset):
+        return given.choice
+    return ToolChoice(given or "auto")
+
+
+class FunctionCall(Fields):
     """The function of a call, with its arguments as JSON."""
 
     name: str
@@ -145,7 +176,7 @@ class Call(Fields):
 
     id: str | None = None
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: FunctionCall
 
 
 class TextContent(Fields):
@@ -169,7 +200,7 @@ class ImageContent(Fields):
 
 
 def kinds(*names: str, what: str = "a part", usual: str | None = None) -> Discriminator:
-    """Returns what finds the member of a union by its `type`, each tagged by `tag`.
+    """Returns what finds the member of a union by its `type`, each tagged by `member`.
 
     Errors say `what` it should be; one without a type is as `usual`.
     """
@@ -178,19 +209,14 @@ def kinds(*names: str, what: str = "a part", usual: str | None = None) -> Discri
         asked = (
             value.get("type", usual) if isinstance(value, dict) else getattr(value, "type", None)
         )
-        return tag(asked) if asked in names else None
+        return member(asked) if asked in names else None
 
     wanted = f"Input should be {what} of type {', '.join(names)}"
     return Discriminator(kind, custom_error_type="kind", custom_error_message=wanted)
 
 
-def tag(name: str) -> str:
-    """Returns a tag as pydantic calls a literal, which `bodies` leaves out of a field's name."""
-    return f"literal[{name}]"
-
-
 Part = Annotated[
-    Annotated[TextContent, Tag(tag("text"))] | Annotated[ImageContent, Tag(tag("image_url"))],
+    Annotated[TextContent, Tag(member("text"))] | Annotated[ImageContent, Tag(member("image_url"))],
     kinds("text", "image_url"),
 ]
 """A part of a message by its `type`."""

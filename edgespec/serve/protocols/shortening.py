@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from edgespec.errors import ContextLengthError
 from edgespec.llm.llm import LLM
 from edgespec.llm.stream import Stream
-from edgespec.serve.protocols.chat import ChatRequest
-from edgespec.serve.protocols.messages import Message
+from edgespec.serve.protocols.fields import Json
 from edgespec.system.waiting import require_waiting
 
-_SYSTEM = ("system", "developer")
 _ROOM = 4  # the share of the context that an answer gets where messages are left out: one in 4
 
 
-class ShortenedChatRequest(ChatRequest):
-    """A chat that is made of the latest messages if all are too long for the context."""
+def answer_to(llm: LLM, messages: Sequence[Json], options: Json, shortens: bool) -> Stream:
+    """Returns the stream of the answer in a conversation.
 
-    def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102 - of the base class
-        def make(messages: Sequence[Message]) -> Stream:
-            return ChatRequest.ask(self.model_copy(update={"messages": messages}), llm, **options)
+    Args:
+        llm: model to use.
+        messages: the conversation, as `LLM.chat` takes it.
+        options: see `ChatOptions`.
+        shortens: whether the oldest messages are left out if all are too long for the context.
+    """
 
-        return shortened(self.messages, make, llm.context_length)
+    def make(messages: Sequence[Json]) -> Stream:
+        return llm.chat_stream(list(messages), **options)
+
+    return shortened(messages, make, llm.context_length) if shortens else make(messages)
 
 
 def room_for_prompts(context: int) -> int:
@@ -32,8 +35,8 @@ def room_for_prompts(context: int) -> int:
 
 
 def shortened(
-    messages: Sequence[Message],
-    make: Callable[[Sequence[Message]], Stream],
+    messages: Sequence[Json],
+    make: Callable[[Sequence[Json]], Stream],
     context: int,
 ) -> Stream:
     """Returns the stream of a conversation, without its oldest messages if it is too long.
@@ -53,7 +56,7 @@ def shortened(
         return make(messages)
     except ContextLengthError as error:
         too_long = error
-    starts = [place for place, each in enumerate(messages) if each.role == "user"][1:]
+    starts = [place for place, each in enumerate(messages) if each["role"] == "user"][1:]
     roomy: Stream | None = None
     tight: Stream | None = None
     first = 0
@@ -62,7 +65,7 @@ def shortened(
         require_waiting()
         middle = (first + last) // 2
         start = starts[middle]
-        told = [each for each in messages[:start] if each.role in _SYSTEM]
+        told = [each for each in messages[:start] if each["role"] == "system"]
         try:
             made = make([*told, *messages[start:]])
         except ContextLengthError as error:

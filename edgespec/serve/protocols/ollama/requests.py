@@ -1,4 +1,4 @@
-"""The request bodies of Ollama's API, and their translation to those of OpenAI's.
+"""The request bodies of Ollama's API.
 
 Fields and defaults are those of https://docs.ollama.com/api. As with Ollama, unknown fields and
 options are passed over, and so are those about loading a model, which the server decides, and those
@@ -12,14 +12,16 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import AliasChoices, Field, PrivateAttr, field_validator
 
 from edgespec.llm.embedding import Inputs
+from edgespec.llm.images import decoded
 from edgespec.llm.llm import LLM
+from edgespec.llm.options import in_conversation
 from edgespec.llm.stream import Stream
 from edgespec.runtime.text.tools.calls import ToolCall
-from edgespec.serve.protocols.chat import ChatRequest
-from edgespec.serve.protocols.completions import CompletionRequest
+from edgespec.serve.protocols.chat import effort_options, likeliest_of
+from edgespec.serve.protocols.completions import continuation
 from edgespec.serve.protocols.embeddings import EmbeddingResult
 from edgespec.serve.protocols.fields import (
     LONG,
@@ -27,24 +29,20 @@ from edgespec.serve.protocols.fields import (
     Fields,
     Int,
     Json,
-    Stop,
     Text,
     Whole,
-    option,
-    refusal,
 )
+from edgespec.serve.protocols.messages import Name, ToolChoice
 from edgespec.serve.protocols.protocol import TextBody
-from edgespec.serve.protocols.shortening import ShortenedChatRequest, room_for_prompts
-from edgespec.serve.protocols.text import LAST_TOKENS, TextRequest
+from edgespec.serve.protocols.sampling import PenalizedSampling
+from edgespec.serve.protocols.shortening import answer_to, room_for_prompts
 from edgespec.serve.refusals import RequestError
-
-_UNLIMITED = -1
 
 
 class OllamaFunction(Fields):
     """A function that the model may call."""
 
-    name: str
+    name: Name
     description: str | None = None
     parameters: Json | None = None
 
@@ -82,34 +80,44 @@ class OllamaMessage(Fields):
     images: Annotated[list[str], LONG] | None = None
 
 
-def translated(messages: Sequence[OllamaMessage]) -> list[Json]:
-    """Returns messages in OpenAI's API.
+def plain(messages: Sequence[OllamaMessage]) -> list[Json]:
+    """Returns messages for `LLM.chat`.
 
     There a result names the id of its call, which a client of Ollama's may leave out: then it is
     the result of the first call without one, of the same function if the message names one.
+
+    Raises:
+        InputError: if an image is not in base64.
     """
     unanswered: list[Json] = []
     made = []
     for number, message in enumerate(messages):
-        said: Json = {"role": message.role, "content": message.content or ""}
-        if message.images:  # the kind of file is found in it
-            urls = [f"data:image/png;base64,{each}" for each in message.images]
-            shown: list[Json] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-            said["content"] = [*shown, {"type": "text", "text": said["content"]}]
+        said: Json = {"role": message.role, "content": _content(message)}
+        further: Json = {}
         if message.role == "assistant":
             calls = [
                 _call(call, number, index) for index, call in enumerate(message.tool_calls or ())
             ]
             unanswered += calls
-            said |= {"reasoning_content": message.thinking, "tool_calls": calls}
+            further = {"reasoning_content": message.thinking, "tool_calls": calls}
         elif message.role == "tool":
             answered = next((call for call in unanswered if _is_result(message, call)), None)
             if answered is not None:
                 unanswered.remove(answered)
             id_ = message.tool_call_id if answered is None else answered["id"]
-            said |= {"name": message.tool_name, "tool_call_id": id_}
-        made.append(said)
+            further = {"name": message.tool_name, "tool_call_id": id_}
+        made.append(said | {name: value for name, value in further.items() if value})
     return made
+
+
+def _content(message: OllamaMessage) -> str | list[Json]:
+    """Returns what a message says: one text, or parts if there are images."""
+    text = message.content or ""
+    if not message.images:
+        return text
+    # The kind of file is found in it.
+    shown = [decoded(f"data:image/png;base64,{each}") for each in message.images]
+    return [*({"type": "image", "image": each} for each in shown), {"type": "text", "text": text}]
 
 
 def _call(call: OllamaCall, message: int, number: int) -> Json:
@@ -125,31 +133,21 @@ def _is_result(message: OllamaMessage, call: Json) -> bool:
     return message.tool_name in (None, call["function"]["name"])
 
 
-class OllamaOptions(Fields):
+class OllamaOptions(PenalizedSampling):
     """The `options` of a text; what is not given is as the model's authors ask."""
 
     num_predict: Int | None = None
-    temperature: Annotated[float, option("temperature")] | None = None
-    top_k: Int | None = None
-    top_p: Annotated[float, option("top_p")] | None = None
-    min_p: Annotated[float, option("min_p")] | None = None
-    seed: Annotated[Int, Field(ge=-1, lt=1 << 64)] | None = None
-    stop: Stop | None = None
-    repeat_penalty: Annotated[float, option("repetition_penalty")] | None = None
-    repeat_last_n: Annotated[Int, option("repeat_last_n")] | None = None
-    presence_penalty: Annotated[float, option("presence_penalty")] | None = None
-    frequency_penalty: Annotated[float, option("frequency_penalty")] | None = None
 
-    def as_openai(self) -> Json:
-        """Returns the fields of OpenAI's API."""
+    @property
+    def limit(self) -> int | None:
+        """The maximum number of new tokens; None for as many as fit the context."""
         most = self.num_predict
-        last = self.repeat_last_n
+        return most if most is not None and most > 0 else None
+
+    @property
+    def _are_of_last_tokens(self) -> bool:
         penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
-        if last is None and any(each is not None for each in penalties):
-            last = LAST_TOKENS
-        limit = most if most is not None and most > 0 else _UNLIMITED
-        alike = self.model_dump(exclude={"num_predict"})
-        return {**alike, "max_tokens": limit, "repeat_last_n": last}
+        return any(each is not None for each in penalties)
 
 
 class OllamaTextRequest(TextBody):
@@ -179,43 +177,35 @@ class OllamaTextRequest(TextBody):
 
     def texts(self, llm: LLM) -> list[Stream]:
         """See `TextBody`."""
-        request = self.request(llm)
-        streams = request.texts(llm)
-        plain = isinstance(getattr(request, "prompt", None), str)
-        # Tokens alone would not be all of a prompt with images.
-        self._prompt = None if plain or getattr(self, "images", None) else list(streams[0].prompt)
-        return streams
-
-    def request(self, llm: LLM) -> TextRequest:
-        """Translates the body.
-
-        Raises:
-            InputError: if the model's chat template refuses the messages.
-            RequestError: if the text is not possible here.
-        """
-        fields = (self.options or OllamaOptions()).as_openai()
-        try:
-            return self._translated(llm, {**fields, "response_format": self._response_format})
-        except ValidationError as error:
-            raise refusal(error) from error
+        stream = self._text(llm)
+        self._prompt = list(stream.prompt) if self._tells_prompt else None
+        return [stream]
 
     @property
-    def _response_format(self) -> Json | None:
-        if self.format == "json":
-            return {"type": "json_object"}
-        if isinstance(self.format, dict):
-            return {"type": "json_schema", "json_schema": {"schema": self.format}}
-        return None
+    def _tells_prompt(self) -> bool:
+        """Whether the tokens of the prompt are told."""
+        return True
 
     @abstractmethod
-    def _translated(self, llm: LLM, common: Json) -> TextRequest: ...
+    def _text(self, llm: LLM) -> Stream:
+        """Creates the stream of the text."""
 
-    def _chat(self, common: Json, messages: Sequence[OllamaMessage], **further: Any) -> ChatRequest:
+    def _options(self, llm: LLM, likeliest: int | None) -> Json:
+        """Returns the options of the text."""
+        options = self.options or OllamaOptions()
+        found = in_conversation(llm.sampling, options.sampling)
+        found |= {"max_new_tokens": options.limit, "logprobs": likeliest}
+        if self.format:
+            found["json_schema"] = {"type": "object"} if self.format == "json" else self.format
+        return found
+
+    def _answer(self, llm: LLM, messages: Sequence[OllamaMessage], options: Json) -> Stream:
+        """Creates the stream of the answer in a conversation."""
+        think = self.think
         # The templates of hybrid models take a switch, others an effort.
-        switch = "enable_thinking" if isinstance(self.think, bool) else "reasoning_effort"
-        asked = {switch: self.think, "messages": translated(messages), "logprobs": self.logprobs}
-        kind = ChatRequest if self.truncate is False else ShortenedChatRequest
-        return kind.model_validate({**common, **asked, **further})
+        variables = {"enable_thinking": think} if isinstance(think, bool) else effort_options(think)
+        asked = {**options, "template_options": variables}
+        return answer_to(llm, plain(messages), asked, self.truncate is not False)
 
 
 class OllamaChatRequest(OllamaTextRequest):
@@ -229,10 +219,10 @@ class OllamaChatRequest(OllamaTextRequest):
     def only_loads(self) -> bool:  # noqa: D102 - of the base class
         return not self.messages
 
-    def _translated(self, llm: LLM, common: Json) -> ChatRequest:
+    def _text(self, llm: LLM) -> Stream:
+        options = self._options(llm, likeliest_of(self.logprobs, self.top_logprobs))
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
-        further = {"tools": tools, "top_logprobs": self.top_logprobs}
-        return self._chat(common, self.messages or (), **further)
+        return self._answer(llm, self.messages or (), options | ToolChoice().options(tools))
 
 
 class OllamaGenerateRequest(OllamaTextRequest):
@@ -251,7 +241,28 @@ class OllamaGenerateRequest(OllamaTextRequest):
     def only_loads(self) -> bool:  # noqa: D102
         return not (self.prompt or self.suffix or self.images)
 
-    def _translated(self, llm: LLM, common: Json) -> CompletionRequest | ChatRequest:
+    @property
+    def _tells_prompt(self) -> bool:
+        # Tokens alone would not be all of a prompt with images.
+        return not (self.raw or self.suffix or self.images)
+
+    def _text(self, llm: LLM) -> Stream:
+        self._require_sense()
+        options = self._options(llm, (self.top_logprobs or 0) if self.logprobs else None)
+        if self.raw or self.suffix:
+            return continuation(llm, self.prompt or "", self.suffix, options)
+        if self.images or (not self.context and llm.tokenizer.has_chat_template):
+            asked = OllamaMessage(role="user", content=self.prompt, images=self.images)
+            before = [OllamaMessage(role="system", content=self.system)] if self.system else []
+            return self._answer(llm, [*before, asked], options)
+        return llm.stream(self._tokens(llm), **options)
+
+    def _require_sense(self) -> None:
+        """Checks that no field contradicts another.
+
+        Raises:
+            RequestError: if one does.
+        """
         if self.template:
             raise RequestError(
                 400,
@@ -267,21 +278,6 @@ class OllamaGenerateRequest(OllamaTextRequest):
                     "invalid_value",
                     name,
                 )
-        plain = self.raw or self.suffix
-        if self.images or (not (plain or self.context) and llm.tokenizer.has_chat_template):
-            return self._conversation(common)
-        likeliest = (self.top_logprobs or 0) if self.logprobs else None
-        return CompletionRequest.model_validate(
-            {
-                **common,
-                "prompt": (self.prompt or "") if plain else self._tokens(llm),
-                "suffix": self.suffix or None,
-                "logprobs": likeliest,
-            }
-        )
-
-    def _conversation(self, common: Json) -> ChatRequest:
-        """Returns the conversation of a prompt, whose answer may have images to go by or reason."""
         for name in ("suffix", "context"):
             if self.images and getattr(self, name):
                 raise RequestError(
@@ -291,10 +287,6 @@ class OllamaGenerateRequest(OllamaTextRequest):
                     "invalid_value",
                     name,
                 )
-        asked = OllamaMessage(role="user", content=self.prompt, images=self.images)
-        before = [OllamaMessage(role="system", content=self.system)] if self.system else []
-        likeliest = self.top_logprobs if self.logprobs else None
-        return self._chat(common, [*before, asked], top_logprobs=likeliest)
 
     def _tokens(self, llm: LLM) -> list[int]:
         """Returns the prompt as the model's chat template writes it, after the `context`."""

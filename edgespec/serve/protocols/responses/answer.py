@@ -1,4 +1,4 @@
-"""The answer of `/v1/responses`: a chat's answer as items and their events.
+"""The answer of `/v1/responses`, as items and their events.
 
 https://platform.openai.com/docs/api-reference/responses-streaming describes the events.
 """
@@ -14,15 +14,17 @@ from typing import Any
 from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.options import in_conversation
 from edgespec.llm.result import Result
+from edgespec.runtime.text.decoder import CallEvent
 from edgespec.serve.parts import Part
-from edgespec.serve.protocols.chat import ChatAnswer
+from edgespec.serve.protocols.choices import rounds_told, speculation
 from edgespec.serve.protocols.fields import Json
 from edgespec.serve.protocols.protocol import Answer, Origin
-from edgespec.serve.protocols.responses.request import ResponsesRequest, within
+from edgespec.serve.protocols.responses.items import within
+from edgespec.serve.protocols.responses.request import ResponsesRequest
 from edgespec.serve.refusals import RequestError
 
 _GROWING = "in_progress"
-_CUT = "length"  # a chat's word for an answer that did not end by itself
+_ENDED = ("stop", "tool_calls")  # finish reasons of answers that are whole
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 _PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 _FACTS: dict[str, Json] = {"message": {"role": "assistant"}, "reasoning": {"summary": []}}
@@ -43,24 +45,22 @@ class Output:
         self.items: list[Json] = []
         self._last: _Item | None = None
 
-    def add(self, delta: Json, logprobs: Sequence[Json] = ()) -> list[Json]:
+    def add(self, part: Part, logprobs: Sequence[Json] = ()) -> list[Json]:
         """Adds to the items; returns the events of that.
 
         Args:
-            delta: delta of a chat's answer, or its whole message.
-            logprobs: log-probabilities of the tokens of the delta, as in a chat.
+            part: part of an answer, or all of it.
+            logprobs: log-probabilities of its tokens, as answers tell them.
         """
         events: list[Json] = []
-        if thought := delta.get("reasoning_content"):
-            events += self._grow("reasoning", thought)
-        text = delta.get("content") or ""
+        if part.reasoning:
+            events += self._grow("reasoning", part.reasoning)
         # Log-probabilities without a text are of the end of a text, or of what is none.
         said = self._last is not None and self._last.kind == "message"
-        if text or (logprobs and said):
-            events += self._grow("message", text, logprobs)
-        for call in delta.get("tool_calls") or ():
-            arguments = call["function"].get("arguments") or ""
-            events += self._grow("function_call", arguments, call=call)
+        if part.text or (logprobs and said):
+            events += self._grow("message", part.text, logprobs)
+        for call in part.calls:
+            events += self._grow("function_call", call.arguments, call=call)
         return events
 
     def close(self, whole: bool) -> list[Json]:
@@ -73,23 +73,23 @@ class Output:
         return events + self._end("completed" if whole else "incomplete")
 
     def _grow(
-        self, kind: str, text: str, logprobs: Sequence[Json] = (), call: Json | None = None
+        self, kind: str, text: str, logprobs: Sequence[Json] = (), call: CallEvent | None = None
     ) -> list[Json]:
         last = self._last
         events = list[Json]()
-        # A call goes on without an id, or with the same one.
-        if last is None or last.kind != kind or (call and call.get("id") not in (None, last.call)):
+        begins = call is not None and call.id is not None  # only the first piece of a call has one
+        if last is None or last.kind != kind or begins:
             events = self._end("completed") + self._begin(kind, call)
         assert self._last is not None, "it was begun"
         return events + self._last.add(text, logprobs)
 
-    def _begin(self, kind: str, call: Json | None) -> list[Json]:
-        named: Json = {}
+    def _begin(self, kind: str, call: CallEvent | None) -> list[Json]:
+        facts: Json = {}
         if call is not None:
-            namespace, name = self._places.get(call["function"]["name"], (None, None))
-            named = {"name": name or call["function"]["name"]}
-            named |= {"namespace": namespace} if namespace else {}
-        self._last = _Item(len(self.items), kind, call, named)
+            namespace, name = self._places.get(call.name or "", (None, call.name))
+            facts = {"call_id": call.id, "name": name}
+            facts |= {"namespace": namespace} if namespace else {}
+        self._last = _Item(len(self.items), kind, facts)
         return self._last.opening()
 
     def _end(self, status: str) -> list[Json]:
@@ -101,14 +101,13 @@ class Output:
 
 
 class _Item:
-    """An item of the output: a text that is said or thought, or a call with its first delta."""
+    """An item of the output: a text that is said or thought, or a call with facts about it."""
 
-    def __init__(self, place: int, kind: str, call: Json | None, named: Json) -> None:
+    def __init__(self, place: int, kind: str, facts: Json) -> None:
         self.kind = kind
-        self.call = None if call is None else call["id"]
+        self._facts = facts
         self._place = place
         self._id = f"{_PREFIXES[kind]}_{uuid.uuid4().hex}"
-        self._named = named
         self._pieces: list[str] = []
         self._logprobs: list[Json] = []
 
@@ -126,7 +125,7 @@ class _Item:
         facts = {"id": self._id, "type": self.kind, "status": status}
         if self.kind not in _PARTS:
             arguments = "".join(self._pieces)
-            return {**facts, "call_id": self.call, **self._named, "arguments": arguments}
+            return {**facts, **self._facts, "arguments": arguments}
         content = [] if status == _GROWING else [self._part()]
         return {**facts, "content": content, **_FACTS[self.kind]}
 
@@ -162,16 +161,13 @@ class _Item:
 
 
 class ResponsesAnswer(Answer):
-    """The writer for one request; it reads what the writer for a chat writes.
-
-    Raises:
-        RequestError: if the request holds what a chat does not take.
-    """
+    """The answer to one request."""
 
     last = ()
 
     def __init__(self, body: ResponsesRequest, origin: Origin) -> None:
-        self._chat = ChatAnswer(body.chat, origin)
+        self._texts = origin.texts
+        self._told = 0  # tokens whose log-probabilities were in parts
         self._output = Output(
             {
                 within(namespace, function.name): (namespace, function.name)
@@ -190,11 +186,10 @@ class ResponsesAnswer(Answer):
 
     def whole(self, results: Sequence[Result]) -> Json:
         """See `Answer`."""
-        chat = self._chat.whole(results)
-        [choice] = chat["choices"]
-        self._output.add(choice["message"], _logprobs(choice))
-        self._output.close(choice["finish_reason"] != _CUT)
-        return self._finished(choice["finish_reason"], chat)
+        [result] = results
+        self._add(Part.of(result))
+        self._output.close(result.finish_reason in _ENDED)
+        return self._finished(result)
 
     def opening(self) -> list[Json]:
         """See `Answer`."""
@@ -204,26 +199,17 @@ class ResponsesAnswer(Answer):
 
     def part(self, part: Part) -> list[Json]:
         """See `Answer`; the last event has the statistics of the part."""
-        chunks = self._chat.part(part)
-        events = self._events(chunks)
-        told = [chunk["edgespec"] for chunk in chunks if "edgespec" in chunk]
-        if events and told:
-            events[-1] |= {"edgespec": told[-1]}
+        events = self._add(part)
+        if events and part.rounds:
+            events[-1] |= {"edgespec": rounds_told(part, self._texts)}
         return self._numbered(events)
 
     def closing(self, results: Sequence[Result]) -> list[Json]:
         """See `Answer`."""
-        chunks = self._chat.closing(results)
-        events = self._events(chunks)
-        [reason] = [
-            choice["finish_reason"]
-            for chunk in chunks
-            for choice in chunk["choices"]
-            if choice["finish_reason"] is not None
-        ]
-        events += self._output.close(reason != _CUT)
-        facts = {name: value for chunk in chunks for name, value in chunk.items()}
-        response = self._finished(reason, facts)
+        [result] = results
+        events = self._add(Part("", result.logprobs[self._told :], ()))
+        events += self._output.close(result.finish_reason in _ENDED)
+        response = self._finished(result)
         ended = {"type": f"response.{response['status']}", "response": response}
         return self._numbered([*events, ended])
 
@@ -239,26 +225,22 @@ class ResponsesAnswer(Answer):
         name = event["type"] if isinstance(event, dict) else event
         return f"event: {name}\n{super().written(event)}"
 
-    def _events(self, chunks: Sequence[Json]) -> list[Json]:
-        """Returns the events of what a chat's chunks say."""
-        return [
-            event
-            for chunk in chunks
-            for choice in chunk["choices"]
-            for event in self._output.add(choice["delta"], _logprobs(choice))
-        ]
+    def _add(self, part: Part) -> list[Json]:
+        """Adds a part to the items, and returns the events of that."""
+        self._told += len(part.logprobs)
+        return self._output.add(part, self._texts.told(part.logprobs))
 
     def _numbered(self, events: Sequence[Json]) -> list[Json]:
         return [{**event, "sequence_number": next(self._numbers)} for event in events]
 
-    def _finished(self, reason: str, chat: Json) -> Json:
-        """Returns the response after the last token of a chat, which ended for a reason."""
+    def _finished(self, result: Result) -> Json:
+        """Returns the response after the last token."""
         facts = {
             "output": self._output.items,
-            "usage": _usage(chat["usage"]),
-            "edgespec": chat["edgespec"],
+            "usage": _usage(result),
+            "edgespec": speculation(result),
         }
-        if reason != _CUT:
+        if result.finish_reason in _ENDED:
             return self._response("completed", completed_at=int(time.time()), **facts)
         cause = {"reason": "max_output_tokens"}
         return self._response("incomplete", incomplete_details=cause, **facts)
@@ -293,18 +275,11 @@ def _settings(body: ResponsesRequest, sampling: SamplingKeywords) -> Json:
     return {**_CONSTANT, "truncation": truncation, **settings, "text": text}
 
 
-def _logprobs(choice: Json) -> list[Json]:
-    found = choice["logprobs"]
-    return [] if found is None else list(found["content"])
-
-
-def _usage(usage: Json) -> Json:
-    """Returns a chat's numbers of tokens in the words of this API."""
-    made = usage.get("completion_tokens_details") or {}
+def _usage(result: Result) -> Json:
     return {
-        "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},
-        "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": made.get("reasoning_tokens", 0)},
-        "total_tokens": usage["total_tokens"],
+        "input_tokens": result.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": result.reused, "cache_write_tokens": 0},
+        "output_tokens": result.new_tokens,
+        "output_tokens_details": {"reasoning_tokens": result.reasoning_tokens},
+        "total_tokens": result.prompt_tokens + result.new_tokens,
     }

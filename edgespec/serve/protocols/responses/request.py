@@ -6,8 +6,6 @@ https://platform.openai.com/docs/api-reference/responses/create describes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -15,15 +13,14 @@ from pydantic import (
     BeforeValidator,
     Field,
     Tag,
-    ValidationError,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
+from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.llm import LLM
 from edgespec.llm.stream import Stream
-from edgespec.runtime.text.tools.calls import ToolCall
-from edgespec.serve.protocols.chat import ChatRequest
+from edgespec.serve.protocols.chat import effort_options
 from edgespec.serve.protocols.fields import (
     LONG,
     MESSAGES,
@@ -33,167 +30,23 @@ from edgespec.serve.protocols.fields import (
     Int,
     Json,
     Off,
-    refusal,
+    member,
 )
-from edgespec.serve.protocols.messages import OwnTool, joined, kinds, own_kinds_left_out, tag
-from edgespec.serve.protocols.shortening import ShortenedChatRequest
+from edgespec.serve.protocols.messages import (
+    NAME,
+    OwnTool,
+    ToolChoice,
+    kinds,
+    own_kinds_left_out,
+)
+from edgespec.serve.protocols.responses.items import AnyItem, chat_messages, within
+from edgespec.serve.protocols.shortening import answer_to
 from edgespec.serve.protocols.text import RequestBody
 from edgespec.serve.protocols.unsupported import NoValue
-from edgespec.serve.refusals import RequestError
+from edgespec.serve.refusals import RequestError, shown
 
 LOGPROBS = "message.output_text.logprobs"
 """What an answer may be asked to include; there is nothing of what else it may have elsewhere."""
-
-
-class InputText(Fields):
-    """A part of a message, or of what a function returned."""
-
-    type: Literal["input_text", "output_text"]
-    text: str
-
-
-class ReasoningText(Fields):
-    """A part of what a model thought."""
-
-    type: Literal["reasoning_text"]
-    text: str
-
-
-class InputImage(Fields):
-    """An image in a message, in a data URL."""
-
-    type: Literal["input_image"]
-    image_url: str
-
-
-Part = Annotated[
-    Annotated[InputText, Tag(tag("input_text"))]
-    | Annotated[InputText, Tag(tag("output_text"))]
-    | Annotated[InputImage, Tag(tag("input_image"))],
-    kinds("input_text", "output_text", "input_image"),
-]
-"""A part of a message by its `type`."""
-
-
-def _in_chat(content: str | list[InputText | InputImage]) -> str | list[Json]:
-    """Returns what a message says in a chat: one text, or parts if there are images."""
-    if isinstance(content, str) or not _shows(content):
-        return joined(content)
-    return [
-        {"type": "image_url", "image_url": {"url": each.image_url}}
-        if isinstance(each, InputImage)
-        else {"type": "text", "text": each.text}
-        for each in content
-    ]
-
-
-def _shows(content: str | list[InputText | InputImage]) -> bool:
-    """Whether there are images in a message."""
-    return any(isinstance(each, InputImage) for each in content)
-
-
-Content = str | Annotated[list[InputText], LONG]
-
-
-class MessageItem(Fields):
-    """What somebody said."""
-
-    type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[Part], LONG]
-
-
-class ReasoningItem(Fields):
-    """What the model thought before it answered, as it came from the server."""
-
-    type: Literal["reasoning"]
-    content: Annotated[list[ReasoningText], LONG] | None = None
-
-
-class FunctionCallItem(Fields):
-    """A function that the model called, perhaps one of a namespace."""
-
-    type: Literal["function_call"]
-    call_id: str
-    name: str
-    namespace: str | None = None
-    arguments: str
-
-
-class FunctionOutputItem(Fields):
-    """What a function returned."""
-
-    type: Literal["function_call_output"]
-    call_id: str
-    output: Content
-
-
-Item = MessageItem | ReasoningItem | FunctionCallItem | FunctionOutputItem
-
-_SYSTEM = ("system", "developer")
-
-AnyItem = Annotated[
-    Annotated[MessageItem, Tag(tag("message"))]
-    | Annotated[ReasoningItem, Tag(tag("reasoning"))]
-    | Annotated[FunctionCallItem, Tag(tag("function_call"))]
-    | Annotated[FunctionOutputItem, Tag(tag("function_call_output"))],
-    kinds(
-        "message",
-        "reasoning",
-        "function_call",
-        "function_call_output",
-        what="an item",
-        usual="message",
-    ),
-]
-"""An item by its `type`; one without a type is a message."""
-
-
-def chat_messages(instructions: str | None, given: str | Sequence[Item]) -> list[Json]:
-    """Returns a conversation as the messages of a chat.
-
-    What systems and developers say at the beginning is one message, since many templates have a
-    place for one only.
-
-    Args:
-        instructions: what the system says first; None for nothing.
-        given: what the user says, or the items of a conversation.
-    """
-    items = [MessageItem(role="user", content=given)] if isinstance(given, str) else given
-    first: list[str] = []
-    for item in items:
-        if not (isinstance(item, MessageItem) and item.role in _SYSTEM) or _shows(item.content):
-            break
-        first.append(joined(item.content))
-    said = first if instructions is None else [instructions, *first]
-    messages = [{"role": "system", "content": "\n\n".join(said)}] if said else []
-    for item in items[len(first) :]:
-        _extend(messages, item)
-    return messages
-
-
-def _extend(messages: list[Json], item: Item) -> None:
-    """Adds an item to the messages of a chat; the parts of an answer are several items."""
-    last: Json = messages[-1] if messages else {}
-    answer: Json = {"role": "assistant", "content": None}
-    begun = last.get("role") == "assistant"
-    if isinstance(item, FunctionOutputItem):
-        text = joined(item.output)
-        messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
-    elif isinstance(item, MessageItem) and item.role != "assistant":
-        messages.append({"role": item.role, "content": _in_chat(item.content)})
-    elif isinstance(item, MessageItem):
-        if not begun or last["content"] is not None or "tool_calls" in last:
-            messages.append(answer)
-        messages[-1]["content"] = _in_chat(item.content)
-    elif isinstance(item, FunctionCallItem):
-        if not begun:
-            messages.append(answer)
-        name = within(item.namespace, item.name)
-        call = ToolCall(item.call_id, name, item.arguments)
-        messages[-1].setdefault("tool_calls", []).append(call.message)
-    elif text := joined(item.content or ""):
-        messages.append({**answer, "reasoning_content": text})
 
 
 def _finite(value: Any) -> Any:
@@ -228,12 +81,11 @@ class TextFormat(Fields):
         return self
 
     @property
-    def of_chat(self) -> Json:
-        """The same format for a chat."""
-        if self.type != "json_schema":
-            return {"type": self.type, "schema": self.schema_}
-        given = self.model_dump(by_alias=True, exclude_none=True, exclude={"type"})
-        return {"type": self.type, "json_schema": given}
+    def structure(self) -> Json:
+        """The option for the form of the text."""
+        if self.type == "text":
+            return {}
+        return {"json_schema": {"type": "object"} if self.schema_ is None else self.schema_}
 
 
 class TextOptions(Fields):
@@ -272,15 +124,11 @@ class Namespace(Fields):
 
 
 AnyTool = Annotated[
-    Annotated[FunctionTool, Tag(tag("function"))] | Annotated[Namespace, Tag(tag("namespace"))],
+    Annotated[FunctionTool, Tag(member("function"))]
+    | Annotated[Namespace, Tag(member("namespace"))],
     kinds("function", "namespace", what="a tool"),
 ]
 """A function, or several."""
-
-
-def within(namespace: str | None, name: str) -> str:
-    """Returns the name by which a model knows a function of a namespace, or one of none."""
-    return name if not namespace else f"{namespace.rstrip('_')}__{name}"
 
 
 class FunctionChoice(Fields):
@@ -289,6 +137,12 @@ class FunctionChoice(Fields):
     type: Literal["function"]
     name: str
     namespace: str | None = None
+
+    @property
+    def choice(self) -> ToolChoice:
+        """What is chosen."""
+        name = within(self.namespace, self.name)
+        return ToolChoice(name, [name])
 
 
 class AllowedTools(Fields):
@@ -300,19 +154,11 @@ class AllowedTools(Fields):
         list[FunctionChoice], SOME, own_kinds_left_out(list[FunctionChoice | OwnTool], "function")
     ]
 
-
-def _of_chat(
-    choice: str | FunctionTool | FunctionChoice | AllowedTools | None, namespace: str | None = None
-) -> Any:
-    """Returns a function, perhaps of a namespace, or a choice of such, as a chat has it."""
-    if isinstance(choice, AllowedTools):
-        tools = list(map(_of_chat, choice.tools))
-        return {"type": choice.type, "allowed_tools": {"mode": choice.mode, "tools": tools}}
-    if isinstance(choice, Fields):
-        function = choice.model_dump(exclude={"type", "namespace"}, exclude_none=True)
-        place = choice.namespace if isinstance(choice, FunctionChoice) else namespace
-        return {"type": "function", "function": {**function, "name": within(place, choice.name)}}
-    return choice
+    @property
+    def choice(self) -> ToolChoice:
+        """What is chosen."""
+        names = [within(each.namespace, each.name) for each in self.tools]
+        return ToolChoice(self.mode, names, alone=True)
 
 
 def _unstored(value: Any) -> None:
@@ -362,25 +208,30 @@ class ResponsesRequest(RequestBody):
     max_tokens: NoValue = None
 
     def texts(self, llm: LLM) -> list[Stream]:  # noqa: D102 - of the base class
-        return self.chat.texts(llm)
+        messages = chat_messages(self.instructions, self.input)
+        if not messages:
+            raise RequestError(400, "input says nothing: give a message", "invalid_value", "input")
+        options = self.options(llm.sampling)
+        return [answer_to(llm, messages, options, self.truncation == "auto")]
 
-    @cached_property
-    def chat(self) -> ChatRequest:
-        """The same request for `POST /v1/chat/completions`.
+    def options(self, usual: SamplingKeywords) -> Json:
+        """See `RequestBody`."""
+        text_format = None if self.text is None else self.text.format
+        effort = None if self.reasoning is None else self.reasoning.effort
+        further: Json = {
+            "max_new_tokens": self.max_output_tokens,
+            "logprobs": self.likeliest,
+            "template_options": effort_options(effort),
+        }
+        structure = {} if text_format is None else text_format.structure
+        return super().options(usual) | further | structure | self._called
 
-        Raises:
-            RequestError: if it holds what a chat does not take.
-        """
-        given = {name: value for name in _COMMON if (value := getattr(self, name)) is not None}
-        try:
-            kind = ShortenedChatRequest if self.truncation == "auto" else ChatRequest
-            return kind.model_validate(given | self._renamed())
-        except ValidationError as error:
-            refused = refusal(error)
-            name = (refused.param or "").partition(".")[0]
-            raise RequestError(
-                400, f"as a chat: {refused}", refused.code, _PARAMS.get(name, name)
-            ) from error
+    @property
+    def likeliest(self) -> int | None:
+        """The number of likeliest tokens to report per token; None for no log-probabilities."""
+        included = self.include if isinstance(self.include, list) else ()
+        wanted = self.top_logprobs or LOGPROBS in included
+        return self.top_logprobs or 0 if wanted else None
 
     @property
     def functions(self) -> list[tuple[str | None, FunctionTool]]:
@@ -391,25 +242,25 @@ class ResponsesRequest(RequestBody):
             for function in (tool.tools if isinstance(tool, Namespace) else [tool])
         ]
 
-    def _renamed(self) -> Json:
-        """Returns the fields of a chat that have another name or form."""
-        text = self.text or TextOptions()
-        tools = [_of_chat(function, namespace) for namespace, function in self.functions]
-        renamed = {
-            "messages": chat_messages(self.instructions, self.input),
-            "stream_options": {"include_usage": True},
-            "max_completion_tokens": self.max_output_tokens,
-            "response_format": None if text.format is None else text.format.of_chat,
-            "verbosity": text.verbosity,
-            "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
-            "tools": tools or None,
-            "tool_choice": _of_chat(self.tool_choice),
-        }
-        included = self.include if isinstance(self.include, list) else ()
-        if self.top_logprobs or LOGPROBS in included:
-            renamed |= {"logprobs": True, "top_logprobs": self.top_logprobs}
-        return {name: value for name, value in renamed.items() if value is not None}
+    @property
+    def _called(self) -> Json:
+        """The options for calls."""
+        given = self.tool_choice
+        choice = ToolChoice(given or "auto") if isinstance(given, str | None) else given.choice
+        tools = [_described(namespace, function) for namespace, function in self.functions]
+        return choice.options(tools, self.parallel_tool_calls)
 
 
-_COMMON = (*RequestBody.model_fields, "parallel_tool_calls")
-_PARAMS = {"messages": "input", "response_format": "text.format"}  # where they come from
+def _described(namespace: str | None, function: FunctionTool) -> Json:
+    """Returns a function as `LLM.chat` takes it."""
+    name = within(namespace, function.name)
+    if not NAME.fullmatch(name):
+        raise RequestError(
+            400,
+            f"the function {shown(name)} has a name of other characters, or of more than 128: use "
+            "letters, digits, and . _ -",
+            "invalid_value",
+            "tools",
+        )
+    told = function.model_dump(exclude={"type"}, exclude_none=True)
+    return {"type": "function", "function": told | {"name": name}}

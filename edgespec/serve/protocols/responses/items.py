@@ -1,0 +1,177 @@
+"""Items of a conversation, and the messages that they are for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Tag
+
+from edgespec.llm.images import decoded
+from edgespec.runtime.text.tools.calls import ToolCall
+from edgespec.serve.protocols.fields import LONG, Fields, Json, member
+from edgespec.serve.protocols.messages import joined, kinds
+
+
+class InputText(Fields):
+    """A part of a message, or of what a function returned."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class ReasoningText(Fields):
+    """A part of what a model thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class InputImage(Fields):
+    """An image in a message, in a data URL."""
+
+    type: Literal["input_image"]
+    image_url: str
+
+
+Part = Annotated[
+    Annotated[InputText, Tag(member("input_text"))]
+    | Annotated[InputText, Tag(member("output_text"))]
+    | Annotated[InputImage, Tag(member("input_image"))],
+    kinds("input_text", "output_text", "input_image"),
+]
+"""A part of a message by its `type`."""
+
+
+def _plain(content: str | list[InputText | InputImage]) -> str | list[Json]:
+    """Returns what a message says: one text, or parts if there are images.
+
+    Raises:
+        InputError: if an image is elsewhere, or not in base64.
+    """
+    if isinstance(content, str) or not _shows(content):
+        return joined(content)
+    return [
+        {"type": "image", "image": decoded(each.image_url)}
+        if isinstance(each, InputImage)
+        else {"type": "text", "text": each.text}
+        for each in content
+    ]
+
+
+def _shows(content: str | list[InputText | InputImage]) -> bool:
+    """Whether there are images in a message."""
+    return any(isinstance(each, InputImage) for each in content)
+
+
+Content = str | Annotated[list[InputText], LONG]
+
+
+class MessageItem(Fields):
+    """What somebody said."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[Part], LONG]
+
+
+class ReasoningItem(Fields):
+    """What the model thought before it answered, as it came from the server."""
+
+    type: Literal["reasoning"]
+    content: Annotated[list[ReasoningText], LONG] | None = None
+
+
+class FunctionCallItem(Fields):
+    """A function that the model called, perhaps one of a namespace."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    namespace: str | None = None
+    arguments: str
+
+
+class FunctionOutputItem(Fields):
+    """What a function returned."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Content
+
+
+Item = MessageItem | ReasoningItem | FunctionCallItem | FunctionOutputItem
+
+_SYSTEM = ("system", "developer")
+
+AnyItem = Annotated[
+    Annotated[MessageItem, Tag(member("message"))]
+    | Annotated[ReasoningItem, Tag(member("reasoning"))]
+    | Annotated[FunctionCallItem, Tag(member("function_call"))]
+    | Annotated[FunctionOutputItem, Tag(member("function_call_output"))],
+    kinds(
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        what="an item",
+        usual="message",
+    ),
+]
+"""An item by its `type`; one without a type is a message."""
+
+
+def chat_messages(instructions: str | None, given: str | Sequence[Item]) -> list[Json]:
+    """Returns a conversation as messages for `LLM.chat`.
+
+    What systems and developers say at the beginning is one message, since many templates have a
+    place for one only.
+
+    Args:
+        instructions: what the system says first; None for nothing.
+        given: what the user says, or the items of a conversation.
+
+    Raises:
+        InputError: as `LLM.chat`, for an image.
+    """
+    items = [MessageItem(role="user", content=given)] if isinstance(given, str) else given
+    first: list[str] = []
+    for item in items:
+        if not (isinstance(item, MessageItem) and item.role in _SYSTEM) or _shows(item.content):
+            break
+        first.append(joined(item.content))
+    said = first if instructions is None else [instructions, *first]
+    messages = [{"role": "system", "content": "\n\n".join(said)}] if said else []
+    for item in items[len(first) :]:
+        _extend(messages, item)
+    return [each | {"content": each["content"] or ""} for each in messages]
+
+
+def _extend(messages: list[Json], item: Item) -> None:
+    """Adds an item to the messages of a chat; the parts of an answer are several items."""
+    last: Json = messages[-1] if messages else {}
+    answer: Json = {"role": "assistant", "content": None}
+    begun = last.get("role") == "assistant"
+    if isinstance(item, FunctionOutputItem):
+        text = joined(item.output)
+        messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
+    elif isinstance(item, MessageItem) and item.role != "assistant":
+        role = "system" if item.role in _SYSTEM else item.role
+        messages.append({"role": role, "content": _plain(item.content)})
+    elif isinstance(item, MessageItem):
+        if not begun or last["content"] is not None or "tool_calls" in last:
+            messages.append(answer)
+        messages[-1]["content"] = _plain(item.content)
+    elif isinstance(item, FunctionCallItem):
+        if not begun:
+            messages.append(answer)
+        name = within(item.namespace, item.name)
+        call = ToolCall(item.call_id, name, item.arguments)
+        messages[-1].setdefault("tool_calls", []).append(call.message)
+    elif text := joined(item.content or ""):
+        messages.append({**answer, "reasoning_content": text})
+
+
+def within(namespace: str | None, name: str) -> str:
+    """Returns the name by which a model knows a function of a namespace, or one of none."""
+    return name if not namespace else f"{namespace.rstrip('_')}__{name}"
