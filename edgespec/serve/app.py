@@ -25,7 +25,7 @@ from edgespec.serve.openapi import document
 from edgespec.serve.page import page_route
 from edgespec.serve.protocols.ollama import models as ollama
 from edgespec.serve.protocols.table import PROTOCOLS
-from edgespec.serve.queue import TextService
+from edgespec.serve.queue import RequestQueue
 from edgespec.serve.refusals import RequestError, as_refusal, fault
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _PHRASES = {
 
 
 def application(
-    service: TextService,
+    queue: RequestQueue,
     api_key: str | None,
     hosts: Iterable[str] | None,
     origins: Sequence[str] = (),
@@ -47,12 +47,12 @@ def application(
     """Creates the ASGI application.
 
     Args:
-        service: service that generates the texts, with its models.
+        queue: who waits and who is answered, with the models.
         api_key: API key that clients must send; None if they need none.
         hosts: allowed host names in requests; None for any.
         origins: other origins whose web pages may use the server; `*` for all.
     """
-    metrics = service.metrics
+    metrics = queue.metrics
     described = document(api_key is not None)
 
     async def health(_request: Request) -> Response:
@@ -77,10 +77,10 @@ def application(
             Route("/health", health),
             Route("/metrics", numbers),
             Route("/openapi.json", openapi),
-            *model_routes(service.models),
-            *ollama.routes(service.models),
+            *model_routes(queue.models),
+            *ollama.routes(queue.models),
             *(
-                Route(path, endpoint(service, protocol), methods=["POST"])
+                Route(path, endpoint(queue, protocol), methods=["POST"])
                 for path, protocol in PROTOCOLS.items()
             ),
         ],

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -17,13 +17,21 @@ from starlette.types import Receive, Scope, Send
 
 from edgespec.llm.embedding import Embedder
 from edgespec.llm.llm import LLM
+from edgespec.llm.result import Result
 from edgespec.serve.models import ServedModel
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.embeddings import EmbeddingResult, require_embeddings
 from edgespec.serve.protocols.fields import Json, read
-from edgespec.serve.protocols.protocol import Answer, ObjectProtocol, Origin, Protocol, TextProtocol
-from edgespec.serve.queue import TextService
-from edgespec.serve.refusals import as_refusal, fault
+from edgespec.serve.protocols.protocol import (
+    Answer,
+    ObjectProtocol,
+    Origin,
+    Protocol,
+    TextBody,
+    TextProtocol,
+)
+from edgespec.serve.queue import RequestQueue
+from edgespec.serve.refusals import RequestError, as_refusal, fault
 
 _SMALL = 1 << 16  # bytes of a body that are parsed in less than a few milliseconds
 _READING = 1.0  # seconds without a word until a stream tells how much of its prompt was read
@@ -41,24 +49,24 @@ class Endpoint(ABC):
     """A route as an ASGI application, so that it can see clients disconnect.
 
     Args:
-        service: service that generates the texts, with its models.
+        queue: who waits and who is answered, with the models.
         protocol: how the route is asked.
     """
 
-    def __init__(self, service: TextService, protocol: Protocol) -> None:
-        self.service = service
+    def __init__(self, queue: RequestQueue, protocol: Protocol) -> None:
+        self.queue = queue
         self._parse = protocol.parse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        service = self.service
+        queue = self.queue
         try:
-            data = await read(Request(scope, receive), service.body_limit)
+            data = await read(Request(scope, receive), queue.body_limit)
         except ClientDisconnect:
             return
 
         async def send_json(make: Callable[[], Json]) -> None:
-            pieces = await service.aside(lambda: _pieces(make()))
+            pieces = await queue.side.do(lambda: _pieces(make()))
             length = str(sum(map(len, pieces))).encode()
             headers = [(b"content-type", b"application/json"), (b"content-length", length)]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -68,12 +76,12 @@ class Endpoint(ABC):
 
         async def work() -> None:
             make = partial(self._parse, data)
-            body = await service.in_place(make) if large else make()
-            model = service.models.find(getattr(body, "model", None))
+            body = await queue.in_place(make) if large else make()
+            model = queue.models.find(getattr(body, "model", None))
             await self.answer(body, model, send_json, send)
 
         large = len(data) > _SMALL
-        with service.large() if large else nullcontext():
+        with queue.side.large() if large else nullcontext():
             await _until_disconnect(receive, work())
 
     @abstractmethod
@@ -84,13 +92,13 @@ class Endpoint(ABC):
 class ObjectEndpoint(Endpoint):
     """A route that answers at once."""
 
-    def __init__(self, service: TextService, protocol: ObjectProtocol) -> None:
-        super().__init__(service, protocol)
+    def __init__(self, queue: RequestQueue, protocol: ObjectProtocol) -> None:
+        super().__init__(queue, protocol)
         self._make = protocol.make
 
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
         """See `Endpoint`."""
-        answer = await self.service.in_place(partial(self._make, body, model))
+        answer = await self.queue.in_place(partial(self._make, body, model))
         await send_json(lambda: answer)
 
 
@@ -100,7 +108,7 @@ class VectorEndpoint(Endpoint):
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
         """See `Endpoint`."""
         began = time.perf_counter_ns()
-        service = self.service
+        queue = self.queue
         require_embeddings(model.bundle)
 
         def begin(llm: LLM) -> tuple[Embedder, list[list[int]]]:
@@ -116,8 +124,8 @@ class VectorEndpoint(Endpoint):
             vectors = embedder.vectors(tokens, body.dimensions, check)
             return EmbeddingResult(vectors, sum(map(len, tokens)))
 
-        found = await service.in_turn(model, begin, make)
-        service.metrics.embedded(model.name, len(found.vectors), found.tokens)
+        found = await queue.in_turn(model, begin, make)
+        queue.metrics.embedded(model.name, len(found.vectors), found.tokens)
         spent = time.perf_counter_ns() - began
         await send_json(partial(body.answer, found, model.name, spent))
 
@@ -125,82 +133,102 @@ class VectorEndpoint(Endpoint):
 class TextEndpoint(Endpoint):
     """A route that generates texts, and returns JSON or a stream."""
 
-    def __init__(self, service: TextService, protocol: TextProtocol) -> None:
-        super().__init__(service, protocol)
+    def __init__(self, queue: RequestQueue, protocol: TextProtocol) -> None:
+        super().__init__(queue, protocol)
         self._answer = protocol.answer
         self._origins = {
             each.name: Origin.of(each.name, each.bundle, each.tokenizer)
-            for each in service.models.served
+            for each in queue.models.served
         }
 
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, send: Send) -> None:
         """See `Endpoint`."""
         answer = self._answer(body, self._origins[model.name])
         if body.only_loads:
-            await self.service.in_turn(model, lambda _: None, lambda *_: None)
+            await self.queue.in_turn(model, lambda _: None, lambda *_: None)
             await send_json(partial(answer.whole, ()))
         elif body.stream:
-            await self._stream(body, model, answer, send)
+            await _stream(self.queue, body, model, _Sender(answer, send))
         else:
-            results = await self.service.texts(model, body.texts, _drop, body.cache_key)
+            results = await self.queue.texts(model, body.texts, _drop, body.cache_key)
             await send_json(partial(answer.whole, results))
 
-    async def _stream(self, body: Any, model: ServedModel, answer: Answer, send: Send) -> None:
-        begun = False
-        last = time.monotonic()
 
-        def events(all_: Iterable[Json | str]) -> str:
-            return "".join(map(answer.written, all_))
+class _Sender:
+    """Sends an answer as it is made.
 
-        async def put(text: str, more: bool = True) -> None:
-            nonlocal last
-            if text or not more:
-                last = time.monotonic()
-                await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
+    Attributes:
+        begun: whether the client has heard that its request was accepted.
+    """
 
-        async def show(part: Part | None) -> None:
-            nonlocal begun
-            if part is not None and part.progress is not None:
-                if answer.tells_all_progress or time.monotonic() - last >= _READING:
-                    await put(answer.reading(part.choice, part.progress))
-            elif part is not None:
-                await put(events(answer.part(part)))
-            elif begun:
-                await put(answer.waiting)
-            else:
-                begun = True
-                headers = [
-                    (b"content-type", answer.media_type.encode()),
-                    (b"cache-control", b"no-cache"),
-                ]
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await put(events(answer.opening()))
+    def __init__(self, answer: Answer, send: Send) -> None:
+        self.begun = False
+        self._answer = answer
+        self._send = send
+        self._last = time.monotonic()
 
-        try:
-            results = await self.service.texts(model, body.texts, show, body.cache_key)
-        except Exception as error:
-            if not begun:
-                raise
-            if (refusal := as_refusal(error)) is None:
-                _log.error("a text has failed", exc_info=error)
-                refusal = fault()
-            self.service.metrics.refused(refusal.status)
-            await put(answer.written(answer.failure(refusal)), more=False)
-            return
-        await put(events([*answer.closing(results), *answer.last]), more=False)
+    async def show(self, part: Part | None) -> None:
+        """Shows a part; None: that the request was accepted, or still waits."""
+        answer = self._answer
+        if part is not None and part.progress is not None:
+            if answer.tells_all_progress or time.monotonic() - self._last >= _READING:
+                await self._put(answer.reading(part.choice, part.progress))
+        elif part is not None:
+            await self._put(answer.render(answer.part(part)))
+        elif self.begun:
+            await self._put(answer.waiting)
+        else:
+            self.begun = True
+            headers = [
+                (b"content-type", answer.media_type.encode()),
+                (b"cache-control", b"no-cache"),
+            ]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._put(answer.render(answer.opening()))
+
+    async def end(self, results: Sequence[Result]) -> None:
+        """Ends the answer."""
+        answer = self._answer
+        await self._put(answer.render([*answer.closing(results), *answer.last]), more=False)
+
+    async def fail(self, refusal: RequestError) -> None:
+        """Ends an answer that failed on the way."""
+        answer = self._answer
+        await self._put(answer.render([answer.failure(refusal)]), more=False)
+
+    async def _put(self, text: str, more: bool = True) -> None:
+        if text or not more:
+            self._last = time.monotonic()
+            piece = {"type": "http.response.body", "body": text.encode(), "more_body": more}
+            await self._send(piece)
+
+
+async def _stream(queue: RequestQueue, body: TextBody, model: ServedModel, sender: _Sender) -> None:
+    try:
+        results = await queue.texts(model, body.texts, sender.show, body.cache_key)
+    except Exception as error:
+        if not sender.begun:
+            raise
+        if (refusal := as_refusal(error)) is None:
+            _log.error("a text has failed", exc_info=error)
+            refusal = fault()
+        queue.metrics.refused(refusal.status)
+        await sender.fail(refusal)
+        return
+    await sender.end(results)
 
 
 async def _drop(_part: Part | None) -> None:
     """Shows nothing."""
 
 
-def endpoint(service: TextService, protocol: Protocol) -> Endpoint:
+def endpoint(queue: RequestQueue, protocol: Protocol) -> Endpoint:
     """Returns the application that answers by a protocol."""
     if isinstance(protocol, TextProtocol):
-        return TextEndpoint(service, protocol)
+        return TextEndpoint(queue, protocol)
     if isinstance(protocol, ObjectProtocol):
-        return ObjectEndpoint(service, protocol)
-    return VectorEndpoint(service, protocol)
+        return ObjectEndpoint(queue, protocol)
+    return VectorEndpoint(queue, protocol)
 
 
 def _pieces(answer: Json) -> list[bytes]:

@@ -1,8 +1,4 @@
-"""The texts and vectors of all requests: who asks first is served first, each on a thread.
-
-What is done for a request besides, before its turn or behind it, is done on a few other threads, so
-that the event loop never waits for it.
-"""
+"""Who waits, and who is answered: who asks first is served first, each on a thread."""
 
 from __future__ import annotations
 
@@ -10,10 +6,8 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,23 +18,19 @@ from edgespec.serve.metrics import Metrics
 from edgespec.serve.models import Claim, Models, ServedModel
 from edgespec.serve.parts import Conversations, Part, Reader
 from edgespec.serve.refusals import RequestError, shutting_down
-from edgespec.system.machine import release_memory
-from edgespec.system.waiting import NOBODY_WAITS
+from edgespec.serve.threads import SideThreads
 
 Show = Callable[[Part | None], Awaitable[None]]
 """Shows a client a part; None shows that its request was accepted, and that it still waits."""
 
-_ASIDE = 2  # threads for what is done besides texts, beyond the one for large requests
 _FIRST_SIGN = 2.0  # seconds until a client hears that its request is still being looked at
 _SIGNS = 5.0  # seconds between further signs
 
-_IS_LARGE = ContextVar("_IS_LARGE", default=False)  # of the request that a task is about
-
-Begun = TypeVar("Begun")
-Made = TypeVar("Made")
+S = TypeVar("S")
+T = TypeVar("T")
 
 
-class TextService:
+class RequestQueue:
     """Makes what requests ask for, on threads that share the engine's passes.
 
     All methods belong to one event loop. The engine lets a text begin when memory has room for it.
@@ -53,6 +43,7 @@ class TextService:
 
     Attributes:
         metrics: metrics of the server.
+        side: does what is no text.
     """
 
     def __init__(
@@ -61,17 +52,13 @@ class TextService:
         self.models = models
         self.body_limit = body_limit
         self.metrics = Metrics(models, lambda: self.running, lambda: self.waiting)
+        self.side = SideThreads()
         self._parallel = parallel
         self._limit = limit
         self._threads = ThreadPoolExecutor(parallel, "edgespec-text")
-        self._asides = ThreadPoolExecutor(_ASIDE, "edgespec-aside")
-        self._large = ThreadPoolExecutor(1, "edgespec-large")
-        self._awaited: set[asyncio.Future[Any]] = set()  # what is done aside
-        self._started: set[Future[Any]] = set()
         self._requests = 0
         self._jobs: dict[Future[Any], Callable[[], None]] = {}  # and what ends them early
         self._conversations = defaultdict[str, Conversations](Conversations)  # by model
-        self._closed = False
 
     @property
     def running(self) -> int:
@@ -86,95 +73,26 @@ class TextService:
     @property
     def busy(self) -> bool:
         """Whether threads still work, perhaps for requests that nobody waits for any more."""
-        return bool(self._started) or self.models.busy
+        return bool(self._jobs) or self.side.busy or self.models.busy
 
     def close(self) -> None:
         """Ends texts after their current round, and refuses waiting and further requests."""
-        self._closed = True
         self.models.stop()
-        for waiting in self._awaited:
-            waiting.cancel()
-        for threads in (self._asides, self._large):
-            threads.shutdown(wait=False, cancel_futures=True)
+        self.side.close()
         for job, cancel in tuple(self._jobs.items()):
             if not job.cancel():
                 cancel()
         self._threads.shutdown(wait=False)
 
-    @contextmanager
-    def large(self) -> Iterator[None]:
-        """Has what is done aside for a large request wait for that of others, in the block.
-
-        So they take the memory of one of them at a time, and it goes back to the system.
-        """
-        told = _IS_LARGE.set(True)
-        try:
-            yield
-        finally:
-            _IS_LARGE.reset(told)
-            if not self._closed:
-                self._note(self._large.submit(release_memory))
-
-    async def aside(self, work: Callable[[], Made]) -> Made:
-        """Does work that is no text on another thread.
-
-        If the client leaves, work that has begun is told so (`NOBODY_WAITS`) and waited for, so
-        that its request counts as long as it takes a thread.
+    async def in_place(self, work: Callable[[], T]) -> T:
+        """Does work on a side thread, for a request that counts as one of those that may wait.
 
         Raises:
-            Exception: what the work raises.
-            RequestError: if the server shuts down, also meanwhile.
-        """
-        if self._closed:
-            raise shutting_down()
-        gone = threading.Event()
-        context = copy_context()
-        context.run(NOBODY_WAITS.set, gone.is_set)
-        job = (self._large if _IS_LARGE.get() else self._asides).submit(context.run, work)
-        self._note(job)
-        waiting = asyncio.wrap_future(job)
-        waiting.add_done_callback(lambda _: gone.set())
-        try:
-            return await self._made(waiting)
-        except asyncio.CancelledError:
-            await self._ended(job)
-            raise
-
-    async def in_place(self, work: Callable[[], Made]) -> Made:
-        """Does work as `aside`, for a request that counts as one of those that may wait.
-
-        Raises:
-            Exception: as `aside`.
+            Exception: as `SideThreads.do`.
             RequestError: also if too many requests wait.
         """
         with self._place():
-            return await self.aside(work)
-
-    async def _made(self, waiting: asyncio.Future[Made]) -> Made:
-        self._until_close(waiting)
-        try:
-            return await waiting
-        except asyncio.CancelledError:
-            if self._closed:
-                raise shutting_down() from None
-            raise
-
-    async def _ended(self, job: Future[Any]) -> None:
-        """Waits for the end of work that nobody waits for any more, or of the server."""
-        if not job.cancel():
-            ending = asyncio.wrap_future(job)
-            ending.add_done_callback(lambda ending: ending.cancelled() or ending.exception())
-            self._until_close(ending)
-            await asyncio.wait([ending])
-
-    def _until_close(self, waiting: asyncio.Future[Any]) -> None:
-        """Has a future cancelled when the server shuts down."""
-        self._awaited.add(waiting)
-        waiting.add_done_callback(self._awaited.discard)
-
-    def _note(self, job: Future[Any]) -> None:
-        self._started.add(job)
-        job.add_done_callback(self._started.discard)
+            return await self.side.do(work)
 
     async def texts(
         self,
@@ -201,66 +119,49 @@ class TextService:
             RequestError: if too many requests wait, the model cannot be loaded, or the server shuts
                 down, also during a text.
         """
-        conversations = self._conversations[model.name]
-        asked = time.perf_counter()
-        loop = asyncio.get_running_loop()
-        parts = asyncio.Queue[Part | None]()
-
-        def put(part: Part) -> None:
-            loop.call_soon_threadsafe(parts.put_nowait, part)
-
-        def read(choice: int, stream: Stream) -> Result:
-            waited = time.perf_counter() - asked
-            known = conversations if key is None else None
-            result = Reader(choice, stream, put, known).read()
-            self.metrics.finished(model.name, result, waited)
-            return result
-
-        with self._place() as leave, self.models.claim(model) as claim:
+        finished = partial(self._finished, model.name, time.perf_counter())
+        known = None if key is not None else self._conversations[model.name]
+        with self._place() as place, self.models.claim(model) as claim:
             streams = await self._begin(claim, begin, show)
             for stream in streams:
                 stream.share_by(key or "")
-
-            def rounds_made() -> int:
-                return sum(len(stream.rounds) for stream in streams)
-
-            def cancel() -> None:
-                for stream in streams:
-                    stream.cancel()
+            texts = _Texts(streams, known, finished)
+            job = self._submit(texts.make, texts.cancel)
 
             def ended() -> None:
-                leave()
+                place.leave()
                 self.models.end(claim)
-                parts.put_nowait(None)
+                texts.parts.put_nowait(None)
 
-            job = self._submit(
-                lambda: [read(choice, stream) for choice, stream in enumerate(streams)], cancel
-            )
-            job.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
+            job.add_done_callback(lambda _: texts.loop.call_soon_threadsafe(ended))
             try:
-                await show(None)
-                while (part := await _next(parts, show)) is not None:
-                    await show(part)
+                await texts.show(show)
             except BaseException:  # the client has disconnected
-                rounds = rounds_made()
-                await self._stop(job)
-                if job.cancelled():
-                    self.metrics.unbegun(model.name)
-                else:
-                    self.metrics.abandoned(rounds_made() - rounds)
+                await self._abandon(job, texts, model.name)
                 raise
-        if job.cancelled():
-            raise shutting_down()
-        results = job.result()
+        results = _made(job)
         if any(result.finish_reason == "cancelled" for result in results):
             raise shutting_down()
         return results
+
+    def _finished(self, model: str, asked: float, begun: float, result: Result) -> None:
+        """Counts a text whose request came at one time, and which began at another."""
+        self.metrics.finished(model, result, begun - asked)
+
+    async def _abandon(self, job: Future[Any], texts: _Texts, model: str) -> None:
+        """Ends texts that nobody waits for any more."""
+        rounds = texts.rounds
+        await self._stop(job)
+        if job.cancelled():
+            self.metrics.unbegun(model)
+        else:
+            self.metrics.abandoned(texts.rounds - rounds)
 
     async def _begin(
         self, claim: Claim, begin: Callable[[LLM], Sequence[Stream]], show: Show
     ) -> Sequence[Stream]:
         """Creates the streams of a request."""
-        beginning = asyncio.ensure_future(self._begun(claim, begin))
+        beginning = asyncio.ensure_future(self._loaded(claim, begin))
         patience = _FIRST_SIGN
         try:
             while not (await asyncio.wait([beginning], timeout=patience))[0]:
@@ -273,19 +174,18 @@ class TextService:
             await asyncio.wait([beginning])
             raise
 
-    async def _begun(self, claim: Claim, begin: Callable[[LLM], Begun]) -> Begun:
+    async def _loaded(self, claim: Claim, begin: Callable[[LLM], S]) -> S:
         """Begins a request, once its model is loaded."""
-        if self._closed:
-            raise shutting_down()
-        llm = await self._made(claim.loaded)
-        return await self.aside(partial(begin, llm))
+        self.side.require_open()
+        llm = await self.side.until_closed(claim.loaded)
+        return await self.side.do(partial(begin, llm))
 
     async def in_turn(
         self,
         model: ServedModel,
-        begin: Callable[[LLM], Begun],
-        make: Callable[[Begun, Callable[[], None]], Made],
-    ) -> Made:
+        begin: Callable[[LLM], S],
+        make: Callable[[S, Callable[[], None]], T],
+    ) -> T:
         """Does work for a request that is no text, when it is its turn.
 
         Args:
@@ -305,51 +205,40 @@ class TextService:
                 raise shutting_down()
 
         with self._place(), self.models.claim(model) as claim:
-            begun = await self._begun(claim, begin)
+            begun = await self._loaded(claim, begin)
             job = self._submit(lambda: make(begun, check), gone.set)
             try:
                 await asyncio.wait([asyncio.wrap_future(job)])
             except asyncio.CancelledError:  # the client has disconnected
                 await self._stop(job)
                 raise
-        try:
-            return job.result()
-        except CancelledError:
-            raise shutting_down() from None
+        return _made(job)
 
-    @contextmanager
-    def _place(self) -> Iterator[Callable[[], None]]:
-        """Counts a request until the end of the block, or until what it yields is called."""
-        if self._closed:
-            raise shutting_down()
+    def _place(self) -> _Place:
+        """Counts a request until the end of a block, or until it leaves.
+
+        Raises:
+            RequestError: if too many requests wait, or the server shuts down.
+        """
+        self.side.require_open()
         if self._requests >= self._parallel + self._limit:
             raise RequestError(
                 429, f"{self.waiting} requests are waiting already: try again later", "queue_full"
             )
-        self._requests += 1
-        left = False
+        return _Place(self._count)
 
-        def leave() -> None:
-            nonlocal left
-            self._requests -= not left
-            left = True
+    def _count(self, number: int) -> None:
+        self._requests += number
 
-        try:
-            yield leave
-        finally:
-            leave()
-
-    def _submit(self, work: Callable[[], Made], cancel: Callable[[], None]) -> Future[Made]:
+    def _submit(self, work: Callable[[], T], cancel: Callable[[], None]) -> Future[T]:
         """Has a thread do the work as soon as one is free."""
-        if self._closed:
-            raise shutting_down()
+        self.side.require_open()
         job = self._threads.submit(work)
         self._jobs[job] = cancel
-        self._note(job)
         job.add_done_callback(lambda job: self._jobs.pop(job, None))
         return job
 
-    async def _stop(self, job: Future[Made]) -> None:
+    async def _stop(self, job: Future[Any]) -> None:
         """Ends work that nobody waits for any more, and waits for its end."""
         cancel = self._jobs.get(job)
         if not job.cancel() and cancel is not None:
@@ -357,11 +246,98 @@ class TextService:
             await asyncio.wait([asyncio.wrap_future(job)])
 
 
-async def _next(parts: asyncio.Queue[Part | None], show: Show) -> Part | None:
-    """Returns the next part; shows now and then that there is none."""
-    while True:
-        try:
-            async with asyncio.timeout(_SIGNS):
-                return await parts.get()
-        except TimeoutError:
-            await show(None)
+class _Place:
+    """A request that counts from its creation until it leaves."""
+
+    def __init__(self, count: Callable[[int], None]) -> None:
+        self._count = count
+        self._is_left = False
+        count(1)
+
+    def __enter__(self) -> _Place:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Counts no more."""
+        if not self._is_left:
+            self._is_left = True
+            self._count(-1)
+
+
+class _Texts:
+    """The texts of one request, which a thread makes one after the other.
+
+    Args:
+        streams: the texts, which have not begun.
+        known: what the client may know of earlier prompts; see `Reader`.
+        finished: called on the thread with the time when a text began, and the text.
+
+    Attributes:
+        loop: the event loop of the request.
+        parts: what there is to show; None behind the last one.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        known: Conversations | None,
+        finished: Callable[[float, Result], None],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.parts = asyncio.Queue[Part | None]()
+        self._streams = streams
+        self._known = known
+        self._finished = finished
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds so far."""
+        return sum(len(stream.rounds) for stream in self._streams)
+
+    def make(self) -> list[Result]:
+        """Makes the texts; called on the thread."""
+        return [self._read(choice, stream) for choice, stream in enumerate(self._streams)]
+
+    def cancel(self) -> None:
+        """Ends the texts after their current round; any thread may call it."""
+        for stream in self._streams:
+            stream.cancel()
+
+    async def show(self, show: Show) -> None:
+        """Shows that the request was accepted, the parts, and now and then that there is none."""
+        await show(None)
+        while True:
+            try:
+                async with asyncio.timeout(_SIGNS):
+                    part = await self.parts.get()
+            except TimeoutError:
+                await show(None)
+                continue
+            if part is None:
+                return
+            await show(part)
+
+    def _read(self, choice: int, stream: Stream) -> Result:
+        begun = time.perf_counter()
+        result = Reader(choice, stream, self._put, self._known).read()
+        self._finished(begun, result)
+        return result
+
+    def _put(self, part: Part) -> None:
+        self.loop.call_soon_threadsafe(self.parts.put_nowait, part)
+
+
+def _made(job: Future[T]) -> T:
+    """Returns what a job has made.
+
+    Raises:
+        Exception: the job's.
+        RequestError: if the server shuts down, so that it was cancelled.
+    """
+    try:
+        return job.result()
+    except CancelledError:
+        raise shutting_down() from None

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgespec.errors import InputError
 from edgespec.serve.app import application
-from edgespec.serve.queue import TextService
+from edgespec.serve.queue import RequestQueue
 
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 _GRACE_SECONDS = 1  # time at shutdown for clients that do not read their responses
@@ -139,7 +139,7 @@ class Server(uvicorn.Server):
     the process within 2 s, whatever its threads do; `settle` lets it live if they do nothing.
 
     Args:
-        service: service that generates the texts, with its models.
+        queue: who waits and who is answered, with the models.
         api_key: API key that clients must send; None if they need none.
         sock: socket from `listen`.
         ready: function to call when the server accepts requests.
@@ -149,7 +149,7 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
-        service: TextService,
+        queue: RequestQueue,
         api_key: str | None,
         sock: socket.socket,
         ready: Callable[[], None] = lambda: None,
@@ -157,8 +157,8 @@ class Server(uvicorn.Server):
         hosts: Sequence[str] = (),
     ) -> None:
         named = (*_LOCAL, sock.getsockname()[0], *(host.lower() for host in hosts))
-        app = application(service, api_key, named if is_local(sock) else None, origins)
-        self._service = service
+        app = application(queue, api_key, named if is_local(sock) else None, origins)
+        self._queue = queue
         self._sock = sock
         self._ready = ready
         self._end: threading.Timer | None = None
@@ -193,7 +193,7 @@ class Server(uvicorn.Server):
 
     def settle(self) -> None:
         """Lets the process go on after a signal, unless threads still work, which ends it soon."""
-        if self._end is not None and not self._service.busy:
+        if self._end is not None and not self._queue.busy:
             self._end.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -220,8 +220,8 @@ class Server(uvicorn.Server):
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn, which waits for open responses; closing the service ends them soon."""
-        self._service.close()
+        """See uvicorn, which waits for open responses; closing the queue ends them soon."""
+        self._queue.close()
         await super().shutdown(sockets)
 
 

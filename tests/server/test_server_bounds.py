@@ -24,12 +24,12 @@ from edgespec.llm.llm import inside
 from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.serve import queue as service_module
+from edgespec.serve import queue as queue_module
 from edgespec.serve import running as running_module
 from edgespec.serve.protocols.completions import CompletionRequest
 from edgespec.serve.protocols.fields import parsed
 from edgespec.serve.protocols.tokens import TokenizeRequest
-from edgespec.serve.queue import TextService
+from edgespec.serve.queue import RequestQueue
 from edgespec.serve.refusals import RequestError
 from edgespec.system.waiting import NOBODY_WAITS
 
@@ -106,7 +106,7 @@ def test_choices_are_prepared_once(running, monkeypatch):
 
 def test_what_waits_to_be_prepared_is_counted_and_leaves_with_its_client(plain):
     """And a shutdown does not wait for it."""
-    service = TextService(one_model(plain), 1, 3)
+    queue = RequestQueue(one_model(plain), 1, 3)
     begun = threading.Event()
     release = threading.Event()
 
@@ -115,28 +115,28 @@ def test_what_waits_to_be_prepared_is_counted_and_leaves_with_its_client(plain):
         assert release.wait(30)
 
     async def ask():
-        tasks = [asyncio.create_task(service.in_place(work)) for _ in range(4)]
+        tasks = [asyncio.create_task(queue.in_place(work)) for _ in range(4)]
         await asyncio.to_thread(begun.wait, 30)
-        with pytest.raises(service_module.RequestError, match="are waiting already"):
-            await service.in_place(work)
+        with pytest.raises(queue_module.RequestError, match="are waiting already"):
+            await queue.in_place(work)
         tasks[3].cancel()
         await asyncio.wait([tasks[3]])
-        assert (service.running, service.waiting) == (1, 2)
-        service.close()
+        assert (queue.running, queue.waiting) == (1, 2)
+        queue.close()
         answers = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
         assert ["shutting down" in str(answer) for answer in answers[:3]] == [True] * 3
-        assert service.busy
+        assert queue.busy
 
     try:
         asyncio.run(ask())
     finally:
         release.set()
-    until(lambda: not service.busy)
+    until(lambda: not queue.busy)
 
 
 @pytest.mark.parametrize("kind", ["in place", "text", "in turn"])
 def test_what_is_prepared_for_a_client_that_left_counts_until_it_ends(plain, kind):
-    service = TextService(one_model(plain), 1, 0)
+    queue = RequestQueue(one_model(plain), 1, 0)
     begun = threading.Event()
     left = threading.Event()
     release = threading.Event()
@@ -152,26 +152,26 @@ def test_what_is_prepared_for_a_client_that_left_counts_until_it_ends(plain, kin
         pass
 
     def asked():
-        [model] = service.models.served
+        [model] = queue.models.served
         if kind == "text":
-            return service.texts(model, work, show)
-        return service.in_place(work) if kind == "in place" else service.in_turn(model, work, work)
+            return queue.texts(model, work, show)
+        return queue.in_place(work) if kind == "in place" else queue.in_turn(model, work, work)
 
     async def ask():
         task = asyncio.create_task(asked())
         await asyncio.to_thread(begun.wait, 30)
         task.cancel()
         assert await asyncio.to_thread(left.wait, 30)
-        assert service.running == 1
+        assert queue.running == 1
         with pytest.raises(RequestError, match="are waiting already"):
-            await service.in_place(int)
+            await queue.in_place(int)
         assert not task.done()
         release.set()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (service.running, service.waiting, service.busy) == (0, 0, False)
-        assert await service.in_place(int) == 0
-        service.close()
+        assert (queue.running, queue.waiting, queue.busy) == (0, 0, False)
+        assert await queue.in_place(int) == 0
+        queue.close()
 
     try:
         asyncio.run(ask())
@@ -235,7 +235,7 @@ def test_a_signal_ends_the_process_whatever_its_threads_do(start, served_bundle,
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_stream_begins_when_it_is_accepted_and_says_that_it_waits(plain, monkeypatch, path):
-    monkeypatch.setattr(service_module, "_SIGNS", 0.1)
+    monkeypatch.setattr(queue_module, "_SIGNS", 0.1)
     if path == "/infill":
         pytest.skip("the model has no tokens for it")
     with serving(plain) as running, inside(plain).engine.exclusive():

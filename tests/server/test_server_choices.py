@@ -129,7 +129,7 @@ def test_a_client_that_goes_ends_all_its_choices(plain):
         asked = {**SEEDED, "max_tokens": 400, "n": 3, "stream": True}
         with running.client().completions.create(prompt=PROMPT, **asked) as chunks:
             next(iter(chunks))
-        until(lambda: running.service.running == 0)
+        until(lambda: running.queue.running == 0)
         numbers = running.metrics()
         assert numbers['edgespec_texts_total{finish_reason="cancelled"}'] == 3
         assert numbers["edgespec_new_tokens_total"] < 400

@@ -20,7 +20,7 @@ from commandline import FAST, fails
 from servers import MODEL, PROMPT, one_model, serving, started, until
 
 from edgespec.llm.llm import inside
-from edgespec.serve.queue import TextService
+from edgespec.serve.queue import RequestQueue
 
 LONG = {"model": MODEL, "temperature": 0, "max_tokens": 400}
 SHORT = {"model": MODEL, "temperature": 0, "max_tokens": 8}
@@ -45,10 +45,10 @@ def ask(client, errors=()):
 def test_more_than_may_wait_are_told_to_come_later(plain, expected):
     with serving(plain, limit=2) as running, ThreadPoolExecutor(3) as threads:
         client = running.client()
-        service = running.service
+        queue = running.queue
         with inside(plain).engine.exclusive():  # no round is made meanwhile
             answers = [threads.submit(ask, client) for _ in range(3)]
-            until(lambda: (service.running, service.waiting) == (1, 2))
+            until(lambda: (queue.running, queue.waiting) == (1, 2))
             with pytest.raises(openai.RateLimitError, match="2 requests are waiting") as caught:
                 ask(client)
             assert caught.value.response.headers["retry-after"] == "1"
@@ -58,7 +58,7 @@ def test_more_than_may_wait_are_told_to_come_later(plain, expected):
 
 
 def test_who_asks_first_is_served_first(plain):
-    service = TextService(one_model(plain), 2, 9)
+    queue = RequestQueue(one_model(plain), 2, 9)
     made = []
 
     async def drop(_part):
@@ -67,7 +67,7 @@ def test_who_asks_first_is_served_first(plain):
     async def ask(number):
         begin = partial(plain.stream, PROMPT, max_new_tokens=8 * (number + 1))
         try:
-            await service.texts(service.models.find(None), lambda _: [begin()], drop)
+            await queue.texts(queue.models.find(None), lambda _: [begin()], drop)
         finally:
             made.append(number)
 
@@ -76,15 +76,15 @@ def test_who_asks_first_is_served_first(plain):
         for number in (30, 0, 2, 3, 1):
             tasks.append(asyncio.create_task(ask(number)))
             await asyncio.sleep(0.1)
-            assert service.running == min(len(tasks), 2)
-            assert service.waiting == len(tasks) - service.running
+            assert queue.running == min(len(tasks), 2)
+            assert queue.waiting == len(tasks) - queue.running
         tasks[3].cancel()  # while it waits
         await asyncio.wait([tasks[3]])
-        assert service.waiting == 2
+        assert queue.waiting == 2
         release.set()
         await asyncio.wait(tasks)
         assert made == [3, 0, 2, 1, 30]
-        assert service.running == service.waiting == 0
+        assert queue.running == queue.waiting == 0
 
     def hold():
         with inside(plain).engine.exclusive():  # no round is made meanwhile
@@ -106,12 +106,12 @@ def test_a_short_text_beside_a_long_one_does_not_wait_for_it(plain, expected):
         with client.completions.create(prompt=PROMPT, stream=True, **LONG) as long:
             next(iter(long))
             assert ask(client) == expected
-            assert running.service.running == 1
+            assert running.queue.running == 1
 
 
 def test_a_client_that_reads_nothing_keeps_nobody_waiting(plain, expected):
     """Its text is made, and what it was not shown yet waits for it alone."""
-    service = TextService(one_model(plain), 1, 1)
+    queue = RequestQueue(one_model(plain), 1, 1)
 
     def begin(llm):
         return [llm.stream(PROMPT, max_new_tokens=8)]
@@ -123,16 +123,16 @@ def test_a_client_that_reads_nothing_keeps_nobody_waiting(plain, expected):
         pass
 
     async def work():
-        model = service.models.find(None)
-        idle = asyncio.create_task(service.texts(model, begin, read_nothing))
-        [result] = await asyncio.wait_for(service.texts(model, begin, read), 30)
+        model = queue.models.find(None)
+        idle = asyncio.create_task(queue.texts(model, begin, read_nothing))
+        [result] = await asyncio.wait_for(queue.texts(model, begin, read), 30)
         assert not idle.done()
         idle.cancel()
         await asyncio.wait([idle])
         return result.text
 
     assert asyncio.run(work()) == expected
-    assert service.running == 0
+    assert queue.running == 0
 
 
 # Clients that go
@@ -145,7 +145,7 @@ def test_a_disconnect_ends_the_text_within_a_round(plain, expected):
             with client.completions.create(prompt=PROMPT, stream=True, **LONG) as chunks:
                 for _ in zip(range(3), chunks, strict=False):
                     pass
-        until(lambda: running.service.running == 0)
+        until(lambda: running.queue.running == 0)
         numbers = running.metrics()
         assert numbers["edgespec_rounds_after_cancel_count"] == 3
         assert numbers['edgespec_rounds_after_cancel_bucket{le="1.0"}'] == 3
@@ -157,19 +157,19 @@ def test_a_disconnect_ends_the_text_within_a_round(plain, expected):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_before_the_first_token_leaves_nothing(plain, expected, stream):
     with serving(plain) as running:
-        service = running.service
+        queue = running.queue
         body = {"prompt": PROMPT, "stream": stream, **LONG}
         with inside(plain).engine.exclusive():
             connections = [connect(running, {**body, "stream": True})]
             assert connections[0].recv(1)  # its turn has come; all are prepared on several threads
             connections += [connect(running, body) for _ in range(2)]
-            until(lambda: (service.running, service.waiting) == (1, 2))
+            until(lambda: (queue.running, queue.waiting) == (1, 2))
             connections[1].close()
-            until(lambda: service.waiting == 1)
+            until(lambda: queue.waiting == 1)
             connections[2].close()
             connections[0].close()
-            until(lambda: service.waiting == 0)
-        until(lambda: service.running == 0)
+            until(lambda: queue.waiting == 0)
+        until(lambda: queue.running == 0)
         numbers = running.metrics()
         assert numbers["edgespec_rounds_after_cancel_count"] == 3
         assert numbers["edgespec_rounds_after_cancel_sum"] == 0
@@ -178,7 +178,7 @@ def test_a_client_that_goes_before_the_first_token_leaves_nothing(plain, expecte
 
 
 def test_a_client_that_goes_while_its_request_is_checked_is_counted(plain):
-    service = TextService(one_model(plain), 1, 1)
+    queue = RequestQueue(one_model(plain), 1, 1)
     checking = threading.Event()
     checked = threading.Event()
 
@@ -188,16 +188,16 @@ def test_a_client_that_goes_while_its_request_is_checked_is_counted(plain):
         return [llm.stream(PROMPT, max_new_tokens=8)]
 
     async def work():
-        task = asyncio.create_task(service.texts(service.models.find(None), begin, None))
+        task = asyncio.create_task(queue.texts(queue.models.find(None), begin, None))
         await asyncio.to_thread(checking.wait, 30)
         task.cancel()
         await asyncio.wait([task])
         checked.set()
 
     asyncio.run(work())
-    assert service.running == 0
+    assert queue.running == 0
     counted = b'edgespec_texts_total{finish_reason="cancelled",model="tiny"} 1.0'
-    assert counted in service.metrics.text()
+    assert counted in queue.metrics.text()
 
 
 def connect(running, body):
@@ -217,7 +217,7 @@ def test_a_client_that_goes_in_the_midst_of_its_body_is_forgotten(plain, expecte
                 b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
             )
         assert ask(running.client()) == expected
-        assert running.service.running == 0
+        assert running.queue.running == 0
 
 
 # The end
@@ -227,12 +227,12 @@ def test_a_shutdown_ends_texts_after_their_round(plain):
     """A text under way is told that it is cut, who waits is refused, and the port is closed."""
     with serving(plain) as running, ThreadPoolExecutor(2) as threads:
         client = running.client()
-        service = running.service
+        queue = running.queue
         chunks = iter(client.completions.create(prompt=PROMPT, stream=True, **LONG))
         next(chunks)
         with inside(plain).engine.exclusive():
             waiting = threads.submit(ask, client, openai.InternalServerError)
-            until(lambda: service.waiting == 1)
+            until(lambda: queue.waiting == 1)
             running.server.should_exit = True
             assert "shutting down" in str(waiting.result())
         with pytest.raises(openai.APIError, match="shutting down"):
@@ -248,7 +248,7 @@ def test_a_shutdown_does_not_wait_for_a_client_that_reads_nothing(plain):
     with serving(plain) as running:
         with inside(plain).engine.exclusive():
             sock = connect(running, {"prompt": PROMPT, "stream": True, **LONG})
-            until(lambda: running.service.running == 1)
+            until(lambda: running.queue.running == 1)
         running.server.should_exit = True
         running.thread.join(30)
         assert not running.thread.is_alive()

@@ -236,7 +236,7 @@ def test_who_asks_first_is_served_first(several, expected):
             for number, name in enumerate(("first", "second", "first", "second"), 1):
                 asked.append(clients.submit(text, running, name))
                 asked[-1].add_done_callback(lambda _, number=number: order.append(number))
-                until(lambda number=number: running.service.running == number)
+                until(lambda number=number: running.queue.running == number)
             assert loaded(running) == ["first"]
             assert models.served[0].claims == 1
         found = [each.result() for each in asked]
@@ -254,7 +254,7 @@ def test_who_leaves_is_not_waited_for(several, expected):
             body = {"model": "second", **ASKED}
             with pytest.raises(httpx.ReadTimeout):
                 httpx.post(f"{running.url}/v1/completions", json=body, timeout=0.5)
-            until(lambda: running.service.running == 1)
+            until(lambda: running.queue.running == 1)
             asked.append(clients.submit(text, running, "first"))
             until(lambda: models.served[0].claims == 2)
         assert [each.result() for each in asked] == [expected["first"]] * 2
@@ -297,7 +297,7 @@ def test_the_queue_is_as_long_as_without_loading(several, paused):
     _, go_on = paused
     with serving(several(), parallel=1, limit=1) as running, ThreadPoolExecutor(2) as clients:
         asked = [clients.submit(text, running, "first") for _ in range(2)]
-        until(lambda: (running.service.running, running.service.waiting) == (1, 1))
+        until(lambda: (running.queue.running, running.queue.waiting) == (1, 1))
         refused(running.post({"model": "second", **ASKED}), 429, "1 requests are waiting")
         go_on.set()
         assert len({each.result() for each in asked}) == 1
@@ -322,7 +322,7 @@ def test_a_model_that_cannot_be_loaded_is_an_error_of_who_asks(several, bundles,
             kept.rename(weights)
         assert text(running, "first") == expected["first"]
         assert text(running, "second") == expected["second"]
-        assert running.service.running == 0
+        assert running.queue.running == 0
 
 
 def test_a_model_whose_folder_is_gone_hides_no_other(several, bundles, expected):
@@ -362,7 +362,7 @@ def test_a_shutdown_refuses_who_waits_for_a_model(several, paused):
         until(lambda: loading == ["second"])
         running.server.should_exit = True
         refused(asked.result(), 503, "shutting down")
-        assert running.service.busy
+        assert running.queue.busy
         go_on.set()
 
 

@@ -65,14 +65,14 @@ def press_during_an_answer(button, page, llm, running):
     """The answer is under way, and waits for its turn."""
     with inside(llm).engine.exclusive():
         say(page, "hello")
-        until(lambda: running.service.running == 1)
+        until(lambda: running.queue.running == 1)
         page.run(f"document.getElementById('{button}').click()")
         page.until(IDLE)
 
 
 def test_the_stop_button_ends_the_text(page, llm, running):
     press_during_an_answer("stop", page, llm, running)
-    until(lambda: running.service.running == 0)
+    until(lambda: running.queue.running == 0)
     assert page.run("document.querySelectorAll('article.error').length") == 0
     assert running.metrics()['edgespec_texts_total{finish_reason="cancelled"}'] == 1
 

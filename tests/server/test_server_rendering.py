@@ -86,7 +86,7 @@ def test_renders_count_in_the_queue(llm, monkeypatch):
     monkeypatch.setattr(rendering, "rendered", waiting)
     with serving(llm, limit=8) as running, ThreadPoolExecutor(9) as threads:
         asked = [threads.submit(running.post, {"text": TEXT}, "/render") for _ in range(9)]
-        until(lambda: running.service.running + running.service.waiting == 9)
+        until(lambda: running.queue.running + running.queue.waiting == 9)
         refused(running.post({"text": TEXT}, "/render"), 429, "8 requests are waiting")
         go_on.set()
         assert [each.result().json() for each in asked] == [{"blocks": blocks(TEXT)}] * 9
@@ -99,6 +99,6 @@ def test_a_render_ends_with_its_client(llm):
             with pytest.raises(httpx.TimeoutException):
                 httpx.post(f"{running.url}/render", json={"text": TABLE}, timeout=0.2)
         begun = time.monotonic()
-        until(lambda: not running.service.busy)
+        until(lambda: not running.queue.busy)
         assert time.monotonic() - begun < 2  # where the renders together take longer
         assert running.post({"text": TEXT}, "/render").json() == {"blocks": blocks(TEXT)}

@@ -232,8 +232,8 @@ def test_a_client_that_goes_ends_the_work(running, endless):
         content = json.dumps(ASKED)
         head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         client.sendall(f"{head}content-length: {len(content)}\r\n\r\n{content}".encode())
-        until(lambda: running.service.running)
-    until(lambda: not running.service.running)
+        until(lambda: running.queue.running)
+    until(lambda: not running.queue.running)
 
 
 def test_a_server_that_stops_refuses_at_once(llm, endless):
@@ -241,7 +241,7 @@ def test_a_server_that_stops_refuses_at_once(llm, endless):
     with serving(llm) as running:
         thread = threading.Thread(target=lambda: answers.append(running.post(ASKED, PATH)))
         thread.start()
-        until(lambda: running.service.running)
+        until(lambda: running.queue.running)
     thread.join()
     refused(answers[0], 503, "the server is shutting down")
 

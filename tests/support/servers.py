@@ -22,7 +22,7 @@ from edgespec import LLM, export
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.serve.models import Models, ServedModel
-from edgespec.serve.queue import TextService
+from edgespec.serve.queue import RequestQueue
 from edgespec.serve.running import Server, listen
 
 MODEL = "tiny"
@@ -54,7 +54,7 @@ class Running:
 
     url: str
     server: Server
-    service: TextService
+    queue: RequestQueue
     thread: threading.Thread
 
     @property
@@ -101,14 +101,14 @@ def serving(
     ready = threading.Event()
     with listen(host, 0) as sock:
         models = served if isinstance(served, Models) else one_model(served)
-        service = TextService(models, parallel, limit, 100_000)
-        server = Server(service, api_key, sock, ready.set, origins, hosts)
+        queue = RequestQueue(models, parallel, limit, 100_000)
+        server = Server(queue, api_key, sock, ready.set, origins, hosts)
         thread = threading.Thread(target=server.serve_here)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         thread.start()
         try:
             assert ready.wait(_PATIENCE)
-            yield Running(url, server, service, thread)
+            yield Running(url, server, queue, thread)
         finally:
             server.should_exit = True
             thread.join(_PATIENCE)

@@ -149,7 +149,7 @@ def execute(arguments: argparse.Namespace) -> int:
     try:
         with waiting("the server starts"):
             from edgespec.serve.models import Models
-            from edgespec.serve.queue import TextService
+            from edgespec.serve.queue import RequestQueue
             from edgespec.serve.running import Server, is_local, listen
     except ModuleNotFoundError as error:
         raise InputError(
@@ -170,7 +170,7 @@ def execute(arguments: argparse.Namespace) -> int:
             warm_up_aside(served[0].load())  # which tells at once what is wrong
         parallel = arguments.parallel or TEXTS_AT_ONCE
         most = arguments.max_body or usual
-        service = TextService(models, parallel, arguments.queue, most)
+        queue = RequestQueue(models, parallel, arguments.queue, most)
         names = " and ".join(each.name for each in served)
         host, port = sock.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -182,7 +182,7 @@ def execute(arguments: argparse.Namespace) -> int:
         key = arguments.api_key
         origins = arguments.allow_origin
         hosts = arguments.allow_host
-        server = Server(service, key, sock, ready, origins, hosts)
+        server = Server(queue, key, sock, ready, origins, hosts)
         with ignoring_termination():
             server.serve_here()
         models.close()

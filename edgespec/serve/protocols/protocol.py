@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -116,6 +116,10 @@ class Answer(ABC):
     def failure(self, refusal: RequestError) -> Json:
         """Returns the event that ends a stream that failed on the way."""
         return refusal.body
+
+    def render(self, events: Iterable[Json | str]) -> str:
+        """Returns events as they are sent."""
+        return "".join(map(self.written, events))
 
     def written(self, event: Json | str) -> str:
         """Returns an event as it is sent."""
