@@ -100,13 +100,6 @@ def test_a_prompt_of_tokens(client, plain):
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text
 
 
-def test_the_text_ends_before_a_stop_string(client, plain):
-    text = plain.generate(PROMPT, max_new_tokens=24).text
-    given = client.completions.create(prompt=PROMPT, stop=["not there", text[9:12]], **GREEDY)
-    assert given.choices[0].text == text[: text.index(text[9:12])]
-    assert given.choices[0].finish_reason == "stop"
-
-
 def test_what_is_left_out_is_as_in_openais_api(client):
     one, other = (client.completions.create(model=MODEL, prompt=PROMPT) for _ in range(2))
     assert one.usage.completion_tokens == 16

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import jsonschema
 import pytest
-from servers import MODEL, PLACE, PROMPT, fail_later, serving
+from servers import MODEL, PLACE, PROMPT, serving
 
 from edgespec import LLM
 
@@ -67,14 +67,6 @@ def test_an_answer_comes_as_lines_by_default(running, plain):
     assert (last["prompt_eval_count"], last["eval_count"]) == (expected.prompt_tokens, 24)
     assert last["load_duration"] == 0
     assert 0 < last["prompt_eval_duration"] + last["eval_duration"] <= last["total_duration"]
-
-
-def test_an_answer_in_one_piece(running, plain):
-    given = chat(running, options=GREEDY, stream=False)
-    assert given.headers["content-type"] == "application/json"
-    body = given.json()
-    assert body["message"]["content"] == plain.chat(MESSAGES, max_new_tokens=24).text
-    assert (body["done"], body["eval_count"]) == (True, 24)
 
 
 def test_a_prompt_goes_through_the_template(running, plain):
@@ -172,15 +164,6 @@ def test_a_text_without_a_limit_fills_the_context(running, plain, most):
     given = chat(running, stream=False, options={"temperature": 0, "num_predict": most}).json()
     assert given["prompt_eval_count"] + given["eval_count"] == plain.context_length
     assert given["done_reason"] == "length"
-
-
-@pytest.mark.parametrize("several", [True, False])
-def test_a_stop_string_ends_the_text(running, plain, several):
-    text = plain.chat(MESSAGES, max_new_tokens=24).text
-    stop = ["not there", text[9:12]] if several else text[9:12]
-    given = chat(running, stream=False, options={**GREEDY, "stop": stop}).json()
-    assert given["message"]["content"] == text[: text.index(text[9:12])]
-    assert given["done_reason"] == "stop"
 
 
 def test_what_is_unknown_or_about_loading_is_passed_over(running, plain):
@@ -287,12 +270,9 @@ def test_another_model_is_not_found(running, path, name):
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tools": [{"type": "nonsense"}]}, "tools.0"),
         ({"format": "xml"}, "format is 'xml'"),
-        ({"options": {"temperature": -1}}, "options.temperature is -1"),
-        ({"options": {"temperature": "warm"}}, "options.temperature is 'warm'"),
+        ({"options": {"top_k": -2}}, "options.top_k is -2"),
         ({"options": {"frequency_penalty": 2.5}}, "options.frequency_penalty is 2.5"),
-        ({"options": {"seed": 1 << 64}}, "options.seed is"),
         ({"options": [1]}, "options is [1]"),
-        ({"stream": "yes"}, "stream is 'yes'"),
         ({"top_logprobs": 3}, "top_logprobs is 3"),
         ({"model": None}, "model is None"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, "shorten the prompt"),
@@ -323,8 +303,6 @@ def test_what_is_wrong_in_a_prompt_is_named(running, fields, reason):
 
 
 def test_bodies_that_are_none(running):
-    refused(running.post(b"{", "/api/chat"), 400, "the body is not UTF-8 JSON")
-    refused(running.post(b"[]", "/api/generate"), 400, "the body is []")
     refused(running.post({}, "/api/show"), 400, "model is missing")
     refused(running.post(b" " * 100_001, "/api/show"), 413, "100000 bytes")
     refused(httpx.get(f"{running.url}/api/nothing"), 404, "this route does not exist")
@@ -381,12 +359,3 @@ def test_the_key_and_the_host_are_asked_for(plain):
 
 
 # Life
-
-
-def test_a_device_that_fails_ends_the_stream_with_an_error(running, llm, monkeypatch, caplog):
-    fail_later(monkeypatch, llm)
-    *parts, last = lines(chat(running, messages=[{**USER, "content": "class Stack:"}]))
-    assert parts
-    assert last == {"error": "the server has failed: its log has the details"}
-    refused(chat(running, stream=False), 500, "the server has failed")
-    assert "a text has failed" in [record.getMessage() for record in caplog.records]

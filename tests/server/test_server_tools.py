@@ -390,25 +390,6 @@ def test_a_response_streams_calls(client):
     assert events[-1].response.output[0].arguments == whole.arguments
 
 
-def test_responses_and_ollamas_answers_have_reasoning(reasoning):
-    given = reasoning.client().responses.create(
-        model=MODEL,
-        input="hello",
-        max_output_tokens=8,
-        temperature=0,
-        reasoning={"effort": "low"},
-    )
-    assert given.output[0].type == "reasoning"
-    body = {"messages": MESSAGES, "options": {"temperature": 0, "num_predict": 8}, "model": MODEL}
-    same = reasoning.post({**body, "think": "low", "stream": False}, "/api/chat").json()
-    assert given.output[0].content[0].text == same["message"]["thinking"]
-    streamed = reasoning.post({**body, "think": "low"}, "/api/chat").text.splitlines()
-    thoughts = [json.loads(line)["message"].get("thinking", "") for line in streamed]
-    assert "".join(thoughts) == same["message"]["thinking"]
-    silent = reasoning.post({**body, "stream": False}, "/api/chat").json()
-    assert "thinking" not in silent["message"]
-
-
 def test_it_is_told_what_the_model_can_do(running, reasoning):
     (model,) = httpx.get(f"{running.url}/v1/models").json()["data"]
     assert model["capabilities"] == ["completion", "chat", "tools"]
@@ -458,16 +439,3 @@ def test_a_call_that_begins_without_marks_is_held_to_its_schema(client, monkeypa
         found = json.loads(call.function.arguments)
         assert found["city"].startswith("Constant")
         jsonschema.validate(found, WEATHER["function"]["parameters"])
-
-
-def test_the_responses_api_and_ollamas_have_the_call_too(client, running, monkeypatch):
-    write(monkeypatch, BARE)
-    tool = {"type": "function", **TOOLS[0]["function"], "strict": True}
-    given = client.responses.create(model=MODEL, input="hello", tools=[tool])
-    [item] = given.output
-    assert (item.type, item.name, item.arguments) == ("function_call", "get_weather", ARGUMENTS)
-    body = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "stream": False}
-    message = running.post(body, "/api/chat").json()["message"]
-    [call] = message["tool_calls"]
-    assert call["function"]["name"] == "get_weather"
-    assert call["function"]["arguments"] == json.loads(ARGUMENTS)

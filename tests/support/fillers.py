@@ -37,7 +37,7 @@ def sentence_piece(*special: str) -> runtime.Tokenizer:
     return runtime.Tokenizer(backend, {"bos_token": "<s>", "eos_token": "</s>"})
 
 
-def make_filler(folder: Path) -> Path:
+def make_filler(folder: Path, template: str | None = None) -> Path:
     """Makes a bundle of random weights with Qwen-Coder's tokens, whose texts end by these only."""
     checkpoint = folder / "checkpoint"
     make_checkpoint(checkpoint, "llama", eos_token_id=None)
@@ -47,5 +47,7 @@ def make_filler(folder: Path) -> Path:
     backend.save(str(checkpoint / "tokenizer.json"))
     assert backend.get_vocab_size() == VOCABULARY
     edit_json(checkpoint / "tokenizer_config.json", bos_token=None)
+    if template is not None:
+        (checkpoint / "chat_template.jinja").write_text(template)
     export.make(checkpoint, folder / "bundle", None, ExportOptions(precision="fp32"))
     return folder / "bundle"
