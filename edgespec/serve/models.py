@@ -23,7 +23,7 @@ from edgespec.llm.prompts import grammars_of
 from edgespec.runtime.plan import MemoryPlan
 from edgespec.runtime.text.plain import PlainEncoder
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.runtime.text.vocabulary import Vocabulary
+from edgespec.runtime.text.vocabulary.vocabulary import Vocabulary
 from edgespec.serve.refusals import RequestError, fault, shown
 from edgespec.system.machine import release_memory
 

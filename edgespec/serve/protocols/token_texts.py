@@ -8,7 +8,7 @@ from contextlib import suppress
 from edgespec.errors import BundleError
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.runtime.text.vocabulary import kind_of, spelled
+from edgespec.runtime.text.vocabulary.vocabulary import kind_of, spelled
 from edgespec.serve.protocols.fields import Json
 
 _REPLACEMENT = "\ufffd"
