@@ -37,7 +37,7 @@ from edgespec import bundle as bundles
 from edgespec.models.embedded import BUNDLE
 from edgespec.serve.app import application
 from edgespec.serve.models import Models, ServedModel
-from edgespec.serve.service import TextService
+from edgespec.serve.queue import RequestQueue
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
@@ -168,7 +168,7 @@ def chat(walk: Walk, **options: object) -> None:
         _copy_with_template(path)
         with LLM(path) as llm:
             models = Models([ServedModel("pair", llm.bundle, llm.options, llm=llm)])
-            app = application(TextService(models, 1, 1, 1 << 20), None, None)
+            app = application(RequestQueue(models, 1, 1, 1 << 20), None, None)
             with walk.recorded():
                 asyncio.run(_asked(app, json.dumps(body).encode()))
             models.stop()
