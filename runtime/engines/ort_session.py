@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -70,19 +70,6 @@ def open_session(
     return session
 
 
-def _keep_sessions() -> None:
-    """Keeps the sessions to the end of a process that was just forked.
-
-    To end one would wait for its threads, which this process lacks, forever.
-    """
-    for session in list(_SESSIONS):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_keep_sessions)
-
-
 class CpuSession:
     """A session on threads of the processor, which a process that was forked opens anew.
 
@@ -93,14 +80,22 @@ class CpuSession:
         options: options of the session.
         name: the graph's name in messages; None: that of `name_of`.
 
+    Attributes:
+        run: makes a pass: takes names of outputs (None: all) and inputs by name, and returns the
+            outputs in order.
+
     Raises:
         DeviceError: if ONNX Runtime refuses the graph.
     """
 
+    run: Callable[[Sequence[str] | None, Mapping[str, Array]], list[Floats]]
+
     def __init__(self, graph: Path | bytes, options: Any, name: str | None = None) -> None:
         options.add_session_config_entry("session.force_spinning_stop", "1")
         self._open = partial(open_session, graph, options, ["CPUExecutionProvider"], name)
-        self._process, self._session = os.getpid(), self._open()
+        self._session = self._open()
+        self.run = self._session.run
+        _CPU_SESSIONS.add(self)
 
     def get_inputs(self) -> Any:
         """Returns the inputs, with their names and types."""
@@ -110,12 +105,29 @@ class CpuSession:
         """Returns the outputs, with their names and types."""
         return self._session.get_outputs()
 
-    def run(self, outputs: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Floats]:
-        """Makes a pass; returns what was asked for, in order."""
-        if self._process != os.getpid():
-            self._process, self._session = os.getpid(), self._open()
-        results: list[Floats] = self._session.run(outputs, inputs)
-        return results
+    def after_fork(self) -> None:
+        """Has the next pass open the session: the threads of the one so far are not here."""
+        self.run = self._run_anew
+
+    def _run_anew(self, outputs: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Floats]:
+        self._session = self._open()
+        self.run = self._session.run
+        return self.run(outputs, inputs)
+
+
+_CPU_SESSIONS = WeakSet[CpuSession]()
+
+
+def _after_fork() -> None:
+    # To end a session would wait for its threads, which this process lacks, forever.
+    for session in list(_SESSIONS):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+    for each in list(_CPU_SESSIONS):
+        each.after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def look_for_data_beside(graph: Path, options: Any) -> None:
