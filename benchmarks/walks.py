@@ -4,9 +4,10 @@ r"""Measures how far a reader walks through the package: files entered, and retu
 
 A reader follows a call to its function once. A call from another file enters the function's file;
 if the reader was there before, it is a return. What does not count: to come back to the caller,
-properties, which read as fields, and what modules do while they are imported. Returns of the loop
-are those to the rooms of one step, which go round by nature. The walk of an option has only those
-functions that are handed its value, by itself or in a field.
+further functions of a file that the same caller has entered already, properties, which read as
+fields, and what modules do while they are imported. Returns of the loop are those to the rooms of
+one step, which go round by nature. The walk of an option has only those functions that are handed
+its value, by itself or in a field.
 
 Each walk is made twice with the embedded pair; the second one is measured.
 """
@@ -70,6 +71,7 @@ class Walk:
     holds: Callable[[FrameType], bool] | None = None
     entries: list[str] = field(default_factory=list)
     _known: set[CodeType] = field(default_factory=set)
+    _trips: set[tuple[CodeType | None, str]] = field(default_factory=set)
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         """Notes a call, as `sys.setprofile` wants it."""
@@ -80,8 +82,12 @@ class Walk:
             return
         self._known.add(code)
         module = frame.f_globals["__name__"]
-        if module != caller(frame):
+        outer = caller(frame)
+        trip = (None if outer is None else outer.f_code, module)
+        own = outer is not None and outer.f_globals["__name__"] == module
+        if not own and trip not in self._trips:
             self.entries.append(module)
+        self._trips.add(trip)
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -126,15 +132,12 @@ def is_read(frame: FrameType) -> bool:
     return not isinstance(found, property | cached_property)
 
 
-def caller(frame: FrameType) -> str:
-    """Returns the module of ours from which a call comes; empty if there is none."""
+def caller(frame: FrameType) -> FrameType | None:
+    """Returns the function of ours from which a call comes; None if there is none."""
     outer = frame.f_back
-    while outer is not None:
-        name: str = outer.f_globals.get("__name__", "")
-        if name.startswith("edgespec."):
-            return name
+    while outer is not None and not outer.f_globals.get("__name__", "").startswith("edgespec."):
         outer = outer.f_back
-    return ""
+    return outer
 
 
 def is_handed(frame: FrameType, name: str, value: object) -> bool:

@@ -21,6 +21,9 @@ class Part:
 
 def grown(size):
     return size + 1
+
+def shrunk(size):
+    return size - 1
 """
 SECOND = """
 def halved(size):
@@ -31,7 +34,13 @@ def made(size):
 
 def begin(sizes):
     parts = [made(each) for each in sizes]
-    return sum(each.half + len(each) for each in parts) + first.grown(1)
+    return sum(each.half + len(each) for each in parts) + ended(1)
+
+def ended(size):
+    return first.grown(size) + first.shrunk(size) + begun(size)
+
+def begun(size):
+    return first.grown(size) + first.shrunk(size)
 """
 
 
@@ -58,10 +67,11 @@ def test_a_call_from_another_file_enters_it_and_later_ones_return(walks, modules
     walk = walks.Walk()
     with walk.recorded():
         modules[1].begin([3, 4])
-    # `grown` was read when `Part` called it; properties and operators read as fields and operators.
-    assert walk.entries == ["edgespec.second", "edgespec.first", "edgespec.second"]
+    # `made` enters the first file; `half` reads as a field, and what it calls is a way back;
+    # `ended` reads `shrunk` alone, which `begun` calls, too.
+    assert walk.entries == [f"edgespec.{name}" for name in ("second", "first", "second", "first")]
     assert walk.files == ["edgespec.second", "edgespec.first"]
-    assert walk.returns == {"edgespec.second": 1}
+    assert walk.returns == {"edgespec.second": 1, "edgespec.first": 1}
     assert walk.of_loop == 0
 
 
