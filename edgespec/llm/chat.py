@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import GrammarSizeError, InputError
-from edgespec.llm.messages import Messages, about_tools, for_template, with_calls_as_text
+from edgespec.llm.messages import Messages, for_template
 from edgespec.llm.options import GenerationOptions
 from edgespec.llm.rendering import Rendering, no_tools
 from edgespec.runtime.sampling.constraint import Constraint
@@ -23,6 +23,7 @@ from edgespec.runtime.text.schema.normalizing import normalize, outline
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.tools.descriptions import Tool, describe
 from edgespec.runtime.text.tools.forms import call_form
+from edgespec.runtime.text.tools.history import about_tools, with_calls_as_text
 from edgespec.runtime.text.tools.signature import ToolSignature
 from edgespec.system.options import explained, option
 

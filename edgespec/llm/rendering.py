@@ -9,11 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 from edgespec.errors import InputError
-from edgespec.llm.messages import for_template, with_calls_as_text
+from edgespec.llm.messages import for_template
 from edgespec.runtime.text.answer_grammar import AnswerGrammar
 from edgespec.runtime.text.thinking import ThinkingForm, thinking_form
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.tools.call_form import CallForm
+from edgespec.runtime.text.tools.history import with_calls_as_text
 
 Message = Mapping[str, Any]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from chats import TOOLS
 
-from edgespec.llm.messages import for_template, with_calls_as_text
+from edgespec.llm.messages import for_template
 from edgespec.runtime.text.template.chat import ChatTemplate
+from edgespec.runtime.text.tools.history import with_calls_as_text
 
 LFM = """{%- if tools -%}<|im_start|>system
 List of tools: <|tool_list_start|>{{ tools | tojson }}<|tool_list_end|><|im_end|>
