@@ -15,7 +15,7 @@ from edgespec.llm.messages import Messages, for_template
 from edgespec.llm.options import GenerationOptions
 from edgespec.llm.rendering import Rendering, no_tools
 from edgespec.runtime.sampling.constraint import Constraint
-from edgespec.runtime.sampling.thinking_budget import Reasoning, ThinkingBudget
+from edgespec.runtime.sampling.thinking_budget import ReasoningMarks, ThinkingBudget
 from edgespec.runtime.sequences.prefixes import common_length
 from edgespec.runtime.text.answer_grammar import CONTENT, AnswerGrammar
 from edgespec.runtime.text.answers import AnswerParser
@@ -288,7 +288,8 @@ def _grammar(
     begin = answer.thinking.begin
     end = answer.thinking.end
     tokens = tuple(tokenizer.encode(end, add_special=False))
-    how = Reasoning(begin, end, tokens, partial(tokenizer.decode, skip_special=False))
+    decode = partial(tokenizer.decode, skip_special=False)
+    marks = ReasoningMarks(begin, end, tokens, decode)
     return ThinkingBudget(
-        how, options.thinking_budget, answer.inside, tokenizer.vocab_size, grammar
+        marks, options.thinking_budget, answer.inside, tokenizer.vocab_size, grammar
     )

@@ -14,7 +14,7 @@ _TAIL = 24  # tokens in which the beginning and the end of reasoning are looked 
 
 
 @dataclass(frozen=True)
-class Reasoning:
+class ReasoningMarks:
     """How reasoning begins and ends.
 
     Attributes:
@@ -46,7 +46,7 @@ class _State:
     tail: tuple[int, ...] = ()
     closing: tuple[int, ...] = ()
 
-    def after(self, token: int, how: Reasoning) -> _State:
+    def after(self, token: int, marks: ReasoningMarks) -> _State:
         """Returns the state after one more token."""
         if self.inside is False:
             return self
@@ -55,23 +55,23 @@ class _State:
             return replace(self, closing=rest, inside=bool(rest))
         tail = (*self.tail, token)[-_TAIL:]
         if self.inside is None:
-            begun = how.decode(tail).lstrip()
-            if begun.startswith(how.begin):
-                return replace(self, inside=True, tail=()).checked(how)
-            return replace(self, tail=tail, inside=None if how.begin.startswith(begun) else False)
+            begun = marks.decode(tail).lstrip()
+            if begun.startswith(marks.begin):
+                return replace(self, inside=True, tail=()).checked(marks)
+            return replace(self, tail=tail, inside=None if marks.begin.startswith(begun) else False)
         # The tail is decoded only where the reasoning may end.
-        if how.end[-1] in how.decode((token,)) and how.end in how.decode(tail):
+        if marks.end[-1] in marks.decode((token,)) and marks.end in marks.decode(tail):
             return replace(self, inside=False)
-        return replace(self, left=self.left - 1, tail=tail).checked(how)
+        return replace(self, left=self.left - 1, tail=tail).checked(marks)
 
-    def checked(self, how: Reasoning) -> _State:
+    def checked(self, marks: ReasoningMarks) -> _State:
         """Returns the state with the closing tokens, if the budget is used up.
 
         The last character is completed first, so that the text stays valid.
         """
-        if not self.inside or self.left > 0 or how.decode(self.tail).endswith(_REPLACEMENT):
+        if not self.inside or self.left > 0 or marks.decode(self.tail).endswith(_REPLACEMENT):
             return self
-        return replace(self, closing=how.end_tokens)
+        return replace(self, closing=marks.end_tokens)
 
 
 class ThinkingBudget:
@@ -87,7 +87,7 @@ class ThinkingBudget:
 
     def __init__(
         self,
-        reasoning: Reasoning,
+        reasoning: ReasoningMarks,
         tokens: int,
         inside: bool,
         vocab_size: int,

@@ -81,6 +81,21 @@ def test_a_call_is_allowed_and_read(form, chat):
         assert not any(each.name or each.id for each in rest)
 
 
+def test_a_call_that_is_cut_is_told(form, chat):
+    parser = chat.ask(tools=TOOLS).parser
+    text = form.before + form.call
+    begun = False
+    for length, letter in enumerate(text, 1):
+        parser.push(letter)
+        if parser.cut is not None:
+            assert (parser.cut.name, parser.calls) == ("get_weather", [])
+            begun = True
+        else:
+            assert bool(parser.calls) is begun, text[:length]
+    assert begun
+    assert [(call.name, call.arguments) for call in parser.calls] == [ROME]
+
+
 def test_several_calls(form, chat):
     if form.calls is None:
         return
