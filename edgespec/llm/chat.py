@@ -110,41 +110,44 @@ class ChatOptions(GenerationOptions):
 
 
 @dataclass(frozen=True)
-class Conversation:
-    """A conversation up to an answer, and how the answer is made and read.
+class PreparedPrompt:
+    """A prompt, or a conversation as one, and how the text behind it is made and read.
 
     Attributes:
-        prompt: tokens of the prompt.
-        grammar: what restricts the answer, if anything.
-        parser: tells what the answer consists of; None for plain text.
+        tokens: tokens of the prompt.
+        grammar: what restricts the text, if anything.
+        parser: tells what an answer consists of; None for plain text.
         turns: numbers of the prompt's first tokens, behind which others may go on differently.
         unheld: schemas of the functions whose arguments the grammar does not hold to all of them.
         look: see `Request`.
-        stop_ids: tokens that end the answer, besides the model's own.
+        stop_ids: tokens that end the text, besides the model's own.
+        prediction: tokens of an expected text; empty if there is none.
     """
 
-    prompt: list[int]
+    tokens: list[int]
     grammar: Constraint | None = None
     parser: AnswerParser | None = None
     turns: Sequence[int] = ()
     unheld: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     look: Callable[[], Pictures] | None = None
     stop_ids: frozenset[int] = frozenset()
+    prediction: Sequence[int] = ()
 
-    def again(self, tokenizer: Tokenizer) -> Conversation:
-        """Returns the same for another answer, if none was begun; both have the tokenizer."""
-        shared = {id(each): each for each in (tokenizer, self.prompt, self.unheld)}
+    def again(self, tokenizer: Tokenizer) -> PreparedPrompt:
+        """Returns the same for another text, if none was begun; both have the tokenizer."""
+        alike = (tokenizer, self.tokens, self.prediction, self.unheld)
+        shared = {id(each): each for each in alike}
         return copy.deepcopy(self, shared)
 
 
-def conversation(
+def prepare_chat(
     tokenizer: Tokenizer,
     encode: Callable[[str], list[int]],
     grammars: Callable[[], GrammarCompiler],
     messages: Messages,
     options: ChatOptions,
     turns: bool = False,
-) -> Conversation:
+) -> PreparedPrompt:
     """Prepares the answer in a conversation.
 
     Args:
@@ -153,7 +156,7 @@ def conversation(
         grammars: returns the compiler of grammars, which takes a while to make.
         messages: messages of the conversation.
         options: options of the answer.
-        turns: whether `Conversation.turns` are wanted.
+        turns: whether `PreparedPrompt.turns` are wanted.
 
     Raises:
         InputError: if the chat template refuses the messages, it knows no tools while some are
@@ -191,7 +194,7 @@ def conversation(
         grammar = compiled(answer)
     ends = _turns(messages, text, prompt, rendering.text, encode) if turns else ()
     if thinking is None and calls is None:
-        return Conversation(prompt, grammar, turns=ends)
+        return PreparedPrompt(prompt, grammar, turns=ends)
     marks = {
         id_: token
         for token, id_ in tokenizer.added_tokens.items()
@@ -205,7 +208,7 @@ def conversation(
     }
     parser = AnswerParser(thinking, calls, inside, schemas, answer.bare, marks)
     stop_ids = frozenset(last.values())
-    return Conversation(prompt, grammar, parser, ends, unheld, stop_ids=stop_ids)
+    return PreparedPrompt(prompt, grammar, parser, ends, unheld, stop_ids=stop_ids)
 
 
 def _turns(

@@ -1,48 +1,31 @@
-"""What lies behind an `LLM`: a bundle's models, the engine that continues texts, their beginning.
+"""What lies behind an `LLM`: a bundle's models, and the engine that continues texts.
 
 No part of the API: sessions, embeddings, measuring and training use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
-from edgespec.llm.at_once import Prompt
-from edgespec.llm.chat import ChatOptions, Conversation
 from edgespec.llm.images import Viewer
 from edgespec.llm.load.drafters import make_drafters
 from edgespec.llm.load.open import load_models
-from edgespec.llm.load.options import (
-    MAX_DRAFT_TOKENS,
-    PLANNED_DRAFT_TOKENS,
-    RECYCLING_DRAFTS,
-    LoadOptions,
-)
+from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.load.place import MemoryUse, plan_memory
-from edgespec.llm.messages import Messages
-from edgespec.llm.options import GenerationOptions
 from edgespec.llm.prompt_files import PromptFiles
 from edgespec.llm.prompts import Prompts, grammars_of
 from edgespec.llm.stored_prompts import StoredPrompts
-from edgespec.llm.stream import Stream, TextFacts
 from edgespec.runtime.drafters.growth import TreeDrafter
 from edgespec.runtime.plan import MemoryPlan
-from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.engine import Engine
-from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
-from edgespec.runtime.text.decoder import TextDecoder
-from edgespec.runtime.text.endings import Ending
-from edgespec.runtime.text.loops import LoopMatcher
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.machine import default_threads
-from edgespec.system.options import checked
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarCompiler
@@ -151,88 +134,3 @@ class ModelInstance:
         if self.models:  # else all was given up
             with self.engine.exclusive():
                 self.engine.target.prefixes.drop(kept)
-
-    def chat(
-        self, messages: Messages, options: Mapping[str, Any], kept: TokenSequence | None = None
-    ) -> Stream:
-        """Begins an answer, see `LLM.chat`; `kept` is what a session keeps."""
-        self.engine.require_open()
-        made = checked(ChatOptions, options)
-        self.require_texts()
-        return self._begin(self.prompts.of_chat(messages, made), made, kept)
-
-    def text(
-        self, prompt: Prompt, options: Mapping[str, Any], kept: TokenSequence | None = None
-    ) -> Stream:
-        """Begins a text, see `LLM.generate`; `kept` is what a session keeps."""
-        self.engine.require_open()
-        made = checked(GenerationOptions, options)
-        asked = self.prompts.of_text(prompt, made)
-        self.require_texts()
-        return self._begin(asked, made, kept)
-
-    def _begin(
-        self, asked: Conversation, made: GenerationOptions, kept: TokenSequence | None
-    ) -> Stream:
-        source = self.options.draft if made.draft_source is None else made.draft_source
-        if source not in self.sources.names:
-            raise InputError(
-                f"draft_source is {source!r}: a model loaded with draft {self.options.draft!r} "
-                f"offers {', '.join(self.sources.names)}"
-            )
-        predicted = self.prompts.predicted(made.prediction)
-        if source == NO_DRAFT:  # which makes no use of it
-            predicted = []
-        nodes = MAX_DRAFT_TOKENS if predicted else PLANNED_DRAFT_TOKENS
-        if made.num_assistant_tokens is not None:
-            nodes = made.num_assistant_tokens
-        limits = Limits(
-            made.max_new_tokens or self.plan.context,
-            self.plan.context,
-            frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids, *asked.stop_ids)),
-            0 if source == NO_DRAFT else nodes,
-            # Of a graph that another program exported, each branch is a call of its own.
-            1 if self.bundle.target.native.adopted else made.tree_width,
-        )
-        size = self.tokenizer.vocab_size
-        if unknown := [token for token, _ in made.logit_bias if token >= size]:
-            raise InputError(f"logit_bias names token {unknown[0]}: give ids below {size}")
-        sampler = Sampler(made, size)
-        request = Request(
-            asked.prompt,
-            sampler,
-            limits,
-            source,
-            asked.grammar,
-            made.logprobs,
-            predicted[: self.plan.context] if limits.max_nodes else (),
-            kept,
-            turns=asked.turns,
-            look=asked.look,
-        )
-        models = list(self.working_models.values())
-        memory = None
-        if source in RECYCLING_DRAFTS:
-            memory = "hot" if len(self.sources.recycling.successors) else "cold"
-
-        def again(seed: int | None) -> Stream:
-            known = replace(made, seed=seed, prediction=predicted or None)
-            return self._begin(asked.again(self.tokenizer), known, kept)
-
-        facts = TextFacts(models, memory, made.json_class, asked.unheld)
-        decoder = self._decoder(asked, made, limits.stop_ids)
-        return Stream(self.engine, request, decoder, facts, again)
-
-    def _decoder(
-        self, asked: Conversation, made: GenerationOptions, stop_ids: frozenset[int]
-    ) -> TextDecoder:
-        parser = asked.parser
-        ending: Ending | None = None
-        if made.stop or made.min_indent or made.max_time is not None:
-            marks = {} if parser is None else parser.marks
-            hidden = self.tokenizer.special_ids - marks.keys()
-            added = self.tokenizer.added_tokens.items() if made.stop else ()
-            special = {token: id_ for token, id_ in added if id_ in hidden}
-            ending = Ending(made.stop, made.min_indent, made.max_time, special)
-        loops = LoopMatcher() if made.stop_loops else None
-        return TextDecoder(self.tokenizer, asked.prompt, parser, ending, stop_ids, loops)

@@ -18,9 +18,11 @@ from edgespec.llm.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
 from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.messages import Messages
 from edgespec.llm.options import GenerationOptions, conversational
+from edgespec.llm.request import GenerationRequest
 from edgespec.llm.result import Result
 from edgespec.llm.sessions import Session
 from edgespec.llm.stream import Stream
+from edgespec.llm.submission import submit
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.plan import MIB
 from edgespec.runtime.speculation.generation import AUTO
@@ -169,6 +171,18 @@ class LLM(Unpicklable):
         with self._loaded.engine.exclusive():
             self._loaded.sources.recycling.successors.save(Path(path), self.bundle.digest)
 
+    def submit(self, request: GenerationRequest) -> Stream:
+        """Prepares a text, which begins when its stream is read.
+
+        `generate`, `chat` and the others are this for options as keyword arguments.
+
+        Raises:
+            InputError: if the prompt or its messages are invalid, the model was closed or makes
+                embeddings, or an option names what the model does not have.
+            ContextLengthError: if the prompt does not fit the context.
+        """
+        return submit(self._loaded, request)
+
     @shown(ChatOptions)
     def chat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Result:
         """Generates an answer in a conversation.
@@ -191,7 +205,7 @@ class LLM(Unpicklable):
     @shown(ChatOptions)
     def chat_stream(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Stream:
         """Generates an answer as `chat`, piece by piece; see `Stream.pieces`."""
-        return self._loaded.chat(messages, options)
+        return self.submit(GenerationRequest(messages, checked(ChatOptions, options)))
 
     @shown(ChatOptions)
     async def achat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Result:
@@ -233,8 +247,8 @@ class LLM(Unpicklable):
         """
         made = checked(GenerationOptions, options)
         prompt = self.infill_prompt(prefix, suffix, files, made.max_new_tokens)
-        options["stop_token_ids"] = (*made.stop_token_ids, *prompt.stop_ids)
-        return self.stream(prompt.tokens, **options).finish()
+        made = replace(made, stop_token_ids=(*made.stop_token_ids, *prompt.stop_ids))
+        return self.submit(GenerationRequest(prompt.tokens, made)).finish()
 
     def infill_prompt(
         self,
@@ -289,14 +303,15 @@ class LLM(Unpicklable):
             EdgespecError: if a text fails, after the others of a list have ended.
             TypeError: if an option is unknown.
         """
+        made = checked(GenerationOptions, options)
         if at_once.are_prompts(prompt):
             self._loaded.engine.require_open()
             prompts = at_once.tokens_of_all(prompt, self._loaded.prompts.tokens)
             parallel = self.options.sessions if self.options.sessions > 1 else at_once.TEXTS_AT_ONCE
             return at_once.results_of_all(
-                prompts, lambda tokens: self.stream(tokens, **options), parallel
+                prompts, lambda tokens: self.submit(GenerationRequest(tokens, made)), parallel
             )
-        return self.stream(cast("Prompt", prompt), **options).finish()
+        return self.submit(GenerationRequest(cast("Prompt", prompt), made)).finish()
 
     @shown(GenerationOptions)
     async def agenerate(self, prompt: Prompt, **options: Unpack[GenerationKeywords]) -> Result:
@@ -314,7 +329,7 @@ class LLM(Unpicklable):
 
         Iterate over the stream, then read its `result`.
         """
-        return self._loaded.text(prompt, options)
+        return self.submit(GenerationRequest(prompt, checked(GenerationOptions, options)))
 
     def embed(
         self, texts: Inputs, dimensions: int | None = None, prompt_name: str | None = None

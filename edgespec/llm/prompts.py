@@ -6,11 +6,11 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from edgespec.bundle import Bundle
 from edgespec.errors import ContextLengthError, InputError, reason
-from edgespec.llm.chat import ChatOptions, Conversation, conversation
+from edgespec.llm.chat import ChatOptions, PreparedPrompt, prepare_chat
 from edgespec.llm.images import Viewer, taken_out
 from edgespec.llm.messages import Messages, for_template
 from edgespec.llm.options import GenerationOptions
@@ -59,27 +59,33 @@ class Prompts:
         self._tokenizer = tokenizer
         self._context_length = context_length
 
-    def of_text(self, prompt: str | Sequence[int], options: GenerationOptions) -> Conversation:
-        """Prepares a text that goes on from a prompt.
+    def prepare(
+        self, prompt: str | Sequence[int] | Messages, options: GenerationOptions
+    ) -> PreparedPrompt:
+        """Prepares a text; with `ChatOptions`, the answer in a conversation.
 
         Raises:
-            InputError: as `tokens`, or if a grammar cannot be used.
-            ContextLengthError: as `tokens`.
+            InputError: see `prepare_chat` and `tokens`; or if a picture cannot be read, a grammar
+                cannot be used, or the prediction is none.
+            ContextLengthError: if the prompt leaves no room for a token.
         """
+        if isinstance(options, ChatOptions):
+            prepared = self._of_chat(cast("Messages", prompt), options)
+        else:
+            prepared = self._of_text(cast("str | Sequence[int]", prompt), options)
+        return replace(prepared, prediction=self._predicted(options.prediction))
+
+    def _of_text(self, prompt: str | Sequence[int], options: GenerationOptions) -> PreparedPrompt:
+        """Prepares a text that goes on from a prompt."""
         tokens = self.tokens(prompt)
         structure = options.structure
         grammar = None if structure is None else self._grammars.compile(*structure)
-        return Conversation(tokens, grammar)
+        return PreparedPrompt(tokens, grammar)
 
-    def of_chat(self, messages: Messages, options: ChatOptions) -> Conversation:
-        """Prepares the answer in a conversation.
-
-        Raises:
-            InputError: see `conversation`; or if a picture cannot be read.
-            ContextLengthError: if the conversation leaves no room for a token.
-        """
+    def _of_chat(self, messages: Messages, options: ChatOptions) -> PreparedPrompt:
+        """Prepares the answer in a conversation."""
         messages, pictures = self._opened(messages)
-        asked = conversation(
+        prepared = prepare_chat(
             self._tokenizer,
             self._encoding(pictures),
             lambda: self._grammars,
@@ -87,14 +93,14 @@ class Prompts:
             options,
             self._bundle.target.recurrent,
         )
-        tokens = self.tokens(asked.prompt)
-        return replace(asked, prompt=tokens, look=self._viewer.look(tokens, pictures))
+        tokens = self.tokens(prepared.tokens)
+        return replace(prepared, tokens=tokens, look=self._viewer.look(tokens, pictures))
 
     def chat_tokens(self, messages: Messages) -> list[int]:
         """Converts a conversation to token ids; see `LLM.chat_tokens`.
 
         Raises:
-            EdgespecError: as `of_chat`.
+            EdgespecError: as `prepare`.
         """
         messages, pictures = self._opened(messages)
         return self._encoding(pictures)(self._tokenizer.chat(for_template(messages)))
@@ -192,7 +198,7 @@ class Prompts:
             raise InputError("the prompt is empty: give at least one character")
         return tokens
 
-    def predicted(self, given: str | Sequence[int] | None) -> list[int]:
+    def _predicted(self, given: str | Sequence[int] | None) -> list[int]:
         """Converts a prediction to token ids; without one there are none.
 
         Raises:

@@ -13,10 +13,12 @@ from edgespec.llm.instance import ModelInstance
 from edgespec.llm.keywords import ChatKeywords, GenerationKeywords
 from edgespec.llm.messages import Messages
 from edgespec.llm.options import GenerationOptions
+from edgespec.llm.request import GenerationRequest
 from edgespec.llm.result import Result
 from edgespec.llm.stream import Stream
+from edgespec.llm.submission import submit
 from edgespec.runtime.sequences.pool import TokenSequence
-from edgespec.system.options import shown
+from edgespec.system.options import checked, shown
 from edgespec.system.processes import Unpicklable
 
 
@@ -39,6 +41,10 @@ class Session(Unpicklable):
         with self._loaded.engine.exclusive():
             return tuple(kept.tokens[: kept.length])
 
+    def submit(self, request: GenerationRequest) -> Stream:
+        """See `LLM.submit`. Of several texts at once the one that ends last is kept."""
+        return submit(self._loaded, request, self._open())
+
     @shown(GenerationOptions)
     def generate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
@@ -48,8 +54,8 @@ class Session(Unpicklable):
 
     @shown(GenerationOptions)
     def stream(self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]) -> Stream:
-        """See `LLM.stream`. Of several texts at once the one that ends last is kept."""
-        return self._loaded.text(prompt, options, self._open())
+        """See `LLM.stream` and `submit`."""
+        return self.submit(GenerationRequest(prompt, checked(GenerationOptions, options)))
 
     @shown(ChatOptions)
     def chat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Result:
@@ -59,7 +65,7 @@ class Session(Unpicklable):
     @shown(ChatOptions)
     def chat_stream(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Stream:
         """See `LLM.chat_stream` and `chat`."""
-        return self._loaded.chat(messages, options, self._open())
+        return self.submit(GenerationRequest(messages, checked(ChatOptions, options)))
 
     def save(self, path: str | Path) -> None:
         """Writes what is kept to a file, for `LLM.load_session` with the same bundle.

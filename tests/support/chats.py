@@ -9,7 +9,7 @@ from pathlib import Path
 from checkpoints import write_tokenizer
 from tokenizers import Tokenizer as Backend
 
-from edgespec.llm.chat import ChatOptions, conversation
+from edgespec.llm.chat import ChatOptions, prepare_chat
 from edgespec.runtime.sampling.grammar import GrammarCompiler
 from edgespec.runtime.text.decoder import CallEvent, ReasoningEvent, TextEvent, joined
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -221,7 +221,7 @@ class Chat:
 
     def ask(self, messages=QUESTION, **options):
         made = ChatOptions(**options)
-        return conversation(
+        return prepare_chat(
             self.tokenizer,
             partial(self.tokenizer.encode, add_special=False),
             lambda: self._compiler,

@@ -50,7 +50,7 @@ def test_no_text_ends_so_unless_it_is_asked_for(plain):
 
 def test_no_character_is_broken(tmp_path):
     chat = Chat(tmp_path, template("hermes"), FORMS["hermes"].tokens)
-    decoder = TextDecoder(chat.tokenizer, chat.ask().prompt, loops=LoopMatcher())
+    decoder = TextDecoder(chat.tokenizer, chat.ask().tokens, loops=LoopMatcher())
     script = "\U0001f600" + "\U0001f602" * 300
     events = []
     for token in chat.tokenizer.encode(script, add_special=False):

@@ -28,7 +28,7 @@ def written(chat, script, **ends):
     hidden = tokenizer.special_ids - asked.parser.marks.keys()
     special = {token: id_ for token, id_ in tokenizer.added_tokens.items() if id_ in hidden}
     ending = Ending(special=special, **ends)
-    decoder = TextDecoder(tokenizer, asked.prompt, asked.parser, ending, frozenset([0]))
+    decoder = TextDecoder(tokenizer, asked.tokens, asked.parser, ending, frozenset([0]))
     events = []
     for token in tokenizer.encode(script, add_special=False):
         if not decoder.stopped:
@@ -89,7 +89,7 @@ def test_pieces_are_certain_as_they_come(chat):
     asked = chat.ask(tools=TOOLS)
     tokens = chat.tokenizer.encode(f"{THOUGHT}It is Rome.", add_special=False)
     ending = Ending(("Rome",))
-    decoder = TextDecoder(chat.tokenizer, asked.prompt, asked.parser, ending, frozenset([0]))
+    decoder = TextDecoder(chat.tokenizer, asked.tokens, asked.parser, ending, frozenset([0]))
     told = 0
     for token in tokens:
         if decoder.stopped:

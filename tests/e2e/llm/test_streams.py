@@ -262,7 +262,7 @@ def test_as_many_at_once_as_there_is_memory_for(pairs, monkeypatch, sessions, ex
 
 def test_wrong_prompts_are_told_by_their_place_before_any_text_begins(natives, monkeypatch):
     llm = natives("llama")
-    monkeypatch.setattr(LLM, "stream", None)
+    monkeypatch.setattr(LLM, "submit", None)
     for wrong, error, message in (
         ("", InputError, "the prompt is empty"),
         ([1, -1], InputError, "token id -1"),

@@ -140,9 +140,9 @@ def test_a_call_that_is_required_comes(form, chat):
 
 def test_tools_are_shown_by_the_template_unless_none_may_be_called(form, chat):
     tokenizer = chat.tokenizer
-    assert "get_weather" in tokenizer.decode(chat.ask(tools=TOOLS).prompt)
+    assert "get_weather" in tokenizer.decode(chat.ask(tools=TOOLS).tokens)
     asked = chat.ask(tools=TOOLS, tool_choice="none")
-    assert "get_weather" not in tokenizer.decode(asked.prompt)
+    assert "get_weather" not in tokenizer.decode(asked.tokens)
     assert asked.grammar is None
 
 
