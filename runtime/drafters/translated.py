@@ -53,7 +53,9 @@ class SharedDrafter(ModelDrafter):
 
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
-        del self._texts[self._states[generation].sequence]
+        sequence = self._states[generation].sequence
+        # Its last tokens are the draft's, too, or rows were left without the tokens they are of.
+        self._texts.pop(sequence).read(generation.tokens)
         super().end(generation)
 
     def _sequence(self, generation: Generation) -> TokenSequence:
