@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import string
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -69,9 +68,43 @@ class Answerer:
     created: int
 
     @cached_property
-    def origin(self) -> Origin:
-        """Where all answers come from."""
+    def _server(self) -> Origin:
         return Origin.of(self.model, self.llm.bundle, self.llm.tokenizer)
+
+    def origin(self, number: int) -> LineOrigin:
+        """Returns where the answer to the line of a number comes from."""
+        of = self._server
+        facts = of.model, of.fingerprint, of.texts, of.sampling
+        return LineOrigin(*facts, self.key, number, self.created)
+
+
+@dataclass(frozen=True)
+class LineOrigin(Origin):
+    """Where the answer to a line comes from; it is the same whenever it is made.
+
+    Attributes:
+        key: see `Answerer`.
+        number: the line's number.
+        created: see `Answerer`.
+    """
+
+    key: str = ""
+    number: int = 0
+    created: int = 0
+    tells_work: ClassVar[bool] = False
+
+    def id_of(self, kind: str, place: int | None = None) -> str:
+        """See `Origin`."""
+        return kind + self.hash_of(place)
+
+    def hash_of(self, place: int | None = None) -> str:
+        """Returns a hash of the line, or of a part of its answer."""
+        return _hashed(self.key, self.number if place is None else f"{self.number}:{place}")
+
+    @property
+    def time(self) -> int:
+        """See `Origin`."""
+        return self.created
 
 
 class Task:
@@ -84,6 +117,7 @@ class Task:
 
     def __init__(self, answerer: Answerer, line: BatchLine) -> None:
         self._of = answerer
+        self._origin = answerer.origin(line.number)
         self.line = line
         self._answer: Answer | EmbeddingsRequest | None = None
 
@@ -128,7 +162,7 @@ class Task:
             )
         if body.seed is None:
             body = body.model_copy(update={"seed": seed_of(custom_id)})
-        self._answer = protocol.answer(body, self._of.origin)
+        self._answer = protocol.answer(body, self._origin)
         [text] = body.texts(self._of.llm)
         return text
 
@@ -167,7 +201,7 @@ class Task:
         return self._output(refusal.status, refusal.body, told)
 
     def _output(self, status: int, body: Json, error: Json | None) -> Json:
-        response = {"status_code": status, "request_id": f"req_{self._hash()}", "body": body}
+        response = {"status_code": status, "request_id": self._origin.id_of("req_"), "body": body}
         return {
             "id": answer_id(self._of.key, self.line.number),
             "custom_id": self.line.custom_id,
@@ -182,27 +216,10 @@ class Task:
         assert self._answer is not None, "set before the text was begun"
         assert isinstance(result, Result), "a text's"
         calls = (
-            replace(call, id=self._hash(place)[:_CALL_ID])
+            replace(call, id=self._origin.hash_of(place)[:_CALL_ID])
             for place, call in enumerate(result.tool_calls)
         )
-        answer = self._answer.whole([replace(result, tool_calls=tuple(calls))])
-        times = ("created", "created_at", "completed_at")
-        answer |= {name: self._of.created for name in times if name in answer}
-        if answer["object"] == "response":  # whose clients need numbers of cached tokens, as 0
-            cached = answer["usage"]["input_tokens_details"]
-            answer["usage"] |= {"input_tokens_details": dict.fromkeys(cached, 0)}
-            answer["output"] = [
-                item | {"id": _named(item, self._hash(place))}
-                for place, item in enumerate(answer["output"])
-            ]
-        else:
-            del answer["usage"]["prompt_tokens_details"]
-        return answer | {"id": _named(answer, self._hash()), "edgespec": {"seed": result.seed}}
-
-    def _hash(self, place: int | None = None) -> str:
-        """Returns what ids end with, of the answer or of a part of it."""
-        number = self.line.number
-        return _hashed(self._of.key, number if place is None else f"{number}:{place}")
+        return self._answer.whole([replace(result, tool_calls=tuple(calls), reused=0)])
 
 
 class _CancelledError(Exception):
@@ -268,8 +285,3 @@ def seed_of(custom_id: str) -> int:
 
 def _hashed(batch: str, name: object) -> str:
     return hashlib.sha256(f"{batch}:{name}".encode()).hexdigest()[:32]
-
-
-def _named(named: dict[str, Any], name: str) -> str:
-    """Returns an id of the same kind, such as `msg_` or `chatcmpl-`, with another name."""
-    return str(named["id"]).rstrip(string.hexdigits) + name

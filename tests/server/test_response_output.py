@@ -13,7 +13,10 @@ from pydantic import TypeAdapter
 
 from edgespec.runtime.text.decoder import CallEvent
 from edgespec.serve.parts import Part
+from edgespec.serve.protocols.protocol import Origin
 from edgespec.serve.protocols.responses.answer import Output
+
+ORIGIN = Origin("tiny", "fp_1", None)
 
 
 def part(text="", reasoning="", calls=()):
@@ -43,7 +46,7 @@ WHOLE = {
 
 def streamed(parts, whole=True):
     """Returns the events, and the items."""
-    output = Output()
+    output = Output(ORIGIN.id_of)
     numbers = count()
     events = [event for each in parts for event in output.add(each)] + output.close(whole)
     return [{**event, "sequence_number": next(numbers)} for event in events], output.items
@@ -121,7 +124,7 @@ def test_an_answer_that_was_cut_leaves_its_last_item_incomplete():
 
 
 def test_logprobs_are_told_with_their_part_and_whole_at_the_end():
-    output = Output()
+    output = Output(ORIGIN.id_of)
     told = [{"token": each, "logprob": -1.0, "bytes": [], "top_logprobs": []} for each in "abc"]
     *_, first = output.add(part("a"), told[:1])
     [rest] = output.add(part(), told[1:])
@@ -135,7 +138,7 @@ def test_logprobs_of_thoughts_and_calls_are_not_told():
     """As in OpenAI's API, where only texts have them."""
     told = [{"token": "a", "logprob": -1.0, "bytes": [], "top_logprobs": []}]
     for other in (part(reasoning="hm"), part(calls=[(0, "{}", "c1", "f")])):
-        output = Output()
+        output = Output(ORIGIN.id_of)
         output.add(other, told)
         output.add(part(), told)
         output.close(True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -15,7 +13,6 @@ from edgespec.serve.protocols.text import TextRequest
 from edgespec.serve.protocols.token_texts import TokenTexts
 
 _FINISH_REASONS = {"context": "length", "loop": "length"}  # the other names are the same
-_TOLD = ("seed", "draft", "rounds", "drafted", "accepted", "ttft_ms", "tokens_per_second")
 
 
 class ChoicesAnswer(Answer):
@@ -29,10 +26,11 @@ class ChoicesAnswer(Answer):
         self._tells_usage = options is not None and bool(options.include_usage)
         self._repeats = body.choices // body.prompts  # choices of one prompt
         self._told = [0] * body.choices  # tokens whose log-probabilities were in parts
+        self._origin = origin
         self._texts = origin.texts
         self._facts: Json = {
-            "id": f"{self._prefix}-{uuid.uuid4().hex}",
-            "created": int(time.time()),
+            "id": origin.id_of(f"{self._prefix}-"),
+            "created": origin.time,
             "model": origin.model,
             "system_fingerprint": origin.fingerprint,
         }
@@ -45,7 +43,7 @@ class ChoicesAnswer(Answer):
         ]
         answer = self._object(self._whole, *choices, usage=self._usage(results))
         for told, result in zip([answer] if len(choices) == 1 else choices, results, strict=True):
-            told["edgespec"] = speculation(result)
+            told["edgespec"] = self._origin.statistics(result)
         return answer
 
     def part(self, part: Part) -> list[Json]:
@@ -71,7 +69,7 @@ class ChoicesAnswer(Answer):
         chunks = []
         for index, (result, told) in enumerate(zip(results, self._told, strict=True)):
             rest = self._part_choice(Part("", result.logprobs[told:], (), index))
-            told_last = speculation(result)
+            told_last = self._origin.statistics(result)
             chunks.append(self._piece(rest | _finish(result), edgespec=told_last))
         if self._tells_usage:
             chunks.append(self._piece(usage=self._usage(results)))
@@ -81,6 +79,7 @@ class ChoicesAnswer(Answer):
         """Returns the tokens of all choices; a prompt that they have in common counts once."""
         prompts = results[:: self._repeats]
         read = sum(each.prompt_tokens for each in prompts)
+        cached = {"cached_tokens": sum(each.reused for each in prompts)}
         made = sum(each.new_tokens for each in results)
         accepted = sum(each.accepted_prediction_tokens or 0 for each in results)
         rejected = sum(each.rejected_prediction_tokens or 0 for each in results)
@@ -88,7 +87,7 @@ class ChoicesAnswer(Answer):
             "prompt_tokens": read,
             "completion_tokens": made,
             "total_tokens": read + made,
-            "prompt_tokens_details": {"cached_tokens": sum(each.reused for each in prompts)},
+            **({"prompt_tokens_details": cached} if self._origin.tells_work else {}),
             "completion_tokens_details": {
                 "reasoning_tokens": sum(each.reasoning_tokens for each in results),
                 "accepted_prediction_tokens": accepted,
@@ -123,13 +122,6 @@ def prompt_progress(progress: PromptProgress) -> Json:
         "processed": progress.read,
         "time_ms": round(progress.seconds * 1e3),
     }
-
-
-def speculation(result: Result) -> Json:
-    """Returns statistics that other APIs do not have."""
-    faults = {"call_faults": list(result.call_faults)} if result.call_faults else {}
-    looped = {"looped": True} if result.finish_reason == "loop" else {}
-    return {name: getattr(result, name) for name in _TOLD} | faults | looped
 
 
 def rounds_told(part: Part, texts: TokenTexts) -> Json:

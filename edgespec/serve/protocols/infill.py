@@ -15,7 +15,6 @@ from edgespec.llm.llm import LLM
 from edgespec.llm.result import Result
 from edgespec.llm.stream import Stream
 from edgespec.serve.parts import Part
-from edgespec.serve.protocols.choices import speculation
 from edgespec.serve.protocols.fields import LONG, Count, Fields, Int, Json, Unlimited
 from edgespec.serve.protocols.protocol import Answer, Origin
 from edgespec.serve.protocols.text import TextRequest
@@ -96,6 +95,7 @@ class InfillAnswer(Answer):
 
     def __init__(self, body: InfillRequest, origin: Origin) -> None:
         self._body = body
+        self._origin = origin
         self._facts = {
             "index": 0,
             "model": origin.model,
@@ -131,7 +131,7 @@ class InfillAnswer(Answer):
             "tokens_evaluated": result.prompt_tokens,
             "tokens_cached": result.reused,
             "timings": _timings(result, made),
-            "edgespec": {**speculation(result), "left_out": self._body.left_out},
+            "edgespec": {**self._origin.statistics(result), "left_out": self._body.left_out},
         }
         fields = self._body.response_fields
         return _selected(answer, fields) if fields else answer

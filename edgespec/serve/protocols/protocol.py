@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,8 @@ from edgespec.serve.protocols.fields import Fields, Json, one_line, parsed
 from edgespec.serve.protocols.token_texts import TokenTexts
 from edgespec.serve.refusals import RequestError
 
+_STATISTICS = ("seed", "draft", "rounds", "drafted", "accepted", "ttft_ms", "tokens_per_second")
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -30,6 +34,7 @@ class Origin:
         fingerprint: fingerprint of the bundle.
         texts: text of single tokens.
         sampling: see `LLM`.
+        tells_work: whether answers have statistics of drafts and caches.
     """
 
     model: str
@@ -37,11 +42,35 @@ class Origin:
     texts: TokenTexts
     sampling: SamplingKeywords = field(default_factory=SamplingKeywords)
 
+    tells_work: ClassVar[bool] = True
+
     @classmethod
     def of(cls, model: str, bundle: Bundle, tokenizer: Tokenizer) -> Origin:
         """Returns the origin of the answers of a model with this name."""
         sampling = conversational(bundle.manifest.sampling)
         return cls(model, f"fp_{bundle.digest[:12]}", TokenTexts(tokenizer), sampling)
+
+    def id_of(self, kind: str, place: int | None = None) -> str:
+        """Returns an identifier that begins with a kind.
+
+        Args:
+            kind: such as `chatcmpl-`.
+            place: of what in an answer it is; None: of the answer itself.
+        """
+        return f"{kind}{uuid.uuid4().hex}"
+
+    @property
+    def time(self) -> int:
+        """The time of what is answered now, in seconds since 1970."""
+        return int(time.time())
+
+    def statistics(self, result: Result) -> Json:
+        """Returns statistics of a text that other APIs do not have."""
+        if not self.tells_work:
+            return {"seed": result.seed}
+        faults = {"call_faults": list(result.call_faults)} if result.call_faults else {}
+        looped = {"looped": True} if result.finish_reason == "loop" else {}
+        return {name: getattr(result, name) for name in _STATISTICS} | faults | looped
 
 
 class TextBody(Fields, ABC):

@@ -5,9 +5,7 @@ https://platform.openai.com/docs/api-reference/responses-streaming describes the
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -16,7 +14,7 @@ from edgespec.llm.options import in_conversation
 from edgespec.llm.result import Result
 from edgespec.runtime.text.decoder import CallEvent
 from edgespec.serve.parts import Part
-from edgespec.serve.protocols.choices import rounds_told, speculation
+from edgespec.serve.protocols.choices import rounds_told
 from edgespec.serve.protocols.fields import Json
 from edgespec.serve.protocols.protocol import Answer, Origin
 from edgespec.serve.protocols.responses.items import within
@@ -25,7 +23,7 @@ from edgespec.serve.refusals import RequestError
 
 _GROWING = "in_progress"
 _ENDED = ("stop", "tool_calls")  # finish reasons of answers that are whole
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
 _PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 _FACTS: dict[str, Json] = {"message": {"role": "assistant"}, "reasoning": {"summary": []}}
 
@@ -34,13 +32,19 @@ class Output:
     """The items of one response, in the order in which they begin; the last one grows.
 
     Args:
+        id_of: see `Origin.id_of`.
         places: the namespace and the name there of functions, by the names that the model knows.
 
     Attributes:
         items: the finished items.
     """
 
-    def __init__(self, places: Mapping[str, tuple[str, str]] | None = None) -> None:
+    def __init__(
+        self,
+        id_of: Callable[[str, int], str],
+        places: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
+        self._id_of = id_of
         self._places = places or {}
         self.items: list[Json] = []
         self._last: _Item | None = None
@@ -89,7 +93,8 @@ class Output:
             namespace, name = self._places.get(call.name or "", (None, call.name))
             facts = {"call_id": call.id, "name": name}
             facts |= {"namespace": namespace} if namespace else {}
-        self._last = _Item(len(self.items), kind, facts)
+        place = len(self.items)
+        self._last = _Item(place, kind, self._id_of(_PREFIXES[kind], place), facts)
         return self._last.opening()
 
     def _end(self, status: str) -> list[Json]:
@@ -103,11 +108,11 @@ class Output:
 class _Item:
     """An item of the output: a text that is said or thought, or a call with facts about it."""
 
-    def __init__(self, place: int, kind: str, facts: Json) -> None:
+    def __init__(self, place: int, kind: str, id_: str, facts: Json) -> None:
         self.kind = kind
         self._facts = facts
         self._place = place
-        self._id = f"{_PREFIXES[kind]}_{uuid.uuid4().hex}"
+        self._id = id_
         self._pieces: list[str] = []
         self._logprobs: list[Json] = []
 
@@ -166,20 +171,22 @@ class ResponsesAnswer(Answer):
     last = ()
 
     def __init__(self, body: ResponsesRequest, origin: Origin) -> None:
+        self._origin = origin
         self._texts = origin.texts
         self._told = 0  # tokens whose log-probabilities were in parts
         self._output = Output(
+            origin.id_of,
             {
                 within(namespace, function.name): (namespace, function.name)
                 for namespace, function in body.functions
                 if namespace is not None
-            }
+            },
         )
         self._numbers = count()
         self._facts = {
-            "id": f"resp_{uuid.uuid4().hex}",
+            "id": origin.id_of("resp_"),
             "object": "response",
-            "created_at": int(time.time()),
+            "created_at": origin.time,
             "model": origin.model,
             **_settings(body, origin.sampling),
         }
@@ -238,10 +245,10 @@ class ResponsesAnswer(Answer):
         facts = {
             "output": self._output.items,
             "usage": _usage(result),
-            "edgespec": speculation(result),
+            "edgespec": self._origin.statistics(result),
         }
         if result.finish_reason in _ENDED:
-            return self._response("completed", completed_at=int(time.time()), **facts)
+            return self._response("completed", completed_at=self._origin.time, **facts)
         cause = {"reason": "max_output_tokens"}
         return self._response("incomplete", incomplete_details=cause, **facts)
 
