@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 _CALL_ID = 9  # characters, of which templates of Mistral want as many
 
-Made = Result | EmbeddingResult | None
+LineResult = Result | EmbeddingResult | None
 """What a line has asked for: a text or vectors; None for vectors that were cancelled."""
 
 
@@ -121,7 +121,7 @@ class Task:
         self.line = line
         self._answer: Answer | EmbeddingsRequest | None = None
 
-    def begin(self) -> Work[Made]:
+    def begin(self) -> Work[LineResult]:
         """Checks the line, and creates the stream of its text, or what makes its vectors.
 
         Raises:
@@ -167,7 +167,7 @@ class Task:
         return text
 
     @staticmethod
-    def stopped(made: Future[Made]) -> bool:
+    def stopped(made: Future[LineResult]) -> bool:
         """Whether the work was cancelled, so that there is no answer."""
         if made.exception() is not None:
             return False
@@ -176,7 +176,7 @@ class Task:
             result is None or result.finish_reason == "cancelled"
         )
 
-    def output(self, made: Future[Made]) -> Json:
+    def output(self, made: Future[LineResult]) -> Json:
         """Returns the line of the output.
 
         Args:
@@ -209,7 +209,7 @@ class Task:
             "error": error,
         }
 
-    def _body(self, result: Made) -> Json:
+    def _body(self, result: LineResult) -> Json:
         if isinstance(self._answer, EmbeddingsRequest):
             assert isinstance(result, EmbeddingResult), "of a line that was not stopped"
             return self._answer.answer(result, self._of.model)

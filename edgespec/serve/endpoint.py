@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -17,21 +17,23 @@ from starlette.types import Receive, Scope, Send
 
 from edgespec.llm.embedding import Embedder
 from edgespec.llm.llm import LLM
-from edgespec.llm.result import Result
 from edgespec.serve.models import ServedModel
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.embeddings import EmbeddingResult, require_embeddings
-from edgespec.serve.protocols.fields import Json, read
+from edgespec.serve.protocols.fields import Json
 from edgespec.serve.protocols.protocol import (
     Answer,
+    AnswerEnd,
     ObjectProtocol,
     Origin,
     Protocol,
+    Signal,
+    StreamEvent,
     TextBody,
     TextProtocol,
 )
 from edgespec.serve.queue import RequestQueue
-from edgespec.serve.refusals import RequestError, as_refusal, fault
+from edgespec.serve.refusals import RequestError, as_refusal, fault, shown
 
 _SMALL = 1 << 16  # bytes of a body that are parsed in less than a few milliseconds
 _READING = 1.0  # seconds without a word until a stream tells how much of its prompt was read
@@ -61,7 +63,7 @@ class Endpoint(ABC):
         """Answers one request."""
         queue = self.queue
         try:
-            data = await read(Request(scope, receive), queue.body_limit)
+            data = await _read(Request(scope, receive), queue.body_limit)
         except ClientDisconnect:
             return
 
@@ -169,38 +171,34 @@ class _Sender:
 
     async def show(self, part: Part | None) -> None:
         """Shows a part; None: that the request was accepted, or still waits."""
-        answer = self._answer
-        if part is not None and part.progress is not None:
-            if answer.tells_all_progress or time.monotonic() - self._last >= _READING:
-                await self._put(answer.reading(part.choice, part.progress))
-        elif part is not None:
-            await self._put(answer.render(answer.part(part)))
-        elif self.begun:
-            await self._put(answer.waiting)
-        else:
-            self.begun = True
-            headers = [
-                (b"content-type", answer.media_type.encode()),
-                (b"cache-control", b"no-cache"),
-            ]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-            await self._put(answer.render(answer.opening()))
+        if part is None and not self.begun:
+            await self._begin()
+        elif part is None:
+            await self.put(Signal.WAITING)
+        elif part.progress is None or self._answer.tells_all_progress or self._is_silent:
+            await self.put(part)
 
-    async def end(self, results: Sequence[Result]) -> None:
-        """Ends the answer."""
-        answer = self._answer
-        await self._put(answer.render([*answer.closing(results), *answer.last]), more=False)
-
-    async def fail(self, refusal: RequestError) -> None:
-        """Ends an answer that failed on the way."""
-        answer = self._answer
-        await self._put(answer.render([answer.failure(refusal)]), more=False)
-
-    async def _put(self, text: str, more: bool = True) -> None:
-        if text or not more:
+    async def put(self, event: StreamEvent) -> None:
+        """Sends what the answer says at an event."""
+        last = isinstance(event, AnswerEnd | RequestError)
+        data = self._answer.render(event)
+        if data or last:
             self._last = time.monotonic()
-            piece = {"type": "http.response.body", "body": text.encode(), "more_body": more}
-            await self._send(piece)
+            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def _begin(self) -> None:
+        self.begun = True
+        headers = [
+            (b"content-type", self._answer.media_type.encode()),
+            (b"cache-control", b"no-cache"),
+        ]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.put(Signal.ACCEPTED)
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether the client has not heard anything for a while."""
+        return time.monotonic() - self._last >= _READING
 
 
 async def _stream(queue: RequestQueue, body: TextBody, model: ServedModel, sender: _Sender) -> None:
@@ -213,9 +211,9 @@ async def _stream(queue: RequestQueue, body: TextBody, model: ServedModel, sende
             _log.error("a text has failed", exc_info=error)
             refusal = fault()
         queue.metrics.refused(refusal.status)
-        await sender.fail(refusal)
+        await sender.put(refusal)
         return
-    await sender.end(results)
+    await sender.put(AnswerEnd(results))
 
 
 async def _drop(_part: Part | None) -> None:
@@ -229,6 +227,41 @@ def endpoint(queue: RequestQueue, protocol: Protocol) -> Endpoint:
     if isinstance(protocol, ObjectProtocol):
         return ObjectEndpoint(queue, protocol)
     return VectorEndpoint(queue, protocol)
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    """Reads the body of a request.
+
+    Args:
+        request: request to read.
+        limit: maximum number of bytes.
+
+    Raises:
+        ClientDisconnect: if the client disconnects meanwhile.
+        RequestError: if the body is too large, or a page of a browser may have posted it without
+            being asked.
+    """
+    content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    # Browsers let pages of other sites post some content types without asking, but not JSON. Then
+    # they say where the page is from; programs don't, of which many, such as curl, name no JSON.
+    if content != "application/json" and _is_from_a_page(request):
+        raise RequestError(
+            415, f"the content type is {shown(content)}: send application/json", "not_json"
+        )
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > limit:
+            raise RequestError(
+                413, f"the body has more than {limit} bytes: shorten it", "too_large"
+            )
+    return bytes(body)
+
+
+def _is_from_a_page(request: Request) -> bool:
+    """Whether a browser tells that a page posts a body, which may be another site's."""
+    site = request.headers.get("sec-fetch-site", "none")
+    return "origin" in request.headers or site not in ("none", "same-origin")
 
 
 def _pieces(answer: Json) -> list[bytes]:

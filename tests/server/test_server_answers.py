@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from backends import byte_fallback, byte_level, metaspace
 
-from edgespec.llm.result import Result
+from edgespec.llm.result import PromptProgress, Result
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.speculation.generation import Round
 from edgespec.runtime.text.decoder import TextDecoder
@@ -19,9 +19,10 @@ from edgespec.serve.models import Models
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.chat import ChatAnswer, ChatRequest
 from edgespec.serve.protocols.completions import CompletionAnswer, CompletionRequest
-from edgespec.serve.protocols.protocol import Origin
+from edgespec.serve.protocols.protocol import AnswerEnd, Origin, Signal
 from edgespec.serve.protocols.text import StreamOptions
 from edgespec.serve.protocols.token_texts import TokenTexts
+from edgespec.serve.refusals import RequestError
 
 TOKENIZER = Tokenizer(byte_level(), {})
 BODIES = {
@@ -237,3 +238,23 @@ def test_times_are_counted_in_seconds_with_the_waiting_and_of_tokens_that_there_
         assert float(numbers[f"edgespec_time_{name}_token_seconds_count"]) == count
         assert float(numbers[f"edgespec_time_{name}_token_seconds_sum"]) == pytest.approx(total)
     assert float(numbers['edgespec_reused_total{model="tiny"}']) == 3 * 4
+
+
+def test_a_stream_sends_what_each_event_says():
+    """Readers of events pass over lines that begin with a colon."""
+    written = answer(ChatAnswer, usage=False)
+    assert written.render(Signal.WAITING) == b": waiting\n\n"
+    reading = Part("", (), (), progress=PromptProgress(3, 9))
+    assert written.render(reading) == b": reading 3 of 9 tokens\n\n"
+    for event, said in (
+        (Signal.ACCEPTED, '"role": "assistant"'),
+        (Part("the", (), ()), '"content": "the"'),
+        (RequestError(500, "why"), '"message": "why"'),
+    ):
+        sent = written.render(event).decode()
+        assert said in sent
+        assert sent.startswith("data: ")
+        assert sent.endswith("}\n\n")
+    *_, last, done, rest = written.render(AnswerEnd([made("the")])).decode().split("\n\n")
+    assert '"finish_reason": "length"' in last
+    assert (done, rest) == ("data: [DONE]", "")

@@ -19,7 +19,6 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic_core import CoreSchema, PydanticCustomError
-from starlette.requests import Request
 
 from edgespec.llm.options import GenerationOptions
 from edgespec.serve.refusals import SHOWN, RequestError, shown
@@ -149,41 +148,6 @@ _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 def one_line(value: Any) -> str:
     """Returns a value as JSON without what some clients take for the end of a line."""
     return json.dumps(value, ensure_ascii=False).translate(_LINE_ENDS)
-
-
-async def read(request: Request, limit: int) -> bytes:
-    """Reads the body of a request, for `parsed`.
-
-    Args:
-        request: request to read.
-        limit: maximum number of bytes.
-
-    Raises:
-        ClientDisconnect: if the client disconnects meanwhile.
-        RequestError: if the body is too large, or a page of a browser may have posted it without
-            being asked.
-    """
-    content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    # Browsers let pages of other sites post some content types without asking, but not JSON. Then
-    # they say where the page is from; programs don't, of which many, such as curl, name no JSON.
-    if content != "application/json" and _is_from_a_page(request):
-        raise RequestError(
-            415, f"the content type is {shown(content)}: send application/json", "not_json"
-        )
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise RequestError(
-                413, f"the body has more than {limit} bytes: shorten it", "too_large"
-            )
-    return bytes(body)
-
-
-def _is_from_a_page(request: Request) -> bool:
-    """Whether a browser tells that a page posts a body, which may be another site's."""
-    site = request.headers.get("sec-fetch-site", "none")
-    return "origin" in request.headers or site not in ("none", "same-origin")
 
 
 def parsed(kind: type[Checked], data: bytes, what: str = "the body") -> Checked:

@@ -215,7 +215,7 @@ def kinds(*names: str, what: str = "a part", usual: str | None = None) -> Discri
     return Discriminator(kind, custom_error_type="kind", custom_error_message=wanted)
 
 
-Part = Annotated[
+MessagePart = Annotated[
     Annotated[TextContent, Tag(member("text"))] | Annotated[ImageContent, Tag(member("image_url"))],
     kinds("text", "image_url"),
 ]
@@ -235,9 +235,9 @@ class Message(Fields):
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | Annotated[list[Part], LONG] | None, Field(validate_default=True)] = (
-        None
-    )
+    content: Annotated[
+        str | Annotated[list[MessagePart], LONG] | None, Field(validate_default=True)
+    ] = None
     tool_calls: Annotated[list[Call], LONG] | None = None
     tool_call_id: str | None = None
     name: Annotated[str | None, _Note] = None

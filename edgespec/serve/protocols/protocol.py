@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, ClassVar
 
 from edgespec.bundle import Bundle
@@ -99,6 +100,28 @@ class TextBody(Fields, ABC):
         """
 
 
+class Signal(Enum):
+    """What happens to a request besides its texts: it was accepted, or it still waits."""
+
+    ACCEPTED = "accepted"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True)
+class AnswerEnd:
+    """The end of all texts of a request.
+
+    Attributes:
+        results: the texts, in their order.
+    """
+
+    results: Sequence[Result]
+
+
+StreamEvent = Signal | Part | AnswerEnd | RequestError
+"""What a stream may send: an error ends one that failed on the way."""
+
+
 class Answer(ABC):
     """The answer to one request, whole or as events of a stream.
 
@@ -146,9 +169,21 @@ class Answer(ABC):
         """Returns the event that ends a stream that failed on the way."""
         return refusal.body
 
-    def render(self, events: Iterable[Json | str]) -> str:
-        """Returns events as they are sent."""
-        return "".join(map(self.written, events))
+    def render(self, event: StreamEvent) -> bytes:
+        """Returns what a stream sends at an event, which may be nothing."""
+        if isinstance(event, Part) and event.progress is not None:
+            return self.reading(event.choice, event.progress).encode()
+        if event is Signal.WAITING:
+            return self.waiting.encode()
+        if isinstance(event, Part):
+            told: Sequence[Json | str] = self.part(event)
+        elif isinstance(event, AnswerEnd):
+            told = [*self.closing(event.results), *self.last]
+        elif isinstance(event, RequestError):
+            told = [self.failure(event)]
+        else:
+            told = self.opening()
+        return "".join(map(self.written, told)).encode()
 
     def written(self, event: Json | str) -> str:
         """Returns an event as it is sent."""

@@ -34,7 +34,7 @@ class InputImage(Fields):
     image_url: str
 
 
-Part = Annotated[
+ContentPart = Annotated[
     Annotated[InputText, Tag(member("input_text"))]
     | Annotated[InputText, Tag(member("output_text"))]
     | Annotated[InputImage, Tag(member("input_image"))],
@@ -72,7 +72,7 @@ class MessageItem(Fields):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[Part], LONG]
+    content: str | Annotated[list[ContentPart], LONG]
 
 
 class ReasoningItem(Fields):
