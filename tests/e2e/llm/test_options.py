@@ -75,7 +75,7 @@ def test_a_model_says_in_a_line_what_runs_it():
 PUBLIC = """
 achat agenerate bundle chat chat_stream chat_tokens close context_length draft draft_sources embed
 embedder engines forget generate infill infill_prompt load_session options plan sampling
-save_draft_memory session stream tokenizer warm_up
+save_draft_memory session stream submit tokenizer warm_up
 """
 
 
@@ -83,7 +83,16 @@ def test_what_is_no_api_is_private():
     with LLM(threads=1) as llm, llm.session() as session:
         assert [name for name in dir(llm) if not name.startswith("_")] == PUBLIC.split()
         shown = [name for name in dir(session) if not name.startswith("_")]
-        assert shown == ["chat", "chat_stream", "close", "generate", "save", "stream", "tokens"]
+        assert shown == [
+            "chat",
+            "chat_stream",
+            "close",
+            "generate",
+            "save",
+            "stream",
+            "submit",
+            "tokens",
+        ]
 
 
 def test_numbers_of_numpys_are_numbers():
