@@ -46,10 +46,19 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 LOOP = tuple(
-    f"edgespec.runtime.{each}"
-    for each in ("speculation", "drafters", "sequences", "sampling", "engines")
+    f"edgespec.{each}"
+    for each in (
+        "llm.stream",
+        "runtime.text.decoder",
+        "runtime.text.tokenizer",
+        "runtime.speculation",
+        "runtime.drafters",
+        "runtime.sequences",
+        "runtime.sampling",
+        "runtime.engines",
+    )
 )
-"""Rooms of one step."""
+"""What a step enters."""
 
 _ROOTS = tuple(f"{Path(each).resolve()}/" for each in edgespec.__path__)
 _PROMPT = "def mean(values):\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgespec.system.options import check, explained, option
+from edgespec.system.options import Options, explained, option
 
 INT4 = "int4"
 INT4_SMALL = "int4-small"
@@ -17,7 +17,7 @@ KV_PRECISIONS = ("fp32", "fp16", "int8")
 
 @explained
 @dataclass(frozen=True)
-class ExportOptions:
+class ExportOptions(Options):
     """The options of an export.
 
     Raises:
@@ -62,4 +62,4 @@ class ExportOptions:
     overwrite: bool = option(False, "replace an existing bundle or empty folder")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()

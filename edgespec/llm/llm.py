@@ -28,7 +28,7 @@ from edgespec.runtime.plan import MIB
 from edgespec.runtime.speculation.generation import AUTO
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.store.making import bundle_of, model_name
-from edgespec.system.options import checked, shown
+from edgespec.system.options import shown
 from edgespec.system.processes import Unpicklable
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class LLM(Unpicklable):
         progress: Progress | None = None,
         **options: Unpack[LoadKeywords],
     ) -> None:
-        made = checked(LoadOptions, options)
+        made = LoadOptions.of(options)
         draft = made.draft_model
         found = bundles.load(bundle_of(bundle, draft, progress))
         self._open(ModelInstance(found, made if draft is None else replace(made, draft=AUTO)))
@@ -205,7 +205,7 @@ class LLM(Unpicklable):
     @shown(ChatOptions)
     def chat_stream(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Stream:
         """Generates an answer as `chat`, piece by piece; see `Stream.pieces`."""
-        return self.submit(GenerationRequest(messages, checked(ChatOptions, options)))
+        return self.submit(GenerationRequest(messages, ChatOptions.of(options)))
 
     @shown(ChatOptions)
     async def achat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Result:
@@ -245,7 +245,7 @@ class LLM(Unpicklable):
             InputError: if the model's tokenizer has no tokens for filling in; otherwise as
                 `generate`.
         """
-        made = checked(GenerationOptions, options)
+        made = GenerationOptions.of(options)
         prompt = self.infill_prompt(prefix, suffix, files, made.max_new_tokens)
         made = replace(made, stop_token_ids=(*made.stop_token_ids, *prompt.stop_ids))
         return self.submit(GenerationRequest(prompt.tokens, made)).finish()
@@ -303,7 +303,7 @@ class LLM(Unpicklable):
             EdgespecError: if a text fails, after the others of a list have ended.
             TypeError: if an option is unknown.
         """
-        made = checked(GenerationOptions, options)
+        made = GenerationOptions.of(options)
         if at_once.are_prompts(prompt):
             self._loaded.engine.require_open()
             prompts = at_once.tokens_of_all(prompt, self._loaded.prompts.tokens)
@@ -329,7 +329,7 @@ class LLM(Unpicklable):
 
         Iterate over the stream, then read its `result`.
         """
-        return self.submit(GenerationRequest(prompt, checked(GenerationOptions, options)))
+        return self.submit(GenerationRequest(prompt, GenerationOptions.of(options)))
 
     def embed(
         self, texts: Inputs, dimensions: int | None = None, prompt_name: str | None = None

@@ -16,7 +16,7 @@ from edgespec.llm.load.options import (
     PLANNED_DRAFT_TOKENS,
 )
 from edgespec.runtime.sampling.options import SamplingOptions
-from edgespec.system.options import checked, explained, option
+from edgespec.system.options import explained, option
 
 if TYPE_CHECKING:
     from edgespec.llm.keywords import SamplingKeywords
@@ -155,7 +155,7 @@ def conversational(asked: Mapping[str, float] | None) -> SamplingKeywords:
     for name, value in (asked or {}).items():
         option_ = {name: int(value) if value == int(value) else value}
         try:
-            checked(SamplingOptions, option_)
+            SamplingOptions.of(option_)
         except (InputError, TypeError) as error:
             _log.warning("what the model's authors ask for is left out: %s", error)
         else:

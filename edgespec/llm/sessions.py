@@ -18,7 +18,7 @@ from edgespec.llm.result import Result
 from edgespec.llm.stream import Stream
 from edgespec.llm.submission import submit
 from edgespec.runtime.sequences.pool import TokenSequence
-from edgespec.system.options import checked, shown
+from edgespec.system.options import shown
 from edgespec.system.processes import Unpicklable
 
 
@@ -55,7 +55,7 @@ class Session(Unpicklable):
     @shown(GenerationOptions)
     def stream(self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]) -> Stream:
         """See `LLM.stream` and `submit`."""
-        return self.submit(GenerationRequest(prompt, checked(GenerationOptions, options)))
+        return self.submit(GenerationRequest(prompt, GenerationOptions.of(options)))
 
     @shown(ChatOptions)
     def chat(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Result:
@@ -65,7 +65,7 @@ class Session(Unpicklable):
     @shown(ChatOptions)
     def chat_stream(self, messages: Messages, **options: Unpack[ChatKeywords]) -> Stream:
         """See `LLM.chat_stream` and `chat`."""
-        return self.submit(GenerationRequest(messages, checked(ChatOptions, options)))
+        return self.submit(GenerationRequest(messages, ChatOptions.of(options)))
 
     def save(self, path: str | Path) -> None:
         """Writes what is kept to a file, for `LLM.load_session` with the same bundle.

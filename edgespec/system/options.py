@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import fill
 from types import NoneType
-from typing import Any, TypeGuard, TypeVar, cast, get_args, get_type_hints
+from typing import Any, Self, TypeGuard, TypeVar, cast, get_args, get_type_hints
 
 from edgespec.errors import InputError, did_you_mean
 
@@ -125,21 +125,38 @@ def kinds_of(kind: type) -> dict[str, tuple[type, ...]]:
     return {name: kinds if plain.issuperset(kinds) else () for name, kinds in found.items()}
 
 
-def check(options: object) -> None:
-    """Checks all fields of a frozen options object, and makes numpy's numbers Python's.
+class Options:
+    """Base of dataclasses of options, whose fields are checked as an object is made.
 
     Raises:
         InputError: if a value is not allowed.
     """
-    kind: Any = type(options)
-    kinds = kinds_of(kind)
-    numpy = sys.modules.get("numpy")  # dear to import, and not needed for numbers of Python's
-    for name, each in declared(kind).items():
-        value = getattr(options, name)
-        if numpy is not None and isinstance(value, numpy.generic):
-            value = value.item()
-            object.__setattr__(options, name, value)
-        each.check(name, value, kinds[name])
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        kinds = kinds_of(kind)
+        numpy = sys.modules.get("numpy")  # dear to import, and not needed for numbers of Python's
+        for name, each in declared(kind).items():
+            value = getattr(self, name)
+            if numpy is not None and isinstance(value, numpy.generic):
+                value = value.item()  # a number of Python's
+                object.__setattr__(self, name, value)
+            each.check(name, value, kinds[name])
+
+    @classmethod
+    def of(cls, keywords: Mapping[str, Any]) -> Self:
+        """Returns the options that keyword arguments give.
+
+        Raises:
+            TypeError: if an option is unknown.
+            InputError: if a value is not allowed.
+        """
+        known = [each.name for each in fields(cast("Any", cls))]
+        given = named(cls, keywords)
+        for name in given:
+            if name not in known:
+                raise TypeError(unknown(name, known))
+        return cls(**given)
 
 
 def explained(kind: type[T]) -> type[T]:
@@ -170,21 +187,6 @@ def shown(kind: type) -> Callable[[F], F]:
         return function
 
     return decorate
-
-
-def checked(kind: type[T], options: Mapping[str, Any]) -> T:
-    """Builds an options class from keyword arguments.
-
-    Raises:
-        TypeError: if an option is unknown.
-        InputError: if a value is out of range.
-    """
-    known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
-    given = named(kind, options)
-    for name in given:
-        if name not in known:
-            raise TypeError(unknown(name, known))
-    return kind(**given)
 
 
 def named(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from edgespec.errors import InputError, installing
 from edgespec.llm.load.options import parse_size
-from edgespec.system.options import check, explained, option
+from edgespec.system.options import Options, explained, option
 from edgespec.training.shape import CONCAT, FUSIONS
 
 EAGLE3, DFLASH, DSPARK = KINDS = ("eagle3", "dflash", "dspark")
@@ -23,7 +23,7 @@ _POSITIVE = {"above": 0, "most": 1e9, "give": "a number above 0"}
 
 @explained
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(Options):
     """The options of a training.
 
     Raises:
@@ -89,7 +89,7 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         if isinstance(self.disk, str):
             object.__setattr__(self, "disk", parse_size(self.disk))
-        check(self)
+        super().__post_init__()
         if self.depths + 2 > self.window:
             raise InputError(f"window is {self.window}: give more than {self.depths + 1} tokens")
         if self.kind != EAGLE3 and self.depths > _LONGEST_BLOCK:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgespec.errors import InputError
-from edgespec.system.options import check, explained, option
+from edgespec.system.options import Options, explained, option
 
 LEAST_TEMPERATURE = 1e-6
 """Smallest temperature besides 0. Below it, or above a million, float32 probabilities no longer
@@ -18,7 +18,7 @@ tell tokens apart."""
 
 @explained
 @dataclass(frozen=True)
-class SamplingOptions:
+class SamplingOptions(Options):
     """How tokens are chosen; the defaults are greedy decoding.
 
     Numpy numbers are converted to Python numbers.
@@ -98,7 +98,7 @@ class SamplingOptions:
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
 
     @property

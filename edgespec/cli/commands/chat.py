@@ -35,7 +35,7 @@ from edgespec.errors import ContextLengthError, EdgespecError, InputError, did_y
 from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.options import GenerationOptions, in_conversation
 from edgespec.system.files import typed_path
-from edgespec.system.options import Option, checked, kinds_of, unknown
+from edgespec.system.options import Option, kinds_of, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ def execute(arguments: argparse.Namespace) -> int:
         0.
     """
     options = given(arguments, GenerationOptions)
-    checked(GenerationOptions, options)  # before a large model is loaded
+    GenerationOptions.of(options)  # before a large model is loaded
     if sys.stdin is None or sys.stdout is None:
         raise InputError("chat needs stdin and stdout: leave them open")
     if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
@@ -253,7 +253,7 @@ class _Conversation:
                 found = {name: reader(self._kind, name)(value)}
             except OSError as error:
                 raise InputError(f"{name} is {value!r}: {error.strerror}") from error
-            checked(self._kind, self._given | found)
+            self._kind.of(self._given | found)
             self._given |= found
             _say(f"{name} {value}")
 

@@ -22,7 +22,6 @@ from edgespec.cli.waiting import notices_kept
 from edgespec.errors import InputError
 from edgespec.llm.load.options import PLANNED_DRAFTS, LoadOptions
 from edgespec.llm.options import GenerationOptions, in_conversation
-from edgespec.system.options import checked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     prompt = take_prompt(arguments)
     options = given(arguments, GenerationOptions)
-    checked(GenerationOptions, options)  # before a large model is loaded
+    GenerationOptions.of(options)  # before a large model is loaded
 
     if prompt is None:
         return _chat(arguments)

@@ -9,7 +9,7 @@ from types import NoneType
 
 from edgespec.errors import InputError
 from edgespec.store.model_ref import looks_like_model
-from edgespec.system.options import Option, check, explained, option
+from edgespec.system.options import Option, Options, explained, option
 
 DRAFTS = ("auto", "none", "model", "parallel", "head", "layer-skip", "lookup", "recycling")
 PIPELINES = ("auto", "serial", "overlap")
@@ -27,7 +27,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(i?b|)", re.IGNORECASE)
 
 @explained
 @dataclass(frozen=True)
-class LoadOptions:
+class LoadOptions(Options):
     """The options for loading a bundle.
 
     Raises:
@@ -126,7 +126,7 @@ class LoadOptions:
             object.__setattr__(self, "prompt_cache_size", parse_size(self.prompt_cache_size))
         if isinstance(self.draft, Path):
             object.__setattr__(self, "draft", str(self.draft))
-        check(self)
+        super().__post_init__()
         if self.draft not in DRAFTS and not looks_like_model(self.draft):
             raise InputError(
                 f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}; or a model to draft "
