@@ -14,6 +14,9 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 """A float32 array, such as logits or hidden states."""
 
+Ids = npt.NDArray[np.int64]
+"""An int64 array of tokens."""
+
 Mask = npt.NDArray[np.bool_]
 """A boolean array that says which row attends to which."""
 

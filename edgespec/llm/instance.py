@@ -19,7 +19,7 @@ from edgespec.llm.load.place import MemoryUse, plan_memory
 from edgespec.llm.prompt_files import PromptFiles
 from edgespec.llm.prompts import Prompts, grammars_of
 from edgespec.llm.stored_prompts import StoredPrompts
-from edgespec.runtime.drafters.growth import TreeDrafter
+from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.plan import MemoryPlan
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.pool import TokenSequence
@@ -126,7 +126,7 @@ class ModelInstance:
     @property
     def working_models(self) -> dict[str, Model]:
         """The target, and the draft model unless its device has failed."""
-        drafting = [each.model for each in self.engine.drafters if isinstance(each, TreeDrafter)]
+        drafting = [each.model for each in self.engine.drafters if isinstance(each, ModelDrafter)]
         return {n: each for n, each in self.models.items() if n == TARGET or each in drafting}
 
     def drop(self, kept: TokenSequence) -> None:

@@ -1,136 +1,142 @@
-"""Drafts by a head that predicts a block of tokens in one call (DFlash, DFlash2, DSpark: 2026)."""
+"""Trees out of the candidates that one call of a model gives for several positions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
-import numpy as np
-
-from edgespec.bundle import SIGHT, TARGET_FEATURES, Block
-from edgespec.runtime.arrays import Array, Floats
-from edgespec.runtime.drafters.combined import CombinedDrafter, Guess
-from edgespec.runtime.drafters.growth import Ids, State
-from edgespec.runtime.drafters.head import HeadDrafter
-from edgespec.runtime.drafters.ranking import Candidates
-from edgespec.runtime.sequences.model import AFTER, Graph, Model, PassCost, Rows
-from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.drafters.acceptance import Candidates, edge_cell, rank
+from edgespec.runtime.drafters.combinations import Edge, best_nodes
+from edgespec.runtime.drafters.model import USUAL_READING, Grower
+from edgespec.runtime.drafters.reader import DraftReader, DraftSequence
+from edgespec.runtime.sequences.model import PassCost, Rows
+from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import Cost, PassPlan
 from edgespec.runtime.speculation.schedule import PassPart
+from edgespec.runtime.speculation.tree import Proposal
 
-_LIKELIEST = 32  # tokens of a position among which the token before decides
-
-
-class BlockGraph:
-    """A block drafter's graph, whose rows are blocks of their own unless it is told what they are.
-
-    Args:
-        graph: makes passes.
-        width: size of the target's features.
-
-    Attributes:
-        graph: see above.
-    """
-
-    def __init__(self, graph: Graph, width: int) -> None:
-        self.graph = graph
-        self._none = np.empty((0, width), np.float32)
-
-    def __call__(self, feeds: Mapping[str, Array]) -> Mapping[str, Floats]:
-        """Makes a pass; see `NativeGraph`."""
-        alone = np.zeros(len(feeds["input_ids"]), np.int32)
-        return self.graph({TARGET_FEATURES: self._none, SIGHT: alone, **feeds})
+_LATEST_WEIGHT = 0.1  # of what a position added, in the moving average of it
 
 
-class Pairs:
-    """What the token before a predicted one adds to its logits (DSpark: DeepSeek-AI, 2026).
+class Guess(Protocol):
+    """What a call says of the tokens that may follow a sequence."""
 
-    Args:
-        table: see `Block.pairs`.
-        vocab_size: number of tokens that may be before.
-        ids: tokens of the rows that follow; None: their numbers.
+    def __len__(self) -> int:
+        """Number of positions that it has candidates for."""
 
-    Attributes:
-        weights: [rank] what the token before tells of how far a prediction can be trusted.
-    """
+    def behind(self, depth: int, token: int) -> tuple[Candidates, float]:
+        """Returns the candidates of one position behind a token before it.
 
-    def __init__(self, table: Floats, vocab_size: int, ids: Ids | None) -> None:
-        self._previous = table[:vocab_size]
-        self._following = table[vocab_size:-1]
-        self.weights = table[-1].astype(np.float32)
-        self._rows = None if ids is None else {token: row for row, token in enumerate(ids.tolist())}
-
-    @classmethod
-    def read(cls, file: Path, vocab_size: int, ids: Ids | None) -> Pairs:
-        """Maps the tables of a file.
-
-        Raises:
-            ValueError: if it does not hold such tables.
+        Also how likely the target is to choose as they say.
         """
-        table = np.load(file, mmap_mode="r", allow_pickle=False)
-        rows = vocab_size + (vocab_size if ids is None else len(ids)) + 1
-        if table.ndim != 2 or table.dtype.kind != "f" or len(table) != rows:
-            raise ValueError(f"it must have {rows} rows of floats, not {table.dtype} {table.shape}")
-        return cls(table, vocab_size, ids)
 
-    def previous(self, token: int) -> Floats:
-        """Returns the row of a token before, [rank] float32."""
-        row: Floats = self._previous[token].astype(np.float32)
-        return row
-
-    def following(self, tokens: Array) -> Floats:
-        """Returns rows of tokens that may follow, [..., rank] float32."""
-        if self._rows is not None:
-            found = [self._rows[token] for token in tokens.ravel().tolist()]
-            tokens = np.array(found).reshape(tokens.shape)
-        rows: Floats = self._following[tokens].astype(np.float32)
-        return rows
+    def key(self, depth: int, token: int) -> tuple[int, int]:
+        """Returns what the candidates depend on."""
 
 
 @dataclass(frozen=True)
-class PairGuess:
-    """Candidates whose logits depend on the token before.
+class Independent:
+    """Candidates that do not depend on the tokens drafted before them.
 
     Attributes:
-        candidates: one row for each position, before that.
-        following: [positions, K, rank] what is added behind a token, as products with its row.
-        trust: [positions] logits of how far a position can be trusted, before the token's share;
-            None: nobody says.
-        pairs: has the rows of tokens before.
+        candidates: one row for each position.
     """
 
     candidates: Candidates
-    following: Floats
-    trust: Floats | None
-    pairs: Pairs
 
     def __len__(self) -> int:
-        return len(self.following)
-
-    def key(self, depth: int, token: int) -> tuple[int, int]:
-        """See `Guess`."""
-        return depth, token
+        return len(self.candidates.tokens)
 
     def behind(self, depth: int, token: int) -> tuple[Candidates, float]:
         """See `Guess`."""
-        before = self.pairs.previous(token)
-        given = self.candidates
-        tokens = given.tokens[depth]
-        old = given.logits[depth]
-        total = given.normalizers[depth]
-        new = old + self.following[depth] @ before
-        order = np.argsort(-new, kind="stable")
-        # What the others weigh stays as it is.
-        rest = max(1.0 - float(np.exp(old - total).sum()), 0.0)
-        peak = max(float(new[order[0]]), float(total))
-        weight = float(np.exp(new - peak).sum()) + rest * float(np.exp(total - peak))
-        all_ = np.array([peak + np.log(weight)], np.float32)
-        row = Candidates(tokens[None, order], new[None, order], all_)
-        if self.trust is None:
-            return row, 1.0
-        logit = float(self.trust[depth]) + float(self.pairs.weights @ before)
-        return row, 1 / (1 + float(np.exp(-np.clip(logit, -30, 30))))
+        return self.candidates.row(depth), 1.0
+
+    def key(self, depth: int, token: int) -> tuple[int, int]:
+        """See `Guess`."""
+        return depth, 0
+
+
+class Query(ABC):
+    """How a call asks for the candidates of several positions.
+
+    Attributes:
+        most: number of positions that a call can predict.
+        fixed_rows: rows of a call however many positions are asked for; 0: each costs a row.
+    """
+
+    most: int
+    fixed_rows = 0
+
+    @abstractmethod
+    def rows(
+        self, reader: DraftReader, draft: DraftSequence, tokens: list[int], count: int
+    ) -> Rows:
+        """Returns rows that read some tokens and ask for candidates of positions behind them.
+
+        Args:
+            reader: what reads.
+            draft: what it has read so far.
+            tokens: the next tokens, at least one.
+            count: number of positions, at most `most`.
+        """
+
+    def guess(
+        self, reader: DraftReader, generation: Generation, rows: Rows, logits: Floats
+    ) -> Guess:
+        """Returns what rows have said, by their logits [positions, V]."""
+        return Independent(reader.candidates(generation, logits))
+
+
+@dataclass(eq=False, slots=True)
+class _BlockDraft:
+    """What a model has drafted of a generation.
+
+    Attributes:
+        draft: what it has read of it.
+        start: number of tokens before the first position.
+        guess: candidates of this round's positions; None if nothing was drafted.
+        edges: those of them that were asked for, by `Guess.key`.
+        gains: expected accepted tokens by position, as moving averages.
+    """
+
+    draft: DraftSequence
+    start: int = 0
+    guess: Guess | None = None
+    edges: dict[tuple[int, int], list[Edge]] = field(default_factory=dict)
+    gains: list[float] = field(default_factory=list)
+
+
+@dataclass
+class _Path:
+    """A path along the target's choices through the candidates of all positions.
+
+    Attributes:
+        candidates: `candidates(depth, token)` gives those of a position behind a token.
+        positions: number of positions that have candidates.
+        token: the last token of the path.
+        depth: number of its tokens.
+    """
+
+    candidates: Callable[[int, int], Sequence[Edge]]
+    positions: int
+    token: int
+    depth: int = 0
+
+    def edges(self) -> list[tuple[int, int]]:
+        """See `Expectation`."""
+        return [(edge.token, edge.cell) for edge in self.candidates(self.depth, self.token)]
+
+    def follow(self, token: int) -> bool:
+        """See `Expectation`."""
+        known = any(edge.token == token for edge in self.candidates(self.depth, self.token))
+        self.token = token
+        self.depth += 1
+        return known and self.depth < self.positions
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ class _AtOnce:
     """What positions cost of which none costs a row of its own.
 
     Attributes:
-        cost: of the drafter's passes.
+        cost: of the model's passes.
         rows: those of the pass for all positions.
     """
 
@@ -150,77 +156,144 @@ class _AtOnce:
         return [self.cost.seconds(rows + self.rows)] * count
 
 
-class BlockDrafter(CombinedDrafter, HeadDrafter):
-    """Drafts with a head whose rows are the newest token and masks, all of which see each other.
+class BlockGrower(Grower):
+    """Makes trees of the likeliest combinations of the candidates that one call gives.
 
-    It reads features of the target as `HeadDrafter` does: each row that reads one gives its
-    position's keys and values to all layers.
+    Candidates are asked for as long as what a position added lately is worth its row, and for the
+    first one that is not.
 
     Args:
-        model: the head, with a `BlockGraph`.
-        context_length: largest number of rows that it can read.
-        mask_token: the token of a mask.
-        block: its block.
-        ids: see `TreeDrafter`.
-        pairs: what the token before says; None: nothing.
+        name: see `Grower`.
+        reader: see `Grower`.
+        query: how candidates are asked for.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        context_length: int,
-        mask_token: int,
-        block: Block,
-        ids: Ids | None = None,
-        pairs: Pairs | None = None,
-    ) -> None:
-        super().__init__(model, context_length - block.rows, ids)
-        self._masks = [mask_token] * (block.rows - 1)
-        self._block = block
-        self._pairs = pairs
+    def __init__(self, name: str, reader: DraftReader, query: Query) -> None:
+        super().__init__(name, reader)
+        self._query = query
+        self._blocks = dict[Generation, _BlockDraft]()
 
-    def _most(self) -> int:
-        return self._block.rows - (not self._block.from_anchor)
+    def begin(self, draft: DraftSequence) -> None:
+        """See `Grower`."""
+        self._blocks[draft.generation] = _BlockDraft(draft)
 
-    def _chain(self, state: State, tokens: list[int], wanted: list[int]) -> Rows:
-        rows = super()._chain(state, tokens, wanted)
-        return replace(rows, reads={**rows.reads, SIGHT: np.full(len(tokens), -1, np.int32)})
+    def grow(self, parts: Sequence[PassPart], plan: PassPlan) -> None:
+        """See `Grower`."""
+        begin = time.perf_counter()
+        batch = []
+        for part, count in zip(parts, self._positions(parts, plan), strict=True):
+            draft = self._blocks[part.generation].draft
+            tokens = self.reader.catch_up(draft)
+            batch.append(self._query.rows(self.reader, draft, tokens, count))
+        for part, rows, logits in zip(parts, batch, self.reader.model.forward(batch), strict=True):
+            rows.accept(range(rows.certain))
+            guess = self._query.guess(self.reader, part.generation, rows, logits)
+            own = self._combine(part, guess, plan.least_value)
+            own.graft(part.proposal)
+            part.proposal = own
+        usual = sum([USUAL_READING + len(rows.tokens) - rows.certain for rows in batch])
+        self.spend(plan, begin, usual)
 
-    def _asking(self, state: State, tokens: list[int], count: int) -> Rows:
-        rows = self._chain(state, tokens, [])
-        size = self._block.rows
-        first = len(tokens) + size - self._most()
-        sight = np.arange(size, dtype=np.int32)[::-1]
-        return replace(
-            rows,
-            tokens=[*tokens, state.generation.tokens[-1], *self._masks],
-            parents=[AFTER, *range(len(tokens) + size - 1)],
-            wanted=list(range(first, first + count)),
-            reads={**rows.reads, SIGHT: np.concatenate([rows.reads[SIGHT], sight])},
-        )
+    def observe(self, generation: Generation, reading: Reading) -> None:
+        """See `Grower`: counts the candidates along the new tokens, verified or not."""
+        block = self._blocks[generation]
+        assert block.guess is not None, "it is drafted"
+        before = generation.tokens[block.start - 1]
+        path = _Path(partial(self._edges, block), len(block.guess), before)
+        self.acceptances.of(generation).count(reading.tokens, path)
+        block.draft.drafted = False
+        block.guess = None
+        block.edges.clear()
 
-    def _guess(self, generation: Generation, rows: Rows, logits: Floats) -> Guess:
-        if self._pairs is None:
-            return super()._guess(generation, rows, logits)
-        sampler = generation.request.sampler
-        width = generation.request.limits.width
-        penalized = self._penalized(generation, logits)
-        selects = self._block.selects
-        candidates = self._candidates(penalized, sampler, max(width, selects or _LIKELIEST))
-        following = self._pairs.following(candidates.tokens)
-        trust = None
-        if rows.features is not None:
-            told = rows.features[rows.wanted]
-            if selects:
-                following *= told[:, None]
-            else:
-                trust = told[:, 0]
-        return PairGuess(candidates, following, trust, self._pairs)
+    def end(self, generation: Generation) -> None:
+        """See `Grower`."""
+        del self._blocks[generation]
 
-    def _paying(self, ready: Sequence[tuple[State, PassPart]], plan: PassPlan) -> int:
-        gains = [gain for state, part in ready for gain in self._expected(state, part.depth)]
+    def paying(self, ready: Sequence[tuple[DraftSequence, PassPart]], plan: PassPlan) -> int:
+        """See `Grower`. Where no position costs a row of its own, all pay together, or none."""
+        if not self._query.fixed_rows:
+            return super().paying(ready, plan)
+        gains = [gain for _, part in ready for gain in self._expected(part)]
         gains.sort(reverse=True)
         return len(ready) if plan.worthwhile(gains, self._cost(len(ready))) else 0
 
     def _cost(self, sequences: int) -> Cost:
-        return _AtOnce(self.model.cost, sequences * self._block.rows)
+        """Returns what further positions cost, for so many sequences."""
+        cost = self.reader.model.cost
+        rows = self._query.fixed_rows
+        return _AtOnce(cost, sequences * rows) if rows else cost
+
+    def _expected(self, part: PassPart) -> list[float]:
+        """Returns how many accepted tokens each position is expected to bring."""
+        block = self._blocks[part.generation]
+        known = block.gains
+        gain = 1.0
+        gains = []
+        for position in range(min(part.depth, self._query.most)):
+            gain *= block.draft.hope
+            gain = min(gain, known[position]) if position < len(known) else gain
+            gains.append(gain)
+        return gains
+
+    def _positions(self, parts: Sequence[PassPart], plan: PassPlan) -> list[int]:
+        """Returns the number of positions to ask for behind each sequence."""
+        expected = [self._expected(part) for part in parts]
+        pairs = [(gain, number) for number, gains in enumerate(expected) for gain in gains]
+        pairs.sort(key=lambda pair: -pair[0])
+        count = plan.worthwhile([gain for gain, _ in pairs], self._cost(len(parts)))
+        counts = [0] * len(parts)
+        for _, number in pairs[:count]:
+            counts[number] += 1
+        # One more than what pays shows whether that does.
+        return [
+            min(max(each, 1) + 1, len(gains)) for each, gains in zip(counts, expected, strict=True)
+        ]
+
+    def _combine(self, part: PassPart, guess: Guess, least: float) -> Proposal:
+        """Returns the likeliest combinations of the candidates of all positions."""
+        block = self._blocks[part.generation]
+        tokens = part.generation.tokens
+        block.draft.drafted = True
+        block.guess = guess
+        block.start = len(tokens)
+        proposal = Proposal()
+        gains = [0.0] * len(guess)
+        last = tokens[-1]
+
+        def edges(depth: int, token: int) -> list[Edge]:
+            return self._edges(block, depth, token) if depth < len(guess) else []
+
+        for node in best_nodes(edges, last, part.most_nodes, least):
+            proposal.add(node.parent, node.token, node.value, self.name)
+            gains[node.depth] += node.value
+        block.gains += gains[len(block.gains) :]
+        for depth, gain in enumerate(gains):
+            block.gains[depth] += (gain - block.gains[depth]) * _LATEST_WEIGHT
+        block.draft.expect(edges(0, last)[0].value)
+        return proposal
+
+    def _edges(self, block: _BlockDraft, depth: int, token: int) -> list[Edge]:
+        """Returns the candidates of a position behind a token, the most valuable first."""
+        assert block.guess is not None, "it was drafted"
+        key = block.guess.key(depth, token)
+        if key in block.edges:
+            return block.edges[key]
+        generation = block.draft.generation
+        width = generation.request.limits.width
+        table = self.acceptances.of(generation)
+        candidates, trust = block.guess.behind(depth, token)
+        sampler = self.reader.sampler(generation)
+        [ranking] = rank(sampler, candidates, block.start + depth, width)
+        edges = []
+        for place, (each, likely) in enumerate(zip(*ranking, strict=True)):
+            value = likely * trust
+            cell = edge_cell(value, place, depth)
+            edges.append(Edge(each, table.acceptance(cell, value), cell))
+        edges.sort(key=lambda edge: -edge.value)
+        left = 1.0
+        cut = list[Edge]()
+        for edge in edges:  # siblings exclude each other: together they are worth their parent
+            cut.append(edge._replace(value=min(edge.value, left)))
+            left = max(0.0, left - edge.value)
+        block.edges[key] = cut
+        return cut

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from edgespec.bundle import OWN_FEATURES, TARGET_FEATURES
-from edgespec.runtime.arrays import Array, Floats
-from edgespec.runtime.drafters.growth import GrowingNode, Ids, State, TreeDrafter
+from edgespec.runtime.arrays import Array, Floats, Ids
+from edgespec.runtime.drafters.reader import DraftReader, DraftSequence
 from edgespec.runtime.sequences.model import Graph, Model, Rows
-from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation
 
 
@@ -41,8 +40,8 @@ class HeadGraph:
         return self.graph({**feeds, TARGET_FEATURES: of_target, OWN_FEATURES: own})
 
 
-class HeadDrafter(TreeDrafter):
-    """Drafts with a head that was trained for the model, or came with it (MTP: DeepSeek-AI, 2024).
+class HeadReader(DraftReader):
+    """Reads with a head that was trained for the model, or came with it (MTP: DeepSeek-AI, 2024).
 
     A row of the head reads the features of a token and the token behind it, so a sequence of n
     tokens, the last of which the target has not read, gives n - 1 rows. A row of a level reads what
@@ -51,64 +50,74 @@ class HeadDrafter(TreeDrafter):
     it has more rows than the head was trained for.
 
     Args:
-        model: the head, with a `HeadGraph`.
+        model: the head, with a `HeadGraph`, or a `BlockGraph`.
         context_length: largest number of rows that it can read.
-        ids: see `TreeDrafter`.
-    """
+        ids: see `DraftReader`.
 
-    name = "head"
+    Attributes:
+        context_length: see above.
+    """
 
     def __init__(self, model: Model, context_length: int, ids: Ids | None = None) -> None:
         super().__init__(model, ids)
-        self._context_length = context_length
+        self.context_length = context_length
 
-    def _sequence(self, generation: Generation) -> TokenSequence:
-        return self.model.sequence([])  # tokens are those of the generation from `first` + 1 on
+    def begin(self, generation: Generation) -> DraftSequence:
+        """See `DraftReader`. Tokens are those of the generation from `first` + 1 on."""
+        return DraftSequence(generation, self.model.sequence([]))
 
-    def _share(self, state: State) -> None:
-        if not state.first + state.sequence.length:
-            state.sequence.tokens = state.generation.sequence.keys[1:]
-            self.model.prefixes.extend(state.sequence, len(state.sequence.tokens) - 1)
+    def share(self, draft: DraftSequence) -> None:
+        """See `DraftReader`."""
+        if not draft.first + draft.sequence.length:
+            draft.sequence.tokens = draft.generation.sequence.keys[1:]
+            self.model.prefixes.extend(draft.sequence, len(draft.sequence.tokens) - 1)
 
-    def _leave(self, state: State, ended: bool) -> None:
-        if not state.first:  # else its rows lack what is before them
-            state.sequence.tokens = state.generation.sequence.keys[1:]
-            self.model.prefixes.add(state.sequence)
+    def leave(self, draft: DraftSequence, ended: bool) -> None:
+        """See `DraftReader`."""
+        if not draft.first:  # else its rows lack what is before them
+            draft.sequence.tokens = draft.generation.sequence.keys[1:]
+            self.model.prefixes.add(draft.sequence)
 
-    def _make_room(self, state: State, depth: int) -> bool:
-        self._share(state)  # of what sequences share with others there are no features
-        end = len(state.generation.tokens) - 1
-        known = state.generation.features.start
-        full = end - state.first + depth > self._context_length
-        if full or _next(state) < known:
-            state.sequence.cut(0)
-            state.first = max(known, end - self._context_length // 2)
-        return end - state.first + depth <= self._context_length
+    def make_room(self, draft: DraftSequence, depth: int) -> bool:
+        """See `DraftReader`."""
+        self.share(draft)  # of what sequences share with others there are no features
+        end = len(draft.generation.tokens) - 1
+        known = draft.generation.features.start
+        full = end - draft.first + depth > self.context_length
+        if full or _next(draft) < known:
+            draft.sequence.cut(0)
+            draft.first = max(known, end - self.context_length // 2)
+        return end - draft.first + depth <= self.context_length
 
-    def _unread(self, state: State) -> list[int]:
-        return state.generation.tokens[_next(state) + 1 :]
+    def unread(self, draft: DraftSequence) -> list[int]:
+        """See `DraftReader`."""
+        return draft.generation.tokens[_next(draft) + 1 :]
 
-    def _chain(self, state: State, tokens: list[int], wanted: list[int]) -> Rows:
-        rows = super()._chain(state, tokens, wanted)
-        features = state.generation.features.read(_next(state), len(tokens))
+    def chain(self, draft: DraftSequence, tokens: list[int], wanted: list[int]) -> Rows:
+        """See `DraftReader`."""
+        rows = super().chain(draft, tokens, wanted)
+        features = draft.generation.features.read(_next(draft), len(tokens))
         return replace(rows, reads={TARGET_FEATURES: features})
 
-    def _level(self, state: State, nodes: Sequence[GrowingNode]) -> Rows:
-        return reading_above(super()._level(state, nodes), nodes)
+    def level(
+        self, draft: DraftSequence, tokens: list[int], slots: list[int], features: Floats | None
+    ) -> Rows:
+        """See `DraftReader`."""
+        return reading_above(super().level(draft, tokens, slots, features), features)
 
-    def _kept(self, node: GrowingNode, count: int) -> list[int]:
+    def kept(self, slots: list[int], count: int) -> list[int]:
+        """See `DraftReader`. None are: they have read what the head gave, not the target."""
         return []
 
 
-def reading_above(rows: Rows, nodes: Sequence[GrowingNode]) -> Rows:
-    """Returns rows of nodes of one parent with what the head gave for that."""
-    above = nodes[0].parent
-    assert above is not None, "no root is run"
-    assert above.features is not None, "it was run"
-    features = np.broadcast_to(above.features, (len(nodes), len(above.features)))
-    return replace(rows, reads={OWN_FEATURES: features})
+def reading_above(rows: Rows, features: Floats | None) -> Rows:
+    """Returns rows that read what the head gave for the row above them, [F]."""
+    assert features is not None, "it was run"
+    return replace(
+        rows, reads={OWN_FEATURES: np.broadcast_to(features, (len(rows.tokens), len(features)))}
+    )
 
 
-def _next(state: State) -> int:
+def _next(draft: DraftSequence) -> int:
     """Returns the position of the first token whose features the head has not read."""
-    return state.first + state.sequence.length
+    return draft.first + draft.sequence.length

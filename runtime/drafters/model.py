@@ -1,105 +1,180 @@
-"""Drafts by a smaller model of the same vocabulary."""
+"""Drafts with a model: a `DraftReader` says what it reads, a `Grower` how nodes come."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
 
-from edgespec.runtime.drafters.growth import Ids, State, TreeDrafter
-from edgespec.runtime.sequences.model import Graph, Model
-from edgespec.runtime.sequences.pool import TokenSequence
+from edgespec.errors import MemoryLimitError
+from edgespec.runtime.drafters.acceptance import Acceptances
+from edgespec.runtime.drafters.reader import CHUNK, FIRST_WAIT, DraftReader, DraftSequence
 from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import PassPlan
+from edgespec.runtime.speculation.schedule import PassPart
 
-_LATEST = 256  # tokens of a prompt that tell of which kind a text is
-_MOST_OTHERS = 0.08  # share of other tokens with which scoring the frequent ones alone still pays
-_WEIGHT = 0.02  # of a token in the moving average of that share
+USUAL_READING = 4
+"""Rows that a round's first call reads at most, if the model drafts in every round."""
 
-
-class Frequent(NamedTuple):
-    """The draft model's graph, but for the scores of tokens that are not frequent.
-
-    Attributes:
-        graph: scores the first tokens alone.
-        tokens: how many these are.
-    """
-
-    graph: Graph
-    tokens: int
+_LONGEST_WAIT = 256  # rounds until a draft that did not pay is tried again
 
 
-class ModelDrafter(TreeDrafter):
-    """Drafts with a smaller model of the same vocabulary.
-
-    The output projection over a large vocabulary is a quarter of a small model. So where texts have
-    few others, the frequent tokens alone are scored (after Zhao et al., FR-Spec, 2025).
+class Grower(ABC):
+    """Makes nodes below sequences that a model reads.
 
     Args:
-        model: the draft model.
-        context_length: largest number of tokens that it can read.
-        ids: see `TreeDrafter`.
-        frequent: see `Frequent`; None if all tokens are to be scored always.
+        name: name of the source in options and statistics.
+        reader: what the model reads and keeps.
+
+    Attributes:
+        name: see above.
+        reader: see above.
+        acceptances: how often what it drafted was accepted.
     """
 
-    name = "model"
+    def __init__(self, name: str, reader: DraftReader) -> None:
+        self.name = name
+        self.reader = reader
+        self.acceptances = Acceptances()
 
-    def __init__(
-        self,
-        model: Model,
-        context_length: int,
-        ids: Ids | None = None,
-        frequent: Frequent | None = None,
-    ) -> None:
-        super().__init__(model, ids)
-        self._context_length = context_length
-        self._whole = model.graph
-        self._frequent = frequent
-        self._others = dict[Generation, float]()  # share of tokens that are not frequent
-        if frequent is not None:
-            model.graph = frequent.graph
+    @abstractmethod
+    def begin(self, draft: DraftSequence) -> None:
+        """A generation begins."""
+
+    @abstractmethod
+    def grow(self, parts: Sequence[PassPart], plan: PassPlan) -> None:
+        """Adds nodes to the proposals of some parts of a pass, of which generations have begun.
+
+        Raises:
+            MemoryLimitError: if there is no room for rows; what was added stays.
+        """
+
+    @abstractmethod
+    def observe(self, generation: Generation, reading: Reading) -> None:
+        """See `Drafter`; of a generation for which something is drafted."""
+
+    @abstractmethod
+    def end(self, generation: Generation) -> None:
+        """A generation has ended: frees the slots that drafts have."""
+
+    def forget(self) -> None:
+        """See `Drafter`."""
+        self.acceptances = Acceptances()
+
+    def make_room(self, draft: DraftSequence, depth: int) -> bool:
+        """See `DraftReader`."""
+        return self.reader.make_room(draft, depth)
+
+    def paying(self, ready: Sequence[tuple[DraftSequence, PassPart]], plan: PassPlan) -> int:
+        """Returns for how many sequences, the most promising ones, drafting promises to pay.
+
+        Args:
+            ready: those that have room, the most promising first.
+            plan: of the pass.
+        """
+        return plan.worthwhile([draft.hope for draft, _ in ready], self.reader.model.cost)
+
+    def spend(self, plan: PassPlan, begin: float, usual: int) -> None:
+        """Adds the time since `begin` to what a round takes, at most that of so many rows.
+
+        The prompt is read only once, so it is no part of that.
+        """
+        plan.spent += min(time.perf_counter() - begin, self.reader.model.cost.seconds(usual))
+
+
+class ModelDrafter:
+    """Drafts with a model that has rows of its own.
+
+    What the sequences have that it has not read is read first, where drafting promises to pay.
+
+    Args:
+        grower: how nodes come, and what the model reads for that.
+
+    Attributes:
+        grower: see above.
+        name: see `Drafter`.
+        model: the model, of which it is known what passes cost.
+        in_auto: whether generations that ask for all sources draft with it, too.
+    """
+
+    def __init__(self, grower: Grower) -> None:
+        self.grower = grower
+        self.name = grower.name
+        self.model = grower.reader.model
+        self.in_auto = True
+        self._reader = grower.reader
+        self._drafts = dict[Generation, DraftSequence]()
 
     def begin(self, generation: Generation) -> bool:
-        """See `Drafter`."""
-        begun = super().begin(generation)
-        if begun and self._frequent is not None:
-            last = generation.tokens[-_LATEST:]
-            others = sum([token >= self._frequent.tokens for token in last])
-            self._others[generation] = others / len(last)
-        return begun
+        """See `Drafter`. The prompt is read at the first draft that promises to pay for it."""
+        if not generation.drafts_by(self.name, self.in_auto):
+            return False
+        self._drafts[generation] = draft = self._reader.begin(generation)
+        self.grower.begin(draft)
+        return True
 
     def draft(self, plan: PassPlan) -> None:
         """See `Drafter`."""
-        if self._frequent is not None:
-            shares = [self._others.get(part.generation, 0.0) for part in plan.drafting]
-            few = max(shares) < _MOST_OTHERS
-            self.model.graph = self._frequent.graph if few else self._whole
-        super().draft(plan)
+        known = [part for part in plan.drafting if part.generation in self._drafts]
+        if not known:
+            return
+        self.model.graph = self._reader.graph_for([part.generation for part in known])
+        parts = self._promising(known, plan)
+        if parts:
+            with suppress(MemoryLimitError):  # what there is no room to draft is not drafted
+                self.grower.grow(parts, plan)
 
     def observe(self, generation: Generation, reading: Reading) -> None:
-        """See `Drafter`."""
-        super().observe(generation, reading)
-        if self._frequent is not None:
-            for token in reading.tokens:
-                is_other = token >= self._frequent.tokens
-                self._others[generation] += (is_other - self._others[generation]) * _WEIGHT
+        """See `Drafter`: what the model has run of the chosen nodes may become its sequence."""
+        if self._drafts[generation].drafted:
+            self.grower.observe(generation, reading)
 
     def end(self, generation: Generation) -> None:
         """See `Drafter`."""
-        super().end(generation)
-        self._others.pop(generation, None)
+        self.grower.end(generation)
+        self._reader.end(self._drafts.pop(generation))
 
-    def _sequence(self, generation: Generation) -> TokenSequence:
-        return self.model.sequence(generation.tokens)
+    def forget(self) -> None:
+        """See `Drafter`."""
+        self.model.prefixes.clear()
+        self.grower.forget()
 
-    def _share(self, state: State) -> None:
-        if not state.sequence.length:
-            most = len(state.sequence.tokens) - 1  # the last token's logits are wanted
-            self.model.prefixes.extend(state.sequence, most)
+    def _promising(self, known: Sequence[PassPart], plan: PassPlan) -> list[PassPart]:
+        """Returns the parts for which drafting promises to pay, is tried again or has begun."""
+        ready = [
+            (draft, part)
+            for draft, part in [(self._drafts[part.generation], part) for part in known]
+            if self._may_read(draft, part, plan)
+        ]
+        ready.sort(key=lambda each: -each[0].hope)
+        count = self.grower.paying(ready, plan)
+        promising = []
+        for number, (draft, part) in enumerate(ready):
+            draft.idle += 1
+            if number < count:
+                draft.wait = FIRST_WAIT
+            elif draft.idle < draft.wait:
+                continue
+            else:
+                draft.wait = min(2 * draft.wait, _LONGEST_WAIT)
+            draft.idle = 0
+            promising.append(part)
+        for part in known:  # what was begun costs nothing
+            draft = self._drafts[part.generation]
+            begun = draft.drafted and part not in promising
+            if begun and self.grower.make_room(draft, part.depth):
+                promising.append(part)
+        return promising
 
-    def _leave(self, state: State, ended: bool) -> None:
-        self.model.prefixes.add(state.sequence, state.sequence.length if ended else 0)
-
-    def _unread(self, state: State) -> list[int]:
-        return state.sequence.unread
-
-    def _make_room(self, state: State, depth: int) -> bool:
-        return len(state.sequence.tokens) + depth <= self._context_length
+    def _may_read(self, draft: DraftSequence, part: PassPart, plan: PassPlan) -> bool:
+        """Whether reading what the model has not read will pay in what is left of a sequence."""
+        if not self.grower.make_room(draft, part.depth):
+            return False
+        self._reader.share(draft)
+        unread = len(self._reader.unread(draft))
+        if unread <= CHUNK:
+            return True
+        cost = self.model.cost
+        reading = unread / CHUNK * cost.seconds(CHUNK)
+        return reading < plan.saving(draft.hope, cost) * part.generation.remaining

@@ -15,9 +15,9 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from edgespec.errors import InputError
+from edgespec.runtime.arrays import Ids
 from edgespec.runtime.drafters.acceptance import Acceptances
 from edgespec.runtime.sampling.truncation import likeliest_tokens
 from edgespec.runtime.speculation.generation import Generation, Reading
@@ -40,8 +40,6 @@ _KIND = b"edgespec-draft-memory"
 _LONGEST_HEAD = 1000
 _DIGEST = hashlib.sha256().digest_size
 _DAMAGED = "it is damaged, delete it or name another file"
-
-Ids = npt.NDArray[np.int64]
 
 _PRIORS = {2: 0.4, 1: 0.25}  # prior acceptance of the likeliest successor, by matched tokens
 _COUNTED = 4  # successors whose acceptance is counted; the priors of the others are small

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
 
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.acceptance import Acceptances, Bins
-from edgespec.runtime.drafters.growth import GrowingNode, State
-from edgespec.runtime.drafters.model import ModelDrafter
-from edgespec.runtime.drafters.ranking import Candidates
+from edgespec.runtime.drafters.acceptance import Bins, Candidates, likeliest
+from edgespec.runtime.drafters.levels import GrowingTree, LevelGrower
+from edgespec.runtime.drafters.model import Grower
+from edgespec.runtime.drafters.reader import DraftSequence, ModelReader, penalized
 from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import Model, Rows
-from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import PassPlan
+from edgespec.runtime.speculation.schedule import PassPart
 from edgespec.runtime.speculation.tree import ROOT, Proposal
 from edgespec.runtime.text.vocabulary.mapping import MISSING, VocabularyMap
 from edgespec.runtime.text.vocabulary.translation import RecodedText, SharedText, continuation
@@ -32,10 +32,11 @@ _LEAST_SHARE = 1e-3  # of the probability that is left to the shared tokens
 _VALUES = Bins((0.1, 0.35, 0.65, 0.9))
 
 
-class SharedDrafter(ModelDrafter):
-    """Drafts those tokens that both vocabularies have: token-level intersection.
+class SharedReader(ModelReader):
+    """Reads with a model some of whose tokens the target has, too: token-level intersection.
 
-    Probabilities are those among the shared tokens, under the target's own noise.
+    Only these are drafted. Their probabilities are those among the shared tokens, under the
+    target's own noise.
 
     Args:
         model: the draft model.
@@ -47,35 +48,42 @@ class SharedDrafter(ModelDrafter):
         super().__init__(model, context_length)
         self._map = vocabularies
         self._greedy = Sampler(SamplingOptions(), len(vocabularies.draft.pieces))
-        self._columns = vocabularies.to_target
         self._filler = int(vocabularies.to_target.max())  # any shared token
-        self._texts = dict[TokenSequence, SharedText]()
+        self._texts = dict[Generation, SharedText]()
 
-    def end(self, generation: Generation) -> None:
-        """See `Drafter`."""
-        sequence = self._states[generation].sequence
+    def begin(self, generation: Generation) -> DraftSequence:
+        """See `DraftReader`."""
+        self._texts[generation] = text = SharedText(self._map)
+        return DraftSequence(generation, self.model.sequence(text.read(generation.tokens)))
+
+    def end(self, draft: DraftSequence) -> None:
+        """See `DraftReader`."""
         # Its last tokens are the draft's, too, or rows were left without the tokens they are of.
-        self._texts.pop(sequence).read(generation.tokens)
-        super().end(generation)
+        self._texts.pop(draft.generation).read(draft.generation.tokens)
+        super().end(draft)
 
-    def _sequence(self, generation: Generation) -> TokenSequence:
-        text = SharedText(self._map)
-        sequence = self.model.sequence(text.read(generation.tokens))
-        self._texts[sequence] = text
-        return sequence
-
-    def _make_room(self, state: State, depth: int) -> bool:
+    def make_room(self, draft: DraftSequence, depth: int) -> bool:
+        """See `DraftReader`."""
         # The sequence's tokens are the text's list, which grows with it.
-        self._texts[state.sequence].read(state.generation.tokens)
-        return super()._make_room(state, depth)
+        self._texts[draft.generation].read(draft.generation.tokens)
+        return super().make_room(draft, depth)
 
-    def _level(self, state: State, nodes: Sequence[GrowingNode]) -> Rows:
-        rows = super()._level(state, nodes)
-        return replace(rows, tokens=self._map.to_draft[rows.tokens].tolist())
+    def level(
+        self, draft: DraftSequence, tokens: list[int], slots: list[int], features: Floats | None
+    ) -> Rows:
+        """See `DraftReader`."""
+        return super().level(draft, self._map.to_draft[tokens].tolist(), slots, features)
 
-    def _candidates(self, logits: Floats, sampler: Sampler, width: int) -> Candidates:
-        """Returns the shared candidates, as many for all rows, in the target's tokens."""
-        found = super()._candidates(logits, self._greedy, _CANDIDATES)
+    def candidates(
+        self,
+        generation: Generation,
+        logits: Floats,
+        branches: Iterable[Sequence[int]] = (),
+        width: int = 0,
+    ) -> Candidates:
+        """See `DraftReader`: the shared candidates, as many for all rows."""
+        logits = penalized(generation, logits, branches, self._map.to_target)
+        found = likeliest(logits, self._greedy, _CANDIDATES)
         tokens = self._map.to_target[found.tokens]
         lacking = tokens == MISSING
         share = np.exp(found.logits - found.normalizers[:, None])
@@ -91,122 +99,161 @@ class SharedDrafter(ModelDrafter):
         return Candidates(tokens, scores, normalizers)
 
 
-@dataclass(eq=False, slots=True)
-class _Translation:
-    """A generation in the draft's tokens, and what was drafted of it in the target's.
+class RecodedReader(ModelReader):
+    """Reads with a model that has other tokens than the target, as which it knows the texts.
 
-    Attributes:
-        text: encodes it.
-        drafts: the target's tokens that this round's branches gave.
-        cells: calibration cell of each of them.
-    """
-
-    text: RecodedText
-    drafts: Proposal = field(default_factory=Proposal)
-    cells: list[int] = field(default_factory=list)
-
-
-class RecodedDrafter(ModelDrafter):
-    """Drafts in the draft model's own tokens, which are tokenized again: string-level exact match.
-
-    The model drafts a tree, and each of its branches becomes a branch of the target's tokens. It
-    drafts greedily, because the target's noise belongs to tokens that it does not know. A token of
-    the target is worth what the draft's token is worth in which it ends.
+    It drafts greedily, and without penalties, because noise and penalties of the target belong to
+    tokens that it does not know.
 
     Args:
         model: the draft model.
         context_length: largest number of its own tokens that it can read.
         vocabularies: the tokens of both.
+
+    Attributes:
+        vocabularies: see above.
     """
 
     def __init__(self, model: Model, context_length: int, vocabularies: VocabularyMap) -> None:
         super().__init__(model, context_length)
-        self._map = vocabularies
+        self.vocabularies = vocabularies
         self._greedy = Sampler(SamplingOptions(), len(vocabularies.draft.pieces))
-        self._told = dict[Generation, _Translation]()
+        self._texts = dict[Generation, RecodedText]()
 
-    def draft(self, plan: PassPlan) -> None:
-        """See `Drafter`."""
-        cheaper = [part.proposal for part in plan.drafting]
-        super().draft(plan)
-        for part, others in zip(plan.drafting, cheaper, strict=True):
-            state = self._states.get(part.generation)
-            if state is not None and state.root is not None:
-                part.proposal = Proposal()
-                part.proposal.graft(self._retell(state, part.depth))
-                part.proposal.graft(others)
+    def begin(self, generation: Generation) -> DraftSequence:
+        """See `DraftReader`."""
+        self._texts[generation] = RecodedText(self.vocabularies)
+        return DraftSequence(generation, self.model.sequence([]))
 
-    def observe(self, generation: Generation, reading: Reading) -> None:
-        """See `Drafter`."""
-        state = self._states[generation]
-        if state.root is None:
-            return
-        told = self._told[generation]
-        path = _Path(told.drafts, told.cells)
-        self._retold.of(generation).count(reading.tokens, path)
-        before = state.sequence.tokens
-        after = told.text.read(generation.tokens)
-        # Where the last tokens have changed, nothing continues what was drafted.
-        new = after[len(before) :] if after[: len(before)] == before else []
-        super().observe(generation, replace(reading, tokens=new))
-        state.sequence.tokens += new
+    def end(self, draft: DraftSequence) -> None:
+        """See `DraftReader`."""
+        super().end(draft)
+        del self._texts[draft.generation]
 
-    def end(self, generation: Generation) -> None:
-        """See `Drafter`."""
-        super().end(generation)
-        del self._told[generation]
-
-    def forget(self) -> None:
-        """See `Drafter`."""
-        super().forget()
-        self._retold = Acceptances()
-
-    def _sequence(self, generation: Generation) -> TokenSequence:
-        self._told[generation] = _Translation(RecodedText(self._map))
-        return self.model.sequence([])
-
-    def _make_room(self, state: State, depth: int) -> bool:
-        """Takes the new tokens over, and forgets what was read of an end that has changed."""
-        sequence = state.sequence
-        tokens = self._told[state.generation].text.read(state.generation.tokens)
+    def make_room(self, draft: DraftSequence, depth: int) -> bool:
+        """See `DraftReader`. Takes the new tokens over, and forgets an end that has changed."""
+        sequence = draft.sequence
+        tokens = self.own_tokens(draft.generation)
         same = min(sequence.length, len(tokens) - 1)  # the last token is always read
         while sequence.tokens[:same] != tokens[:same]:
             same -= 1
         sequence.cut(same)
         sequence.tokens[:] = tokens
-        return super()._make_room(state, depth)
+        return super().make_room(draft, depth)
 
-    def _sampler(self, generation: Generation) -> Sampler:
+    def sampler(self, generation: Generation) -> Sampler:
+        """See `DraftReader`."""
         return self._greedy
 
-    def _penalized(
-        self, generation: Generation, logits: Floats, nodes: Sequence[GrowingNode] = ()
-    ) -> Floats:
-        return logits  # penalties are for the target's tokens
+    def candidates(
+        self,
+        generation: Generation,
+        logits: Floats,
+        branches: Iterable[Sequence[int]] = (),
+        width: int = 0,
+    ) -> Candidates:
+        """See `DraftReader`."""
+        return likeliest(logits, self._greedy, max(width, generation.request.limits.width))
 
-    def _retell(self, state: State, depth: int) -> Proposal:
+    def own_tokens(self, generation: Generation) -> list[int]:
+        """Returns the tokens of a generation as the draft model knows it."""
+        return self._texts[generation].read(generation.tokens)
+
+
+@dataclass(eq=False, slots=True)
+class _Translation:
+    """What was drafted of a generation, in the target's tokens.
+
+    Attributes:
+        tokens: those that this round's branches gave.
+        cells: cell of each of them.
+    """
+
+    tokens: Proposal = field(default_factory=Proposal)
+    cells: list[int] = field(default_factory=list)
+
+
+class RecodedGrower(Grower):
+    """Tokenizes what a model drafts again: string-level exact match.
+
+    The model drafts a tree, and each of its branches becomes a branch of the target's tokens. A
+    token of the target is worth what the draft's token is worth in which it ends.
+
+    Args:
+        name: see `Grower`.
+        reader: what drafts.
+    """
+
+    def __init__(self, name: str, reader: RecodedReader) -> None:
+        super().__init__(name, reader)
+        self._own = LevelGrower(name, reader)
+        self._own_tokens = reader.own_tokens
+        self._map = reader.vocabularies
+        self._translations = dict[Generation, _Translation]()
+
+    def begin(self, draft: DraftSequence) -> None:
+        """See `Grower`."""
+        self._own.begin(draft)
+        self._translations[draft.generation] = _Translation()
+
+    def grow(self, parts: Sequence[PassPart], plan: PassPlan) -> None:
+        """See `Grower`."""
+        cheaper = [part.proposal for part in parts]
+        try:
+            self._own.grow(parts, plan)
+        finally:
+            for part, others in zip(parts, cheaper, strict=True):
+                tree = self._own.trees[part.generation]
+                if tree.draft.drafted:
+                    part.proposal = self._translated(tree, part.depth)
+                    part.proposal.graft(others)
+
+    def observe(self, generation: Generation, reading: Reading) -> None:
+        """See `Grower`."""
+        tree = self._own.trees[generation]
+        translation = self._translations[generation]
+        path = _Path(translation.tokens, translation.cells)
+        self.acceptances.of(generation).count(reading.tokens, path)
+        before = tree.draft.sequence.tokens
+        after = self._own_tokens(generation)
+        # Where the last tokens have changed, nothing continues what was drafted.
+        new = after[len(before) :] if after[: len(before)] == before else []
+        self._own.observe(generation, replace(reading, tokens=new))
+        tree.draft.sequence.tokens += new
+
+    def end(self, generation: Generation) -> None:
+        """See `Grower`."""
+        self._own.end(generation)
+        del self._translations[generation]
+
+    def forget(self) -> None:
+        """See `Grower`."""
+        super().forget()
+        self._own.forget()
+
+    def _translated(self, tree: GrowingTree, depth: int) -> Proposal:
         """Returns the branches of the model's tree in the target's tokens, so many deep at most."""
-        drafted = state.proposal
-        told = self._told[state.generation]
-        told.drafts = Proposal()
-        told.cells = []
-        table = self._retold.of(state.generation)
+        drafted = tree.proposal
+        generation = tree.draft.generation
+        self._translations[generation] = translation = _Translation()
+        table = self.acceptances.of(generation)
         for leaf in sorted(set(range(len(drafted))) - set(drafted.parents)):
             node = ROOT
             value = 1.0
             above = 1.0
-            branch = _branch(drafted, leaf)
-            for token, own, ends in self._tokens(state, branch)[:depth]:
+            for token, own, ends in self._tokens(tree, drafted.path(leaf))[:depth]:
                 edge = min(own / above, 1.0) if above else 0.0
                 cell = 2 * _VALUES(edge) + ends
                 value *= table.acceptance(cell, edge)
-                node = told.drafts.add(node, token, value, self.name)
-                if node == len(told.cells):
-                    told.cells.append(cell)
+                node = translation.tokens.add(node, token, value, self.name)
+                if node == len(translation.cells):
+                    translation.cells.append(cell)
                 above = own
-        return told.drafts
+        proposal = Proposal()
+        proposal.graft(translation.tokens)
+        return proposal
 
-    def _tokens(self, state: State, branch: Sequence[int]) -> list[tuple[int, float, bool]]:
+    def _tokens(self, tree: GrowingTree, branch: Sequence[int]) -> list[tuple[int, float, bool]]:
         """Returns a branch of the draft model's tree in the target's tokens.
 
         Returns:
@@ -215,9 +262,9 @@ class RecodedDrafter(ModelDrafter):
         """
         target = self._map.target
         draft = self._map.draft
-        text = state.generation.tokens
-        ids = [state.proposal.tokens[node] for node in branch]
-        values = [state.proposal.values[node] for node in branch]
+        text = tree.draft.generation.tokens
+        ids = [tree.proposal.tokens[node] for node in branch]
+        values = [tree.proposal.values[node] for node in branch]
         plain = next((n for n, id_ in enumerate(ids) if id_ in draft.special), len(ids))
         ends = list(accumulate(len(draft.pieces[id_]) for id_ in ids[:plain]))
         told = continuation(target, text, draft.bytes_of(ids[:plain])) if plain else []
@@ -261,9 +308,3 @@ class _Path:
             return False
         self.node = child
         return True
-
-
-def _branch(proposal: Proposal, node: int) -> list[int]:
-    """Returns the nodes from the root's child down to this one."""
-    parent = proposal.parents[node]
-    return [*(_branch(proposal, parent) if parent != ROOT else ()), node]

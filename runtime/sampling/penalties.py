@@ -11,14 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-import numpy.typing as npt
 
-from edgespec.runtime.arrays import Floats
+from edgespec.runtime.arrays import Floats, Ids
 from edgespec.runtime.sampling.options import SamplingOptions
 
 _NEVER = np.float32(1e30)  # as good as infinite, but no temperature or penalty makes it a NaN
-
-Ids = npt.NDArray[np.int64]
 
 
 class Penalties:

@@ -17,7 +17,7 @@ from parity import PROMPT, distance
 
 from edgespec.bundle import DRAFT, SIGHT, TARGET_FEATURES
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.runtime.drafters.block import Pairs
+from edgespec.runtime.drafters.block_head import Pairs
 from edgespec.runtime.sequences.model import AFTER, Rows
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgespec.runtime.drafters.ranking import Candidates
+from edgespec.runtime.drafters.acceptance import Candidates
 
 
 def candidates_of(logits, count=None):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from toys import VOCABULARY, toy_model
 
+from edgespec.runtime.drafters.levels import LevelGrower
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
+from edgespec.runtime.drafters.reader import ModelReader
 from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.speculation.engine import Engine
@@ -16,10 +18,15 @@ from edgespec.runtime.speculation.generation import Limits, Request
 SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
 
 
+def by_model(model, context=1000, grower=LevelGrower):
+    """What drafts with a model of the target's vocabulary."""
+    return ModelDrafter(grower("model", ModelReader(model, context)))
+
+
 def toy_engine(
-    noise=0.3, *, target=(1.0, 0.05), draft=(0.1, 0.01), context=1000, kind=ModelDrafter
+    noise=0.3, *, target=(1.0, 0.05), draft=(0.1, 0.01), context=1000, grower=LevelGrower
 ):
-    drafter = kind(toy_model(noise, cost=draft), context)
+    drafter = by_model(toy_model(noise, cost=draft), context, grower)
     return Engine(toy_model(cost=target), [LookupDrafter(), drafter])
 
 

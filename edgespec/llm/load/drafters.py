@@ -13,22 +13,23 @@ import numpy as np
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import BundleError, InputError, reason
 from edgespec.llm.load.open import ModelSet
-from edgespec.llm.load.options import DRAFTS, LoadOptions
-from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.ahead import AheadDrafter, AheadHeadDrafter, AheadModelDrafter
-from edgespec.runtime.drafters.assistant import AssistantDrafter
+from edgespec.llm.load.options import DRAFTS, HEAD, LAYER_SKIP, MODEL, PARALLEL, LoadOptions
+from edgespec.runtime.arrays import Floats, Ids
+from edgespec.runtime.drafters.ahead import AheadGrower
 from edgespec.runtime.drafters.base import Drafter
-from edgespec.runtime.drafters.block import BlockDrafter, Pairs
+from edgespec.runtime.drafters.block import BlockGrower
+from edgespec.runtime.drafters.block_head import BlockQuery, Pairs
 from edgespec.runtime.drafters.grammar import GrammarDrafter
-from edgespec.runtime.drafters.growth import Ids, TreeDrafter
-from edgespec.runtime.drafters.head import HeadDrafter
+from edgespec.runtime.drafters.head import HeadReader
+from edgespec.runtime.drafters.levels import LevelGrower
 from edgespec.runtime.drafters.lookup import LookupDrafter
+from edgespec.runtime.drafters.masks import HeadMaskQuery, MaskQuery
 from edgespec.runtime.drafters.model import ModelDrafter
-from edgespec.runtime.drafters.parallel import ParallelDrafter, ParallelHeadDrafter
 from edgespec.runtime.drafters.prediction import PredictionDrafter
+from edgespec.runtime.drafters.reader import ModelReader
 from edgespec.runtime.drafters.recycling import RecyclingDrafter, Successors
-from edgespec.runtime.drafters.skip import SkipDrafter
-from edgespec.runtime.drafters.translated import RecodedDrafter, SharedDrafter
+from edgespec.runtime.drafters.shared_pool import AssistantReader, SharedPoolReader
+from edgespec.runtime.drafters.translated import RecodedGrower, RecodedReader, SharedReader
 from edgespec.runtime.plan import HOST
 from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT
@@ -91,33 +92,35 @@ class DrafterParts:
         return None if role is None or model is None else (role, model)
 
 
-def _parallel(parts: DrafterParts) -> Drafter | None:
+def _parallel(parts: DrafterParts) -> ModelDrafter | None:
     """Returns what drafts by a model that predicts several tokens in a call."""
     if parts.draft is None:
         return None
     role, model = parts.draft
     if role.is_head or role.tokenizer or role.mask_token is None:
         return None
-    ids = _ids(parts.bundle, role)
-    return ParallelDrafter(model, role.context_length, role.mask_token, ids)
+    reader = ModelReader(model, role.context_length, _ids(parts.bundle, role))
+    return ModelDrafter(BlockGrower(PARALLEL, reader, MaskQuery(role.mask_token)))
 
 
-def _model(parts: DrafterParts) -> Drafter | None:
+def _model(parts: DrafterParts) -> ModelDrafter | None:
     """Returns what drafts by a model, token by token."""
     if parts.draft is None or parts.draft[0].is_head:
         return None
     role, model = parts.draft
+    context = role.context_length
     vocabularies = VocabularyMap.of(parts.bundle, parts.tokenizer)
     if vocabularies is not None:
         _log.info("%s", vocabularies)
-        translated = SharedDrafter if vocabularies.shares_enough else RecodedDrafter
-        return translated(model, role.context_length, vocabularies)
-    made = AheadModelDrafter if _overlaps(parts, model) else ModelDrafter
-    ids = _ids(parts.bundle, role)
-    return made(model, role.context_length, ids, parts.models.frequent)
+        if vocabularies.shares_enough:
+            return ModelDrafter(LevelGrower(MODEL, SharedReader(model, context, vocabularies)))
+        return ModelDrafter(RecodedGrower(MODEL, RecodedReader(model, context, vocabularies)))
+    reader = ModelReader(model, context, _ids(parts.bundle, role), parts.models.frequent)
+    ahead = _overlaps(parts, model)
+    return ModelDrafter((AheadGrower if ahead else LevelGrower)(MODEL, reader))
 
 
-def _head(parts: DrafterParts) -> Drafter | None:
+def _head(parts: DrafterParts) -> ModelDrafter | None:
     """Returns what drafts by a draft head."""
     if parts.draft is None or not parts.draft[0].is_head:
         return None
@@ -127,25 +130,31 @@ def _head(parts: DrafterParts) -> Drafter | None:
     block = role.block
     mask = role.mask_token
     if role.attends_target:
-        return AssistantDrafter(model)
+        return ModelDrafter(LevelGrower(HEAD, AssistantReader(model)))
     if block is None or mask is None:
         # Rows that read the head's own output guess less well, so not by default.
         ahead = parts.options.pipeline == "overlap"
-        return (AheadHeadDrafter if ahead else HeadDrafter)(model, context, ids)
+        reader = HeadReader(model, context, ids)
+        return ModelDrafter((AheadGrower if ahead else LevelGrower)(HEAD, reader))
     if not block.features:
         pairs: Pairs | None = None
         if block.pairs:
             with _read(parts.bundle.path / block.pairs) as file:
                 pairs = Pairs.read(file, role.vocab_size, ids)
-        return BlockDrafter(model, context, mask, block, ids, pairs)
+        reader = HeadReader(model, context - block.rows, ids)  # the block is read besides
+        return ModelDrafter(BlockGrower(HEAD, reader, BlockQuery(mask, block, pairs)))
     width = len(role.taps) * parts.bundle.target.hidden_size
     features = _features(parts.bundle.path / block.features, width)
-    return ParallelHeadDrafter(model, context, mask, features, block.rows, ids)
+    query = HeadMaskQuery(mask, features, block.rows)
+    return ModelDrafter(BlockGrower(HEAD, HeadReader(model, context, ids), query))
 
 
-def _layer_skip(parts: DrafterParts) -> Drafter | None:
+def _layer_skip(parts: DrafterParts) -> ModelDrafter | None:
     """Returns what drafts by the target without some layers."""
-    return None if parts.models.part is None else SkipDrafter(parts.models.part)
+    part = parts.models.part
+    if part is None:
+        return None
+    return ModelDrafter(LevelGrower(LAYER_SKIP, SharedPoolReader(part)))
 
 
 MAKERS: Mapping[str, Callable[[DrafterParts], Drafter | None]] = {
@@ -153,10 +162,10 @@ MAKERS: Mapping[str, Callable[[DrafterParts], Drafter | None]] = {
     LookupDrafter.name: lambda parts: LookupDrafter(),
     RecyclingDrafter.name: lambda parts: parts.recycling,
     GrammarDrafter.name: lambda parts: GrammarDrafter(),
-    ParallelDrafter.name: _parallel,
-    ModelDrafter.name: _model,
-    HeadDrafter.name: _head,
-    SkipDrafter.name: _layer_skip,
+    PARALLEL: _parallel,
+    MODEL: _model,
+    HEAD: _head,
+    LAYER_SKIP: _layer_skip,
 }
 """What makes the drafter of each kind, the cheapest first; it returns None if a bundle has none."""
 
@@ -191,13 +200,14 @@ def make_drafters(
                 f"--draft, of {', '.join(names)}"
             )
     drafters = [*made.values()]
-    if options.pipeline == "overlap" and not any(isinstance(d, AheadDrafter) for d in drafters):
+    dear = [each for each in drafters if isinstance(each, ModelDrafter)]
+    ahead = any(isinstance(each.grower, AheadGrower) for each in dear)
+    if options.pipeline == "overlap" and not ahead:
         raise InputError(
             f"pipeline is 'overlap', and {bundle.path} has no draft in use that can go on "
             "while the target works: a model that has the target's tokenizer and no recurrent "
             "layers, or a head that drafts token by token; use another pipeline"
         )
-    dear = [each for each in drafters if isinstance(each, TreeDrafter)]
     for each in dear[1:]:  # they are alternatives
         each.in_auto = False
     if dear:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import BundleError, DeviceError
-from edgespec.llm.load.options import LoadOptions
+from edgespec.llm.load.options import LAYER_SKIP, LoadOptions
 from edgespec.llm.load.portable import portable_graph
-from edgespec.runtime.drafters.assistant import AssistantGraph
-from edgespec.runtime.drafters.block import BlockGraph
+from edgespec.runtime.drafters.block_head import BlockGraph
+from edgespec.runtime.drafters.frequent import FrequentTokens
 from edgespec.runtime.drafters.head import HeadGraph
-from edgespec.runtime.drafters.model import Frequent
-from edgespec.runtime.drafters.skip import SkipDrafter
+from edgespec.runtime.drafters.shared_pool import AssistantGraph
 from edgespec.runtime.kernels import library
 from edgespec.runtime.plan import MemoryPlan, Placement
 from edgespec.runtime.sequences.chain import Chain, Link
@@ -42,7 +41,7 @@ class ModelSet:
 
     roles: dict[str, Model]
     part: Model | None = None
-    frequent: Frequent | None = None
+    frequent: FrequentTokens | None = None
 
     def close(self) -> None:
         """Frees the models."""
@@ -177,7 +176,7 @@ def _best_part(bundle: Bundle, options: LoadOptions, target: Model) -> Model | N
     sets = bundle.manifest.skip_sets
     if options.draft == AUTO:  # which leaves out what was found not to pay
         sets = tuple(each for each in sets if each.score is None or each.score.pays)
-    if not sets or options.draft not in (AUTO, SkipDrafter.name) or target.device != NATIVE:
+    if not sets or options.draft not in (AUTO, LAYER_SKIP) or target.device != NATIVE:
         return None
     try:
         return load_part(bundle, target, sets[0].skipped, options.threads)
@@ -185,14 +184,14 @@ def _best_part(bundle: Bundle, options: LoadOptions, target: Model) -> Model | N
         raise BundleError(f"{bundle.path}: skip_sets[0]: {error}") from error
 
 
-def _frequent(bundle: Bundle, threads: int | None) -> Frequent | None:
+def _frequent(bundle: Bundle, threads: int | None) -> FrequentTokens | None:
     """Loads what scores the draft's frequent tokens alone, if it is a model of all the target's."""
     role = bundle.manifest.roles[DRAFT]
     others = role.tokenizer or role.native.ids or role.mask_token is not None
     if role.is_head or others:
         return None
     graph = load_scoring(bundle, DRAFT, _FREQUENT, threads)
-    return None if graph is None else Frequent(graph, _FREQUENT)
+    return None if graph is None else FrequentTokens(graph, _FREQUENT)
 
 
 def _graph(

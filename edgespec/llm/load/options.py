@@ -11,10 +11,14 @@ from edgespec.errors import InputError
 from edgespec.store.model_ref import looks_like_model
 from edgespec.system.options import Option, Options, explained, option
 
-DRAFTS = ("auto", "none", "model", "parallel", "head", "layer-skip", "lookup", "recycling")
+MODEL = "model"
+PARALLEL = "parallel"
+HEAD = "head"
+LAYER_SKIP = "layer-skip"
+DRAFTS = ("auto", "none", MODEL, PARALLEL, HEAD, LAYER_SKIP, "lookup", "recycling")
 PIPELINES = ("auto", "serial", "overlap")
-MODEL_DRAFTS = ("model", "parallel", "head")  # these load the bundle's draft
-PLANNED_DRAFTS = ("auto", "layer-skip")  # their rounds are of several sources
+MODEL_DRAFTS = (MODEL, PARALLEL, HEAD)  # these load the bundle's draft
+PLANNED_DRAFTS = ("auto", LAYER_SKIP)  # their rounds are of several sources
 RECYCLING_DRAFTS = ("auto", "recycling")  # these have a draft memory
 DEFAULT_TREE_WIDTH = 4
 PLANNED_DRAFT_TOKENS = 31

@@ -6,91 +6,24 @@ import itertools
 
 import numpy as np
 import pytest
-from engines import SAMPLINGS, plain_engine, request, tokens_at_once, tokens_of
+from engines import plain_engine, request, tokens_of
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import VOCABULARY, Given, ToyGraph, tapped_model, toy_shape
+from toy_drafters import BLOCK, Setting, by_block, pairs_of
+from toys import tapped_model
 
-from edgespec.bundle import Block
-from edgespec.runtime.drafters.block import BlockDrafter, BlockGraph, PairGuess, Pairs
-from edgespec.runtime.drafters.combined import Edge, best_nodes
-from edgespec.runtime.drafters.ranking import Candidates
-from edgespec.runtime.sequences.model import Model
-from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.drafters.acceptance import Candidates
+from edgespec.runtime.drafters.block_head import PairGuess, Pairs
+from edgespec.runtime.drafters.combinations import Edge, best_nodes
 from edgespec.runtime.speculation.engine import Engine
 
-MASK = VOCABULARY + 1
-SIZE = 6
 LONG = tuple(n * n % 50 for n in range(700))
 
 
-class ToyBlocks(ToyGraph):
-    """Knows what follows the newest token, from features that it checks and keeps by slot."""
-
-    def __init__(self, from_anchor, noise, trust):
-        super().__init__(noise)
-        self.from_anchor = from_anchor
-        self.trust = trust
-        self.tokens = {}
-        self.places = {}
-
-    def __call__(self, feeds):
-        super().__call__(feeds)
-        sight = feeds["sight"].tolist()
-        ids = feeds["input_ids"].tolist()
-        reading = iter(feeds["target_features"].astype(int).tolist())
-        rows = []
-        chosen = feeds["logit_rows"].tolist()
-        for row, slots in enumerate(self.seen):
-            if sight[row] < 0:
-                place, token = next(reading)
-                if len(slots) > 1:
-                    assert self.places[slots[-2]] == place - 1
-                self.tokens[slots[-1]], self.places[slots[-1]] = token, place
-            elif ids[row] == MASK:
-                assert sight[row] == sight[row - 1] - 1
-        assert next(reading, None) is None
-        for row in chosen:
-            first = row - (SIZE - 1 - sight[row])
-            before = self.seen[first][:-1]
-            text = [*(self.tokens.get(slot, 0) for slot in before), ids[first]]
-            for _ in range(row - first + self.from_anchor - 1):
-                text.append(int(super().logits(np.array(text) + 1)[:VOCABULARY].argmax()))
-            rows.append(super().logits(np.array(text) + 1))
-        logits = np.array(rows, np.float32).reshape(-1, VOCABULARY + 3)
-        if self.trust is None:
-            return {"logits": logits}
-        return {"logits": logits, "features": np.full((len(ids), 1), self.trust, np.float32)}
-
-
-def pairs_of(rank=4, seed=1, size=0.0, weights=0.0):
-    rng = np.random.default_rng(seed)
-    table = rng.normal(size=(2 * (VOCABULARY + 3) + 1, rank)) * size
-    table[-1] = weights
-    return Pairs(table.astype(np.float32), VOCABULARY + 3, None)
-
-
-def block_engine(noise=0.05, *, from_anchor=False, pairs=None, trust=None, context=1000):
-    head = Model(
-        BlockGraph(ToyBlocks(from_anchor, noise, trust), 2), KVPool([toy_shape()], "fp32"), []
-    )
-    head.cost = Given(0.05, 0.01)
-    drafter = BlockDrafter(head, context, MASK, Block(SIZE, from_anchor), None, pairs)
-    return Engine(tapped_model(), [drafter]), head
-
-
-@pytest.mark.parametrize("how", SAMPLINGS)
-@pytest.mark.parametrize("kind", ["dflash", "dspark"])
-def test_blocks_never_change_the_tokens(kind, how):
-    spark = kind == "dspark"
-    more = {"from_anchor": True, "pairs": pairs_of(size=0.3), "trust": 0.5} if spark else {}
-    engine, head = block_engine(0.3, **more)
-    asked = [request(prompt, 50, **how) for prompt in ((1,), LONG[:40], LONG[:160], (1, 2, 3))]
-    expected = [tokens_of(plain_engine(), each) for each in asked]
-    assert [tokens_of(engine, each) for each in asked] == expected
-    assert tokens_at_once(engine, asked) == expected
-    engine.forget()
-    assert engine.target.pool.used == head.pool.used == 0
+def block_engine(context=1000, **how):
+    target = tapped_model()
+    drafter = by_block(Setting(target, context=context), **how)
+    return Engine(target, [drafter]), drafter.model
 
 
 @pytest.mark.parametrize("from_anchor", [False, True])
@@ -98,7 +31,7 @@ def test_one_call_drafts_a_block(from_anchor):
     engine, head = block_engine(from_anchor=from_anchor)
     rounds = list(engine.generate(request(n=100)))
     assert sum(len(each.tokens) for each in rounds) == 100
-    assert max(each.accepted for each in rounds) >= SIZE - 1
+    assert max(each.accepted for each in rounds) >= BLOCK - 1
     assert len(rounds) < 40
     assert len(head.graph.graph.calls) <= len(rounds) + 1
 

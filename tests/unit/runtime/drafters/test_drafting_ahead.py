@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from toys import ToyGraph
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.drafters.ahead import AheadModelDrafter
-from edgespec.runtime.drafters.model import ModelDrafter
+from edgespec.runtime.drafters.ahead import AheadGrower
+from edgespec.runtime.drafters.levels import LevelGrower
 
 
 class Timed(ToyGraph):
@@ -30,11 +30,9 @@ class Timed(ToyGraph):
         return super().__call__(feeds)
 
 
-def engine_of(
-    kind=AheadModelDrafter, noise=0.3, target=(0.01, 0.0005), draft=(0.001, 0.0001), **how
-):
+def engine_of(grower=AheadGrower, noise=0.3, target=(0.01, 0.0005), draft=(0.001, 0.0001), **how):
     """An engine, and the graph of its draft model."""
-    engine = toy_engine(noise, target=target, draft=draft, kind=kind, **how)
+    engine = toy_engine(noise, target=target, draft=draft, grower=grower, **how)
     for model in (engine.target, engine.drafters[-1].model):
         model.graph = Timed(model)
     return engine, engine.drafters[-1].model.graph
@@ -80,15 +78,6 @@ def test_sequences_at_once_are_those_of_each_alone(prompts, data):
     assert slots_left(engine) == 0
 
 
-def test_a_generation_that_is_cancelled_frees_its_slots():
-    engine, graph = engine_of()
-    rounds = engine.generate(request(draft="model"))
-    while not graph.beside:
-        next(rounds)
-    rounds.close()
-    assert slots_left(engine) == 0
-
-
 @pytest.mark.parametrize("failing", ["draft", "target"])
 def test_what_fails_beside_the_other_leaves_nothing(failing):
     """A target that fails ends its text; a draft that fails on its thread drafts no more."""
@@ -119,8 +108,8 @@ def test_fewer_calls_hold_up_the_target(share):
     """`pytest -s` shows the gain in time where a call of the draft costs so much of a pass."""
     waits = []
     seconds = []
-    for kind in (ModelDrafter, AheadModelDrafter):
-        engine, graph = engine_of(kind, target=(0.03, 0.001), draft=(0.03 * share, 0.003 * share))
+    for grower in (LevelGrower, AheadGrower):
+        engine, graph = engine_of(grower, target=(0.03, 0.001), draft=(0.03 * share, 0.003 * share))
         begin = time.perf_counter()
         tokens_of(engine, request(n=60, draft="model"))
         seconds.append(time.perf_counter() - begin)

@@ -6,32 +6,26 @@ import numpy as np
 import pytest
 from engines import SAMPLINGS, plain_engine, request, tokens_at_once, tokens_of
 from native_llms import loaded, with_library
-from toys import ToyGraph, toy_model
+from toy_drafters import FirstTokens
+from toys import toy_model
 
 from edgespec.bundle import DRAFT
 from edgespec.llm.llm import inside
 from edgespec.llm.load import open as opening
 from edgespec.llm.load.open import load_scoring
-from edgespec.runtime.drafters.model import Frequent, ModelDrafter
+from edgespec.runtime.drafters.frequent import FrequentTokens
+from edgespec.runtime.drafters.levels import LevelGrower
+from edgespec.runtime.drafters.model import ModelDrafter
+from edgespec.runtime.drafters.reader import ModelReader
 from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.runtime.speculation.engine import Engine
 
 
-class Scoring(ToyGraph):
-    """Scores the first tokens alone."""
-
-    def __init__(self, noise, count):
-        super().__init__(noise)
-        self.count = count
-
-    def __call__(self, feeds):
-        return {"logits": super().__call__(feeds)["logits"][:, : self.count]}
-
-
 def frequent_engine(count):
     model = toy_model(0.1, cost=(0.1, 0.01))
-    graphs = Scoring(0.1, count), model.graph
-    drafter = ModelDrafter(model, 1000, None, Frequent(graphs[0], count))
+    graphs = FirstTokens(0.1, count), model.graph
+    reader = ModelReader(model, 1000, None, FrequentTokens(graphs[0], count))
+    drafter = ModelDrafter(LevelGrower("model", reader))
     return Engine(toy_model(), [drafter]), *(graph.calls for graph in graphs)
 
 
@@ -44,8 +38,6 @@ def test_scoring_frequent_tokens_never_changes_the_text(how, count):
     assert tokens_at_once(engine, asked) == expected
     assert bool(few) == (count == 49)  # others would be missing all the time
     assert every if count == 4 else few
-    engine.forget()
-    assert engine.target.pool.used == 0
 
 
 def test_a_text_that_turns_to_other_tokens_gets_all_scored():

@@ -1,9 +1,10 @@
+"""Drafts of texts that follow a grammar: forced tokens, and none that are forbidden."""
+
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from engines import engine_of, on_last_tokens, plain_engine, request, tokens_at_once, tokens_of
-from toys import VOCABULARY
+from toy_drafters import RowsGrammar
 
 from edgespec.runtime.drafters.grammar import GrammarDrafter
 from edgespec.runtime.drafters.lookup import LookupDrafter
@@ -11,47 +12,22 @@ from edgespec.runtime.drafters.lookup import LookupDrafter
 SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}]
 
 
-class Rows:
-    """A grammar of rows: any token below 10, then 40, 41, 42."""
-
-    ROW = (range(10), (40,), (41,), (42,))
-
-    def __init__(self):
-        self.place = 0
-
-    def allowed(self):
-        allowed = np.zeros(VOCABULARY, np.bool_)
-        allowed[list(self.ROW[self.place])] = True
-        return allowed
-
-    def advance(self, token):
-        assert token in self.ROW[self.place]
-        self.place = (self.place + 1) % 4
-
-    def forced(self):
-        return [] if self.place == 0 else [40, 41, 42][self.place - 1 :]
-
-    def valid(self, tokens):
-        for count, token in enumerate(tokens):
-            if token not in self.ROW[(self.place + count) % 4]:
-                return count
-        return len(tokens)
-
-
 @pytest.mark.parametrize("how", SAMPLINGS)
 def test_forced_tokens_are_drafted_and_change_nothing(how):
-    expected = tokens_of(plain_engine(), request(grammar=Rows(), **how))
+    expected = tokens_of(plain_engine(), request(grammar=RowsGrammar(), **how))
     engine = engine_of(GrammarDrafter())
-    rounds = list(engine.generate(request(grammar=Rows(), **how)))
+    rounds = list(engine.generate(request(grammar=RowsGrammar(), **how)))
     assert [token for made in rounds for token in made.tokens] == expected
     assert {made.source for made in rounds if made.drafted} == {"grammar"}
     assert len(rounds) == 11  # three forced tokens and one of the target's in each but the first
-    asked = [request((n,), 20, grammar=Rows(), **how) for n in range(3)]
-    plain = [tokens_of(plain_engine(), request((n,), 20, grammar=Rows(), **how)) for n in range(3)]
+    asked = [request((n,), 20, grammar=RowsGrammar(), **how) for n in range(3)]
+    plain = [
+        tokens_of(plain_engine(), request((n,), 20, grammar=RowsGrammar(), **how)) for n in range(3)
+    ]
     assert tokens_at_once(engine, asked) == plain
 
 
-class Even(Rows):
+class Even(RowsGrammar):
     """A grammar of even tokens."""
 
     ROW = (range(0, 50, 2),) * 4
@@ -88,5 +64,5 @@ def test_other_sequences_keep_their_drafts():
     engine.target.graph.logits = on_last_tokens(1)
     rounds = list(engine.generate(request(n=60)))
     assert len(rounds) < 40
-    rounds = list(engine.generate(request(n=20, draft="none", grammar=Rows())))
+    rounds = list(engine.generate(request(n=20, draft="none", grammar=RowsGrammar())))
     assert not any(made.drafted for made in rounds)

@@ -10,7 +10,7 @@ from candidates import candidates_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.drafters.ranking import rank
+from edgespec.runtime.drafters.acceptance import rank
 from edgespec.runtime.sampling.noise import gumbel
 from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.runtime.sampling.sampler import Sampler

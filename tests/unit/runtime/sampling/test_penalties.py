@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from engines import engine_of, plain_engine, request, tokens_of, toy_engine
+from engines import by_model, engine_of, plain_engine, request, tokens_of, toy_engine
 from hypothesis import given
 from hypothesis import strategies as st
 from toys import VOCABULARY, toy_model
 
 from edgespec.errors import InputError
-from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.runtime.sampling.penalties import Penalties
 from edgespec.runtime.sampling.sampler import Sampler
@@ -72,7 +71,7 @@ def text_by_definition(prompt, count, options):
 @penalized
 @pytest.mark.parametrize("how", SAMPLINGS, ids=["greedy", "sampled"])
 def test_a_drafted_text_is_that_of_the_definition(penalties, how):
-    engines = [toy_engine(), engine_of(ModelDrafter(toy_model(0.05, cost=(0.01, 0.001)), 1000))]
+    engines = [toy_engine(), engine_of(by_model(toy_model(0.05, cost=(0.01, 0.001))))]
     for prompt in ((1,), (4, 4, 2, 4)):
         expected = text_by_definition(prompt, 40, SamplingOptions(**penalties, **how))
         assert tokens_of(plain_engine(), request(prompt, **penalties, **how)) == expected
@@ -89,7 +88,7 @@ def test_a_drafted_text_is_that_of_the_definition(penalties, how):
 )
 def test_trees_of_any_width_change_no_penalized_text(prompt, penalties, how, width, noise):
     asked = {**penalties, **how, "width": width, "n": 24}
-    engine = engine_of(ModelDrafter(toy_model(noise, cost=(0.01, 0.001)), 1000))
+    engine = engine_of(by_model(toy_model(noise, cost=(0.01, 0.001))))
     expected = text_by_definition(prompt, 24, SamplingOptions(**penalties, **how))
     assert tokens_of(engine, request(prompt, **asked)) == expected
 
@@ -129,7 +128,7 @@ def test_each_branch_is_penalized_by_its_own_tokens(path, branches, penalties, a
 def test_a_draft_knows_what_is_penalized():
     """A draft equal to the target is always right, as it is without penalties."""
     for penalties in PENALTIES:
-        twin = engine_of(ModelDrafter(toy_model(0.0, cost=(0.01, 0.001)), 1000))
+        twin = engine_of(by_model(toy_model(0.0, cost=(0.01, 0.001))))
         rounds = list(twin.generate(request(**penalties, width=1, max_nodes=3, draft="model")))
         assert all(made.accepted == made.drafted for made in rounds)
         assert len(rounds) < 20

@@ -7,19 +7,18 @@ import threading
 import time
 
 import pytest
-from engines import engine_of, plain_engine, request, tokens_of, toy_engine
+from engines import by_model, engine_of, plain_engine, request, tokens_of, toy_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import toy_model
 
 from edgespec.errors import DeviceError, InputError, MemoryLimitError
 from edgespec.runtime.drafters.lookup import LookupDrafter
-from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.speculation.engine import Engine
 
 
 def limited(limit, drafts=True):
-    drafter = ModelDrafter(toy_model(0.2, limit, (0.1, 0.01)), 1000)
+    drafter = by_model(toy_model(0.2, limit, (0.1, 0.01)))
     drafters = [LookupDrafter(), drafter] if drafts else []
     return Engine(toy_model(limit=limit), drafters)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from candidates import candidates_of
 
-from edgespec.runtime.drafters.ranking import rank
+from edgespec.runtime.drafters.acceptance import rank
 from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.speculation.tree import ROOT, Proposal, Verdict, walk
