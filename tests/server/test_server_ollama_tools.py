@@ -16,7 +16,8 @@ from edgespec.runtime.text.decoder import CallEvent
 from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.ollama.answers import OllamaChatAnswer
-from edgespec.serve.protocols.ollama.requests import OllamaChatRequest, OllamaMessage, plain
+from edgespec.serve.protocols.ollama.messages import OllamaMessage, plain
+from edgespec.serve.protocols.ollama.requests import OllamaChatRequest
 from edgespec.serve.protocols.protocol import Origin
 
 USER = {"role": "user", "content": "hello"}

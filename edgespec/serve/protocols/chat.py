@@ -24,8 +24,9 @@ from edgespec.serve.protocols.fields import (
     Unset,
     unset,
 )
-from edgespec.serve.protocols.messages import Message, NamedTool, Tools, ToolSubset, choice_of
+from edgespec.serve.protocols.messages import Message
 from edgespec.serve.protocols.text import TextRequest
+from edgespec.serve.protocols.tools import NamedTool, Tools, ToolSubset, choice_of
 from edgespec.serve.protocols.unsupported import NoValue
 from edgespec.serve.refusals import RequestError
 

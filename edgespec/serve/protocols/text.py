@@ -21,11 +21,7 @@ from edgespec.serve.protocols.fields import (
     Unlimited,
     option,
 )
-from edgespec.serve.protocols.messages import (
-    PredictedOutput,
-    ResponseFormat,
-    joined,
-)
+from edgespec.serve.protocols.messages import PredictedOutput, ResponseFormat, joined
 from edgespec.serve.protocols.protocol import TextBody
 from edgespec.serve.protocols.sampling import SEEDS, PenalizedSampling, Sampling
 from edgespec.serve.protocols.unsupported import Unsupported

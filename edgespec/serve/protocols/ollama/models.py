@@ -15,9 +15,7 @@ from edgespec.serve.model_list import capabilities
 from edgespec.serve.models import Models, ServedModel, tagged
 from edgespec.serve.protocols.fields import Json
 from edgespec.serve.protocols.ollama.answers import written
-from edgespec.serve.protocols.ollama.requests import (
-    OllamaShowRequest,
-)
+from edgespec.serve.protocols.ollama.requests import OllamaShowRequest
 from edgespec.serve.refusals import RequestError
 
 PREFIX = "/api/"

@@ -1,4 +1,4 @@
-"""The body of `POST /v1/responses`, which is read as a chat.
+"""The body of `POST /v1/responses`.
 
 https://platform.openai.com/docs/api-reference/responses/create describes it.
 """
@@ -32,16 +32,11 @@ from edgespec.serve.protocols.fields import (
     Off,
     member,
 )
-from edgespec.serve.protocols.messages import (
-    NAME,
-    OwnTool,
-    ToolChoice,
-    kinds,
-    own_kinds_left_out,
-)
+from edgespec.serve.protocols.messages import kinds
 from edgespec.serve.protocols.responses.items import AnyItem, chat_messages, within
 from edgespec.serve.protocols.shortening import answer_to
 from edgespec.serve.protocols.text import RequestBody
+from edgespec.serve.protocols.tools import NAME, OwnTool, ToolChoice, own_kinds_left_out
 from edgespec.serve.protocols.unsupported import NoValue
 from edgespec.serve.refusals import RequestError, shown
 
