@@ -257,5 +257,5 @@ def test_functions_of_namespaces_have_both_names():
 )
 def test_what_no_model_could_be_asked_is_refused(given, fields, param, reason):
     with pytest.raises(RequestError, match=reason) as caught:
-        asked(given, **fields).texts(SimpleNamespace(sampling={}))
+        asked(given, **fields).request(SimpleNamespace(sampling={}))
     assert (caught.value.status, caught.value.param) == (400, param)

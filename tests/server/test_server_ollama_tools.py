@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from chats import TOOLS, template
@@ -75,22 +74,15 @@ def test_a_conversation_with_calls_goes_on(running):
     assert whole["role"] == "assistant"
 
 
-def test_templates_are_told_how_much_to_think(llm, monkeypatch):
-    told = []
+def test_templates_are_told_how_much_to_think(llm):
+    def told(think):
+        body = OllamaChatRequest(model=MODEL, messages=[USER], think=think)
+        return body.request(llm).options.template_options
 
-    def chat_stream(messages, **options):
-        told.append(options["template_options"])
-        return SimpleNamespace(prompt=[])
-
-    monkeypatch.setattr(llm, "chat_stream", chat_stream)
-    for think in ("high", "none", True, None):
-        OllamaChatRequest(model=MODEL, messages=[USER], think=think).texts(llm)
-    assert told == [
-        {"reasoning_effort": "high"},
-        {"reasoning_effort": "none", "enable_thinking": False},
-        {"enable_thinking": True},
-        {},
-    ]
+    assert told("high") == {"reasoning_effort": "high"}
+    assert told("none") == {"reasoning_effort": "none", "enable_thinking": False}
+    assert told(True) == {"enable_thinking": True}
+    assert told(None) == {}
 
 
 def test_results_belong_to_their_calls():

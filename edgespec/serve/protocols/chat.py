@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
+from edgespec.llm.chat import ChatOptions
 from edgespec.llm.llm import LLM
+from edgespec.llm.request import GenerationRequest
 from edgespec.llm.result import Result
-from edgespec.llm.stream import Stream
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.decoder import CallEvent
 from edgespec.serve.parts import Part
@@ -73,7 +74,7 @@ class ChatRequest(TextRequest):
     def likeliest(self) -> int | None:  # noqa: D102
         return likeliest_of(self.logprobs, self.top_logprobs)
 
-    def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102
+    def request(self, llm: LLM) -> GenerationRequest:  # noqa: D102
         goes_on = self.messages[-1].role == "assistant" and self.continue_final_message is not False
         if not goes_on and (self.continue_final_message or self.add_generation_prompt is False):
             raise RequestError(
@@ -85,14 +86,15 @@ class ChatRequest(TextRequest):
             )
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
         chosen = choice_of(self.tool_choice).options(tools, self.parallel_tool_calls)
-        return llm.chat_stream(
-            [message.plain for message in self.messages],
-            template_options=self.template_options,
-            thinking_budget=self.thinking_budget,
-            continue_final_message=goes_on,
+        options = {
+            **self.options(self.usual(llm)),
             **chosen,
-            **options,
-        )
+            "template_options": self.template_options,
+            "thinking_budget": self.thinking_budget,
+            "continue_final_message": goes_on,
+        }
+        messages = [message.plain for message in self.messages]
+        return GenerationRequest(messages, ChatOptions(**options))
 
     @property
     def template_options(self) -> Json:

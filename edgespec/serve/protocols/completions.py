@@ -9,6 +9,8 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from edgespec.llm.llm import LLM
+from edgespec.llm.options import GenerationOptions
+from edgespec.llm.request import GenerationRequest
 from edgespec.llm.result import Result
 from edgespec.llm.stream import Stream
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
@@ -81,13 +83,15 @@ class CompletionRequest(TextRequest):
             streams += self.model_copy(update={"prompt": prompt}).texts(llm)
         return streams
 
-    def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102
+    def request(self, llm: LLM) -> GenerationRequest:  # noqa: D102
         prompt = cast("str | list[int]", self.prompt)  # one, as `texts` asks for it
-        return continuation(llm, prompt, self.suffix, options)
+        return continuation(llm, prompt, self.suffix, self.options(self.usual(llm)))
 
 
-def continuation(llm: LLM, prompt: str | list[int], suffix: str | None, options: Json) -> Stream:
-    """Returns the stream of the text that goes on from a prompt.
+def continuation(
+    llm: LLM, prompt: str | list[int], suffix: str | None, options: Json
+) -> GenerationRequest:
+    """Returns the request for the text that goes on from a prompt.
 
     Args:
         llm: model to use.
@@ -96,10 +100,11 @@ def continuation(llm: LLM, prompt: str | list[int], suffix: str | None, options:
         options: see `GenerationOptions`.
 
     Raises:
+        InputError: if an option is out of range, or the model cannot fill in.
         RequestError: if a suffix follows tokens.
     """
     if not suffix:
-        return llm.stream(prompt, **options)
+        return GenerationRequest(prompt, GenerationOptions(**options))
     if not isinstance(prompt, str):
         raise RequestError(
             400,
@@ -107,7 +112,8 @@ def continuation(llm: LLM, prompt: str | list[int], suffix: str | None, options:
             param="suffix",
         )
     made = llm.infill_prompt(prompt, suffix, (), options["max_new_tokens"])
-    return llm.stream(made.tokens, stop_token_ids=made.stop_ids, **options)
+    ended = options | {"stop_token_ids": made.stop_ids}
+    return GenerationRequest(made.tokens, GenerationOptions(**ended))
 
 
 class CompletionAnswer(ChoicesAnswer):

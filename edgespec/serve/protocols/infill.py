@@ -12,8 +12,9 @@ from pydantic import Field, PrivateAttr
 
 from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.llm import LLM
+from edgespec.llm.options import GenerationOptions
+from edgespec.llm.request import GenerationRequest
 from edgespec.llm.result import Result
-from edgespec.llm.stream import Stream
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.fields import LONG, Count, Fields, Int, Json, Unlimited
 from edgespec.serve.protocols.protocol import Answer, Origin
@@ -73,7 +74,7 @@ class InfillRequest(TextRequest):
         """Tokens that end the text."""
         return self._ends
 
-    def ask(self, llm: LLM, **options: Any) -> Stream:  # noqa: D102
+    def request(self, llm: LLM) -> GenerationRequest:  # noqa: D102
         made = llm.infill_prompt(
             self.input_prefix + (self.prompt or ""),
             self.input_suffix,
@@ -82,7 +83,8 @@ class InfillRequest(TextRequest):
         )
         self._left_out = made.left_out
         self._ends = frozenset((*made.stop_ids, *llm.bundle.target.eos_ids))
-        return llm.stream(made.tokens, stop_token_ids=made.stop_ids, **options)
+        options = self.options(self.usual(llm)) | {"stop_token_ids": made.stop_ids}
+        return GenerationRequest(made.tokens, GenerationOptions(**options))
 
     def usual(self, llm: LLM) -> SamplingKeywords:  # noqa: D102
         return {}

@@ -14,12 +14,14 @@ from edgespec.bundle import Bundle
 from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.llm import LLM
 from edgespec.llm.options import conversational
+from edgespec.llm.request import GenerationRequest
 from edgespec.llm.result import PromptProgress, Result
 from edgespec.llm.stream import Stream
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.serve.models import ServedModel
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.fields import Fields, Json, one_line, parsed
+from edgespec.serve.protocols.shortening import submitted
 from edgespec.serve.protocols.token_texts import TokenTexts
 from edgespec.serve.refusals import RequestError
 
@@ -89,15 +91,29 @@ class TextBody(Fields, ABC):
         """Whether no text is asked for, but that the model is loaded."""
         return False
 
+    @property
+    def shortens(self) -> bool:
+        """Whether the oldest messages are left out if all are too long for the context."""
+        return False
+
     @abstractmethod
+    def request(self, llm: LLM) -> GenerationRequest:
+        """Returns the text that is asked for, or the first one.
+
+        Raises:
+            InputError: if an option is out of range.
+            RequestError: if fields contradict each other.
+        """
+
     def texts(self, llm: LLM) -> list[Stream]:
         """Creates the streams of the texts, one for each choice, without starting them.
 
         Raises:
-            InputError: if the prompt is invalid, an option is out of range, or the draft source was
-                not loaded.
-            RequestError: if fields contradict each other.
+            InputError: as `request`, or if the prompt is invalid, or the draft source was not
+                loaded.
+            RequestError: as `request`.
         """
+        return [submitted(llm, self.request(llm), self.shortens)]
 
 
 class Signal(Enum):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import cast
 
 from edgespec.errors import ContextLengthError
+from edgespec.llm.chat import ChatOptions
 from edgespec.llm.llm import LLM
+from edgespec.llm.request import GenerationRequest
 from edgespec.llm.stream import Stream
 from edgespec.serve.protocols.fields import Json
 from edgespec.system.waiting import require_waiting
@@ -13,20 +17,22 @@ from edgespec.system.waiting import require_waiting
 _ROOM = 4  # the share of the context that an answer gets where messages are left out: one in 4
 
 
-def answer_to(llm: LLM, messages: Sequence[Json], options: Json, shortens: bool) -> Stream:
-    """Returns the stream of the answer in a conversation.
+def submitted(llm: LLM, request: GenerationRequest, shortens: bool) -> Stream:
+    """Returns the stream of a text.
 
     Args:
         llm: model to use.
-        messages: the conversation, as `LLM.chat` takes it.
-        options: see `ChatOptions`.
-        shortens: whether the oldest messages are left out if all are too long for the context.
+        request: what is asked for.
+        shortens: whether the oldest messages of a conversation are left out if all are too long for
+            the context.
     """
 
-    def make(messages: Sequence[Json]) -> Stream:
-        return llm.chat_stream(list(messages), **options)
+    def submit(messages: Sequence[Json]) -> Stream:
+        return llm.submit(replace(request, prompt=messages))
 
-    return shortened(messages, make, llm.context_length) if shortens else make(messages)
+    if not shortens or not isinstance(request.options, ChatOptions):
+        return llm.submit(request)
+    return shortened(cast("Sequence[Json]", request.prompt), submit, llm.context_length)
 
 
 def room_for_prompts(context: int) -> int:

@@ -131,17 +131,13 @@ class TextRequest(PenalizedSampling, RequestBody):
         return self.prompts * (self.n or 1)
 
     def texts(self, llm: LLM) -> list[Stream]:  # noqa: D102 - of the base class
-        first = self.ask(llm, **self.options(self.usual(llm)))
+        [first] = super().texts(llm)
         # Choices of the same seed would be the same text.
         seeds = (
             None if self.seed is None else (self.seed + choice) % SEEDS
             for choice in range(1, self.n or 1)
         )
         return [first, *map(first.again, seeds)]
-
-    @abstractmethod
-    def ask(self, llm: LLM, **options: Any) -> Stream:
-        """Creates the stream of the text with these options of a text."""
 
     @property
     def _structure(self) -> Json:

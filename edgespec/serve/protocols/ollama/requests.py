@@ -7,15 +7,16 @@ of samplers that are not here.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, PrivateAttr, field_validator
 
+from edgespec.llm.chat import ChatOptions
 from edgespec.llm.embedding import Inputs
 from edgespec.llm.llm import LLM
-from edgespec.llm.options import in_conversation
+from edgespec.llm.options import GenerationOptions, in_conversation
+from edgespec.llm.request import GenerationRequest
 from edgespec.llm.stream import Stream
 from edgespec.serve.protocols.chat import effort_options, likeliest_of
 from edgespec.serve.protocols.completions import continuation
@@ -32,7 +33,7 @@ from edgespec.serve.protocols.fields import (
 from edgespec.serve.protocols.ollama.messages import OllamaMessage, OllamaTool, plain
 from edgespec.serve.protocols.protocol import TextBody
 from edgespec.serve.protocols.sampling import PenalizedSampling
-from edgespec.serve.protocols.shortening import answer_to, room_for_prompts
+from edgespec.serve.protocols.shortening import room_for_prompts
 from edgespec.serve.protocols.tools import ToolChoice
 from edgespec.serve.refusals import RequestError
 
@@ -81,18 +82,18 @@ class OllamaTextRequest(TextBody):
 
     def texts(self, llm: LLM) -> list[Stream]:
         """See `TextBody`."""
-        stream = self._text(llm)
+        [stream] = super().texts(llm)
         self._prompt = list(stream.prompt) if self._tells_prompt else None
         return [stream]
+
+    @property
+    def shortens(self) -> bool:  # noqa: D102 - of the base class
+        return self.truncate is not False
 
     @property
     def _tells_prompt(self) -> bool:
         """Whether the tokens of the prompt are told."""
         return True
-
-    @abstractmethod
-    def _text(self, llm: LLM) -> Stream:
-        """Creates the stream of the text."""
 
     def _options(self, llm: LLM, likeliest: int | None) -> Json:
         """Returns the options of the text."""
@@ -103,13 +104,13 @@ class OllamaTextRequest(TextBody):
             found["json_schema"] = {"type": "object"} if self.format == "json" else self.format
         return found
 
-    def _answer(self, llm: LLM, messages: Sequence[OllamaMessage], options: Json) -> Stream:
-        """Creates the stream of the answer in a conversation."""
+    def _answer(self, messages: Sequence[OllamaMessage], options: Json) -> GenerationRequest:
+        """Returns the request for the answer in a conversation."""
         think = self.think
         # The templates of hybrid models take a switch, others an effort.
         variables = {"enable_thinking": think} if isinstance(think, bool) else effort_options(think)
         asked = {**options, "template_options": variables}
-        return answer_to(llm, plain(messages), asked, self.truncate is not False)
+        return GenerationRequest(plain(messages), ChatOptions(**asked))
 
 
 class OllamaChatRequest(OllamaTextRequest):
@@ -123,10 +124,10 @@ class OllamaChatRequest(OllamaTextRequest):
     def only_loads(self) -> bool:  # noqa: D102 - of the base class
         return not self.messages
 
-    def _text(self, llm: LLM) -> Stream:
+    def request(self, llm: LLM) -> GenerationRequest:  # noqa: D102
         options = self._options(llm, likeliest_of(self.logprobs, self.top_logprobs))
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
-        return self._answer(llm, self.messages or (), options | ToolChoice().options(tools))
+        return self._answer(self.messages or (), options | ToolChoice().options(tools))
 
 
 class OllamaGenerateRequest(OllamaTextRequest):
@@ -150,7 +151,7 @@ class OllamaGenerateRequest(OllamaTextRequest):
         # Tokens alone would not be all of a prompt with images.
         return not (self.raw or self.suffix or self.images)
 
-    def _text(self, llm: LLM) -> Stream:
+    def request(self, llm: LLM) -> GenerationRequest:  # noqa: D102
         self._require_sense()
         options = self._options(llm, (self.top_logprobs or 0) if self.logprobs else None)
         if self.raw or self.suffix:
@@ -158,8 +159,8 @@ class OllamaGenerateRequest(OllamaTextRequest):
         if self.images or (not self.context and llm.tokenizer.has_chat_template):
             asked = OllamaMessage(role="user", content=self.prompt, images=self.images)
             before = [OllamaMessage(role="system", content=self.system)] if self.system else []
-            return self._answer(llm, [*before, asked], options)
-        return llm.stream(self._tokens(llm), **options)
+            return self._answer([*before, asked], options)
+        return GenerationRequest(self._tokens(llm), GenerationOptions(**options))
 
     def _require_sense(self) -> None:
         """Checks that no field contradicts another.

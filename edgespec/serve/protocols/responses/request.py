@@ -17,9 +17,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from edgespec.llm.chat import ChatOptions
 from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.llm import LLM
-from edgespec.llm.stream import Stream
+from edgespec.llm.request import GenerationRequest
 from edgespec.serve.protocols.chat import effort_options
 from edgespec.serve.protocols.fields import (
     LONG,
@@ -34,7 +35,6 @@ from edgespec.serve.protocols.fields import (
 )
 from edgespec.serve.protocols.messages import kinds
 from edgespec.serve.protocols.responses.items import AnyItem, chat_messages, within
-from edgespec.serve.protocols.shortening import answer_to
 from edgespec.serve.protocols.text import RequestBody
 from edgespec.serve.protocols.tools import NAME, OwnTool, ToolChoice, own_kinds_left_out
 from edgespec.serve.protocols.unsupported import NoValue
@@ -202,12 +202,15 @@ class ResponsesRequest(RequestBody):
     n: NoValue = None
     max_tokens: NoValue = None
 
-    def texts(self, llm: LLM) -> list[Stream]:  # noqa: D102 - of the base class
+    @property
+    def shortens(self) -> bool:  # noqa: D102 - of the base class
+        return self.truncation == "auto"
+
+    def request(self, llm: LLM) -> GenerationRequest:  # noqa: D102
         messages = chat_messages(self.instructions, self.input)
         if not messages:
             raise RequestError(400, "input says nothing: give a message", "invalid_value", "input")
-        options = self.options(llm.sampling)
-        return [answer_to(llm, messages, options, self.truncation == "auto")]
+        return GenerationRequest(messages, ChatOptions(**self.options(llm.sampling)))
 
     def options(self, usual: SamplingKeywords) -> Json:
         """See `RequestBody`."""
