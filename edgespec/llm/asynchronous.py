@@ -35,13 +35,13 @@ class _Threads:
 _THREADS = _Threads()
 
 
-def begun(work: Callable[[], T]) -> asyncio.Future[T]:
+def begin_work(work: Callable[[], T]) -> asyncio.Future[T]:
     """Begins work on a thread, in the context of the task."""
     # Not a task: the end of the event loop would cancel it while its thread goes on.
     return asyncio.get_running_loop().run_in_executor(_THREADS.pool, copy_context().run, work)
 
 
-async def ended(work: asyncio.Future[T]) -> None:
+async def wait_for_end(work: asyncio.Future[T]) -> None:
     """Waits for the end of work whatever happens; a task that is cancelled is so behind it."""
     interrupted: asyncio.CancelledError | None = None
     while not work.done():
@@ -54,7 +54,7 @@ async def ended(work: asyncio.Future[T]) -> None:
         raise interrupted
 
 
-async def result_of(begin: Callable[[], Stream]) -> Result:
+async def read_to_end(begin: Callable[[], Stream]) -> Result:
     """Prepares a text and reads it to its end; a task that is cancelled ends both."""
     gone = threading.Event()
 
@@ -63,7 +63,7 @@ async def result_of(begin: Callable[[], Stream]) -> Result:
         return begin()
 
     try:
-        stream = await begun(prepared)
+        stream = await begin_work(prepared)
     finally:
         gone.set()
     async for _ in stream:

@@ -20,11 +20,11 @@ TEXTS_AT_ONCE = 8
 Prompt = str | Sequence[int]
 
 T = TypeVar("T")
-Made = TypeVar("Made")
-Made_co = TypeVar("Made_co", covariant=True)
+Outcome = TypeVar("Outcome")
+Outcome_co = TypeVar("Outcome_co", covariant=True)
 
 
-class Work(Protocol[Made_co]):
+class Work(Protocol[Outcome_co]):
     """What is made on a thread: the stream of a text, or what behaves like one."""
 
     @property
@@ -34,7 +34,7 @@ class Work(Protocol[Made_co]):
     def cancel(self) -> None:
         """Ends the work after its current round; may be called from any thread."""
 
-    def finish(self) -> Made_co:
+    def finish(self) -> Outcome_co:
         """Does the work, and returns what it has made."""
 
 
@@ -63,8 +63,8 @@ class TextsAtOnce:
             stream.cancel()
 
     def read(
-        self, items: Iterable[T], begin: Callable[[T], Work[Made]]
-    ) -> Generator[tuple[T, Future[Made]]]:
+        self, items: Iterable[T], begin: Callable[[T], Work[Outcome]]
+    ) -> Generator[tuple[T, Future[Outcome]]]:
         """Makes a text for each item.
 
         If the generator is closed early, or fails, the other texts end after their current round.
@@ -78,7 +78,7 @@ class TextsAtOnce:
             that were not begun before `cancel` are left out.
         """
         waiting = iter(items)
-        running: dict[Future[Made], T] = {}
+        running: dict[Future[Outcome], T] = {}
         threads = ThreadPoolExecutor(self._parallel, "edgespec-at-once")
         try:
             while True:
@@ -94,7 +94,7 @@ class TextsAtOnce:
                 self.cancel()
             threads.shutdown()
 
-    def _text(self, begin: Callable[[T], Work[Made]], item: T) -> Made:
+    def _text(self, begin: Callable[[T], Work[Outcome]], item: T) -> Outcome:
         stream = begin(item)
         self._reading.add(stream)
         try:

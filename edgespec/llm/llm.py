@@ -213,9 +213,9 @@ class LLM(Unpicklable):
 
         A task that is cancelled cancels the text, and its slots are free behind the pass under way.
         """
-        from edgespec.llm.asynchronous import result_of
+        from edgespec.llm.asynchronous import read_to_end
 
-        return await result_of(partial(self.chat_stream, messages, **options))
+        return await read_to_end(partial(self.chat_stream, messages, **options))
 
     def chat_tokens(self, messages: Messages) -> list[int]:
         """Converts a conversation to a prompt of token ids with the model's chat template.
@@ -319,9 +319,9 @@ class LLM(Unpicklable):
 
         For several prompts, `asyncio.gather` calls of this.
         """
-        from edgespec.llm.asynchronous import result_of
+        from edgespec.llm.asynchronous import read_to_end
 
-        return await result_of(partial(self.stream, prompt, **options))
+        return await read_to_end(partial(self.stream, prompt, **options))
 
     @shown(GenerationOptions)
     def stream(self, prompt: Prompt, **options: Unpack[GenerationKeywords]) -> Stream:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter, deque
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from edgespec.errors import InputError, reason
+from edgespec.errors import InputError
 from edgespec.llm.result import PromptProgress, Result
 from edgespec.runtime.drafters.alignment import Alignment, Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
@@ -26,12 +25,9 @@ from edgespec.runtime.text.decoder import (
     TextEvent,
     joined,
 )
-from edgespec.runtime.text.schema.validation import misfit
-from edgespec.runtime.text.tools.calls import ToolCall
+from edgespec.runtime.text.tools.faults import call_faults
 from edgespec.system.environment import peak_rss_mb
 from edgespec.system.processes import Unpicklable
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -199,22 +195,22 @@ class Stream(Unpicklable):
         """
         import asyncio  # only here, since loading it takes 20 ms
 
-        from edgespec.llm.asynchronous import begun
+        from edgespec.llm.asynchronous import begin_work
 
-        step = begun(self._next_text)
+        step = begin_work(self._next_text)
         try:
             while piece := await asyncio.shield(step):
                 yield piece
-                step = begun(self._next_text)
+                step = begin_work(self._next_text)
         finally:
             await self.aclose()
 
     async def aclose(self) -> None:
         """Ends the text as `cancel` does, and waits for that; any task may call it."""
-        from edgespec.llm.asynchronous import begun, ended
+        from edgespec.llm.asynchronous import begin_work, wait_for_end
 
         self.cancel()
-        await ended(begun(self._drain))
+        await wait_for_end(begin_work(self._drain))
 
     def __del__(self) -> None:
         self._end()
@@ -365,20 +361,3 @@ class Stream(Unpicklable):
             "accepted_prediction_tokens": followed,
             "rejected_prediction_tokens": len(expected) - followed,
         }
-
-
-def call_faults(
-    calls: Iterable[ToolCall], unheld: Mapping[str, Mapping[str, Any]]
-) -> tuple[str, ...]:
-    """Returns what does not fit in calls of tools that are not held to their whole schemas.
-
-    Args:
-        calls: the calls of an answer.
-        unheld: the schemas of such tools, by their names.
-    """
-    found = []
-    for call in calls if unheld else ():
-        if fault := misfit(call.arguments, unheld.get(call.name, {})):
-            found.append(f"{call.name}: {reason(fault)}")
-            _log.warning("a call does not fit the schema of its tool %s", found[-1])
-    return tuple(found)

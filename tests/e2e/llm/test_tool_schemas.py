@@ -8,7 +8,7 @@ import pytest
 from chats import CLOCK, FORMS, Chat, template
 
 from edgespec.errors import InputError
-from edgespec.llm.stream import call_faults
+from edgespec.runtime.text.tools.faults import call_faults
 
 STRING = {"type": "string"}
 
