@@ -30,7 +30,7 @@ from edgespec.runtime.drafters.shared_pool import (
 from edgespec.runtime.drafters.translated import RecodedGrower, RecodedReader, SharedReader
 from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.text.vocabulary_map import VocabularyMap
+from edgespec.runtime.text.vocabulary.mapping import VocabularyMap
 
 MASK = VOCABULARY + 1
 BLOCK = 6  # rows of a block
