@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import httpx
-import jsonschema
 import pytest
 from servers import MODEL, PLACE, PROMPT, serving
 
@@ -17,12 +16,6 @@ from edgespec import LLM
 USER = {"role": "user", "content": "hello"}
 MESSAGES = [{"role": "system", "content": "be brief"}, USER]
 GREEDY = {"temperature": 0, "num_predict": 24}
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 5}, "old": {"type": "boolean"}},
-    "required": ["name", "old"],
-    "additionalProperties": False,
-}
 
 
 def lines(response):
@@ -202,17 +195,9 @@ def test_logprobs(running, plain):
         )
 
 
-def test_the_format_holds(ending):
-    for seed in range(3):
-        options = {"seed": seed, "num_predict": 100}
-        given = chat(ending, format=SCHEMA, options=options, stream=False).json()
-        assert given["done_reason"] == "stop"
-        jsonschema.validate(json.loads(given["message"]["content"]), SCHEMA)
-        parts = lines(generate(ending, format=SCHEMA, options=options))
-        jsonschema.validate(json.loads("".join(part["response"] for part in parts)), SCHEMA)
+def test_the_format_of_json_begins_like_it(ending):
     given = chat(ending, format="json", options={"num_predict": 8}, stream=False).json()
     assert given["message"]["content"].startswith("{")
-    refused(chat(ending, format={"type": "nonsense"}), 400, "json_schema cannot be used")
 
 
 # Models

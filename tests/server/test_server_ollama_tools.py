@@ -46,17 +46,6 @@ def chat(running, **fields):
     return [json.loads(line)["message"] for line in response.text.splitlines()]
 
 
-def test_reasoning_comes_apart(running):
-    [whole] = chat(running, think=True, stream=False)
-    assert whole["thinking"]
-    lines = chat(running, think=True)
-    for name in ("content", "thinking"):
-        assert "".join(each.get(name, "") for each in lines) == whole.get(name, "")
-    for think in (False, None):
-        [whole] = chat(running, think=think, stream=False)
-        assert "thinking" not in whole
-
-
 def test_tools_are_in_the_prompt(running, llm):
     body = {"model": MODEL, "messages": [USER], "tools": TOOLS, "stream": False}
     given = running.post({**body, "options": {"num_predict": 1}}, "/api/chat").json()

@@ -34,14 +34,6 @@ def test_a_schema_holds(speaking):
         jsonschema.validate(json.loads(given.choices[0].message.content), SCHEMA)
 
 
-def test_a_schema_holds_in_a_stream(speaking):
-    chunks = speaking.chat.completions.create(
-        model=MODEL, messages=MESSAGES, response_format=FORMAT, seed=1, stream=True
-    )
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-    jsonschema.validate(json.loads(text), SCHEMA)
-
-
 @pytest.mark.parametrize("kind", ["json_object", "json_schema"])
 def test_a_schema_holds_where_llama_cpp_has_it(speaking, kind):
     asked = {"model": MODEL, "seed": 1, "max_tokens": 100}

@@ -182,23 +182,6 @@ def test_calls_and_results_need_no_ids(running):
     assert running.post(body, CHAT).json()["usage"]["completion_tokens"] == 2
 
 
-def test_reasoning_comes_apart(reasoning):
-    client = reasoning.client()
-    body = {"chat_template_kwargs": {"think": True}, "thinking_budget": 6}
-    given = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, seed=2, max_tokens=40, extra_body=body
-    )
-    message = given.choices[0].message
-    assert "</think>" not in message.content + message.reasoning_content
-    assert message.reasoning_content
-    chunks = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, seed=2, max_tokens=40, extra_body=body, stream=True
-    )
-    deltas = [chunk.choices[0].delta.to_dict() for chunk in chunks]
-    for name in ("content", "reasoning_content"):
-        assert "".join(each.get(name) or "" for each in deltas) == getattr(message, name)
-
-
 def test_tokens_of_reasoning_are_counted(reasoning):
     client = reasoning.client()
     asking = {"model": MODEL, "seed": 2, "temperature": 1, "reasoning_effort": "low"}
@@ -215,7 +198,7 @@ def test_tokens_of_reasoning_are_counted(reasoning):
         stream=True,
         stream_options={"include_usage": True},
     )
-    assert last.usage == given.usage
+    assert last.usage.completion_tokens_details == given.usage.completion_tokens_details
     # All of an answer that is cut within its reasoning.
     given = client.chat.completions.create(messages=MESSAGES, max_tokens=7, **asking)
     assert given.usage.completion_tokens_details.reasoning_tokens == 7
