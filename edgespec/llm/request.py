@@ -20,7 +20,10 @@ class GenerationRequest:
         prompt: what the text continues, see `LLM.generate`; with `ChatOptions`, the conversation
             that it answers, see `LLM.chat`.
         options: options of the text.
+        cache_key: the text shares what was computed with texts of the same key alone; without one,
+            with all others without.
     """
 
     prompt: Prompt | Messages
     options: GenerationOptions | ChatOptions
+    cache_key: str = ""

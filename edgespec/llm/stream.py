@@ -7,7 +7,6 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any
 
 from edgespec.errors import InputError
@@ -120,15 +119,6 @@ class Stream(Unpicklable):
     def prompt_progress(self) -> PromptProgress:
         """How much of the prompt was read so far; any thread may look while another one reads."""
         return self._progress
-
-    def share_by(self, salt: str) -> None:
-        """Has the text share what was computed with texts of the same salt alone.
-
-        Call it before the text begins. Of the salt, which may be long and stays as long as what was
-        computed, only a hash is kept.
-        """
-        short = sha256(salt.encode(errors="surrogatepass")).hexdigest() if salt else ""
-        self._request = replace(self._request, salt=short)
 
     @property
     def rounds(self) -> Sequence[Round]:

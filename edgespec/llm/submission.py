@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 
 from edgespec.errors import InputError
 from edgespec.llm.chat import PreparedPrompt
@@ -44,21 +45,22 @@ def submit(
     prompt = instance.prompts.prepare(request.prompt, options)
     if source == NO_DRAFT:  # which makes no use of it
         prompt = replace(prompt, prediction=())
-    return _stream(instance, prompt, options, source, kept)
+    return _stream(instance, prompt, request, source, kept)
 
 
 def _stream(
     instance: ModelInstance,
     prompt: PreparedPrompt,
-    options: GenerationOptions,
+    request: GenerationRequest,
     source: str,
     kept: TokenSequence | None,
 ) -> Stream:
+    options = request.options
     limits = _limits(instance, prompt, options, source)
     vocabulary = instance.tokenizer.vocab_size
     if unknown := [token for token, _ in options.logit_bias if token >= vocabulary]:
         raise InputError(f"logit_bias names token {unknown[0]}: give ids below {vocabulary}")
-    request = Request(
+    continued = Request(
         prompt.tokens,
         Sampler(options, vocabulary),
         limits,
@@ -67,6 +69,7 @@ def _stream(
         options.logprobs,
         prompt.prediction[: limits.context_length] if limits.max_nodes else (),
         kept,
+        salt=_salt(request.cache_key),
         turns=prompt.turns,
         look=prompt.look,
     )
@@ -79,9 +82,15 @@ def _stream(
 
     def again(seed: int | None) -> Stream:
         other = prompt.again(instance.tokenizer)
-        return _stream(instance, other, replace(options, seed=seed), source, kept)
+        seeded = replace(request, options=replace(options, seed=seed))
+        return _stream(instance, other, seeded, source, kept)
 
-    return Stream(instance.engine, request, decoder, facts, again)
+    return Stream(instance.engine, continued, decoder, facts, again)
+
+
+def _salt(key: str) -> str:
+    """Returns a hash of a key, which may be long: it stays as long as what was computed."""
+    return sha256(key.encode(errors="surrogatepass")).hexdigest() if key else ""
 
 
 def _limits(

@@ -111,8 +111,8 @@ class RequestQueue:
             begin: function that checks the request and creates the streams; called on a thread.
             show: called when the request was accepted, with the parts as they come, and now and
                 then while there are none.
-            key: texts share what was computed with those of the same key; None: with all others
-                without one, and `reused` counts only what belongs to the conversation.
+            key: the key of the request's cache; without one, `reused` counts only what belongs to
+                the conversation.
 
         Raises:
             EdgespecError: if `begin` or a text fails.
@@ -123,8 +123,6 @@ class RequestQueue:
         known = None if key is not None else self._conversations[model.name]
         with self._place() as place, self.models.claim(model) as claim:
             streams = await self._begin(claim, begin, show)
-            for stream in streams:
-                stream.share_by(key or "")
             texts = _Texts(streams, known, finished)
             job = self._submit(texts.make, texts.cancel)
 

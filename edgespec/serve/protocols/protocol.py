@@ -6,7 +6,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -113,7 +113,8 @@ class TextBody(Fields, ABC):
                 loaded.
             RequestError: as `request`.
         """
-        return [submitted(llm, self.request(llm), self.shortens)]
+        request = replace(self.request(llm), cache_key=self.cache_key or "")
+        return [submitted(llm, request, self.shortens)]
 
 
 class Signal(Enum):

@@ -20,9 +20,10 @@ from safetensors.torch import save_file as torch_save
 from servers import make_bundle
 from sessions import OPTIONS, turns
 
-from edgespec import LLM
+from edgespec import LLM, GenerationOptions
 from edgespec.errors import DeviceError, InputError
 from edgespec.llm.llm import inside
+from edgespec.llm.request import GenerationRequest
 from edgespec.llm.session_files import save
 from edgespec.runtime.sequences.recurrent import CHECKPOINTS
 
@@ -403,12 +404,11 @@ def failing(error):
 
 
 @pytest.mark.parametrize("name", ["llama", "lfm2"])
-def test_texts_share_with_those_of_their_salt_alone(natives, name):
+def test_texts_share_with_those_of_their_key_alone(natives, name):
     llm = natives(name)
     llm.forget()
     reused = []
-    for salt in ("one", "", "two", "one", ""):
-        stream = llm.stream(LONG_PROMPT, max_new_tokens=2)
-        stream.share_by(salt)
-        reused.append(stream.finish().reused > 0)
+    for key in ("one", "", "two", "one", ""):
+        request = GenerationRequest(LONG_PROMPT, GenerationOptions(max_new_tokens=2), key)
+        reused.append(llm.submit(request).finish().reused > 0)
     assert reused == [False, False, False, True, True]
