@@ -21,7 +21,7 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.serve.models import ServedModel
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.fields import Fields, Json, one_line, parsed
-from edgespec.serve.protocols.shortening import submitted
+from edgespec.serve.protocols.shortening import submit
 from edgespec.serve.protocols.token_texts import TokenTexts
 from edgespec.serve.refusals import RequestError
 
@@ -114,7 +114,7 @@ class TextBody(Fields, ABC):
             RequestError: as `request`.
         """
         request = replace(self.request(llm), cache_key=self.cache_key or "")
-        return [submitted(llm, request, self.shortens)]
+        return [submit(llm, request, self.shortens)]
 
 
 class Signal(Enum):

@@ -17,8 +17,8 @@ from edgespec.system.waiting import require_waiting
 _ROOM = 4  # the share of the context that an answer gets where messages are left out: one in 4
 
 
-def submitted(llm: LLM, request: GenerationRequest, shortens: bool) -> Stream:
-    """Returns the stream of a text.
+def submit(llm: LLM, request: GenerationRequest, shortens: bool) -> Stream:
+    """Has a model prepare a text, and returns its stream.
 
     Args:
         llm: model to use.
@@ -27,12 +27,12 @@ def submitted(llm: LLM, request: GenerationRequest, shortens: bool) -> Stream:
             the context.
     """
 
-    def submit(messages: Sequence[Json]) -> Stream:
+    def make(messages: Sequence[Json]) -> Stream:
         return llm.submit(replace(request, prompt=messages))
 
     if not shortens or not isinstance(request.options, ChatOptions):
         return llm.submit(request)
-    return shortened(cast("Sequence[Json]", request.prompt), submit, llm.context_length)
+    return shortened(cast("Sequence[Json]", request.prompt), make, llm.context_length)
 
 
 def room_for_prompts(context: int) -> int:
