@@ -206,8 +206,8 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
     _, *kept = answers(tmp_path / "out.jsonl.partial")
     assert 3 <= len(kept) <= 4  # the other text may have ended in the same round
     begun = []
-    begin = LLM.stream
-    monkeypatch.setattr(LLM, "stream", lambda *a, **b: begun.append(1) or begin(*a, **b))
+    begin = LLM.submit
+    monkeypatch.setattr(LLM, "submit", lambda *a, **b: begun.append(1) or begin(*a, **b))
     assert batch().code == 0
     assert len(begun) == 12 - len(kept)
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
@@ -261,13 +261,13 @@ def test_it_goes_on_with_the_context_that_it_was_begun_with(stopped, batch, tmp_
     start, *kept = answers(path)
     write(path, [start | {"context": 300}, *kept])
     contexts = []
-    answer = LLM.stream
+    answer = LLM.submit
 
     def noted(self, *arguments, **options):
         contexts.append(self.context_length)
         return answer(self, *arguments, **options)
 
-    monkeypatch.setattr(LLM, "stream", noted)
+    monkeypatch.setattr(LLM, "submit", noted)
     assert batch().code == 0
     assert set(contexts) == {300}
 
@@ -287,7 +287,7 @@ def test_what_is_finished_is_not_made_again(batch, asked, tmp_path, monkeypatch)
     assert batch().code == 4
     before = (tmp_path / "out.jsonl").read_bytes()
     (tmp_path / "out.jsonl.partial").write_bytes(b"as if it had ended before it deleted this")
-    monkeypatch.setattr(LLM, "stream", None)
+    monkeypatch.setattr(LLM, "submit", None)
     result = batch()
     assert result.code == 4
     assert "2 answers (1 of them errors)" in result.err
