@@ -228,7 +228,7 @@ def _copy_with_template(folder: Path) -> None:
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": _TEMPLATE}))
     manifest = bundles.load(BUNDLE).manifest
-    files = {**manifest.files, file.name: bundles.describe(file)}
+    files = {**manifest.files, file.name: bundles.describe_file(file)}
     bundles.save_manifest(folder, replace(manifest, files=files))
 
 

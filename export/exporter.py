@@ -14,7 +14,7 @@ from edgespec.bundle.options import ExportOptions
 from edgespec.bundle.sublayers import Sublayers, parse
 from edgespec.errors import InputError
 from edgespec.export.calibration.calibrate import Calibrate
-from edgespec.export.role import Progress, RoleWriter, described
+from edgespec.export.role import Progress, RoleWriter, sublayer_records
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.vocabulary import read_tokenizer
 from edgespec.models import Checkpoint, Decoder, load_checkpoint
@@ -180,7 +180,7 @@ def _with_draft(
     roles = {**manifest.roles, name: role}
     origin = manifest.provenance | _origin(name, draft)
     written = set(bundle.used_files(replace(manifest, roles=roles))) - manifest.files.keys()
-    files = manifest.files | {each: bundle.describe(folder / each) for each in sorted(written)}
+    files = manifest.files | {each: bundle.describe_file(folder / each) for each in sorted(written)}
     return replace(manifest, roles=roles, provenance=origin, files=files), line
 
 
@@ -197,7 +197,7 @@ def _skip_sets(texts: Sequence[str], decoder: Decoder) -> tuple[bundle.SkipSet, 
         InputError: if there is no such sublayer, or one leaves out attention whose keys and values
             are still read.
     """
-    layout = Sublayers(described(decoder))
+    layout = Sublayers(sublayer_records(decoder))
     found = []
     for text in texts:
         skipped = layout.named(parse(text))

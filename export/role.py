@@ -102,7 +102,7 @@ class RoleWriter:
             native=native,
             tied=decoder.tied,
             quantization_error=rounded_errors(weights),
-            sublayers=tuple(described(decoder)),
+            sublayers=tuple(sublayer_records(decoder)),
             attention_factor=default.attention_factor,
             ropes=tuple(table for table in tables if table is not default),
             mask_token=config.mask_token,
@@ -153,7 +153,7 @@ def counted(name: str, shapes: Shapes, progress: Progress) -> Callable[[int], No
     return count
 
 
-def described(decoder: Decoder) -> Iterator[Sublayer]:
+def sublayer_records(decoder: Decoder) -> Iterator[Sublayer]:
     """Yields each sublayer of a decoder in the form of the manifest."""
     for number, layer in enumerate(decoder.layers):
         for each in layer:

@@ -41,7 +41,7 @@ from edgespec.models.families.qwen3_vl import Qwen3Vl
 from edgespec.models.families.qwen3_vl_moe import Qwen3VlMoe
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
-from edgespec.models.fields import ConfigFields, check_share, read_text
+from edgespec.models.fields import ConfigFields, check_share, read_checkpoint_text
 from edgespec.models.formats.gguf.opening import open_gguf
 from edgespec.models.formats.quantized.opening import opened as unpacked
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
@@ -239,7 +239,7 @@ def tokenizer_contents(path: Path) -> dict[str, str]:
     for file in files.values():
         if file.name != "tokenizer.json":  # which may be most of a small model
             check_share(file)
-    contents = {name: read_text(file) for name, file in files.items()}
+    contents = {name: read_checkpoint_text(file) for name, file in files.items()}
     older = path / "chat_template.json"
     if CHAT_TEMPLATE not in contents and older.is_file():
         template = ConfigFields.read(older).get("chat_template")

@@ -43,7 +43,7 @@ class ConfigFields:
             CheckpointError: The file is missing, unreadable, not JSON or not an object.
         """
         check_share(path)
-        return cls.parse(read_text(path), str(path))
+        return cls.parse(read_checkpoint_text(path), str(path))
 
     @classmethod
     def parse(cls, text: str, source: str) -> ConfigFields:
@@ -203,7 +203,7 @@ def check_share(path: Path) -> None:
     )
 
 
-def read_text(path: Path) -> str:
+def read_checkpoint_text(path: Path) -> str:
     """Reads a text file of a checkpoint.
 
     Raises:

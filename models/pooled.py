@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.bundle.manifest import LAST_TOKEN, MEAN, Embedding
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.models.fields import ConfigFields, read_text
+from edgespec.models.fields import ConfigFields, read_checkpoint_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +100,7 @@ def inner_name(name: str) -> str:
 def _steps(path: Path) -> list[tuple[str, str]]:
     """Returns the kind and the folder of each step."""
     try:
-        steps = json.loads(read_text(path))
+        steps = json.loads(read_checkpoint_text(path))
         return [(each["type"].rpartition(".")[2], _inside(each["path"])) for each in steps]
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(

@@ -28,11 +28,11 @@ from edgespec.serve.protocols.embeddings import (
     EmbeddingsRequest,
     require_embeddings,
 )
-from edgespec.serve.protocols.fields import Fields, Json, Text, parsed
+from edgespec.serve.protocols.fields import Fields, Json, Text, parse_body
 from edgespec.serve.protocols.protocol import Answer, Origin, TextProtocol
 from edgespec.serve.protocols.table import PROTOCOLS
 from edgespec.serve.protocols.text import RequestBody, TextRequest
-from edgespec.serve.refusals import RequestError, as_refusal, fault, require_model
+from edgespec.serve.refusals import RequestError, as_refusal, internal_error, require_model
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Task:
             RequestError: if the line or its body is invalid.
         """
         try:
-            request = parsed(BatchRequest, self.line.data.strip(), "the line")
+            request = parse_body(BatchRequest, self.line.data.strip(), "the line")
         except RequestError as error:
             raise RequestError(
                 error.status, f"line {self.line.number}: {error}", error.code, error.param
@@ -196,7 +196,7 @@ class Task:
                 # A fault of ours, which should not stop a long batch.
                 name = type(error).__name__
                 _log.error("line %d: internal error: %s: %s", self.line.number, name, error)
-                refusal = fault()
+                refusal = internal_error()
         told = {"code": refusal.code or "invalid_request", "message": str(refusal)}
         return self._output(refusal.status, refusal.body, told)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from edgespec.bundle.checks import fault
+from edgespec.bundle.checks import manifest_fault
 from edgespec.bundle.graphs import external_files
 from edgespec.bundle.manifest import (
     FEATURES,
@@ -141,10 +141,12 @@ def load(path: Path) -> Bundle:
 
 def describe_files(folder: Path) -> dict[str, FileEntry]:
     """Returns the sizes and hashes of all files in a folder, except the manifest."""
-    return {file.name: describe(file) for file in sorted(folder.iterdir()) if file.name != MANIFEST}
+    return {
+        file.name: describe_file(file) for file in sorted(folder.iterdir()) if file.name != MANIFEST
+    }
 
 
-def describe(file: Path) -> FileEntry:
+def describe_file(file: Path) -> FileEntry:
     """Returns the size and hash of a file."""
     return FileEntry(file.stat().st_size, sha256(file))
 
@@ -215,7 +217,7 @@ def _read_manifest(path: Path) -> Manifest:
         raise BundleError(f"{file}: {error}: export the checkpoint again") from error
     if TARGET not in manifest.roles:
         raise BundleError(f"{file}: no role {TARGET!r} among {sorted(manifest.roles)}")
-    if wrong := fault(manifest):
+    if wrong := manifest_fault(manifest):
         raise BundleError(f"{file}: {wrong}: export the checkpoint again")
     return manifest
 

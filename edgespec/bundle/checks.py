@@ -41,7 +41,7 @@ _Check = tuple[str, object, bool]
 """A field's name, its value, and whether the value is valid."""
 
 
-def fault(manifest: Manifest) -> str | None:
+def manifest_fault(manifest: Manifest) -> str | None:
     """Describes the first invalid value of a manifest; None if all are valid."""
     for field, value, valid in _checks(manifest):
         if not valid:

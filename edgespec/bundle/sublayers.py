@@ -130,7 +130,7 @@ class Sublayers(tuple[Sublayer, ...]):
                 if each.layer == layer and kind in (None, each.kind)
             ]
             if not numbers:
-                what = describe([(layer, kind)])
+                what = describe_sublayers([(layer, kind)])
                 raise InputError(f"there is no {what}: the model has layers 0 to {self.layers - 1}")
             found.update(numbers)
         return tuple(sorted(found))
@@ -147,7 +147,7 @@ class Sublayers(tuple[Sublayer, ...]):
                     names.append((each.layer, None))
             else:
                 names.append((each.layer, each.kind))
-        return describe(names)
+        return describe_sublayers(names)
 
 
 Name = tuple[int, str | None]
@@ -179,7 +179,7 @@ def parse(text: str) -> tuple[Name, ...]:
     return tuple(found)
 
 
-def describe(names: Sequence[Name]) -> str:
+def describe_sublayers(names: Sequence[Name]) -> str:
     """Writes names as users do, with consecutive whole layers as a range."""
     texts: list[tuple[int, str]] = []
     run: list[int] = []

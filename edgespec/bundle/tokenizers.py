@@ -33,7 +33,7 @@ _BPE_OPTIONS = {
 }
 
 
-def parsed(text: str) -> tokenizers.Tokenizer:
+def parse_tokenizer(text: str) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a file's content.
 
     What would have the library panic, and write about it to stderr, is looked for before.

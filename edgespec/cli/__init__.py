@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from edgespec.cli.parsing import asks_for_help, module, parsed
+from edgespec.cli.parsing import asks_for_help, module, parse_arguments
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notice, waiting
 from edgespec.errors import EdgespecError, MemoryLimitError, printable
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _logged_to_stderr(log):
             given = sys.argv[1:] if argv is None else argv
             with nullcontext() if asks_for_help(given) else waiting("edgespec starts"):
-                arguments = parsed(given)
+                arguments = parse_arguments(given)
                 log.setLevel(logging.INFO if arguments.verbose else logging.WARNING)
             code: int = module(arguments.command).execute(arguments)
             tell(end="")

@@ -63,10 +63,10 @@ def loaded(given: argparse.Namespace, bundle: Path | None = None, **options: Any
 def name_demonstration(arguments: argparse.Namespace, llm: LLM) -> None:
     """Says what is used if no model is given."""
     if arguments.model is None:
-        from edgespec.store.making import model_name
+        from edgespec.store.making import bundle_name
 
         _say(
-            f"no model is given: this is {model_name(llm.bundle)}, a demonstration that knows a "
+            f"no model is given: this is {bundle_name(llm.bundle)}, a demonstration that knows a "
             f"little Python and nothing else; {_others()}"
         )
 

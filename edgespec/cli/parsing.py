@@ -65,7 +65,7 @@ def module(command: str) -> Any:
     return import_module(f"edgespec.cli.commands.{command.replace('-', '_')}")
 
 
-def parsed(argv: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parses arguments after the program's name.
 
     Raises:

@@ -12,7 +12,7 @@ from edgespec.cli.arguments import add_model
 from edgespec.cli.parsing import Rare
 from edgespec.errors import InputError
 from edgespec.store.model_ref import find_model, looks_like_model
-from edgespec.system.files import decoded
+from edgespec.system.files import decode_text
 
 STDIN = "-"
 _MOST_BYTES = 64 << 20  # of a prompt, far more than any context holds
@@ -87,7 +87,7 @@ def _text_of(stream: BinaryIO, name: str) -> str:
     read = stream.read(_MOST_BYTES + 1)
     if len(read) > _MOST_BYTES:
         raise InputError(f"{name} has more than {_MOST_BYTES >> 20} MiB: give a shorter text")
-    return decoded(read, name)
+    return decode_text(read, name)
 
 
 def _beside() -> str | None:

@@ -17,7 +17,7 @@ from edgespec.measuring.bench import PLAIN, BenchLine, BenchRequest
 from edgespec.measuring.llama_cpp import LlamaModel, ServerOptions
 from edgespec.measuring.passes import bandwidth, pass_seconds, row_bytes
 from edgespec.runtime.kernels import kernel_name
-from edgespec.store.making import model_name
+from edgespec.store.making import bundle_name
 from edgespec.system.environment import hardware
 from edgespec.system.machine import default_threads
 
@@ -92,7 +92,7 @@ def shared(
         least = size / bandwidth(threads, _READING)
     texts = ", ".join(path.name for path in prompts) or "the built-in prompts"
     heading = (
-        f"**{model_name(llm.bundle)}** ({target.architecture}, {target.parameters / 1e9:.2f} B "
+        f"**{bundle_name(llm.bundle)}** ({target.architecture}, {target.parameters / 1e9:.2f} B "
         f"weights, {size / 1e9:.2f} GB a token) on {machine['cpu']}, {threads} threads, "
         f"kernels for {kernel_name()}, {machine['memory_gib']} GiB, load "
         f"{machine['load_average']}, {machine['system']}; edgespec {edgespec.__version__}, {texts}"

@@ -21,7 +21,7 @@ from edgespec.runtime.text.answer_grammar import CONTENT, AnswerGrammar
 from edgespec.runtime.text.answers import AnswerParser
 from edgespec.runtime.text.schema.normalizing import normalize, outline
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.runtime.text.tools.descriptions import Tool, describe
+from edgespec.runtime.text.tools.descriptions import Tool, describe_tool
 from edgespec.runtime.text.tools.forms import call_form
 from edgespec.runtime.text.tools.history import about_tools, with_calls_as_text
 from edgespec.runtime.text.tools.signature import ToolSignature
@@ -75,7 +75,7 @@ class ChatOptions(GenerationOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        tools = [describe(tool) for tool in self.tools or ()]
+        tools = [describe_tool(tool) for tool in self.tools or ()]
         object.__setattr__(self, "tools", tools)
         names = [tool["function"]["name"] for tool in tools]
         twice = next((name for name in names if names.count(name) > 1), None)

@@ -24,13 +24,13 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.vision import (
     MOST_BYTES,
     Picture,
-    cut,
+    cut_picture,
     looked_at,
+    picture_text,
     require_pillow,
     rows_of,
     seen,
     upright,
-    written,
 )
 from edgespec.system.jobs import held
 from edgespec.system.shutdown import ENGINE_CALLS
@@ -91,7 +91,7 @@ def _given(part: Mapping[str, Any]) -> object:
     return found.get("url") if isinstance(found, Mapping) else found
 
 
-def decoded(url: str) -> bytes:
+def decode_data_url(url: str) -> bytes:
     """Returns what a data URL holds, read as browsers do (WHATWG's Fetch standard).
 
     Raises:
@@ -192,7 +192,7 @@ class Viewer:
         vision = self._vision
         mark = self._text_of(vision.mark)
         first, *others = text.split(mark)
-        places = [written(each.grid, vision, self._text_of) for each in pictures]
+        places = [picture_text(each.grid, vision, self._text_of) for each in pictures]
         places += [mark] * (len(others) - len(places))
         return first + "".join(f"{p}{t}" for p, t in zip(places, others, strict=False))
 
@@ -287,9 +287,9 @@ def _seen(given: object, vision: Vision) -> Picture:
     from PIL.Image import Image
 
     if isinstance(given, Image):
-        return cut(upright(given), vision)
+        return cut_picture(upright(given), vision)
     if isinstance(given, str) and given[:_SCHEME].lstrip().lower().startswith(_SCHEMES):
-        return seen(decoded(given), vision)
+        return seen(decode_data_url(given), vision)
     if isinstance(given, bytes | bytearray | memoryview):
         return seen(bytes(given), vision)
     if not isinstance(given, str | Path):

@@ -27,7 +27,7 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.plan import MIB
 from edgespec.runtime.speculation.generation import AUTO
 from edgespec.runtime.text.infill import InfillPrompt
-from edgespec.store.making import bundle_of, model_name
+from edgespec.store.making import bundle_name, bundle_of
 from edgespec.system.options import shown
 from edgespec.system.processes import Unpicklable
 
@@ -124,7 +124,7 @@ class LLM(Unpicklable):
         sizes = (f"{each.total / MIB:,.0f} MiB of {each.memory}" for each in self.plan.demands)
         plan = f"context {self.context_length:,}, {', '.join(sizes)}"
         how = f"{engines}, draft {self.draft}, {plan}" if engines else "closed"
-        return f"<LLM {model_name(self.bundle)}: {how}>"
+        return f"<LLM {bundle_name(self.bundle)}: {how}>"
 
     def __enter__(self) -> LLM:
         return self
@@ -151,7 +151,7 @@ class LLM(Unpicklable):
         """
         loaded = self._loaded
         loaded.engine.require_open()
-        tensors = session_files.load(Path(path), self.bundle.digest)
+        tensors = session_files.read_tensors(Path(path), self.bundle.digest)
         kept = loaded.engine.target.sequence([])
         most = self.context_length
         with loaded.engine.exclusive():

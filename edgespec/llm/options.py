@@ -105,7 +105,7 @@ class GenerationOptions(SamplingOptions):
     json_schema: dict[str, Any] | str | type | None = option(
         None,
         "JSON schema that the text must be valid for; or a pydantic class, whose instance "
-        "`GenerationResult.parsed` is then",
+        "`Result.parsed` is then",
         metavar="FILE",
     )
     regex: str | None = option(None, "regular expression that the text must match")

@@ -67,7 +67,7 @@ def save(path: Path, digest: str, tensors: Tensors) -> None:
         raise InputError(f"{path} cannot be written ({error}): name another file") from error
 
 
-def load(path: Path, digest: str) -> Tensors:
+def read_tensors(path: Path, digest: str) -> Tensors:
     """Reads a file that `save` has written.
 
     Raises:

@@ -22,7 +22,7 @@ from edgespec.runtime.text.decoder import (
     ReasoningEvent,
     TextDecoder,
     TextEvent,
-    joined,
+    join_events,
 )
 from edgespec.runtime.text.tools.faults import call_faults
 from edgespec.system.environment import peak_rss_mb
@@ -263,7 +263,7 @@ class Stream(Unpicklable):
             events += self._decoder.push(made.tokens[count])
             count += 1
         self._logprobs += made.logprobs[:count]
-        self._add_answer(joined(events))
+        self._add_answer(join_events(events))
         made = replace(made, tokens=made.tokens[:count], accepted=min(made.accepted, count))
         if made.source != PROMPT:
             self._rounds.append(made)

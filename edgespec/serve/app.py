@@ -26,7 +26,7 @@ from edgespec.serve.page import page_route
 from edgespec.serve.protocols.ollama import models as ollama
 from edgespec.serve.protocols.table import PROTOCOLS
 from edgespec.serve.queue import RequestQueue
-from edgespec.serve.refusals import RequestError, as_refusal, fault
+from edgespec.serve.refusals import RequestError, as_refusal, internal_error
 
 _log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ def _refused(error: Exception, metrics: Metrics, path: str) -> Response:
     if refusal is None:
         if isinstance(error, EdgespecError):  # the ASGI server logs other errors
             _log.error("%s", error)
-        refusal = fault()
+        refusal = internal_error()
     if refusal.status == 401:
         headers["www-authenticate"] = "Bearer"
     if refusal.status in (429, 503):

@@ -33,7 +33,7 @@ from edgespec.serve.protocols.protocol import (
     TextProtocol,
 )
 from edgespec.serve.queue import RequestQueue
-from edgespec.serve.refusals import RequestError, as_refusal, fault, shown
+from edgespec.serve.refusals import RequestError, as_refusal, internal_error, shorten_value
 
 _SMALL = 1 << 16  # bytes of a body that are parsed in less than a few milliseconds
 _READING = 1.0  # seconds without a word until a stream tells how much of its prompt was read
@@ -209,7 +209,7 @@ async def _stream(queue: RequestQueue, body: TextBody, model: ServedModel, sende
             raise
         if (refusal := as_refusal(error)) is None:
             _log.error("a text has failed", exc_info=error)
-            refusal = fault()
+            refusal = internal_error()
         queue.metrics.refused(refusal.status)
         await sender.put(refusal)
         return
@@ -246,7 +246,7 @@ async def _read(request: Request, limit: int) -> bytes:
     # they say where the page is from; programs don't, of which many, such as curl, name no JSON.
     if content != "application/json" and _is_from_a_page(request):
         raise RequestError(
-            415, f"the content type is {shown(content)}: send application/json", "not_json"
+            415, f"the content type is {shorten_value(content)}: send application/json", "not_json"
         )
     body = bytearray()
     async for piece in request.stream():

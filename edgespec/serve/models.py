@@ -24,7 +24,7 @@ from edgespec.runtime.plan import MemoryPlan
 from edgespec.runtime.text.plain import PlainEncoder
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary.vocabulary import Vocabulary
-from edgespec.serve.refusals import RequestError, fault, shown
+from edgespec.serve.refusals import RequestError, internal_error, shorten_value
 from edgespec.system.machine import release_memory
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Models:
             names = " or ".join(repr(each.name) for each in self.served[:_NAMED])
             raise RequestError(
                 404,
-                f"model {shown(name)} not found: use {names}, or start the server with "
+                f"model {shorten_value(name)} not found: use {names}, or start the server with "
                 "--any-model to have any name answered",
                 "model_not_found",
                 "model",
@@ -312,7 +312,7 @@ def _taken(models: Sequence[ServedModel]) -> list[MemoryUse]:
 def _refusal(model: ServedModel, error: Exception) -> RequestError:
     """Returns the error for requests whose model cannot be loaded, without the bundle's path."""
     if not isinstance(error, EdgespecError):
-        return fault()
+        return internal_error()
     reason = str(error).replace(f"{model.bundle.path.parent}{os.sep}", "")
     status = 503 if isinstance(error, MemoryLimitError) else 500
     return RequestError(

@@ -67,12 +67,12 @@ def shutting_down() -> RequestError:
     )
 
 
-def fault() -> RequestError:
+def internal_error() -> RequestError:
     """Returns the error for internal failures, without details, which could name local files."""
     return RequestError(500, "the server has failed: its log has the details", "internal_error")
 
 
-def shown(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """Formats a value for an error message, shortened to `SHOWN` characters."""
     if isinstance(value, str | list):  # of which all would be written
         value = value[: SHOWN + 1]

@@ -133,7 +133,7 @@ def _shown(progress: Progress | None) -> AbstractContextManager[Progress]:
     return role_bars()
 
 
-def model_name(bundle: Bundle) -> str:
+def bundle_name(bundle: Bundle) -> str:
     """Returns the name of a bundle's folder, or of the embedded pair's target."""
     if bundle.path.resolve() == BUNDLE.resolve():
         return bundle.manifest.provenance["target"]

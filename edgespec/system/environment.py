@@ -38,7 +38,7 @@ def hardware() -> dict[str, object]:
     """Returns the CPU model, its extensions, the number of CPUs, memory in GiB, and the load."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "cpu": machine.model_name(),
+        "cpu": machine.processor_name(),
         "extensions": list(machine.extensions()),
         "logical_cpus": os.cpu_count(),
         "usable_cpus": usable,

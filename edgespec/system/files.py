@@ -136,10 +136,10 @@ def read_utf8(path: Path, what: str = "it") -> str:
         InputError: if the file is not UTF-8.
         OSError: if the file cannot be read.
     """
-    return decoded(read_file(path), str(path), what)
+    return decode_text(read_file(path), str(path), what)
 
 
-def decoded(data: bytes, source: str, what: str = "it") -> str:
+def decode_text(data: bytes, source: str, what: str = "it") -> str:
     """Decodes UTF-8 bytes, and removes a byte order mark and the carriage returns of Windows.
 
     Args:

@@ -82,7 +82,7 @@ def start(module: str, *arguments: str) -> subprocess.Popen[bytes]:
         ) from error
 
 
-def require_waiting() -> None:
+def require_waiter() -> None:
     """Checks that somebody waits for what this thread does.
 
     Raises:
@@ -100,7 +100,7 @@ def held(lock: threading.Lock) -> Iterator[None]:
         InputError: as `require_waiting`.
     """
     while not lock.acquire(timeout=_LOOKS):
-        require_waiting()
+        require_waiter()
     try:
         yield
     finally:
@@ -137,7 +137,7 @@ class Worker:
             self._forget()
         with held(self._lock):
             kind, said = self._told(job)
-            require_waiting()
+            require_waiter()
         if kind == _REFUSED:
             raise InputError(said.decode())
         if kind != _DONE:
@@ -171,7 +171,7 @@ class Worker:
         weakref.finalize(self, _end, child, os.getpid())
         with _watched(child, _STARTED, math.inf):
             if _read(child.stdout) is None:
-                require_waiting()
+                require_waiter()
                 raise InputError(f"{self._command[0]} cannot be run as a process: install it again")
         self._child = child
         return child

@@ -23,7 +23,7 @@ _SIBLINGS = "topology/thread_siblings_list"
 
 
 @cache
-def model_name() -> str:
+def processor_name() -> str:
     """Returns the processor's model name, as far as the system knows it."""
     return proc_field(_CPUINFO, "model name") or platform.processor() or platform.machine()
 

@@ -52,7 +52,7 @@ class TrainingWindow:
         )
 
 
-def row_bytes(features: int, top: int) -> int:
+def token_bytes(features: int, top: int) -> int:
     """Returns the bytes of a token on disk."""
     return 4 + 2 * features + 6 * top
 

@@ -15,7 +15,7 @@ from onnx.external_data_helper import ExternalDataInfo
 
 from edgespec.bundle import LOGITS, Bundle
 from edgespec.errors import InputError
-from edgespec.export.formats.tiles import LANES, TILE_FORMATS, multiplied_out
+from edgespec.export.formats.tiles import LANES, TILE_FORMATS, tile_weights
 from edgespec.export.graph_builder import entering
 from edgespec.export.heads.taps import require_names
 from edgespec.runtime.arrays import Floats
@@ -43,7 +43,7 @@ class TokenTiles:
         """Returns rows as operators compute with them, [n, K] float32."""
         chosen = np.asarray(ids)
         tiles, places = np.unique(chosen // LANES, return_inverse=True)
-        found = multiplied_out(self.format, self.tiles[tiles], LANES * len(tiles), self.width)
+        found = tile_weights(self.format, self.tiles[tiles], LANES * len(tiles), self.width)
         rows: Floats = found[places * LANES + chosen % LANES] * np.float32(self.factor)
         return rows
 

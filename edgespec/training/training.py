@@ -27,7 +27,7 @@ from edgespec.training.options import SHARD_TOKENS, TrainingOptions
 from edgespec.training.promise import draft_seconds, promised_speedup
 from edgespec.training.reader import TOP, TargetReader
 from edgespec.training.shape import save_head
-from edgespec.training.shards import Shards, TrainingWindow, row_bytes
+from edgespec.training.shards import Shards, TrainingWindow, token_bytes
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.texts import Windows, shuffled
 from edgespec.training.vocabulary import DraftIds, choose, expected_uses
@@ -109,7 +109,7 @@ class Training:
         # a number of bytes by now
         taps = options.taps or ()
         disk = int(options.disk)
-        per_token = row_bytes(len(taps) * bundle.target.hidden_size, min(TOP, vocabulary))
+        per_token = token_bytes(len(taps) * bundle.target.hidden_size, min(TOP, vocabulary))
         # The held-out shard, the one that is trained on, and the one that is made.
         self._shard_tokens = min(SHARD_TOKENS, disk // (3 * per_token))
         if self._shard_tokens < 2 * options.window:

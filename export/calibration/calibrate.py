@@ -26,7 +26,7 @@ from edgespec.export.formats.gptq import Columns, rounded_with_feedback
 from edgespec.export.formats.products import one_blas_thread
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.formats.rounding import rounded as rounded_alone
-from edgespec.export.formats.tiles import Floats, multiplied_out
+from edgespec.export.formats.tiles import Floats, tile_weights
 from edgespec.models import (
     Attention,
     Checkpoint,
@@ -382,5 +382,5 @@ class _Judge:
             )
             self._rounded.keep(name, found, None if columns is None else columns.importance)
             if len(worth):
-                changed = change({name: multiplied_out(form, found.tiles, *weights[name].shape)})
+                changed = change({name: tile_weights(form, found.tiles, *weights[name].shape)})
                 self.damage[name] = float(worth @ np.square(changed).sum(axis=1))

@@ -284,7 +284,7 @@ def floats_of_tiles(name: str, tiles: Bytes, rows: int) -> Floats:
     return values.astype(np.float32)
 
 
-def multiplied_out(name: str, tiles: Bytes, rows: int, columns: int) -> Floats:
+def tile_weights(name: str, tiles: Bytes, rows: int, columns: int) -> Floats:
     """Returns the weights of tiles, by the arithmetic in float32 of the `gguf` package.
 
     Args:

@@ -119,7 +119,7 @@ def _tapped(folder: Path, manifest: Manifest, taps: Sequence[int]) -> Manifest:
 
 def _entries(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
     """Returns the entries of new files. The weights have theirs, and are not hashed again."""
-    return {name: bundles.describe(folder / name) for name in sorted(names)}
+    return {name: bundles.describe_file(folder / name) for name in sorted(names)}
 
 
 def _precision(weights: str, kv: str) -> Precision:

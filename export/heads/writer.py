@@ -16,11 +16,11 @@ from edgespec.export.native.weights import TileWeights
 from edgespec.export.role import (
     Progress,
     counted,
-    described,
     described_one,
     parameters,
     rope_table,
     rounded_errors,
+    sublayer_records,
 )
 from edgespec.export.storage import Storage
 from edgespec.models.heads.assistant import Assistant
@@ -111,7 +111,7 @@ def _sublayers(head: Head | BlockHead | Assistant) -> Iterator[Sublayer]:
     """Yields what reads features, and the sublayers of all layers."""
     if isinstance(head, Assistant):
         yield Sublayer(0, FUSION, head.before.in_features)
-        yield from described(head.decoder)
+        yield from sublayer_records(head.decoder)
         return
     yield Sublayer(0, FUSION, 0 if head.fusion.fc is None else head.fusion.fc.in_features)
     for number, mlp in enumerate(head.mlps):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edgespec.export.native.weights import FusedMatrix
 
 
-def lower_experts(native: NativeGraphBuilder, x: str, chosen: str, shares: str, layer: Moe) -> str:
+def emit_experts(native: NativeGraphBuilder, x: str, chosen: str, shares: str, layer: Moe) -> str:
     """Emits the sum of the experts of each row, see `LayerGraph.experts`."""
     *first, downs = layer.stacks
     inner = products(native, x, chosen, first)

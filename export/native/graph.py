@@ -12,7 +12,7 @@ from onnx import TensorProto
 from edgespec.bundle import LAST_HIDDEN, LOGITS, PICTURED, PICTURES, SIGHT, Native
 from edgespec.export.graph_builder import NATIVE, GraphBuilder, entering
 from edgespec.export.native.altup import gathered, spread
-from edgespec.export.native.experts import lower_experts, products
+from edgespec.export.native.experts import emit_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import FusedMatrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
@@ -195,7 +195,7 @@ class NativeGraphBuilder(LayerGraph):
 
     def experts(self, x: str, chosen: str, shares: str, layer: Moe) -> str:
         """See `LayerGraph`."""
-        return lower_experts(self, x, chosen, shares, layer)
+        return emit_experts(self, x, chosen, shares, layer)
 
 
 def write_ids(folder: Path, name: str, ids: npt.NDArray[np.int64]) -> str:

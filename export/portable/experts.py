@@ -32,7 +32,7 @@ class _Pairs(NamedTuple):
     places: str
 
 
-def lower_experts(low: Lowering, node: NodeProto) -> str:
+def lower_expert_linear(low: Lowering, node: NodeProto) -> str:
     """Emits an `ExpertLinear`, see `runtime/kernels/expert_linear.cc`."""
     g = low.graph
     own = attributes(node)

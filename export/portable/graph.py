@@ -18,7 +18,7 @@ from edgespec.bundle import OWN_FEATURES, READS_TARGET, SIGHT, TARGET_FEATURES
 from edgespec.errors import InputError
 from edgespec.export.graph_builder import NATIVE, OF_BLOCKS, PLACES, DataFile, GraphBuilder
 from edgespec.export.portable.attention import lower_attention
-from edgespec.export.portable.experts import lower_experts
+from edgespec.export.portable.experts import lower_expert_linear
 from edgespec.export.portable.lowering import Lowering, attributes, dims_of
 from edgespec.system.files import sync_file
 
@@ -203,7 +203,7 @@ def _gated(low: Lowering, node: NodeProto) -> str:
 _OPERATORS: Mapping[str, Callable[[Lowering, NodeProto], str]] = {
     "BlockEmbedding": _embedding,
     "BlockLinear": _linear,
-    "ExpertLinear": lower_experts,
+    "ExpertLinear": lower_expert_linear,
     "GatedUnit": _gated,
     "TreeAttention": lower_attention,
 }

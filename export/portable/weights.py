@@ -26,7 +26,7 @@ from edgespec.export.formats.tiles import (
     Floats,
     TileLevels,
     levels_of_tiles,
-    multiplied_out,
+    tile_weights,
 )
 from edgespec.export.graph_builder import CONTRIB, DataFile, GraphBuilder
 
@@ -248,7 +248,7 @@ class PortableWeights:
         return _Form(0) if self._half else _form_of(matrix)
 
     def _float_parts(self, matrices: Sequence[TileMatrix], width: int) -> Iterator[Floats]:
-        return (multiplied_out(*part, width) for part in self._parts(matrices))
+        return (tile_weights(*part, width) for part in self._parts(matrices))
 
     def _parts(self, matrices: Sequence[TileMatrix]) -> Iterator[tuple[str, Bytes, int]]:
         """Yields formats and tiles, some at a time, and the number of rows in them."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from edgespec.bundle.tokenizers import parsed
+from edgespec.bundle.tokenizers import parse_tokenizer
 from edgespec.errors import CheckpointError
 from edgespec.models.fields import ConfigFields
 
@@ -142,7 +142,7 @@ def _is_written(checkpoint: HasTokenizer, token: str) -> bool:
 def _read_tokens(path: Path, text: str) -> dict[str, int]:
     """Reads the tokens with the library that the runtime uses, so that bundles can be loaded."""
     try:
-        return parsed(text).get_vocab()
+        return parse_tokenizer(text).get_vocab()
     except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(
             f"{path} is not a tokenizer that can be used ({error}): download it again"

@@ -170,7 +170,7 @@ def equal_tensors(tensors: TensorSource, first: str, second: str) -> bool:
     )
 
 
-def multiplied_out(rows: BlockRows, blocks: Blocks) -> NDArray[np.float32]:
+def block_weights(rows: BlockRows, blocks: Blocks) -> NDArray[np.float32]:
     """The weights of rows in blocks, [rows, width] float32."""
     width = rows.levels.shape[1]
     zeros: NDArray[np.float32] | np.float32 = np.float32(2 ** (blocks.bits - 1))

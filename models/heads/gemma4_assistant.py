@@ -65,7 +65,7 @@ def is_assistant(fields: ConfigFields) -> bool:
     return "_assistant" in str(fields.get("model_type"))
 
 
-def load_assistant(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
+def read_assistant(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
     """Opens an assistant, and checks it against its target.
 
     Raises:

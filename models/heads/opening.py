@@ -9,7 +9,7 @@ from edgespec.models.fields import ConfigFields
 from edgespec.models.heads.checkpoint import HeadCheckpoint, HeadFiles, TargetSizes
 from edgespec.models.heads.dflash import is_block_head, load_block_head
 from edgespec.models.heads.eagle3 import is_eagle3, load_eagle3
-from edgespec.models.heads.gemma4_assistant import is_assistant, load_assistant
+from edgespec.models.heads.gemma4_assistant import is_assistant, read_assistant
 from edgespec.models.heads.gguf_heads import open_gguf_head
 from edgespec.models.heads.mtp import is_gguf, load_mtp, may_hold
 
@@ -20,7 +20,7 @@ _CONFIG = "config.json"
 # What tells each kind of head that is no part of a checkpoint, and what opens it.
 _KINDS = (
     (is_block_head, load_block_head),
-    (is_assistant, load_assistant),
+    (is_assistant, read_assistant),
     (is_eagle3, load_eagle3),
 )
 

@@ -76,7 +76,7 @@ def scoring(graph: Path, count: int) -> bytes:
     return _part(model, [LOGITS])
 
 
-def cut(graph: Path, layer: int, width: int) -> tuple[bytes, bytes]:
+def cut_graph(graph: Path, layer: int, width: int) -> tuple[bytes, bytes]:
     """Cuts a graph where a layer is entered.
 
     Args:

@@ -61,7 +61,7 @@ AnswerEvent = TextEvent | ReasoningEvent | CallEvent
 """What a token adds to an answer."""
 
 
-def joined(events: Iterable[AnswerEvent]) -> list[AnswerEvent]:
+def join_events(events: Iterable[AnswerEvent]) -> list[AnswerEvent]:
     """Returns events with neighbours as one that go on with the same."""
     found = list[AnswerEvent]()
     for event in events:

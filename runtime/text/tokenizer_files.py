@@ -11,7 +11,7 @@ from typing import Any
 
 import tokenizers
 
-from edgespec.bundle.tokenizers import parsed
+from edgespec.bundle.tokenizers import parse_tokenizer
 from edgespec.errors import BundleError, caught_panics
 from edgespec.system.files import read_text
 
@@ -88,7 +88,7 @@ def parsed_backend(text: str, path: Path) -> tokenizers.Tokenizer:
     try:
         with caught_panics():
             # Read by us, because the library cannot open paths that are not UTF-8.
-            backend = parsed(text)
+            backend = parse_tokenizer(text)
             backend.no_truncation()
             backend.no_padding()
             _try(backend)

@@ -13,7 +13,7 @@ import numpy as np
 from edgespec.bundle import Vision
 from edgespec.errors import InputError, reason
 from edgespec.runtime.vision.colours import in_colours, require_size
-from edgespec.runtime.vision.pieces import Picture, cut
+from edgespec.runtime.vision.pieces import Picture, cut_picture
 from edgespec.system import records
 from edgespec.system.jobs import JobError, JobLimits, Why, Worker, serve
 
@@ -128,7 +128,7 @@ def _do(job: bytes) -> bytes:
     if told is None:
         made = Picture((0, 0), np.asarray(picture)[None])
     else:
-        made = cut(picture, records.decode(Vision, told, "vision"))
+        made = cut_picture(picture, records.decode(Vision, told, "vision"))
     head = {"grid": made.grid, "shape": made.pieces.shape}
     return json.dumps(head).encode() + b"\n" + made.pieces.tobytes()
 

@@ -50,7 +50,7 @@ def rows_of(picture: Picture, vision: Vision) -> int:
     return math.prod(picture.grid)
 
 
-def cut(picture: Image, vision: Vision) -> Picture:
+def cut_picture(picture: Image, vision: Vision) -> Picture:
     """Scales a picture and cuts it into pieces."""
     from PIL.Image import Resampling
 
@@ -107,7 +107,7 @@ def looked_at(piece: npt.NDArray[np.uint8], vision: Vision) -> dict[str, Array]:
     return {PIXELS: np.ascontiguousarray(patches), PLACES: np.ascontiguousarray(places)}
 
 
-def written(grid: tuple[int, int], vision: Vision, texts: Callable[[int], str]) -> str:
+def picture_text(grid: tuple[int, int], vision: Vision, texts: Callable[[int], str]) -> str:
     """Returns what stands in a prompt for a picture.
 
     Args:

@@ -9,7 +9,7 @@ from checkpoints import make_checkpoint
 from nodes import MISSING
 
 from edgespec.export import RoundedMatrices, Texts, calibrate
-from edgespec.export.formats.tiles import multiplied_out
+from edgespec.export.formats.tiles import tile_weights
 from edgespec.models import load_checkpoint
 from edgespec.tuning.calibrating import opener
 
@@ -59,7 +59,7 @@ def test_so_it_is_of_experts_beside_an_mlp(calibrated, kind):
 
 def check(model, damage, rounded, name):
     weight = matrix(model, name)
-    other = multiplied_out("q4_0", rounded[name].tiles, *weight.shape)
+    other = tile_weights("q4_0", rounded[name].tiles, *weight.shape)
     expected = by_hand(model, name, weight, torch.tensor(other))
     assert expected > 1e-9
     assert damage[name] == pytest.approx(expected, rel=1e-2)

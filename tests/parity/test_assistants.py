@@ -22,7 +22,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import OWN_FEATURES, TARGET, TARGET_FEATURES
 from edgespec.errors import BundleError, CheckpointError, DeviceError, UnsupportedModelError
 from edgespec.export import ExportOptions
-from edgespec.llm.load.open import load_assistant
+from edgespec.llm.load.open import load_assistant_draft
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
 
@@ -107,7 +107,7 @@ def test_an_assistant_computes_what_transformers_does(made, tmp_path, name, kind
 def loaded(opened, native=True):
     """The models of a bundle, of which the second one reads the pool of the first."""
     own = with_features(opened, TARGET, native)
-    return own, load_assistant(opened, own, Placement(HOST, native=native), threads=1)
+    return own, load_assistant_draft(opened, own, Placement(HOST, native=native), threads=1)
 
 
 def test_half_and_eight_bits_of_the_targets_pool_are_read(target, tmp_path):

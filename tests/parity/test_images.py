@@ -29,20 +29,20 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from edgespec import LLM, bundle, export
-from edgespec.bundle.checks import fault
+from edgespec.bundle.checks import manifest_fault
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.export import ExportOptions
-from edgespec.llm.images import Viewer, decoded
+from edgespec.llm.images import Viewer, decode_data_url
 from edgespec.llm.llm import inside
 from edgespec.runtime.plan import HOST, Placement, PlacementRequest, plan
 from edgespec.runtime.vision import (
-    cut,
+    cut_picture,
     looked_at,
     normalized,
     open_picture,
+    picture_text,
     rows_of,
     upright,
-    written,
 )
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
@@ -141,13 +141,13 @@ def test_pieces_are_those_of_transformers(size, split):
     vision = replace(SPLITTING, split=split)
     given = picture(*size)
     expected, rows, columns = prepared(given, do_image_splitting=split)
-    seen = cut(given, vision)
+    seen = cut_picture(given, vision)
     found = np.concatenate([normalized(each, vision) for each in seen.pieces])
     np.testing.assert_allclose(found, expected, atol=1e-5)
     text = get_image_prompt_string(
         rows, columns, vision.rows, "<fake_token_around_image>", "<image>", "<global-img>"
     )
-    assert written(seen.grid, vision, lambda _: "<image>") == text
+    assert picture_text(seen.grid, vision, lambda _: "<image>") == text
 
 
 @pytest.mark.parametrize("size", [(64, 64), (200, 90), (31, 77), (3, 3)])
@@ -155,9 +155,9 @@ def test_whole_pictures_are_those_of_transformers(size):
     vision = replace(SPLITTING, longest=0, split=False, around=(336, 337), resample=2)
     model = SimpleNamespace(config=SimpleNamespace(model_type="gemma3"))
     expected = inputs(model, [IMAGE], picture(*size))["pixel_values"].numpy()
-    seen = cut(picture(*size), vision)
+    seen = cut_picture(picture(*size), vision)
     np.testing.assert_allclose(normalized(seen.pieces[0], vision), expected, atol=1e-5)
-    text = written(seen.grid, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
+    text = picture_text(seen.grid, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
     assert text == "\n\n(iiii)\n\n"
 
 
@@ -184,7 +184,7 @@ def test_pictures_that_keep_their_proportions_are_those_of_transformers(size, no
         (336, 337),
         patch=4,
     )
-    seen = cut(picture(*size), vision)
+    seen = cut_picture(picture(*size), vision)
     assert vision.fewest <= rows_of(seen, vision) == count <= 70
     inputs = looked_at(seen.pieces[0], vision)
     order = np.lexsort(inputs[bundle.PLACES].T)
@@ -192,7 +192,7 @@ def test_pictures_that_keep_their_proportions_are_those_of_transformers(size, no
     np.testing.assert_allclose(inputs[bundle.PIXELS][order], pixels[0][: 9 * count], atol=1e-5)
     squares = inputs[bundle.PLACES].reshape(count, 9, 2) // 3
     np.testing.assert_array_equal(squares, np.broadcast_to(squares[:, :1], squares.shape))
-    text = written(seen.grid, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
+    text = picture_text(seen.grid, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
     assert text == f"({'i' * count})"
 
 
@@ -205,10 +205,10 @@ def test_pictures_of_any_size_are_those_of_transformers(size):
     [[_, lines, columns]] = np.array(found["image_grid_thw"])
     squares = np.array(found["pixel_values"]).reshape(lines // 2, columns // 2, 2, 2, 3, 2, 5, 5)
     expected = squares[..., 0, :, :].transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, 5 * lines, -1)
-    seen = cut(picture(*size), vision)
+    seen = cut_picture(picture(*size), vision)
     np.testing.assert_allclose(normalized(seen.pieces[0], vision)[0], expected, atol=1e-5)
     assert seen.grid == (lines // 2, columns // 2)
-    assert written(seen.grid, vision, lambda _: "i") == "i" * (lines * columns // 4)
+    assert picture_text(seen.grid, vision, lambda _: "i") == "i" * (lines * columns // 4)
 
 
 def test_logits_behind_pictures_are_those_of_transformers(made, llm):
@@ -471,13 +471,13 @@ FORGIVEN = {
 
 @pytest.mark.parametrize("name", FORGIVEN)
 def test_base64_is_read_as_browsers_read_it(name):
-    assert decoded(FORGIVEN[name]) == BYTES[:766]
+    assert decode_data_url(FORGIVEN[name]) == BYTES[:766]
 
 
 @pytest.mark.parametrize("code", ["aGk=a", "=", "a", "aGk==", "aG=", "a-k_", "aG\x0bk", "\xe4Gk"])
 def test_what_browsers_do_not_read_is_refused(code):
     with pytest.raises(InputError, match="not in base64"):
-        decoded(DATA + code)
+        decode_data_url(DATA + code)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -520,7 +520,7 @@ def test_sizes_of_pictures_in_manifests_are_checked(llm, wrong):
     manifest = llm.bundle.manifest
     target = llm.bundle.target
     damaged = replace(target, vision=replace(target.vision, **wrong))
-    found = fault(replace(manifest, roles={**manifest.roles, "target": damaged}))
+    found = manifest_fault(replace(manifest, roles={**manifest.roles, "target": damaged}))
     assert "vision.patch" in found
 
 
@@ -539,7 +539,7 @@ def test_videos_are_refused(llm):
 def test_a_picture_that_is_all_but_a_line_is_refused():
     vision = replace(SPLITTING, grid=bundle.PixelGrid(400, 3000, (3, 3), 2))
     with pytest.raises(InputError, match="300 x 1 pixels: give one whose sides differ by a"):
-        cut(picture(300, 1), vision)
+        cut_picture(picture(300, 1), vision)
 
 
 def test_a_model_of_text_alone_says_what_it_is():

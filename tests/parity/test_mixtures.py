@@ -18,7 +18,7 @@ from edgespec import export
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate
 from edgespec.export.formats.rounding import rounded
-from edgespec.export.formats.tiles import multiplied_out
+from edgespec.export.formats.tiles import tile_weights
 from edgespec.models import Moe, load_checkpoint
 from edgespec.tuning.calibrating import opener
 
@@ -221,7 +221,7 @@ def test_experts_are_rounded_by_the_rows_that_choose_them(saved_checkpoint, tmp_
             same = np.array_equal(rounded("q4_0", weights).tiles, kept[name].tiles)
             unlike = unlike + (not same)
             unread = unread + same
-            found = multiplied_out("q4_0", kept[name].tiles, *weights.shape)
+            found = tile_weights("q4_0", kept[name].tiles, *weights.shape)
             assert distance(found, weights) < 0.2
         assert unread >= 3  # eight rows cannot choose all experts of both layers
         assert unlike >= 3

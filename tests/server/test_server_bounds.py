@@ -27,7 +27,7 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.serve import queue as queue_module
 from edgespec.serve import running as running_module
 from edgespec.serve.protocols.completions import CompletionRequest
-from edgespec.serve.protocols.fields import parsed
+from edgespec.serve.protocols.fields import parse_body
 from edgespec.serve.protocols.tokens import TokenizeRequest
 from edgespec.serve.queue import RequestQueue
 from edgespec.serve.refusals import RequestError
@@ -358,11 +358,11 @@ def test_what_would_take_long_to_parse_is_refused_by_its_parts():
     for part in ("{}", "[]", '"a":1'):
         body = f'{{"prompt":"a","x":[{",".join([part] * 60_000)}]}}'.encode()
         with pytest.raises(RequestError, match="more than 50000 objects, lists and fields") as told:
-            parsed(CompletionRequest, body)
+            parse_body(CompletionRequest, body)
         assert told.value.status == 413
     with pytest.raises(RequestError, match="more than 300000 values: shorten it"):
-        parsed(CompletionRequest, json.dumps({"prompt": [5] * 300_010}).encode())
+        parse_body(CompletionRequest, json.dumps({"prompt": [5] * 300_010}).encode())
     with pytest.raises(RequestError, match="at most 500000 characters"):
-        parsed(TokenizeRequest, json.dumps({"content": "x" * 500_001}).encode())
+        parse_body(TokenizeRequest, json.dumps({"content": "x" * 500_001}).encode())
     text = '"{[:,\\' * 301_000  # which is text in strings
-    assert parsed(CompletionRequest, json.dumps({"prompt": text}).encode()).prompt == text
+    assert parse_body(CompletionRequest, json.dumps({"prompt": text}).encode()).prompt == text

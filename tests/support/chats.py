@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 
 from edgespec.llm.chat import ChatOptions, prepare_chat
 from edgespec.runtime.sampling.grammar import GrammarCompiler
-from edgespec.runtime.text.decoder import CallEvent, ReasoningEvent, TextEvent, joined
+from edgespec.runtime.text.decoder import CallEvent, ReasoningEvent, TextEvent, join_events
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 WEATHER = {
@@ -208,7 +208,7 @@ class Answer:
         return cls(
             "".join(each.text for each in events if isinstance(each, TextEvent)),
             "".join(each.text for each in events if isinstance(each, ReasoningEvent)),
-            tuple(joined(each for each in events if isinstance(each, CallEvent))),
+            tuple(join_events(each for each in events if isinstance(each, CallEvent))),
         )
 
 

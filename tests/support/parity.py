@@ -11,7 +11,7 @@ from onnx.external_data_helper import ExternalDataInfo
 
 from edgespec import bundle as bundles
 from edgespec.export import last_rows
-from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out
+from edgespec.export.formats.tiles import TILE_FORMATS, tile_weights
 from edgespec.llm.load.open import load_model
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
@@ -132,5 +132,5 @@ def stored(bundle, role=bundles.TARGET):
             )
             tiles = raw.reshape(-(-count // 16), -1, kind.unit_bytes)
             width = tiles.shape[1] * kind.unit
-            found[name] = Stored(multiplied_out(form, tiles, count, width), form)
+            found[name] = Stored(tile_weights(form, tiles, count, width), form)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from nodes import Node, linear_node
 
-from edgespec.export.formats.tiles import TILE_FORMATS, bytes_of, multiplied_out
+from edgespec.export.formats.tiles import TILE_FORMATS, bytes_of, tile_weights
 
 ROWS = (*range(1, 10), 16, 17)
 """Numbers of rows of a call: up to more than twice what kernels take together."""
@@ -76,7 +76,7 @@ def product(x, name, tiles, columns):
     width = stored.shape[1] * kind.unit
     total = np.zeros((len(x), len(stored), 16), np.float32)
     if kind.unit == 1:
-        weights = multiplied_out(name, tiles, len(stored) * 16, width)
+        weights = tile_weights(name, tiles, len(stored) * 16, width)
         weights = weights.reshape(len(stored), 16, width)
         for k in range(width):
             total = fma(weights[..., k], x[:, k, None, None], total)
@@ -86,7 +86,7 @@ def product(x, name, tiles, columns):
     for field in kind.layout.names:
         if field != "levels":
             plain[field] = {"d": 1, "s": 1, "e": 128}.get(field, 0)
-    integers = multiplied_out(
+    integers = tile_weights(
         name, plain.view(np.uint8).reshape(tiles.shape), len(stored) * 16, width
     )
     scale, minimum = _scales(kind, stored)
@@ -207,7 +207,7 @@ def embedded():
                 "BlockEmbedding", ["ids", "w"], arrays, format=name, columns=rows, width=columns
             )
             found[f"{name} {rows}x{columns} found"] = node(arrays)
-            wanted = multiplied_out(name, tiles, rows, columns)[arrays["ids"]]
+            wanted = tile_weights(name, tiles, rows, columns)[arrays["ids"]]
             found[f"{name} {rows}x{columns} wanted"] = wanted
     return found
 

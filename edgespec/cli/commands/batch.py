@@ -73,11 +73,11 @@ def execute(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise InputError(f"batches need the package {error.name}: {installing('serve')}") from error
     from edgespec import bundle as bundles
-    from edgespec.store.making import model_name
+    from edgespec.store.making import bundle_name
 
     requests = read_requests(arguments.input)
     bundle = bundles.load(chosen(arguments))
-    name = arguments.model_name or model_name(bundle)
+    name = arguments.model_name or bundle_name(bundle)
     batch = Batch(requests, arguments.output, bundle.digest, name)
     with only_writer(arguments.output):
         if arguments.restart:

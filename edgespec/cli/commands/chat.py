@@ -306,11 +306,11 @@ class _Conversation:
         _say("there is no answer yet" if self._last is None else _facts(self._last))
 
     def _show(self, _: str) -> None:
-        from edgespec.store.making import model_name
+        from edgespec.store.making import bundle_name
 
         target = self._llm.bundle.target
         _say(
-            f"{model_name(self._llm.bundle)}: {target.architecture}, {target.parameters:,} "
+            f"{bundle_name(self._llm.bundle)}: {target.architecture}, {target.parameters:,} "
             f"parameters, context of {self._llm.context_length:,} tokens, draft {self._llm.draft}"
         )
         self._system("")

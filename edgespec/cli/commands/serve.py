@@ -193,13 +193,13 @@ def execute(arguments: argparse.Namespace) -> int:
 def _bundles(arguments: argparse.Namespace) -> dict[str, Bundle]:
     """Finds or makes the bundles of all models; returns them by the models' names."""
     from edgespec import bundle as bundles
-    from edgespec.store.making import model_name
+    from edgespec.store.making import bundle_name
 
     found: dict[str, Bundle] = {}
     for model in arguments.models or [None]:
         arguments.model = model
         bundle = bundles.load(chosen(arguments))
-        name = model_name(bundle)
+        name = bundle_name(bundle)
         if name in found:
             raise InputError(f"two models are called {name!r}: rename the folder of one")
         found[name] = bundle

@@ -65,7 +65,7 @@ def load_models(bundle: Bundle, options: LoadOptions, plan: MemoryPlan) -> Model
     roles = dict[str, Model]()
     for name, placed in plan.roles.items():
         if bundle.manifest.roles[name].attends_target:
-            roles[name] = load_assistant(bundle, roles[TARGET], placed, threads)
+            roles[name] = load_assistant_draft(bundle, roles[TARGET], placed, threads)
         else:
             roles[name] = load_model(bundle, name, placed, threads, plan.slots[name], features)
     part = _best_part(bundle, options, roles[TARGET])
@@ -157,7 +157,7 @@ def load_scoring(bundle: Bundle, name: str, count: int, threads: int | None = No
     return _native(file, threads, part)
 
 
-def load_assistant(
+def load_assistant_draft(
     bundle: Bundle, target: Model, placed: Placement, threads: int | None = None
 ) -> Model:
     """Loads a draft head that reads keys and values of the target, over the target's pool.
@@ -223,11 +223,11 @@ def _graph(
 
     if placed.behind is None:
         return opened(placed)
-    from edgespec.runtime.engines.parts import cut  # loads the onnx package
+    from edgespec.runtime.engines.parts import cut_graph  # loads the onnx package
 
     first, last = placed.behind
     try:
-        parts = cut(file, first, role.hidden_size)
+        parts = cut_graph(file, first, role.hidden_size)
     except ValueError as error:
         raise DeviceError(
             f"{bundle.path}: its {name} cannot run on two devices ({error}): use another "

@@ -21,7 +21,7 @@ from edgespec.serve.protocols.protocol import Origin
 from edgespec.serve.protocols.text import MAX_CHOICES, TextRequest
 from edgespec.serve.protocols.token_texts import key_of
 from edgespec.serve.refusals import RequestError
-from edgespec.system.jobs import require_waiting
+from edgespec.system.jobs import require_waiter
 
 _COMPLETION_TOKENS = 16  # default of a completion's max_tokens in OpenAI's API
 
@@ -79,16 +79,16 @@ class CompletionRequest(TextRequest):
             return super().texts(llm)
         streams = list[Stream]()
         for prompt in self.prompt:
-            require_waiting()
+            require_waiter()
             streams += self.model_copy(update={"prompt": prompt}).texts(llm)
         return streams
 
     def request(self, llm: LLM) -> GenerationRequest:  # noqa: D102
         prompt = cast("str | list[int]", self.prompt)  # one, as `texts` asks for it
-        return continuation(llm, prompt, self.suffix, self.options(self.usual(llm)))
+        return continuation_request(llm, prompt, self.suffix, self.options(self.usual(llm)))
 
 
-def continuation(
+def continuation_request(
     llm: LLM, prompt: str | list[int], suffix: str | None, options: Json
 ) -> GenerationRequest:
     """Returns the request for the text that goes on from a prompt.

@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from edgespec.llm.options import GenerationOptions
-from edgespec.serve.refusals import SHOWN, RequestError, shown
+from edgespec.serve.refusals import SHOWN, RequestError, shorten_value
 from edgespec.system.options import declared
 
 Json = dict[str, Any]
@@ -59,7 +59,7 @@ Stop = Text | Annotated[list[Text], Field(max_length=16)]
 Tokens = Annotated[list[int], SOME, Whole]
 
 
-def option(name: str) -> Any:
+def option_field(name: str) -> Any:
     """Returns the range and the description of one of `GenerationOptions`, for a field."""
     found = declared(GenerationOptions)[name]
     return Field(ge=found.least, gt=found.above, le=found.most, description=found.text)
@@ -105,7 +105,7 @@ class Fields(BaseModel):
         """See pydantic."""
         if extra := self.__pydantic_extra__:
             for name in (each for each in extra if each not in _NOTES):
-                tell_once(f"a request has the field {shown(name)}, which is not known here")
+                tell_once(f"a request has the field {shorten_value(name)}, which is not known here")
             extra.clear()
 
 
@@ -150,7 +150,7 @@ def one_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).translate(_LINE_ENDS)
 
 
-def parsed(kind: type[Checked], data: bytes, what: str = "the body") -> Checked:
+def parse_body(kind: type[Checked], data: bytes, what: str = "the body") -> Checked:
     """Parses JSON in UTF-8 and checks it; errors call the whole `what`.
 
     Raises:
@@ -184,12 +184,13 @@ def refusal(error: ValidationError, what: str = "the body") -> RequestError:
         return RequestError(400, f"{what} is not UTF-8 JSON: {deepest['msg']}", "invalid_json")
     name = _name(deepest["loc"])
     if deepest["type"] == UNSUPPORTED:
-        said = f"{name} is {shown(deepest['input'])}, which is not supported here: leave it out"
+        value = shorten_value(deepest["input"])
+        said = f"{name} is {value}, which is not supported here: leave it out"
         return RequestError(400, said, "unsupported", name)
     if deepest["type"] == "missing":
         return RequestError(400, f"{name} is missing: give it", "missing", name)
     wanted = dict.fromkeys(each["msg"] for each in found if _name(each["loc"]) == name)
-    message = f"{name or what} is {shown(deepest['input'])}: {' or '.join(wanted)}"
+    message = f"{name or what} is {shorten_value(deepest['input'])}: {' or '.join(wanted)}"
     return RequestError(400, message, "invalid_value", name or None)
 
 

@@ -14,9 +14,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from edgespec.llm.images import decoded
+from edgespec.llm.images import decode_data_url
 from edgespec.serve.protocols.fields import LONG, Empty, Fields, Json, member
-from edgespec.serve.refusals import RequestError, shown
+from edgespec.serve.refusals import RequestError, shorten_value
 
 
 class FunctionCall(Fields):
@@ -139,9 +139,9 @@ class Message(Fields):
         """
         parts = self.content or ""
         if isinstance(parts, str) or not any(isinstance(each, ImageContent) for each in parts):
-            return joined(parts)
+            return content_text(parts)
         return [
-            {"type": "image", "image": decoded(each.image_url.url)}
+            {"type": "image", "image": decode_data_url(each.image_url.url)}
             if isinstance(each, ImageContent)
             else {"type": "text", "text": each.text}
             for each in parts
@@ -181,8 +181,8 @@ class ResponseFormat(Fields):
         if alien or len(given) not in _SCHEMAS[self.type]:
             raise RequestError(
                 400,
-                f"response_format.type is {shown(self.type)} with {len(given)} schemas: give "
-                "json_schema with the type 'json_schema' and with no other",
+                f"response_format.type is {shorten_value(self.type)} with {len(given)} schemas: "
+                "give json_schema with the type 'json_schema' and with no other",
                 param="response_format",
             )
         if self.type == "text":
@@ -200,6 +200,6 @@ class PredictedOutput(Fields):
     content: str | Annotated[list[TextContent], LONG]
 
 
-def joined(content: str | list[Any]) -> str:
+def content_text(content: str | list[Any]) -> str:
     """Returns the text of a content, which may be in parts."""
     return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -20,8 +20,8 @@ from edgespec.llm.stream import Stream
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.serve.models import ServedModel
 from edgespec.serve.parts import Part
-from edgespec.serve.protocols.fields import Fields, Json, one_line, parsed
-from edgespec.serve.protocols.shortening import submit
+from edgespec.serve.protocols.fields import Fields, Json, one_line, parse_body
+from edgespec.serve.protocols.shortening import submit_shortened
 from edgespec.serve.protocols.token_texts import TokenTexts
 from edgespec.serve.refusals import RequestError
 
@@ -114,7 +114,7 @@ class TextBody(Fields, ABC):
             RequestError: as `request`.
         """
         request = replace(self.request(llm), cache_key=self.cache_key or "")
-        return [submit(llm, request, self.shortens)]
+        return [submit_shortened(llm, request, self.shortens)]
 
 
 class Signal(Enum):
@@ -226,7 +226,7 @@ class Protocol:
         Raises:
             RequestError: if it is invalid.
         """
-        return parsed(self.body, data)
+        return parse_body(self.body, data)
 
 
 @dataclass(frozen=True)

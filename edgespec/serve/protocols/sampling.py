@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from edgespec.runtime.sampling.options import LEAST_TEMPERATURE
-from edgespec.serve.protocols.fields import Fields, Int, Json, Stop, Unset, option
+from edgespec.serve.protocols.fields import Fields, Int, Json, Stop, Unset, option_field
 
 SEEDS = 1 << 64
 
@@ -22,10 +22,10 @@ class Sampling(Fields):
 
     stop: Stop | None = None
     seed: Annotated[Int, Field(ge=-1, lt=SEEDS), Unset] | None = None
-    temperature: Annotated[float, option("temperature")] | None = None
-    top_p: Annotated[float, option("top_p")] | None = None
+    temperature: Annotated[float, option_field("temperature")] | None = None
+    top_p: Annotated[float, option_field("top_p")] | None = None
     top_k: Annotated[Int, Field(ge=-1), _From0] | None = None
-    min_p: Annotated[float, option("min_p")] | None = None
+    min_p: Annotated[float, option_field("min_p")] | None = None
 
     @property
     def sampling(self) -> Json:
@@ -43,11 +43,11 @@ class Sampling(Fields):
 class PenalizedSampling(Sampling):
     """Sampling with penalties, which count the last tokens of prompt and text in some APIs."""
 
-    frequency_penalty: Annotated[float, option("frequency_penalty")] | None = None
-    presence_penalty: Annotated[float, option("presence_penalty")] | None = None
+    frequency_penalty: Annotated[float, option_field("frequency_penalty")] | None = None
+    presence_penalty: Annotated[float, option_field("presence_penalty")] | None = None
     # llama.cpp's and Ollama's names.
-    repeat_penalty: Annotated[float, option("repetition_penalty")] | None = None
-    repeat_last_n: Annotated[Int, option("repeat_last_n")] | None = None
+    repeat_penalty: Annotated[float, option_field("repetition_penalty")] | None = None
+    repeat_last_n: Annotated[Int, option_field("repeat_last_n")] | None = None
 
     @property
     def sampling(self) -> Json:

@@ -17,7 +17,7 @@ from edgespec.system.waiting import require_waiting
 _ROOM = 4  # the share of the context that an answer gets where messages are left out: one in 4
 
 
-def submit(llm: LLM, request: GenerationRequest, shortens: bool) -> Stream:
+def submit_shortened(llm: LLM, request: GenerationRequest, shortens: bool) -> Stream:
     """Has a model prepare a text, and returns its stream.
 
     Args:

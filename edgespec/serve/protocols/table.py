@@ -9,7 +9,7 @@ from edgespec.serve.protocols.completions import CompletionAnswer, CompletionReq
 from edgespec.serve.protocols.embeddings import EmbeddingsRequest
 from edgespec.serve.protocols.infill import InfillAnswer, InfillRequest
 from edgespec.serve.protocols.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer
-from edgespec.serve.protocols.ollama.models import described
+from edgespec.serve.protocols.ollama.models import describe_model
 from edgespec.serve.protocols.ollama.requests import (
     OllamaChatRequest,
     OllamaEmbeddingsRequest,
@@ -52,5 +52,5 @@ PROTOCOLS: Mapping[str, Protocol] = {
     ),
     "/api/embed": VectorProtocol(OllamaEmbedRequest, "vectors of texts"),
     "/api/embeddings": VectorProtocol(OllamaEmbeddingsRequest, "the vector of a text"),
-    "/api/show": ObjectProtocol(OllamaShowRequest, "the model of this name", described),
+    "/api/show": ObjectProtocol(OllamaShowRequest, "the model of this name", describe_model),
 }

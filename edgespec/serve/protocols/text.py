@@ -19,9 +19,9 @@ from edgespec.serve.protocols.fields import (
     Int,
     Json,
     Unlimited,
-    option,
+    option_field,
 )
-from edgespec.serve.protocols.messages import PredictedOutput, ResponseFormat, joined
+from edgespec.serve.protocols.messages import PredictedOutput, ResponseFormat, content_text
 from edgespec.serve.protocols.protocol import TextBody
 from edgespec.serve.protocols.sampling import SEEDS, PenalizedSampling, Sampling
 from edgespec.serve.protocols.unsupported import Unsupported
@@ -45,7 +45,7 @@ class Speculative(Fields):
     """Draft options of a text, which never change it."""
 
     draft: str | None = None
-    num_draft_tokens: Annotated[Int, option("num_assistant_tokens")] | None = None
+    num_draft_tokens: Annotated[Int, option_field("num_assistant_tokens")] | None = None
 
 
 class RequestBody(Sampling, Unsupported, TextBody):
@@ -53,10 +53,10 @@ class RequestBody(Sampling, Unsupported, TextBody):
 
     model: str | None = None
     stream_options: StreamOptions | None = None
-    repetition_penalty: Annotated[float, option("repetition_penalty")] | None = None
+    repetition_penalty: Annotated[float, option_field("repetition_penalty")] | None = None
     speculative: Speculative | None = None
-    regex: Annotated[str, option("regex")] | None = None
-    grammar: Annotated[str, option("grammar")] | None = None
+    regex: Annotated[str, option_field("regex")] | None = None
+    grammar: Annotated[str, option_field("grammar")] | None = None
     stop_loops: bool | None = None
     prompt_cache_key: str | None = None
     # For storage, scheduling and caching on others' servers; whatever they hold has no effect here.
@@ -182,7 +182,7 @@ class TextRequest(PenalizedSampling, RequestBody):
         further: Json = {
             "max_new_tokens": self.tokens,
             "logprobs": self.likeliest,
-            "prediction": None if expected is None else joined(expected.content),
+            "prediction": None if expected is None else content_text(expected.content),
             "max_time": most / 1000 if most is not None and most > 0 else None,
             "logit_bias": self._biases,
         }

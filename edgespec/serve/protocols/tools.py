@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from edgespec.serve.protocols.fields import LONG, SOME, Fields, Json, tell_once
-from edgespec.serve.refusals import RequestError, shown
+from edgespec.serve.refusals import RequestError, shorten_value
 
 NAME = re.compile(r"^[a-zA-Z0-9_.-]{1,128}$")
 """What a function may be called."""
@@ -55,7 +55,7 @@ def own_kinds_left_out(given: Any, *names: str) -> BeforeValidator:
         kind = tool.get("type") if isinstance(tool, dict) else None
         if not isinstance(kind, str) or kind in names:
             return True
-        tell_once(f"a request offers a tool of the type {shown(kind)}, which is not here")
+        tell_once(f"a request offers a tool of the type {shorten_value(kind)}, which is not here")
         return False
 
     return BeforeValidator(
@@ -137,8 +137,8 @@ class ToolChoice:
         if missing is not None or (self.mode == "required" and not there):
             raise RequestError(
                 400,
-                f"tool_choice is {shown(missing or self.mode)}, but there is no such tool: add it "
-                "to tools",
+                f"tool_choice is {shorten_value(missing or self.mode)}, but there is no such tool: "
+                "add it to tools",
                 param="tool_choice",
             )
         seen = [t for t in tools if not self.alone or t["function"]["name"] in self.names]

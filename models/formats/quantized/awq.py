@@ -28,7 +28,7 @@ _BITS, _IN_WORD = 4, 8
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # where in a word each column is
 
 
-def matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, QuantizedMatrix]:
+def awq_matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.fields import ConfigFields
-from edgespec.models.formats.quantized.fp8 import block_of, fp8_matrices
+from edgespec.models.formats.quantized.fp8 import block_of, scaled_matrices
 from edgespec.models.formats.quantized.matrix import (
     Groups,
     QuantizedMatrix,
@@ -40,7 +40,9 @@ _NONE = (None, -1)  # group sizes of matrices with a scale for each row
 _SCALE = ("weight_scale",)
 
 
-def matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, QuantizedMatrix]:
+def compressed_matrices(
+    tensors: SafetensorsFolder, config: ConfigFields
+) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:
@@ -59,7 +61,7 @@ def matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, Quan
         for each in modules(tensors, "weight")
         if tensors.dtype(f"{each}weight") == "I8"
     }
-    return found | bytes_ | fp8_matrices(tensors, _SCALE, block)
+    return found | bytes_ | scaled_matrices(tensors, _SCALE, block)
 
 
 def _checked_groups(config: ConfigFields) -> Iterator[ConfigFields]:

@@ -23,17 +23,17 @@ _FP8 = "F8_E4M3"
 _SCALES = ("weight_scale_inv", "weight_scale")
 
 
-def matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, QuantizedMatrix]:
+def fp8_matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:
         UnsupportedModelError: A tensor holds several matrices.
         CheckpointError: A scale is missing or has another shape.
     """
-    return fp8_matrices(tensors, _SCALES, block_of(config, "weight_block_size"))
+    return scaled_matrices(tensors, _SCALES, block_of(config, "weight_block_size"))
 
 
-def fp8_matrices(
+def scaled_matrices(
     tensors: SafetensorsFolder, scales: tuple[str, ...], block: tuple[int, int] | None
 ) -> dict[str, QuantizedMatrix]:
     """All matrices in 8-bit floats, by the names of their tensors; see `_matrix` for arguments.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LESS = {"gptq": 1, "gptq_v2": 0}
 
 
-def matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, QuantizedMatrix]:
+def gptq_matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, QuantizedMatrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:

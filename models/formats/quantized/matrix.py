@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import CheckpointError
-from edgespec.models.formats.tensors import BlockRows, Blocks, check_rows, multiplied_out
+from edgespec.models.formats.tensors import BlockRows, Blocks, block_weights, check_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,7 +91,7 @@ class QuantizedFolder:
         rows = _read(name, matrix, start, stop)
         if isinstance(rows, BlockRows):
             assert matrix.form is not None
-            return multiplied_out(rows, matrix.form)
+            return block_weights(rows, matrix.form)
         return rows
 
     def blocks(self, name: str) -> Blocks | None:
@@ -163,7 +163,7 @@ def grouped(
         )
 
     def multiplied(start: int, stop: int) -> NDArray[np.float32]:
-        return multiplied_out(_chosen(read(start, stop), groups.of), Blocks(bits, 1))
+        return block_weights(_chosen(read(start, stop), groups.of), Blocks(bits, 1))
 
     return QuantizedMatrix(shape, parts, None, multiplied)
 

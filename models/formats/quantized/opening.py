@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from edgespec.models.formats.tensors import TensorSource
 
 READERS: Mapping[str, Callable[[SafetensorsFolder, ConfigFields], dict[str, QuantizedMatrix]]] = {
-    "awq": awq.matrices,
-    "compressed-tensors": compressed.matrices,
-    "fp8": fp8.matrices,
-    "gptq": gptq.matrices,
+    "awq": awq.awq_matrices,
+    "compressed-tensors": compressed.compressed_matrices,
+    "fp8": fp8.fp8_matrices,
+    "gptq": gptq.gptq_matrices,
 }
 """Readers of quantized matrices by `quant_method`."""
 

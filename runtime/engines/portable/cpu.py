@@ -78,7 +78,7 @@ class Cpu:
     half = None
 
     def __init__(self) -> None:
-        self.hardware = machine.model_name()
+        self.hardware = machine.processor_name()
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> HostSession:
         """See `Engine`."""

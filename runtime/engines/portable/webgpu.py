@@ -58,7 +58,7 @@ class WebGpu(Gpu):
         self.own_bytes = own_memory(kind, vendor, hardware.metadata, _DRM)
         self.half = None if _has_halves() else False
         assumed = " (memory not told: 2 GiB assumed)" if self.own_bytes == _LEAST_BYTES else ""
-        self.hardware = described(hardware) + assumed
+        self.hardware = gpu_name(hardware) + assumed
 
     def select(self, options: Any) -> Any:
         """See `Gpu`."""
@@ -99,7 +99,7 @@ def _told_memory(metadata: Mapping[str, str], drm: Path) -> int | None:
     return total - used
 
 
-def described(hardware: Any) -> str:
+def gpu_name(hardware: Any) -> str:
     """Returns the device's name; Linux reports only its PCI numbers."""
     if hardware.type.name != "GPU":
         return "a driver in software, on the CPU"
@@ -109,7 +109,7 @@ def described(hardware: Any) -> str:
 
 
 @cache
-def library() -> str:
+def register_plugin() -> str:
     """Registers the plug-in, once per process, and returns its execution provider's name."""
     try:
         import onnxruntime_ep_webgpu as plugin
@@ -134,7 +134,7 @@ def library() -> str:
 
 
 def _device() -> Any:
-    name = library()
+    name = register_plugin()
     found = [each for each in ort.get_ep_devices() if each.ep_name == name]
     if not found:
         raise DeviceError(f"device webgpu:0: no GPU was found: {_DRIVER}, or use --device cpu")

@@ -19,7 +19,7 @@ _SECTION = re.compile(r"^[ \t]*(\w[\w ]*):[ \t]*$")
 _ENTRY = re.compile(r"^[ \t]*\*{0,2}(\w+)[ \t]*(?:\([^)]*\))?:[ \t]*(.*)$")
 
 
-def describe(tool: Tool) -> dict[str, Any]:
+def describe_tool(tool: Tool) -> dict[str, Any]:
     """Returns a tool in OpenAI's format, with name, description and parameters.
 
     A Python function is described by its type hints and its docstring (Google style: a summary, and

@@ -400,7 +400,7 @@ def templated(bundles, tmp_path):
         shutil.copytree(bundles / "plain", folder)
         (folder / name).write_text(template)
         manifest = bundle.load(folder).manifest
-        files = {**manifest.files, name: bundle.describe(folder / name)}
+        files = {**manifest.files, name: bundle.describe_file(folder / name)}
         listed = replace(manifest, files=files, tokenizer=(*manifest.tokenizer, name))
         bundle.save_manifest(folder, listed)
         return folder

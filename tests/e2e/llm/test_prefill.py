@@ -8,7 +8,7 @@ from servers import PLACE, make_bundle
 
 from edgespec import LLM
 from edgespec.errors import InputError
-from edgespec.runtime.text.decoder import TextEvent, joined
+from edgespec.runtime.text.decoder import TextEvent, join_events
 
 USER = {"role": "user", "content": "hello"}
 CHATML = """{%- for m in messages -%}
@@ -113,7 +113,7 @@ def test_a_question_that_ends_with_a_mark_begins_no_reasoning(tmp_path, mark):
     source = "{{ messages[-1].content }}{{ '</think>' if 0 }}"
     chat = Chat(tmp_path, source)
     asked = chat.ask(messages=[{"role": "user", "content": f"What is {mark}"}])
-    assert joined([*asked.parser.push("Well"), *asked.parser.finish()]) == [TextEvent("Well")]
+    assert join_events([*asked.parser.push("Well"), *asked.parser.finish()]) == [TextEvent("Well")]
 
 
 def test_a_question_that_names_a_tool_does_not_show_it(tmp_path):

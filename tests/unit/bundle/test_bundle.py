@@ -157,7 +157,7 @@ def test_weights_that_the_manifest_does_not_list_are_refused(folder, name):
     next(each for each in held.external_data if each.key == "location").value = name
     graph.write_bytes(model.SerializeToString())
     files = json.loads((folder / MANIFEST).read_text())["files"]
-    edit_json(folder / MANIFEST, files=files | {graph.name: asdict(bundles.describe(graph))})
+    edit_json(folder / MANIFEST, files=files | {graph.name: asdict(bundles.describe_file(graph))})
     (folder / "other.tiles").write_bytes((folder / "target.tiles").read_bytes())
     with pytest.raises(BundleError, match="which the manifest does not list"):
         bundles.load(folder)
@@ -167,7 +167,7 @@ def test_an_empty_graph_is_refused(folder):
     graph = folder / "target.native.onnx"
     graph.write_bytes(b"")
     files = json.loads((folder / MANIFEST).read_text())["files"]
-    edit_json(folder / MANIFEST, files=files | {graph.name: asdict(bundles.describe(graph))})
+    edit_json(folder / MANIFEST, files=files | {graph.name: asdict(bundles.describe_file(graph))})
     with pytest.raises(EdgespecError, match=r"target\.native\.onnx"):
         LLM(folder)
 

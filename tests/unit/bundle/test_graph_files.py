@@ -159,7 +159,7 @@ def test_a_bundle_with_such_a_graph_is_refused(bundle, name):
     graph = bundle / "target.native.onnx"
     graph.write_bytes(graph.read_bytes() + PLACES[name])
     files = json.loads((bundle / MANIFEST).read_text())["files"]
-    edit_json(bundle / MANIFEST, files=files | {graph.name: asdict(bundles.describe(graph))})
+    edit_json(bundle / MANIFEST, files=files | {graph.name: asdict(bundles.describe_file(graph))})
     if name.startswith("no "):
         bundles.load(bundle)
         return

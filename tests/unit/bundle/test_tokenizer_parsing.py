@@ -82,7 +82,7 @@ def test_damaged_files_are_left_to_the_library(name):
     text = json.dumps(DAMAGED[name])
     assert tokenizers._in_pieces(text) is None
     with pytest.raises(Exception, match=r".+"):
-        tokenizers.parsed(text)
+        tokenizers.parse_tokenizer(text)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_damaged_files_are_left_to_the_library(name):
 )
 def test_other_files_are_read_by_the_library(text):
     assert tokenizers._in_pieces(text) is None
-    assert tokenizers.parsed(text).to_str() == Tokenizer.from_str(text).to_str()
+    assert tokenizers.parse_tokenizer(text).to_str() == Tokenizer.from_str(text).to_str()
 
 
 def test_errors_of_the_caller_are_not_taken_for_damage(monkeypatch):
@@ -105,7 +105,7 @@ def test_errors_of_the_caller_are_not_taken_for_damage(monkeypatch):
 
     monkeypatch.setattr(tokenizers, "_added_token", late)
     with pytest.raises(TimeoutError):
-        tokenizers.parsed(json.dumps(SOUND["added tokens"]))
+        tokenizers.parse_tokenizer(json.dumps(SOUND["added tokens"]))
 
 
 def test_other_threads_go_on_while_a_file_is_read(monkeypatch):

@@ -15,7 +15,7 @@ from edgespec import LLM, bundle, export
 from edgespec.errors import CheckpointError, ExportError, InputError
 from edgespec.export import CalibrationResult, ExportOptions, RoundedMatrices, Texts, calibrate
 from edgespec.export.calibration.calibrate import to_widen
-from edgespec.export.formats.tiles import multiplied_out
+from edgespec.export.formats.tiles import tile_weights
 from edgespec.measuring.perplexity import TokenizedText
 from edgespec.models import load_checkpoint
 from edgespec.tuning.calibrating import TextCalibration, opener
@@ -64,7 +64,7 @@ def test_every_matrix_of_the_layers_is_rounded_and_judged(checkpoint, calibrated
         rows, width = checkpoint.tensors.shape(name)
         original = checkpoint.tensors.read(name)
         found = spool[name]
-        restored = multiplied_out("q4_0", found.tiles, rows, width)
+        restored = tile_weights("q4_0", found.tiles, rows, width)
         error = np.square(restored - original).sum()
         assert 0 < error < 0.03 * np.square(original).sum()
         assert found.squared_error == pytest.approx(error, rel=1e-4)

@@ -8,7 +8,7 @@ import pytest
 from edgespec.export import RoundedMatrices
 from edgespec.export.formats.gptq import Columns, rounded_with_feedback
 from edgespec.export.formats.rounding import rounded
-from edgespec.export.formats.tiles import multiplied_out
+from edgespec.export.formats.tiles import tile_weights
 
 
 def test_a_spool_leaves_nothing(tmp_path):
@@ -40,7 +40,7 @@ def gaussian(width):
 
 
 def restored(found, weights):
-    return multiplied_out(found.format, found.tiles, *weights.shape)
+    return tile_weights(found.format, found.tiles, *weights.shape)
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,12 @@ from edgespec import export
 from edgespec.cli import main
 from edgespec.errors import CheckpointError, InputError
 from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate
-from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out
+from edgespec.export.formats.tiles import TILE_FORMATS, tile_weights
 from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import Storage, blocks_format
 from edgespec.models import load_checkpoint
 from edgespec.models.formats.tensors import BlockRows, Blocks
-from edgespec.models.formats.tensors import multiplied_out as values_of
+from edgespec.models.formats.tensors import block_weights as values_of
 from edgespec.tuning.calibrating import opener
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
@@ -266,5 +266,5 @@ def test_every_format_holds_its_rows_exactly(made):
     file = Memory()
     storage = Storage(bundles.Precision("int8", "int8", "fp32", 32), frozenset(), {"m": form})
     TileWeights(file, source, storage, lambda _: None).matrix("m")
-    found = multiplied_out(form, np.concatenate(file.parts), 3, width)
+    found = tile_weights(form, np.concatenate(file.parts), 3, width)
     assert np.array_equal(found, values_of(rows, blocks))

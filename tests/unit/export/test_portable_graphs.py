@@ -18,7 +18,7 @@ from edgespec import bundle as bundles
 from edgespec import export
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions
-from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out, tiles_of_floats
+from edgespec.export.formats.tiles import TILE_FORMATS, tile_weights, tiles_of_floats
 from edgespec.export.graph_builder import NATIVE, DataFile, GraphBuilder
 from edgespec.export.portable import DATA, GRAPH, lower
 from edgespec.runtime.engines.native import NativeGraph
@@ -179,7 +179,7 @@ def test_attention_has_all_its_attributes(name, tmp_path):
 def tiles_of(name, rows, width, rng):
     """Random tiles, and their weights in float64."""
     tiles = random_tiles(name, rows, width, rng)
-    return tiles, multiplied_out(name, tiles, rows, width).astype(np.float64)
+    return tiles, tile_weights(name, tiles, rows, width).astype(np.float64)
 
 
 def write_graph(folder, name, width, rng):

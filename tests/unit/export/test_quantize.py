@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from edgespec.export.formats.rounding import rounded
-from edgespec.export.formats.tiles import TILE_FORMATS, levels_of_tiles, multiplied_out
+from edgespec.export.formats.tiles import TILE_FORMATS, levels_of_tiles, tile_weights
 
 FORMATS = "q4_0", "q5_0", "q8_0", "q4_k", "q6_k"
 # Of weights of a normal distribution, measured a hundredth below.
@@ -33,7 +33,7 @@ def with_outliers():
 
 def restored(weights, form, importance=None):
     found = rounded(form, weights, importance)
-    return multiplied_out(form, found.tiles, *weights.shape)
+    return tile_weights(form, found.tiles, *weights.shape)
 
 
 def by_maximum(weights, bits):

@@ -10,7 +10,7 @@ from edgespec import bundle as bundles
 from edgespec import export
 from edgespec.errors import ExportError
 from edgespec.export import ExportOptions, copy_with_taps
-from edgespec.runtime.engines.parts import cut, without
+from edgespec.runtime.engines.parts import cut_graph, without
 
 pytestmark = needs_library
 
@@ -37,4 +37,4 @@ def test_draft_heads_and_two_devices_are_refused(opened, tmp_path):
     with pytest.raises(ExportError, match="several streams of rows, of which no draft head reads"):
         copy_with_taps(opened, tmp_path / "copy", [1, 2])
     with pytest.raises(ValueError, match="several streams of rows"):
-        cut(opened.path / opened.target.native.graph, 2, opened.target.hidden_size)
+        cut_graph(opened.path / opened.target.native.graph, 2, opened.target.hidden_size)

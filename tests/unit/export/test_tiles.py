@@ -13,7 +13,7 @@ from edgespec.export.formats.gguf_tiles import tiles_of_gguf
 from edgespec.export.formats.tiles import (
     TILE_FORMATS,
     levels_of_tiles,
-    multiplied_out,
+    tile_weights,
     tiles_of_floats,
     tiles_of_levels,
 )
@@ -66,7 +66,7 @@ def test_rows_of_a_file_have_its_weights_bit_for_bit(name, rows, columns):
     expected = quants.dequantize(stored, GGMLQuantizationType[name.upper()])
     tiles = tiles_of_gguf(name, stored)
     assert tiles.shape == TILE_FORMATS[name].shape(rows, columns)
-    same_bits(multiplied_out(name, tiles, rows, columns), expected)
+    same_bits(tile_weights(name, tiles, rows, columns), expected)
     parts = [tiles_of_gguf(name, stored[start : start + 32]) for start in range(0, rows, 32)]
     np.testing.assert_array_equal(np.concatenate(parts), tiles)
 
@@ -142,7 +142,7 @@ def test_weights_lie_where_kernels_look_for_them(name):
 def test_lanes_behind_the_last_row_are_zeros(name):
     stored = random_rows(name, 3, 512)
     (tile,) = tiles_of_gguf(name, stored)
-    assert not multiplied_out(name, tile[None], 16, 512)[3:].any()
+    assert not tile_weights(name, tile[None], 16, 512)[3:].any()
     kind = TILE_FORMATS[name]
     for field in kind.layout.names:
         assert not tile.view(kind.layout)[field][..., 3:].any()
@@ -180,9 +180,9 @@ def test_levels_and_scales_are_kept(given_rows):
     assert name == f"q{blocks.bits}_{'0' if held.zeros is None else 'z'}"
     assert tiles.shape == TILE_FORMATS[name].shape(rows, width)
     np.testing.assert_array_equal(
-        multiplied_out(name, tiles, rows, width), tensors.multiplied_out(held, blocks)
+        tile_weights(name, tiles, rows, width), tensors.block_weights(held, blocks)
     )
-    padded = multiplied_out(name, tiles, 16 * len(tiles), 32 * tiles.shape[1])
+    padded = tile_weights(name, tiles, 16 * len(tiles), 32 * tiles.shape[1])
     assert not padded[rows:].any()
     assert not padded[:, width:].any()
 
@@ -245,7 +245,7 @@ def test_floats_are_rounded_once(name, dtype):
     values = np.random.default_rng(0).standard_normal((21, 33)).astype(np.float32)
     tiles = tiles_of_floats(values, name)
     assert tiles.shape == (2, 33, UNIT_BYTES[name])
-    same_bits(multiplied_out(name, tiles, 21, 33), values.astype(dtype).astype(np.float32))
+    same_bits(tile_weights(name, tiles, 21, 33), values.astype(dtype).astype(np.float32))
     # Neighbouring bytes are neighbouring rows.
     np.testing.assert_array_equal(tiles[0, 5].view(dtype), values[:16, 5].astype(dtype))
-    assert not multiplied_out(name, tiles, 32, 33)[21:].any()
+    assert not tile_weights(name, tiles, 32, 33)[21:].any()

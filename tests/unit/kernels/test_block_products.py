@@ -5,7 +5,7 @@ import products
 import pytest
 from nodes import KERNELS, assert_same, by_kernel, needs_library
 
-from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out
+from edgespec.export.formats.tiles import TILE_FORMATS, tile_weights
 
 pytestmark = needs_library
 OTHERS = [name for name in KERNELS if name != "plain"]
@@ -32,7 +32,7 @@ def test_products_are_near_those_of_real_numbers(format_name):
         if name.split()[0] != format_name:
             continue
         x, [columns] = arrays["x"], attributes["columns"]
-        weights = multiplied_out(format_name, arrays["w0"], columns, x.shape[1]).astype(np.float64)
+        weights = tile_weights(format_name, arrays["w0"], columns, x.shape[1]).astype(np.float64)
         if TILE_FORMATS[format_name].unit > 1:
             levels, scales = products.rounded(x)
             x = (levels * scales[..., None].astype(np.float64)).reshape(len(x), -1)

@@ -9,7 +9,7 @@ import pytest
 from nodes import KERNELS, MISSING, assert_same, by_kernel, run_node, same_bits
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from edgespec.export.formats.tiles import multiplied_out, tiles_of_floats, tiles_of_levels
+from edgespec.export.formats.tiles import tile_weights, tiles_of_floats, tiles_of_levels
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -41,7 +41,7 @@ class Experts:
                 scales = rng.random((columns, WIDTH // 32)).astype(np.float16)
                 own.append(tiles_of_levels(levels, scales, None, bits, 32)[1])
             self.tiles.append(np.stack(own))
-            self.weights.append(np.stack([multiplied_out(name, t, columns, WIDTH) for t in own]))
+            self.weights.append(np.stack([tile_weights(name, t, columns, WIDTH) for t in own]))
 
     def run(self, x, experts, bias=None, shares=None, threads=1):
         inputs = [x, experts, bias, shares, *(tiles.reshape(-1) for tiles in self.tiles)]

@@ -13,7 +13,7 @@ from ggufs import write_gguf
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import load_checkpoint
-from edgespec.models.formats.tensors import multiplied_out
+from edgespec.models.formats.tensors import block_weights
 
 STATES = {
     "num_hidden_layers": 4, "layer_types": None, "linear_num_key_heads": 2,
@@ -65,7 +65,7 @@ def test_an_expert_is_a_part_of_its_stack(files, encoding):
         assert (blocks is not None) == (encoding in ("Q4_0", "Q8_0"))
         if blocks is not None:
             rows = tensors.read_blocks(name, 7, 20)
-            np.testing.assert_array_equal(multiplied_out(rows, blocks), expected[7:20])
+            np.testing.assert_array_equal(block_weights(rows, blocks), expected[7:20])
 
 
 def test_experts_of_gpt_oss_in_mxfp4_have_their_biases(files):
@@ -107,7 +107,7 @@ def test_columns_in_another_order_stay_in_blocks_if_whole_blocks_move(files, siz
     np.testing.assert_array_equal(
         read, quants.dequantize(quants.quantize(values, encoding), encoding)
     )
-    np.testing.assert_array_equal(multiplied_out(found.read_blocks(name, 3, 9), blocks), read[3:9])
+    np.testing.assert_array_equal(block_weights(found.read_blocks(name, 3, 9), blocks), read[3:9])
 
 
 def test_columns_of_plain_numbers_may_be_in_any_order(files):

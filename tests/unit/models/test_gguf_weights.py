@@ -14,7 +14,7 @@ from ggufs import KINDS, write_gguf
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import load_checkpoint
 from edgespec.models.formats.gguf.encodings import ENCODINGS
-from edgespec.models.formats.tensors import multiplied_out
+from edgespec.models.formats.tensors import block_weights
 
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_key_value_heads": 2}
 
@@ -185,7 +185,7 @@ def test_blocks_of_integers_are_given_as_they_are(made, encoding, bits):
         rows = tensors.read_blocks(name, 30, 101)  # part of a head
         assert rows.levels.max() < 2**bits
         exact = tensors.read_rows(name, 30, 101)
-        np.testing.assert_array_equal(multiplied_out(rows, blocks), exact)
+        np.testing.assert_array_equal(block_weights(rows, blocks), exact)
     assert tensors.blocks("model.norm.weight") is None
 
 

@@ -10,7 +10,7 @@ import pytest
 from edgespec import bundle as bundles
 from edgespec.errors import EdgespecError
 from edgespec.models.embedded import BUNDLE
-from edgespec.models.fields import ConfigFields, read_text
+from edgespec.models.fields import ConfigFields, read_checkpoint_text
 from edgespec.models.formats.gguf.header import read_header
 from edgespec.runtime.text.tokenizer_files import existing
 from edgespec.system.files import open_regular, read_file, read_utf8
@@ -44,7 +44,7 @@ def test_what_never_ends_is_not_read(tmp_path, make, read):
 
 
 @ALL
-@pytest.mark.parametrize("read", [read_text, ConfigFields.read, existing, read_header])
+@pytest.mark.parametrize("read", [read_checkpoint_text, ConfigFields.read, existing, read_header])
 def test_files_of_models(tmp_path, make, read):
     make(tmp_path / "a")
     with pytest.raises(EdgespecError) as caught:

@@ -9,7 +9,7 @@ import pytest
 
 from edgespec.errors import InputError
 from edgespec.training.reader import TargetRows
-from edgespec.training.shards import Shards, TrainingWindow, row_bytes
+from edgespec.training.shards import Shards, TrainingWindow, token_bytes
 
 FEATURES, TOP = 8, 4
 
@@ -51,7 +51,7 @@ def test_large_rows_are_cut_to_what_half_precision_holds():
 
 
 def test_the_least_recently_used_gives_room(tmp_path):
-    one = 100 * row_bytes(FEATURES, TOP)
+    one = 100 * token_bytes(FEATURES, TOP)
     shards = Shards(tmp_path / "shards", 2 * one + 2000)
     shards.put(1, [window(100, 1)])
     shards.put(2, [window(100, 2)])

@@ -88,7 +88,7 @@ class OllamaAnswer(Answer):
     def _object(
         self, said: Json, logprobs: Sequence[TokenLogprobs] = (), done: bool = False, **further: Any
     ) -> Json:
-        now = written(datetime.now(UTC))
+        now = utc_time(datetime.now(UTC))
         facts = {"model": self._body.model, "created_at": now, **said, "done": done}
         told = {"logprobs": self._texts.told(logprobs)} if logprobs else {}
         return {**facts, **further, **told}
@@ -129,7 +129,7 @@ def _call(number: int, call: ToolCall) -> Json:
     return {"id": call.id, "function": function}
 
 
-def written(moment: datetime) -> str:
+def utc_time(moment: datetime) -> str:
     """Returns a moment in UTC as Ollama writes it."""
     return moment.isoformat().replace("+00:00", "Z")
 

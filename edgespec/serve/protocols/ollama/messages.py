@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from edgespec.llm.images import decoded
+from edgespec.llm.images import decode_data_url
 from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.protocols.fields import LONG, Fields, Json
 from edgespec.serve.protocols.tools import Name
@@ -89,7 +89,7 @@ def _content(message: OllamaMessage) -> str | list[Json]:
     if not message.images:
         return text
     # The kind of file is found in it.
-    shown = [decoded(f"data:image/png;base64,{each}") for each in message.images]
+    shown = [decode_data_url(f"data:image/png;base64,{each}") for each in message.images]
     return [*({"type": "image", "image": each} for each in shown), {"type": "text", "text": text}]
 
 

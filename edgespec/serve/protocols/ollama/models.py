@@ -14,7 +14,7 @@ from edgespec.runtime.plan import HOST
 from edgespec.serve.model_list import capabilities
 from edgespec.serve.models import Models, ServedModel, tagged
 from edgespec.serve.protocols.fields import Json
-from edgespec.serve.protocols.ollama.answers import written
+from edgespec.serve.protocols.ollama.answers import utc_time
 from edgespec.serve.protocols.ollama.requests import OllamaShowRequest
 from edgespec.serve.refusals import RequestError
 
@@ -80,7 +80,7 @@ def _running(model: ServedModel) -> Json:
     }
 
 
-def described(_body: OllamaShowRequest, model: ServedModel) -> Json:
+def describe_model(_body: OllamaShowRequest, model: ServedModel) -> Json:
     """Returns what `/api/show` tells of a model."""
     target = model.bundle.target
     family = target.architecture
@@ -129,7 +129,7 @@ def _details(model: ServedModel) -> Json:
 
 
 def _modified(model: ServedModel) -> str:
-    return written(datetime.fromtimestamp(model.modified, UTC))
+    return utc_time(datetime.fromtimestamp(model.modified, UTC))
 
 
 def _size(parameters: int) -> str:

@@ -19,7 +19,7 @@ from edgespec.llm.options import GenerationOptions, in_conversation
 from edgespec.llm.request import GenerationRequest
 from edgespec.llm.stream import Stream
 from edgespec.serve.protocols.chat import effort_options, likeliest_of
-from edgespec.serve.protocols.completions import continuation
+from edgespec.serve.protocols.completions import continuation_request
 from edgespec.serve.protocols.embeddings import EmbeddingResult
 from edgespec.serve.protocols.fields import (
     LONG,
@@ -155,7 +155,7 @@ class OllamaGenerateRequest(OllamaTextRequest):
         self._require_sense()
         options = self._options(llm, (self.top_logprobs or 0) if self.logprobs else None)
         if self.raw or self.suffix:
-            return continuation(llm, self.prompt or "", self.suffix, options)
+            return continuation_request(llm, self.prompt or "", self.suffix, options)
         if self.images or (not self.context and llm.tokenizer.has_chat_template):
             asked = OllamaMessage(role="user", content=self.prompt, images=self.images)
             before = [OllamaMessage(role="system", content=self.system)] if self.system else []

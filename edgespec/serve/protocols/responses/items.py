@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Tag
 
-from edgespec.llm.images import decoded
+from edgespec.llm.images import decode_data_url
 from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.protocols.fields import LONG, Fields, Json, member
-from edgespec.serve.protocols.messages import joined, kinds
+from edgespec.serve.protocols.messages import content_text, kinds
 
 
 class InputText(Fields):
@@ -50,9 +50,9 @@ def _plain(content: str | list[InputText | InputImage]) -> str | list[Json]:
         InputError: if an image is elsewhere, or not in base64.
     """
     if isinstance(content, str) or not _shows(content):
-        return joined(content)
+        return content_text(content)
     return [
-        {"type": "image", "image": decoded(each.image_url)}
+        {"type": "image", "image": decode_data_url(each.image_url)}
         if isinstance(each, InputImage)
         else {"type": "text", "text": each.text}
         for each in content
@@ -139,7 +139,7 @@ def chat_messages(instructions: str | None, given: str | Sequence[Item]) -> list
     for item in items:
         if not (isinstance(item, MessageItem) and item.role in _SYSTEM) or _shows(item.content):
             break
-        first.append(joined(item.content))
+        first.append(content_text(item.content))
     said = first if instructions is None else [instructions, *first]
     messages = [{"role": "system", "content": "\n\n".join(said)}] if said else []
     for item in items[len(first) :]:
@@ -153,7 +153,7 @@ def _extend(messages: list[Json], item: Item) -> None:
     answer: Json = {"role": "assistant", "content": None}
     begun = last.get("role") == "assistant"
     if isinstance(item, FunctionOutputItem):
-        text = joined(item.output)
+        text = content_text(item.output)
         messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
     elif isinstance(item, MessageItem) and item.role != "assistant":
         role = "system" if item.role in _SYSTEM else item.role
@@ -168,7 +168,7 @@ def _extend(messages: list[Json], item: Item) -> None:
         name = within(item.namespace, item.name)
         call = ToolCall(item.call_id, name, item.arguments)
         messages[-1].setdefault("tool_calls", []).append(call.message)
-    elif text := joined(item.content or ""):
+    elif text := content_text(item.content or ""):
         messages.append({**answer, "reasoning_content": text})
 
 

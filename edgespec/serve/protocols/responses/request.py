@@ -38,7 +38,7 @@ from edgespec.serve.protocols.responses.items import AnyItem, chat_messages, wit
 from edgespec.serve.protocols.text import RequestBody
 from edgespec.serve.protocols.tools import NAME, OwnTool, ToolChoice, own_kinds_left_out
 from edgespec.serve.protocols.unsupported import NoValue
-from edgespec.serve.refusals import RequestError, shown
+from edgespec.serve.refusals import RequestError, shorten_value
 
 LOGPROBS = "message.output_text.logprobs"
 """What an answer may be asked to include; there is nothing of what else it may have elsewhere."""
@@ -255,8 +255,8 @@ def _described(namespace: str | None, function: FunctionTool) -> Json:
     if not NAME.fullmatch(name):
         raise RequestError(
             400,
-            f"the function {shown(name)} has a name of other characters, or of more than 128: use "
-            "letters, digits, and . _ -",
+            f"the function {shorten_value(name)} has a name of other characters, or of more "
+            "than 128: use letters, digits, and . _ -",
             "invalid_value",
             "tools",
         )

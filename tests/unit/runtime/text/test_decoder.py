@@ -10,7 +10,7 @@ from edgespec.runtime.text.decoder import (
     ReasoningEvent,
     TextDecoder,
     TextEvent,
-    joined,
+    join_events,
 )
 from edgespec.runtime.text.endings import Ending
 
@@ -32,7 +32,7 @@ def decoded(decoder, tokens):
 def test_an_answer_comes_in_its_order(chat):
     decoder = TextDecoder(chat.tokenizer, parser=chat.ask(tools=TOOLS).parser)
     tokens = chat.tokenizer.encode(SCRIPT, add_special=False)
-    reasoning, text, opening, arguments = joined(decoded(decoder, tokens))
+    reasoning, text, opening, arguments = join_events(decoded(decoder, tokens))
     assert (reasoning, text) == (ReasoningEvent("Rome."), TextEvent("It is so."))
     [call] = decoder.calls
     assert opening == CallEvent(0, "", call.id, "get_weather")
@@ -51,7 +51,7 @@ def test_no_event_is_empty(chat):
 def test_without_a_parser_all_is_text(chat):
     decoder = TextDecoder(chat.tokenizer)
     events = decoded(decoder, chat.tokenizer.encode("It is so.", add_special=False))
-    assert joined(events) == [TextEvent("It is so.")]
+    assert join_events(events) == [TextEvent("It is so.")]
     assert (decoder.calls, decoder.cut_call, decoder.reasoning_tokens) == ((), None, 0)
 
 
@@ -67,7 +67,7 @@ def test_what_goes_on_with_the_same_is_joined():
     opening = CallEvent(1, "", "id", "name")
     events = [*map(TextEvent, "ab"), *map(ReasoningEvent, "cd"), TextEvent("e")]
     events += [CallEvent(0, "{"), CallEvent(0, "}"), opening, CallEvent(1, "["), CallEvent(1, "]")]
-    assert joined(events) == [
+    assert join_events(events) == [
         TextEvent("ab"),
         ReasoningEvent("cd"),
         TextEvent("e"),

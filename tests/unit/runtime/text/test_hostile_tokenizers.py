@@ -145,7 +145,7 @@ def changed(bundle, change):
     change(content)
     (bundle / "tokenizer.json").write_text(json.dumps(content))
     files = json.loads((bundle / "manifest.json").read_text())["files"]
-    entry = bundles.describe(bundle / "tokenizer.json")
+    entry = bundles.describe_file(bundle / "tokenizer.json")
     files["tokenizer.json"] = {"size": entry.size, "sha256": entry.sha256}
     edit_json(bundle / "manifest.json", files=files)
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from edgespec.bundle import Vision
 from edgespec.errors import InputError, reason
-from edgespec.runtime.vision import cut, open_picture, seen, upright
+from edgespec.runtime.vision import cut_picture, open_picture, seen, upright
 from edgespec.system.waiting import NOBODY_WAITS
 
 COLOURS = np.random.default_rng(0).integers(0, 255, (40, 60, 4)).astype(np.uint8)
@@ -44,7 +44,7 @@ def test_the_child_sees_what_this_process_would(name):
     here = upright(Image.open(io.BytesIO(content)))
     np.testing.assert_array_equal(np.asarray(open_picture(content)), np.asarray(here))
     found = seen(content, VISION)
-    expected = cut(here, VISION)
+    expected = cut_picture(here, VISION)
     assert found.grid == expected.grid
     np.testing.assert_array_equal(found.pieces, expected.pieces)
 

@@ -10,7 +10,7 @@ import pytest
 from chats import WEATHER
 
 from edgespec.errors import InputError
-from edgespec.runtime.text.tools.descriptions import describe
+from edgespec.runtime.text.tools.descriptions import describe_tool
 
 
 class Unit(enum.Enum):
@@ -60,7 +60,7 @@ class Home:
 
 
 def test_a_function_is_described_by_its_hints_and_its_docstring():
-    function = describe(weather)["function"]
+    function = describe_tool(weather)["function"]
     assert function["name"] == "weather"
     assert function["description"] == "Tells the weather.\n\nOf any place."
     parameters = function["parameters"]
@@ -101,7 +101,7 @@ def test_a_function_is_described_by_its_hints_and_its_docstring():
 
 
 def test_methods_and_descriptions_are_tools_too():
-    assert describe(Home().lamp)["function"] == {
+    assert describe_tool(Home().lamp)["function"] == {
         "name": "lamp",
         "description": "Switches the lamp.",
         "parameters": {
@@ -110,9 +110,9 @@ def test_methods_and_descriptions_are_tools_too():
             "required": ["on"],
         },
     }
-    assert describe(WEATHER) == WEATHER
+    assert describe_tool(WEATHER) == WEATHER
     empty = {"type": "object", "properties": {}}
-    assert describe({"function": {"name": "f"}})["function"]["parameters"] == empty
+    assert describe_tool({"function": {"name": "f"}})["function"]["parameters"] == empty
 
 
 def unhinted(a): ...
@@ -135,4 +135,4 @@ def raw(a: bytes): ...
 )
 def test_what_cannot_be_a_tool_is_refused(tool, reason):
     with pytest.raises(InputError, match=reason):
-        describe(tool)
+        describe_tool(tool)
