@@ -94,3 +94,22 @@ def test_an_options_walk_has_what_is_handed_its_value(walks, argument, expected)
     assert walks.is_handed(function(argument), "size", 3) is expected
     assert walks.is_handed(function(None, argument), "size", 3) is False
     assert walks.is_handed(function(None, size=3), "size", 3) is True
+
+
+# Files entered, and returns outside of the loop, at most.
+HELD = {
+    "generate": (32, 0),
+    "chat": (57, 21),
+    "path": (44, 6),
+    "temperature": (9, 1),
+    "draft": (7, 0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HELD)
+def test_no_walk_becomes_longer(walks, name):
+    walk = walks.measured(name)
+    files, returns = HELD[name]
+    assert 5 < len(walk.files) <= files, walk.files
+    assert walk.returns.total() - walk.of_loop <= returns, walk.returns
