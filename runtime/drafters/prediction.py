@@ -27,7 +27,7 @@ class PredictionDrafter:
     name = "prediction"
 
     def __init__(self) -> None:
-        self._followed = dict[Generation, _Followed]()
+        self._followed = dict[Generation, _FollowedText]()
         self.forget()
 
     def begin(self, generation: Generation) -> bool:
@@ -36,7 +36,7 @@ class PredictionDrafter:
         if not request.prediction or not generation.drafts:
             return False
         alignment = Alignment(Prediction(request.prediction))
-        self._followed[generation] = _Followed(alignment, len(request.prompt))
+        self._followed[generation] = _FollowedText(alignment, len(request.prompt))
         return True
 
     def draft(self, plan: PassPlan) -> None:
@@ -61,7 +61,7 @@ class PredictionDrafter:
 
 
 @dataclass
-class _Followed:
+class _FollowedText:
     """A prediction, and how far a sequence was followed through it.
 
     Attributes:

@@ -24,7 +24,7 @@ from edgespec.serve.protocols.fields import (
 from edgespec.serve.protocols.messages import PredictedOutput, ResponseFormat, content_text
 from edgespec.serve.protocols.protocol import TextBody
 from edgespec.serve.protocols.sampling import SEEDS, PenalizedSampling, Sampling
-from edgespec.serve.protocols.unsupported import Unsupported
+from edgespec.serve.protocols.unsupported import UnsupportedFields
 from edgespec.serve.refusals import RequestError
 
 MAX_CHOICES = 128  # as in OpenAI's API
@@ -48,7 +48,7 @@ class Speculative(Fields):
     num_draft_tokens: Annotated[Int, option_field("num_assistant_tokens")] | None = None
 
 
-class RequestBody(Sampling, Unsupported, TextBody):
+class RequestBody(Sampling, UnsupportedFields, TextBody):
     """What all requests of OpenAI's API for texts have."""
 
     model: str | None = None

@@ -53,7 +53,7 @@ _Nothing = Annotated[Any, Neutral(([], {}, ""))]
 _NotAbove0 = Annotated[float, Field(le=0)]
 
 
-class Unsupported(Fields):
+class UnsupportedFields(Fields):
     """What a request for a text may not ask for."""
 
     # Samplers of llama.cpp's server.

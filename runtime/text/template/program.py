@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from edgespec.errors import InputError, reason
 from edgespec.runtime.text.template.sandbox import Sandbox
 from edgespec.runtime.text.template.sizes import MOST_SIZE, UnusualError
-from edgespec.runtime.text.tools.calls import AsWritten
+from edgespec.runtime.text.tools.calls import PlainArguments
 from edgespec.system.jobs import JobError, JobLimits, Why, Worker, serve
 
 _LIMITS = JobLimits(seconds=2, megabytes=256)
@@ -121,7 +121,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    if isinstance(value, AsWritten):
+    if isinstance(value, PlainArguments):
         return value
     # jinja2's own filter escapes HTML, but models were not trained on escaped text.
     return json.dumps(
@@ -134,7 +134,7 @@ def _to_json(
 
 
 def _items(value: Any) -> Iterable[tuple[Any, Any]]:
-    return value.items() if isinstance(value, AsWritten) else do_items(value)
+    return value.items() if isinstance(value, PlainArguments) else do_items(value)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -34,7 +34,7 @@ class ToolCall:
         return {"id": self.id, "type": "function", "function": function}
 
 
-class AsWritten(str):
+class PlainArguments(str):
     """Arguments of a call that are no JSON object, which templates show as they are."""
 
     __slots__ = ()

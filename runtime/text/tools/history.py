@@ -8,7 +8,7 @@ from typing import Any
 
 from edgespec.errors import InputError, reason
 from edgespec.runtime.text.tools.call_form import CallForm
-from edgespec.runtime.text.tools.calls import AsWritten
+from edgespec.runtime.text.tools.calls import PlainArguments
 from edgespec.runtime.text.tools.forms import call_form
 
 Message = Mapping[str, Any]
@@ -54,14 +54,14 @@ def _call(call: Any) -> dict[str, Any]:
         ) from error
 
 
-def _arguments(given: Any) -> dict[str, Any] | AsWritten:
+def _arguments(given: Any) -> dict[str, Any] | PlainArguments:
     if not isinstance(given, str):
         return dict(given)
     try:
         arguments = json.loads(given)
     except (ValueError, RecursionError):
-        return AsWritten(given)
-    return arguments if isinstance(arguments, dict) else AsWritten(given)
+        return PlainArguments(given)
+    return arguments if isinstance(arguments, dict) else PlainArguments(given)
 
 
 def about_tools(messages: Sequence[Message]) -> bool:

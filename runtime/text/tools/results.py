@@ -25,7 +25,7 @@ def bind_results(messages: Sequence[Message]) -> list[Message]:
         messages: messages, whose calls have functions with names.
     """
     names: dict[str, str] = {}  # of functions, by the ids of calls
-    waiting = _Waiting([])
+    waiting = _OpenCalls([])
     made: list[Message] = []
     for kind, group in groupby(messages, _kind):
         found = list(group)
@@ -35,7 +35,7 @@ def bind_results(messages: Sequence[Message]) -> list[Message]:
         if kind == _CALLS:
             calls = [call for message in found for call in message["tool_calls"]]
             names |= {_key(call.get("id")): call["function"]["name"] for call in calls}
-            waiting = _Waiting(calls)
+            waiting = _OpenCalls(calls)
         made += found
     return made
 
@@ -50,7 +50,7 @@ def _key(given: object) -> str:
     return repr(given)  # whatever it is
 
 
-class _Waiting:
+class _OpenCalls:
     """Calls that have no result yet.
 
     Args:
