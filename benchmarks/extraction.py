@@ -78,12 +78,12 @@ def _counted(llm: LLM, kind: str, spacing: str, seeds: int) -> tuple[int, int, i
 
 
 def _answer(llm: LLM, kind: str, schema: Mapping[str, Any], sentence: str, seed: int) -> Result:
-    how = {"seed": seed, "max_new_tokens": _NEW_TOKENS, **llm.sampling}
+    how: dict[str, Any] = {"seed": seed, "max_new_tokens": _NEW_TOKENS, **llm.sampling}
     if kind == "schema":
         return llm.chat(sentence, json_schema=dict(schema), **how)
     function = {"name": "save_person", "description": "Saves a person.", "parameters": schema}
     tools = [{"type": "function", "function": function}]
-    choice = {"tool_choice": "required", "parallel_tool_calls": False}
+    choice: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
     return llm.chat(sentence, tools=tools, **choice, **how)
 
 

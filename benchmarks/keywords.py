@@ -60,7 +60,7 @@ def source() -> str:
 def _typed(name: str, base: str, kind: type, but: type | None = None) -> str:
     """Returns a class with a key for each option of a class, but for those of another."""
     left_out = declared(but).keys() if but is not None else ()
-    types = {each.name: str(each.type) for each in fields(kind)}  # type: ignore[arg-type]
+    types = {each.name: str(each.type) for each in fields(kind)}
     lines = [
         f"class {name}({base}, total=False):",
         f'    """See `{kind.__module__}.{kind.__name__}`."""\n',

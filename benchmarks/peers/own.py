@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +25,8 @@ class Model:
         drafter = loading.head or loading.draft
         if self._source == "model" and loading.head is not None:
             self._source = "head"
-        alone = drafter is None or self._source in ("none", "lookup")
-        draft = self._source if alone else drafter
+        alone = self._source in ("none", "lookup")
+        draft = self._source if alone or drafter is None else drafter
         self._llm = LLM(
             loading.target, draft=draft, threads=loading.threads, context=loading.context
         )
@@ -41,7 +41,11 @@ class Model:
         began: Callable[[], None],
     ) -> list[list[int]]:
         """See `peers`."""
-        options = {"max_new_tokens": new_tokens, "temperature": temperature, "seed": seed}
+        options: dict[str, Any] = {
+            "max_new_tokens": new_tokens,
+            "temperature": temperature,
+            "seed": seed,
+        }
         self._llm.forget()
 
         def text(prompt: list[int]) -> list[int]:
