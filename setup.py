@@ -8,6 +8,7 @@ heeded.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
@@ -16,6 +17,7 @@ import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -76,6 +78,18 @@ def without_wheels(system: str, processor: str, libc: tuple[str, str]) -> str | 
 class BuildLibrary(build_ext):
     """Compiles sources side by side, each with its flags, and links them to a plain library."""
 
+    user_options: ClassVar = [
+        *build_ext.user_options,
+        ("compile-commands", None, "write compile_commands.json, from which editors know flags"),
+    ]
+    boolean_options: ClassVar = [*build_ext.boolean_options, "compile-commands"]
+
+    def initialize_options(self) -> None:
+        """Sets what the command line may change."""
+        super().initialize_options()
+        self.compile_commands = False
+        self._commands: list[dict[str, object]] = []
+
     def get_ext_filename(self, fullname: str) -> str:
         """The library's path: without the suffix of a module of Python."""
         package = Path(*fullname.split(".")[:-1])
@@ -115,6 +129,9 @@ class BuildLibrary(build_ext):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.unlink(missing_ok=True)
         self._link(objects, out)
+        if self.compile_commands:
+            found = json.dumps(self._commands, indent=1)
+            Path("compile_commands.json").write_text(found, "utf-8")
 
     @staticmethod
     def _exists(name: str) -> bool:
@@ -136,6 +153,11 @@ class BuildLibrary(build_ext):
     def _compile(self, source: str, flags: tuple[str, str], defines: list[Define]) -> list[str]:
         both = [COMMON[self._is_msvc()], flags[self._is_msvc()], os.environ.get("CXXFLAGS", "")]
         arguments = [*self._architecture(), *shlex.split(" ".join(both))]
+        names = [f"-D{name}" for name, _ in defines]
+        command = [*getattr(self.compiler, "compiler_so_cxx", ["cl"]), *names, *arguments]
+        self._commands.append(
+            {"directory": str(Path.cwd()), "file": source, "arguments": [*command, "-c", source]}
+        )
         found = self.compiler.compile([source], self.build_temp, defines, extra_postargs=arguments)
         return list(found)
 
