@@ -57,6 +57,14 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_lines_of_prose_are_short(page):
+    """Those outside tables and code, whose lines cannot be broken."""
+    prose = re.sub(r"^```.*?^```$", "", PAGES[page], flags=re.M | re.S)
+    lines = [line for line in prose.splitlines() if not line.startswith(("|", "    "))]
+    assert [line for line in lines if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_modules_that_are_named_exist(page):
     rooms = "benchmarks|edgespec|export|models|runtime|tests"
     for name in re.findall(rf"\b(?:{rooms})/[\w/.-]+\.py\b", PAGES[page]):
