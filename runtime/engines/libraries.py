@@ -1,17 +1,21 @@
-"""What is seen to before a library of an engine is imported: one ONNX Runtime, and no telemetry."""
+"""What is seen to before a library of an engine is used: an ONNX Runtime that works, silently."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
-from edgespec.errors import DeviceError
+from edgespec.errors import DeviceError, reason
 
-# All of them install the folder `onnxruntime`.
-_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-gpu")
+OLDEST_ONNXRUNTIME = (1, 30)
+"""As pyproject.toml asks of pip."""
+
+REINSTALL = "pip install --upgrade --force-reinstall --no-deps"
+"""Before the name of a distribution of ONNX Runtime: brings back files that another replaced."""
 
 
 def switch_off_telemetry() -> None:
@@ -27,27 +31,36 @@ def switch_off_telemetry() -> None:
     modules.setdefault("openvino_telemetry", None)  # OpenVINO works without this module
 
 
-def require_one_onnxruntime() -> None:
-    """Refuses an environment in which distributions have overwritten each other's files.
+def require_onnxruntime() -> None:
+    """Imports ONNX Runtime and checks that it can be used.
+
+    All its distributions install the same folder, and other packages may require another one than
+    edgespec does. Each brings the whole folder, so the one that was installed last works. What it
+    lacks, such as CUDA, is an error of the devices that need it.
 
     Raises:
-        DeviceError: if several distributions of ONNX Runtime are installed, or none is left whole.
+        DeviceError: if it is missing, cannot be loaded, or is too old.
     """
-    found = [name for name in _DISTRIBUTIONS if _is_installed(name)]
-    if len(found) > 1:
-        raise DeviceError(
-            f"{' and '.join(found)} are installed and overwrite each other's files: "
-            f"pip uninstall -y {' '.join(found)} && pip install {found[-1]}"
-        )
-    spec = find_spec("onnxruntime")
-    if spec is None or spec.origin is None:  # a folder without files is a namespace
-        again = f"pip install --force-reinstall --no-deps {(found or _DISTRIBUTIONS)[0]}"
-        raise DeviceError(f"the files of ONNX Runtime are missing: {again}")
-
-
-def _is_installed(distribution: str) -> bool:
     try:
-        version(distribution)
+        library = import_module("onnxruntime")
+    except (ImportError, OSError) as error:
+        absent = isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime"
+        why = "is not installed" if absent else f"cannot be loaded ({reason(error)})"
+        raise DeviceError(f"ONNX Runtime {why}: {_remedy()}") from error
+    there = getattr(library, "__version__", None)
+    if there is None:  # a folder that pip has emptied can be imported, too
+        raise DeviceError(f"the files of ONNX Runtime are missing: {_remedy()}")
+    found = re.match(r"(\d+)\.(\d+)", there)
+    if found and (int(found[1]), int(found[2])) < OLDEST_ONNXRUNTIME:
+        oldest = ".".join(map(str, OLDEST_ONNXRUNTIME))
+        raise DeviceError(
+            f"ONNX Runtime {there} is too old: edgespec needs {oldest} or newer: {_remedy()}"
+        )
+
+
+def _remedy() -> str:
+    try:
+        version("onnxruntime-gpu")
     except PackageNotFoundError:
-        return False
-    return True
+        return f"{REINSTALL} onnxruntime"
+    return f"{REINSTALL} onnxruntime-gpu"

@@ -177,6 +177,12 @@ def test_one_is_a_client_of_openais(run, start):
     assert text == EXPECTED.generate("class Stack:\n", max_new_tokens=40).text
 
 
+def test_one_imports_onnxruntime_first(run):
+    version, text = run(PROGRAMS["Beside other packages"]).split("\n", 1)
+    assert version.startswith("ONNX Runtime 1.")
+    assert text.strip()
+
+
 def test_the_one_of_the_readme(run):
     [code] = PROGRAM.findall((ROOT / "README.md").read_text("utf-8"))
     run(code)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError, installing
+from edgespec.runtime.engines.libraries import REINSTALL
 from edgespec.runtime.engines.portable.device import Gpu
 
 _INSTALL = installing("cuda")
@@ -78,7 +79,7 @@ def require_libraries() -> None:
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         raise DeviceError(
             f"device cuda: this build of ONNX Runtime {ort.__version__} has no CUDA: "
-            f"pip uninstall -y onnxruntime && {_INSTALL}"
+            f"{REINSTALL} onnxruntime-gpu && {_INSTALL}"
         )
     with contextlib.redirect_stdout(io.StringIO()):  # it prints the names of missing libraries
         ort.preload_dlls()
