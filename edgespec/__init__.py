@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edgespec.llm.result import Result
     from edgespec.llm.sessions import Session
     from edgespec.llm.stream import Stream
+    from edgespec.system.children import freeze_support
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ _LAZY = {
     "LoadOptions": "edgespec.llm.load.options",
     "GenerationOptions": "edgespec.llm.options",
     "ChatOptions": "edgespec.llm.chat",
+    "freeze_support": "edgespec.system.children",
 }
 
 _MODULES = ("errors", "export")
@@ -50,6 +52,7 @@ __all__ = [
     "__version__",
     "errors",
     "export",
+    "freeze_support",
 ]
 
 

@@ -262,6 +262,7 @@ PUBLIC = {
     "LoadOptions": "edgespec.llm.load.options",
     "GenerationOptions": "edgespec.llm.options",
     "ChatOptions": "edgespec.llm.chat",
+    "freeze_support": "edgespec.system.children",
 }
 
 

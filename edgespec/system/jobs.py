@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from edgespec.errors import EdgespecError, InputError, reason
+from edgespec.system.children import child_command
 from edgespec.system.waiting import NOBODY_WAITS
 
 Why = Literal["time", "memory", "crash"]
@@ -67,11 +68,11 @@ def start(module: str, *arguments: str) -> subprocess.Popen[bytes]:
     """Starts a module of ours as a process to which we write and from which we read.
 
     Raises:
-        InputError: if the system starts none.
+        InputError: if the system starts none, or this program cannot have any.
     """
     try:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
+            child_command(module, *arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -111,9 +112,9 @@ class Worker:
     """Has a child do jobs, one at a time. It begins with the first, and ends when it has no work.
 
     Args:
-        module: full name of a module that calls `serve`.
+        module: full name of a module whose `main` calls `serve`.
         limits: what it gives to `serve`.
-        arguments: of its command line.
+        arguments: what `main` is called with.
     """
 
     def __init__(self, module: str, limits: JobLimits, *arguments: str) -> None:

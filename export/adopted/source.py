@@ -20,6 +20,7 @@ from edgespec.models.checkpoint import chat_template, eos_token, tokenizer_conte
 from edgespec.models.config import eos_ids
 from edgespec.models.fields import ConfigFields
 from edgespec.models.sampling import asked_sampling
+from edgespec.system.children import has_interpreter
 
 _HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+):([\w./-]+\.onnx)")
 _INSTALL = f"{installing('optimum')}, with an environment of its own"
@@ -166,16 +167,14 @@ def export_by_optimum(model: str, folder: Path) -> str:
         installed = False
     if not installed:
         raise ExportError(f"--via optimum needs optimum's ONNX exporter: run {_INSTALL}")
-    python = sys.executable or ""
-    # A program that embeds Python, or was frozen as by PyInstaller, would start itself again.
-    if hasattr(sys, "frozen") or not Path(python).name.lower().startswith(("python", "pypy")):
+    if not has_interpreter():
         raise ExportError(
             "--via optimum needs a Python interpreter, and this program has one built in: run "
             f"optimum-cli yourself, and export the folder that it makes ({_INSTALL})"
         )
     # -P: a file of the current folder, such as types.py, must not hide a module of Python.
     command = [
-        python,
+        sys.executable,
         "-P",
         "-m",
         "optimum.commands.optimum_cli",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -134,7 +133,3 @@ def main(path: str, vocab_size: str, *stop_ids: str) -> None:
     stops = [int(each) for each in stop_ids]
     tokenizer = LLTokenizer(path, n_vocab=int(vocab_size), eos_token=stops)
     serve(lambda job: _on_small_stack(tokenizer, job.decode()).encode(), _LIMITS)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

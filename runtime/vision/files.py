@@ -142,6 +142,3 @@ def main() -> None:
 
 
 _WORKER = Worker(__name__, _LIMITS)
-
-if __name__ == "__main__":
-    main()

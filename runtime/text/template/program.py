@@ -174,7 +174,9 @@ def _do(job: bytes) -> bytes:
     return json.dumps({"text": text, "unset": sorted(unset)}).encode()
 
 
-_WORKER = Worker(__name__, _LIMITS)
-
-if __name__ == "__main__":
+def main() -> None:
+    """Does what templates ask for until nobody asks for more."""
     serve(_do, _LIMITS)
+
+
+_WORKER = Worker(__name__, _LIMITS)

@@ -34,7 +34,7 @@ def do(job):
     if name == b"exit": os._exit(0)
     if name == b"crash": ctypes.string_at(0)
 
-if __name__ == "__main__":
+def main():
     serve(do, {LIMITS})
 """
 WINDOWS = "sys.platform = 'win32'; import subprocess"
