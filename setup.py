@@ -3,7 +3,7 @@
 All else is in pyproject.toml. The library has nothing of Python in it, so one wheel serves every
 version. Without a compiler, or with one that fails, the package is installed without the library.
 EDGESPEC_BUILD_KERNELS names the instruction sets to compile besides plain C++; CXX and CXXFLAGS are
-heeded.
+heeded. `.ci/wheels.py` runs this for other systems.
 """
 
 from __future__ import annotations
@@ -47,16 +47,27 @@ SETS = {
 # No contraction: which products and sums are fused is a part of the result.
 COMMON = (
     "-O3 -g0 -std=c++17 -fvisibility=hidden -ffp-contract=off -fno-math-errno "
-    "-Wno-psabi -Wno-uninitialized -Wno-maybe-uninitialized",
+    "-Wno-psabi -Wno-uninitialized -Wno-maybe-uninitialized "
+    "-Wno-unknown-warning-option -Wno-ignored-optimization-argument",
     "/O2 /std:c++17 /fp:strict",
 )
+EXPORTS = "{ global: RegisterCustomOps; edgespec_*; local: *; };"  # no templates of C++'s library
 SMALL = ("-O2", "/O1")  # for plain C++, which is unrolled to three times its size
 Define = tuple[str, str | None]
 LIBRARY = {"win32": "edgespec.dll", "darwin": "libedgespec.dylib"}
 
 
+def system() -> str:
+    """The system that is compiled for, by the name that `sys.platform` has there.
+
+    `.ci/wheels.py` compiles for others than this one, of which sysconfig is told.
+    """
+    target = sysconfig.get_platform().partition("-")[0]
+    return {"win": "win32", "macosx": "darwin"}.get(target, target)
+
+
 def machine() -> str:
-    """The processor that is compiled for: on Windows and macOS not always that of this machine."""
+    """The processor that is compiled for: not always that of this machine."""
     target = sysconfig.get_platform().rpartition("-")[2].lower()
     return platform.machine().lower() if target == "universal2" else target
 
@@ -93,7 +104,7 @@ class BuildLibrary(build_ext):
     def get_ext_filename(self, fullname: str) -> str:
         """The library's path: without the suffix of a module of Python."""
         package = Path(*fullname.split(".")[:-1])
-        return str(package / LIBRARY.get(sys.platform, "libedgespec.so"))
+        return str(package / LIBRARY.get(system(), "libedgespec.so"))
 
     def build_extension(self, ext: Extension) -> None:
         """Compiles the library, which `optional` lets fail."""
@@ -126,9 +137,12 @@ class BuildLibrary(build_ext):
             objects += plain.result() + [each for job in others for each in job.result()]
             without = [(f"EDGESPEC_WITHOUT_{name.upper()}", None) for name in sorted(left_out)]
             objects += self._compile(sources["kernels"], ("", ""), [*defines, *without])
+        # Not in the package, where linkers for Windows would leave files of their own beside it.
+        linked = Path(self.build_temp) / out.name
+        self._link(objects, linked)
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.unlink(missing_ok=True)
-        self._link(objects, out)
+        out.unlink(missing_ok=True)  # a process may have mapped it
+        shutil.copyfile(linked, out)
         if self.compile_commands:
             found = json.dumps(self._commands, indent=1)
             Path("compile_commands.json").write_text(found, "utf-8")
@@ -152,7 +166,10 @@ class BuildLibrary(build_ext):
 
     def _compile(self, source: str, flags: tuple[str, str], defines: list[Define]) -> list[str]:
         both = [COMMON[self._is_msvc()], flags[self._is_msvc()], os.environ.get("CXXFLAGS", "")]
-        arguments = [*self._architecture(), *shlex.split(" ".join(both))]
+        given = " ".join(both)
+        if "ziglang" in os.environ.get("CXX", ""):  # which takes extensions by -mcpu alone
+            given = given.replace("-march=armv8.2-a", "-mcpu=generic")
+        arguments = [*self._architecture(), *shlex.split(given)]
         names = [f"-D{name}" for name, _ in defines]
         command = [*getattr(self.compiler, "compiler_so_cxx", ["cl"]), *names, *arguments]
         self._commands.append(
@@ -162,9 +179,17 @@ class BuildLibrary(build_ext):
         return list(found)
 
     def _link(self, objects: list[str], out: Path) -> None:
-        # The C++ library stays outside: linked in, it would bring needs of a newer glibc's.
-        strip = sys.platform == "linux" and "-g" not in os.environ.get("CXXFLAGS", "").split()
-        arguments = [*self._architecture(), *(["-s"] if strip else [])]
+        # GCC's C++ library stays outside: linked in, it would bring needs of a newer glibc's.
+        arguments = self._architecture()
+        if sys.platform == "linux" and "-g" not in os.environ.get("CXXFLAGS", "").split():
+            arguments.append("-s")
+        if system() == "linux":
+            # Never unloaded before the process ends: what zig links has no code for that.
+            exports = Path(self.build_temp) / "exports.map"
+            exports.write_text(EXPORTS, encoding="utf-8")
+            arguments += ["-Wl,-z,nodelete", f"-Wl,--version-script={exports}"]
+        elif system() == "darwin":
+            arguments.append(f"-Wl,-install_name,@rpath/{out.name}")
         self.compiler.link_shared_object(
             objects, str(out), target_lang="c++", extra_postargs=arguments
         )
@@ -183,19 +208,22 @@ class AnyPython(bdist_wheel):
         return "py3", "none", super().get_tag()[2].replace("universal2", machine())
 
 
-if __name__ == "__main__" and (
-    unsupported := without_wheels(sys.platform, machine(), platform.libc_ver())
-):
-    sys.exit(f"edgespec: ONNX Runtime has no wheels for {unsupported}: see docs/devices.md")
+def main() -> None:
+    """Builds or installs the package, unless ONNX Runtime has no wheels for this machine."""
+    if unsupported := without_wheels(system(), machine(), platform.libc_ver()):
+        sys.exit(f"edgespec: ONNX Runtime has no wheels for {unsupported}: see docs/devices.md")
+    setup(
+        ext_modules=[
+            Extension(
+                "edgespec.runtime.kernels.library",
+                sorted(path.as_posix() for path in KERNELS.glob("*.cc")),
+                depends=sorted(path.as_posix() for path in KERNELS.glob("*.h")),
+                optional=True,
+            )
+        ],
+        cmdclass={"build_ext": BuildLibrary, "bdist_wheel": AnyPython},
+    )
 
-setup(
-    ext_modules=[
-        Extension(
-            "edgespec.runtime.kernels.library",
-            sorted(path.as_posix() for path in KERNELS.glob("*.cc")),
-            depends=sorted(path.as_posix() for path in KERNELS.glob("*.h")),
-            optional=True,
-        )
-    ],
-    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": AnyPython},
-)
+
+if __name__ == "__main__":
+    main()
