@@ -221,13 +221,17 @@ OF_COMMANDS = ("configure", "execute", "main")
 
 
 def test_the_formatter_skips_tables_alone():
-    skipped = [
-        f"{path.relative_to(ROOT)}:{number}"
+    skipped = {
+        f"{path.relative_to(ROOT)}": lines
         for path, tree in all_sources()
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
-        if line.endswith(SKIPPED) and number not in ends_of_tables(tree)
-    ]
+        if (lines := skipped_lines(path)) and (lines := lines - ends_of_tables(tree))
+    }
     assert not skipped
+
+
+def skipped_lines(path):
+    lines = enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
+    return {number for number, line in lines if line.endswith(SKIPPED)}
 
 
 SKIPPED = "# fmt: " + "skip"

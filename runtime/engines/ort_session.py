@@ -16,6 +16,7 @@ import onnxruntime as ort
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
+from edgespec.system.processes import listen_for_forks
 
 # These operators may run on the CPU: they only read a tensor's shape, which is known there.
 _SHAPE_ONLY = frozenset({"Shape", "Size"})
@@ -23,8 +24,28 @@ _SHAPE_ONLY = frozenset({"Shape", "Size"})
 # What C++ and the system say where memory or threads' stacks cannot be had, as under `ulimit -v`.
 _NO_MEMORY = ("bad_alloc", "Cannot allocate memory", "Failed to allocate memory")
 
-_SESSIONS = WeakSet[ort.InferenceSession]()
-"""The sessions of this process."""
+
+class _OpenSessions:
+    """The sessions of this process; one that is forked from it keeps them to its end.
+
+    To end one would wait for its threads, which the forked process lacks, forever.
+    """
+
+    def __init__(self) -> None:
+        self._sessions = WeakSet[ort.InferenceSession]()
+        listen_for_forks(self)
+
+    def add(self, session: ort.InferenceSession) -> None:
+        """Takes in a session that was opened."""
+        self._sessions.add(session)
+
+    def after_fork(self) -> None:
+        """See `ForkListener`."""
+        for session in list(self._sessions):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+
+
+_SESSIONS = _OpenSessions()
 
 ort.disable_telemetry_events()  # another package may have imported it before it was switched off
 
@@ -95,7 +116,7 @@ class CpuSession:
         self._open = partial(open_session, graph, options, ["CPUExecutionProvider"], name)
         self._session = self._open()
         self.run = self._session.run
-        _CPU_SESSIONS.add(self)
+        listen_for_forks(self)
 
     def get_inputs(self) -> Any:
         """Returns the inputs, with their names and types."""
@@ -106,28 +127,13 @@ class CpuSession:
         return self._session.get_outputs()
 
     def after_fork(self) -> None:
-        """Has the next pass open the session: the threads of the one so far are not here."""
+        """See `ForkListener`: the threads of the session so far are not here."""
         self.run = self._run_anew
 
     def _run_anew(self, outputs: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Floats]:
         self._session = self._open()
         self.run = self._session.run
         return self.run(outputs, inputs)
-
-
-_CPU_SESSIONS = WeakSet[CpuSession]()
-
-
-def _after_fork() -> None:
-    # To end a session would wait for its threads, which this process lacks, forever.
-    for session in list(_SESSIONS):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
-    for each in list(_CPU_SESSIONS):
-        each.after_fork()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def look_for_data_beside(graph: Path, options: Any) -> None:
