@@ -277,7 +277,7 @@ class Stream(Unpicklable):
             elif isinstance(event, ReasoningEvent):
                 self._thoughts.append(event.text)
             self._ready.append(event)
-        logprobs = tuple(self.logprobs[self._logprobs_told :])
+        logprobs = tuple(self._logprobs[self._logprobs_told : self._decoder.certain])
         if logprobs:
             self._logprobs_told += len(logprobs)
             self._ready.append(LogprobsEvent(logprobs))
