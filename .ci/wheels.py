@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -22,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-from setup import LIBRARY, SETS  # noqa: E402  # it lies in no package
+SETUP = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")  # it lies in no package
+LIBRARY: dict[str, str] = SETUP["LIBRARY"]
+SETS: dict[str, dict[str, tuple[str, str]]] = SETUP["SETS"]
 
 EXPORTS = {"RegisterCustomOps", "edgespec_kernels", "edgespec_usable_kernels"}
 # C++'s allocation, which zig's linker for macOS cannot hide, and symbols of the linker.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import chromium
 import pytest
@@ -41,12 +42,12 @@ PROBLEM = "document.getElementById('tools-problem').textContent"
 class Caller(LLM):
     """A model of random weights that thinks a little, and calls a tool whenever a user asks."""
 
-    def chat_stream(self, messages, *slot, **options):
-        self.asked = list(messages)
-        options["thinking_budget"] = 6
-        if options.get("tools") and messages[-1]["role"] == "user":
-            options |= {"tool_choice": "required", "parallel_tool_calls": False}
-        return super().chat_stream(messages, *slot, **options)
+    def submit(self, request):
+        self.asked = list(request.prompt)
+        options = replace(request.options, thinking_budget=6)
+        if options.tools and self.asked[-1]["role"] == "user":
+            options = replace(options, tool_choice="required", parallel_tool_calls=False)
+        return super().submit(replace(request, options=options))
 
 
 @pytest.fixture(scope="module")

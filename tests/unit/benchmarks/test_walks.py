@@ -9,6 +9,8 @@ from types import ModuleType
 import pytest
 from checkout import ROOT
 
+import edgespec
+
 FIRST = """
 class Part:
     def __init__(self, size):
@@ -56,7 +58,7 @@ def modules():
     """Two modules of the package, as far as the measure can tell."""
     made = [ModuleType(f"edgespec.{name}") for name in ("first", "second")]
     for module, source in zip(made, (FIRST, SECOND), strict=True):
-        file = f"{ROOT}/edgespec/{module.__name__}.py"
+        file = f"{edgespec.__path__[0]}/{module.__name__}.py"
         exec(compile(source, file, "exec"), vars(module))
     made[0].other = made[1]
     made[1].first = made[0]
