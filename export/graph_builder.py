@@ -98,17 +98,35 @@ class GraphBuilder:
         self._nodes.append(helper.make_node("Identity", [value], [name], name=f"output/{name}"))
         self._outputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
 
+    def output_in_place(self, value: str, name: str, dtype: int, shape: Shape) -> str:
+        """Makes `value`, an output of the last node, the graph output `name`; returns this name.
+
+        No node lies between, so that it can be bound to the memory of an input.
+        """
+        outputs = self._nodes[-1].output
+        outputs[list(outputs).index(value)] = name
+        self._outputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+        return name
+
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: object) -> str:
         """Adds a node with one output, and returns the output's name."""
-        return self.multi_op(kind, *inputs, outputs=1, domain=domain, **attributes)[0]
+        return self.multi_op(kind, *inputs, outputs=1, domain=domain, unused=(), **attributes)[0]
 
     def multi_op(
-        self, kind: str, *inputs: str, outputs: int, domain: str = "", **attributes: object
+        self,
+        kind: str,
+        *inputs: str,
+        outputs: int,
+        domain: str = "",
+        unused: Sequence[int] = (),
+        **attributes: object,
     ) -> list[str]:
-        """Adds a node with several outputs, and returns their names."""
+        """Adds a node with several outputs, and returns their names; unused ones have none."""
         self._count += 1
         label = f"{kind}_{self._count}"
         names = [label] if outputs == 1 else [f"{label}:{i}" for i in range(outputs)]
+        for number in unused:
+            names[number] = ""
         node = helper.make_node(kind, list(inputs), names, name=label, domain=domain, **attributes)
         self._nodes.append(node)
         return names

@@ -21,6 +21,19 @@ Mask = npt.NDArray[np.bool_]
 """A boolean array that says which row attends to which."""
 
 
+def spare_places(slots: int) -> int:
+    """Returns for how many rows a cache that is written in order has room besides its slots'.
+
+    So many that rows are seldom moved together, and at least those of padding of any call.
+    """
+    return max(128, slots // 8)
+
+
+def slots_at(slots: Sequence[int], axis: int) -> tuple[Any, ...]:
+    """Returns the index of slots in an array whose slots are along this axis."""
+    return (*[slice(None)] * axis, np.array(slots, np.int64))
+
+
 def grown(array: Array | None, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
     """Returns zeros of this shape that begin, along each dimension, with what `array` holds."""
     made = np.zeros(shape, dtype)

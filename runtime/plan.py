@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import MemoryLimitError
+from edgespec.runtime.arrays import spare_places
 from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.sequences.recurrent import RecurrentPool
 
@@ -240,8 +241,10 @@ def _planned(
             slots[name] = min(slots[name], placed.slots)
         formats = placed.kv(role)
         for each in role.native.pools:
-            memory = placed.of(each.layer).memory
-            parts[memory][1] += slots[name] * KVPool.slot_bytes([each], formats)
+            where = placed.of(each.layer)
+            fused = not where.native and where.rows is None
+            spare = spare_places(slots[name]) if fused else 0
+            parts[where.memory][1] += (slots[name] + spare) * KVPool.slot_bytes([each], formats)
         states = RecurrentPool.planned_bytes(role.native.recurrent, request.sequences)
         parts[placed.memory][1] += states
         stored = bundle.manifest.files[role.native.data].size

@@ -31,20 +31,14 @@ class _KeysAndValues(NamedTuple):
     new_values: str = ""
 
 
-def lower_attention(low: Lowering, node: NodeProto) -> str:
-    """Emits attention: the heads of a group are rows of one product with their keys.
+class StandardAttention:
+    """An attention: the heads of a group are rows of one product with their keys.
 
     Args:
         low: receives the nodes.
         node: a `TreeAttention`, see `runtime/kernels/tree_attention.cc` for all that it can have.
-
-    Returns:
-        [S, heads * head_dim].
     """
-    return _Attention(low, node).emitted()
 
-
-class _Attention:
     def __init__(self, low: Lowering, node: NodeProto) -> None:
         self._low = low
         self._graph = low.graph
@@ -57,9 +51,15 @@ class _Attention:
         low.widths[node.output[0]] = self._heads * self._size
 
     def emitted(self) -> str:
-        """Emits all nodes."""
+        """Emits all nodes.
+
+        Returns:
+            [S, heads * head_dim].
+        """
         g = self._graph
-        q, gate = self._turned()
+        q, k, v, gate = self._turned()
+        if k:
+            self._keep(k, v)
         # Of an assistant's graph it is the target's alone.
         known = self._once(("pool", self._names["pool"]), self._known)
         mixed = self._mixed(self._queries(q, known.dim), known)
@@ -70,11 +70,12 @@ class _Attention:
         mixed = g.op("Reshape", mixed, g.ints(-1, self._heads * self._size))
         return g.op("Mul", mixed, g.op("Sigmoid", gate)) if gate else mixed
 
-    def _turned(self) -> tuple[str, str]:
-        """Emits norms and rotation, and keeps new keys and values.
+    def _turned(self) -> tuple[str, str, str, str]:
+        """Emits norms and rotation.
 
         Returns:
-            Queries [S, heads, head_dim], and the gate [S, heads * head_dim], which may be empty.
+            Queries [S, heads, head_dim]; keys and values [S, kv_heads, head_dim], which are empty
+            if they are another layer's; the gate [S, heads * head_dim], which may be empty.
         """
         g = self._graph
         own = self._own
@@ -85,7 +86,7 @@ class _Attention:
         if own["source"] == "other":
             q, gate = self._without_gate(x)
             q = self._rotated(self._norm("q", q) if early else q)
-            return q if early else self._norm("q", q), gate
+            return q if early else self._norm("q", q), "", "", gate
         values = kv if own["source"] == "own" else 0
         q, k, v = self._split(x, heads * (1 + own["gated"]), kv, values)
         q, gate = self._without_gate(q)
@@ -98,8 +99,7 @@ class _Attention:
         if not early:
             q = self._norm("q", q)
             k = self._norm("k", k)
-        self._keep(k, self._norm("v", v))
-        return q, gate
+        return q, k, self._norm("v", v), gate
 
     def _split(self, x: str, *heads: int) -> list[str]:
         """Parts of the heads of x [S, n, head_dim]; empty names of parts without any."""

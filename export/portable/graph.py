@@ -16,15 +16,23 @@ from onnx import NodeProto, TensorProto
 
 from edgespec.bundle import OWN_FEATURES, READS_TARGET, SIGHT, TARGET_FEATURES
 from edgespec.errors import InputError
-from edgespec.export.graph_builder import NATIVE, OF_BLOCKS, PLACES, DataFile, GraphBuilder
-from edgespec.export.portable.attention import lower_attention
+from edgespec.export.graph_builder import (
+    CONTRIB,
+    NATIVE,
+    OF_BLOCKS,
+    PLACES,
+    DataFile,
+    GraphBuilder,
+)
+from edgespec.export.portable.attention import StandardAttention
 from edgespec.export.portable.experts import lower_expert_linear
+from edgespec.export.portable.fused import FusedAttention, fusible_pools
 from edgespec.export.portable.lowering import Lowering, attributes, dims_of
 from edgespec.system.files import sync_file
 
 GRAPH, DATA = "portable.onnx", "portable.data"
 """Files of a portable graph and of its weights."""
-VERSION = 3
+VERSION = 4
 """Raised by whoever changes what `lower` writes, so that graphs in caches are made again."""
 
 # Inputs of the native graph that tell attention what a row sees and where its keys go.
@@ -37,6 +45,7 @@ def lower(
     accuracy: int,
     half: bool | None = None,
     part: bytes | None = None,
+    fused: frozenset[str] | None = None,
 ) -> None:
     """Writes the portable form of a native graph.
 
@@ -50,6 +59,10 @@ def lower(
             None: floats are in half precision where that is exact; False: nothing is, nor caches,
             since the device has no such numbers.
         part: content of a part of the graph, which is written instead of all of it.
+        fused: None: standard operators and products in blocks alone. Else several of them are one
+            of ONNX Runtime's own, as far as the device computes them, see docs/graph.md: `float16`
+            and `float32`, caches of these numbers; `norms` of queries and keys, `sinks`, and
+            `soft_cap`, which attention does besides.
 
     Raises:
         InputError: if the graph has recurrent layers, or other operators that only CPUs have.
@@ -65,7 +78,8 @@ def lower(
         data = DataFile(partial / DATA)
         try:
             builder = GraphBuilder(native.graph.name, DATA)
-            _emit(Lowering(native.graph, graph.parent, builder, data, accuracy, half), native.graph)
+            low = Lowering(native.graph, graph.parent, builder, data, accuracy, half, fused)
+            _emit(low, native.graph)
         finally:
             data.close()
         builder.save(partial / GRAPH)
@@ -90,6 +104,9 @@ def _check(graph: onnx.GraphProto) -> None:
 def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
     makers = {name: node for node in graph.node for name in node.output}
     needed = _needed([each.name for each in graph.output], makers)
+    if low.fused is not None:
+        low.apart = _read_by_units_alone(graph)
+        low.in_order = fusible_pools(low, graph)
     for each in graph.input:
         if each.name in needed and not each.name.startswith(("pool.", "scales.")):
             kind = each.type.tensor_type
@@ -103,17 +120,47 @@ def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
         if needed.isdisjoint(node.output):
             continue
         if parts := _joined(node, makers):
-            low.keep(node, _by_row(low, *(low.value(part) for part in parts)))
+            low.keep(node.output[0], _by_row(low, *(low.value(part) for part in parts)))
             if parts[-1] in low.widths:
                 low.widths[node.output[0]] = low.widths[parts[-1]]
         elif node.domain == NATIVE:
-            low.keep(node, _OPERATORS[node.op_type](low, node))
-        else:
+            low.keep(node.output[0], _OPERATORS[node.op_type](low, node))
+        elif node.op_type == "Add" and low.are_rows(*node.input):
+            low.keep(node.output[0], low.sum_of(*(low.value(each) for each in node.input)))
+            low.widths[node.output[0]] = low.widths[node.input[0]]
+        elif node.op_type != "RMSNormalization" or not _norm_of_sum(low, node):
             low.copy(node)
         if node.output[0] in outputs:
             info = outputs[node.output[0]]
             kind = info.type.tensor_type.elem_type
             low.graph.output(info.name, low.value(node.output[0]), kind, dims_of(info))
+
+
+def _read_by_units_alone(graph: onnx.GraphProto) -> set[str]:
+    """Returns the values that gated units read, and nothing else does."""
+    read = {name: node.op_type for node in graph.node for name in node.input}
+    others = {n for node in graph.node if node.op_type != "GatedUnit" for n in node.input}
+    return {name for name, kind in read.items() if kind == "GatedUnit"} - others
+
+
+def _norm_of_sum(low: Lowering, node: NodeProto) -> bool:
+    """Emits a norm in one with the sum that it is of; returns whether it is of such a sum."""
+    parts = low.parts_of_sum(node.input[0])
+    if parts is None:
+        return False
+    normed, *_, total = low.graph.multi_op(
+        "SkipSimplifiedLayerNormalization",
+        *parts,
+        low.value(node.input[1]),
+        outputs=4,
+        unused=(1, 2),
+        domain=CONTRIB,
+        epsilon=attributes(node)["epsilon"],
+    )
+    low.keep(node.output[0], normed)
+    low.keep(node.input[0], total)
+    low.widths[node.output[0]] = low.widths[node.input[0]]
+    return True
 
 
 def _joined(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[str]:
@@ -161,17 +208,23 @@ def _linear(low: Lowering, node: NodeProto) -> str:
     own = attributes(node)
     x, bias, residual = (low.value(name) for name in node.input[:3])
     matrices = low.matrices(node, 3)
-    y = low.weights.linear(x, matrices, low.width(node.input[0], matrices[0]))
-    low.widths[node.output[0]] = sum(own["columns"])
-    if bias:
-        y = g.op("Add", y, bias)
+    columns = own["columns"]
+    width = low.width(node.input[0], matrices[0])
+    low.widths[node.output[0]] = sum(columns)
     factor = own.get("factor", 1.0)
     cap = own.get("soft_cap", 0.0)
+    fused = low.fused is not None
+    plain = not bias and not residual and factor == 1 and not cap
+    if node.output[0] in low.apart and plain and len(matrices) == 2 and columns[0] == columns[1]:
+        gate, up = (low.weights.linear(x, [each], width) for each in matrices)
+        low.shared["gate", node.output[0]] = gate
+        return up
+    y = low.weights.linear(x, matrices, width, bias, fused)
     if factor != 1 or cap:
         y = g.op("Mul", y, g.constant(factor / (cap or 1.0), np.float32))
     if cap:
         y = g.op("Mul", g.op("Tanh", y), g.constant(cap, np.float32))
-    return g.op("Add", residual, y) if residual else y
+    return low.sum_of(residual, y) if residual else y
 
 
 def _embedding(low: Lowering, node: NodeProto) -> str:
@@ -186,8 +239,12 @@ def _gated(low: Lowering, node: NodeProto) -> str:
     own = attributes(node)
     if node.input[0] in low.widths:
         low.widths[node.output[0]] = low.widths[node.input[0]] // 2
-    both = low.value(node.input[0])
-    gate, up = g.multi_op("Split", both, outputs=2, axis=-1, num_outputs=2)
+    up = low.value(node.input[0])
+    gate = low.shared.get(("gate", node.input[0]))
+    if gate is None:
+        gate, up = g.multi_op("Split", up, outputs=2, axis=-1, num_outputs=2)
+    if own["activation"] == "silu" and low.fused is not None:
+        return g.op("Mul", g.op("QuickGelu", gate, domain=CONTRIB, alpha=1.0), up)
     if own["activation"] == "gelu_tanh":
         return g.op("Mul", g.op("Gelu", gate, approximate="tanh"), up)
     if own["activation"] == "silu":
@@ -200,10 +257,15 @@ def _gated(low: Lowering, node: NodeProto) -> str:
     return g.op("Mul", gate, g.op("Add", up, g.constant(1, np.float32)))
 
 
+def _attention(low: Lowering, node: NodeProto) -> str:
+    kind = FusedAttention if node.input[3] in low.in_order else StandardAttention
+    return kind(low, node).emitted()
+
+
 _OPERATORS: Mapping[str, Callable[[Lowering, NodeProto], str]] = {
     "BlockEmbedding": _embedding,
     "BlockLinear": _linear,
     "ExpertLinear": lower_expert_linear,
     "GatedUnit": _gated,
-    "TreeAttention": lower_attention,
+    "TreeAttention": _attention,
 }

@@ -6,7 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, external_data_helper, helper
+from onnx import (
+    GraphProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    external_data_helper,
+    helper,
+    numpy_helper,
+)
 
 from edgespec.export.graph_builder import DataFile, GraphBuilder, Shape
 from edgespec.export.portable.weights import PortableWeights, TileMatrix
@@ -26,6 +34,7 @@ class Lowering:
         data: file of the portable graph's data.
         accuracy: see `PortableWeights`.
         half: see `lower`.
+        fused: likewise.
 
     Attributes:
         graph: see above.
@@ -34,7 +43,10 @@ class Lowering:
         sizes: last dimension of initializers.
         inputs: those of the native graph.
         half: see above.
+        fused: see above.
         shared: what lowerings of several nodes share, by a key of theirs.
+        apart: values of two matrices side by side that are wanted apart.
+        in_order: names of the pools whose rows lie in the order in which they were written.
     """
 
     def __init__(
@@ -45,13 +57,18 @@ class Lowering:
         data: DataFile,
         accuracy: int,
         half: bool | None,
+        fused: frozenset[str] | None = None,
     ) -> None:
         self.graph = graph
         self.half = half
+        self.fused = fused
         self.widths: dict[str, int] = {}
         self.inputs = {each.name: each for each in native.input}
         self.shared: dict[Any, Any] = {}
+        self.apart: set[str] = set()
+        self.in_order: set[str] = set()
         self._values: dict[str, str] = {}
+        self._sums: dict[str, tuple[str, str]] = {}
         self.sizes = {each.name: each.dims[-1] for each in native.initializer if each.dims}
         self._tiles = {
             each.name: external_data_helper.ExternalDataInfo(each)
@@ -68,11 +85,33 @@ class Lowering:
         """Returns the name of a value of the native graph here; empty for one that is left out."""
         if name in self._constants:
             self.graph.graft([], [self._constants.pop(name)])
+        if parts := self.parts_of_sum(name):
+            self._values[name] = self.graph.op("Add", *parts)
         return self._values.get(name, name)
 
-    def keep(self, node: NodeProto, value: str) -> None:
-        """Makes a value the output of a node of the native graph."""
-        self._values[node.output[0]] = value
+    def constant(self, name: str, kind: int) -> str:
+        """Returns the name of a small constant of the native graph here, with other numbers."""
+        values = numpy_helper.to_array(self._constants[name])
+        return self.graph.constant(values, helper.tensor_dtype_to_np_dtype(kind))
+
+    def sum_of(self, first: str, second: str) -> str:
+        """Returns the sum of two values here, for `keep`: a fused norm may add them."""
+        if self.fused is None:
+            return self.graph.op("Add", first, second)
+        name = f"{first} + {second}"
+        self._sums[name] = first, second
+        return name
+
+    def parts_of_sum(self, name: str) -> tuple[str, str] | None:
+        """Returns the values whose sum a value of the native graph is, if nothing has added them.
+
+        Whoever asks keeps the sum.
+        """
+        return self._sums.pop(self._values.get(name, name), None)
+
+    def keep(self, name: str, value: str) -> None:
+        """Makes a value here that of the native graph with this name."""
+        self._values[name] = value
 
     def copy(self, node: NodeProto) -> None:
         """Emits a node of the native graph as it is."""
@@ -107,6 +146,11 @@ class Lowering:
     def width(self, name: str, matrix: TileMatrix) -> int:
         """Returns the columns of a product's input: where they are not known, those of tiles."""
         return self.widths.get(name, matrix.width)
+
+    def are_rows(self, *names: str) -> bool:
+        """Returns whether values of the native graph are known to be rows of one width."""
+        found = {self.widths.get(name) for name in names}
+        return len(found) == 1 and None not in found
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:

@@ -117,11 +117,30 @@ class PortableWeights:
         self._floats: dict[str, tuple[str, bool]] = {}
         self._sums: dict[tuple[str, int], str] = {}
 
-    def linear(self, x: str, matrices: Sequence[TileMatrix], width: int) -> str:
-        """Emits the products of x [S, K] with matrices, side by side: [S, N]."""
-        runs = groupby(matrices, self._form_of)
-        parts = [self._product(x, list(run), form, width) for form, run in runs]
-        return parts[0] if len(parts) == 1 else self._graph.op("Concat", *parts, axis=-1)
+    def linear(
+        self,
+        x: str,
+        matrices: Sequence[TileMatrix],
+        width: int,
+        bias: str = "",
+        fused: bool = False,
+    ) -> str:
+        """Emits the products of x [S, K] with matrices, side by side: [S, N].
+
+        Args:
+            x: the rows.
+            matrices: the matrices.
+            width: K.
+            bias: what is added, [N]; nothing if it is empty.
+            fused: whether a product adds the bias itself where it can.
+        """
+        g = self._graph
+        runs = [(form, list(run)) for form, run in groupby(matrices, self._form_of)]
+        if fused and len(runs) == 1 and runs[0][0].bits:
+            return self._product(x, runs[0][1], runs[0][0], width, bias)
+        parts = [self._product(x, run, form, width) for form, run in runs]
+        y = parts[0] if len(parts) == 1 else g.op("Concat", *parts, axis=-1)
+        return g.op("Add", y, bias) if bias else y
 
     def rows(self, ids: str, matrix: TileMatrix, width: int) -> str:
         """Emits rows of a matrix by number, [S, width] float32."""
@@ -154,19 +173,22 @@ class PortableWeights:
             return found
         return g.op("Slice", found, g.ints(0), g.ints(width), g.ints(1))
 
-    def _product(self, x: str, run: list[TileMatrix], form: _Form, width: int) -> str:
+    def _product(
+        self, x: str, run: list[TileMatrix], form: _Form, width: int, bias: str = ""
+    ) -> str:
         g = self._graph
         if not form.bits:
             name, half = self._float_matrix(run, width)
             name = g.op("Cast", name, to=FLOAT) if half else name  # engines do that once, at load
             return g.op("Gemm", x, name, transB=1)
         held = self._block_matrix(run, form)
+        further = [held.zeros, "", bias] if bias else [held.zeros] if held.zeros else []
         y = g.op(
             "MatMulNBits",
             x,
             held.packed,
             held.scales,
-            *([held.zeros] if held.zeros else []),
+            *further,
             domain=CONTRIB,
             K=width,
             N=held.rows,
@@ -177,7 +199,7 @@ class PortableWeights:
         if not held.offsets:
             return y
         sums = self._block_sums(x, form.size, width)
-        return g.op("Add", y, g.op("Gemm", sums, held.offsets, transB=1))
+        return g.op("Gemm", sums, held.offsets, y, transB=1)
 
     def _block_sums(self, x: str, size: int, width: int) -> str:
         """Emits the sums of a row's blocks, [S, blocks], once for all that need them."""

@@ -126,14 +126,26 @@ class CpuSession:
         """Returns the outputs, with their names and types."""
         return self._session.get_outputs()
 
+    def run_bound(self, bind: Callable[[Any], None]) -> Any:
+        """Makes a pass whose inputs and outputs a function binds; returns the binding."""
+        if self.run == self._run_anew:
+            self._renew()
+        binding = self._session.io_binding()
+        bind(binding)
+        self._session.run_with_iobinding(binding)
+        return binding
+
     def after_fork(self) -> None:
         """See `ForkListener`: the threads of the session so far are not here."""
         self.run = self._run_anew
 
     def _run_anew(self, outputs: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Floats]:
+        self._renew()
+        return self.run(outputs, inputs)
+
+    def _renew(self) -> None:
         self._session = self._open()
         self.run = self._session.run
-        return self.run(outputs, inputs)
 
 
 def look_for_data_beside(graph: Path, options: Any) -> None:

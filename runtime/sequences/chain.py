@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.sequences.model import Graph
-from edgespec.runtime.sequences.pool import HostMemory, PoolMemory
+from edgespec.runtime.sequences.pool import HostMemory, PoolMemory, Shapes
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,34 @@ class Chain:
         memories = [each.memory for each in self._links if each.memory is not None]
         return max(each.capacity(before, needed) for each in memories)
 
-    def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
+    def resize(self, arrays: dict[str, Any], shapes: Shapes) -> None:
         """See `PoolMemory`."""
-        layer = int(name.rpartition(".")[2])
-        memory = next(each.memory for each in reversed(self._links) if each.first <= layer)
-        return (memory or HostMemory()).resized(name, shape, dtype, old)
+        for memory, names in self._parts(shapes):
+            own = {name: arrays.pop(name) for name in names if name in arrays}
+            try:
+                memory.resize(own, {name: shapes[name] for name in names})
+            finally:
+                arrays |= own
+
+    def read(self, arrays: Mapping[str, Any], slots: Sequence[int], axis: int) -> dict[str, Array]:
+        """See `PoolMemory`."""
+        found = dict[str, Array]()
+        for memory, names in self._parts(arrays):
+            found |= memory.read({name: arrays[name] for name in names}, slots, axis)
+        return found
+
+    def write(
+        self, arrays: Mapping[str, Any], slots: Sequence[int], axis: int, rows: Mapping[str, Array]
+    ) -> None:
+        """See `PoolMemory`."""
+        for memory, names in self._parts(arrays):
+            memory.write({name: arrays[name] for name in names}, slots, axis, rows)
+
+    def _parts(self, names: Iterable[str]) -> Iterator[tuple[PoolMemory, list[str]]]:
+        """Yields the memory of each device, and which of these arrays lie there."""
+        layers = {name: int(name.rpartition(".")[2]) for name in names}
+        ends = [*(each.first for each in self._links[1:]), inf]
+        for link, end in zip(self._links, ends, strict=True):
+            own = [name for name, layer in layers.items() if link.first <= layer < end]
+            if own:
+                yield link.memory or HostMemory(), own

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import MemoryLimitError
-from edgespec.runtime.arrays import Array, grown
+from edgespec.runtime.arrays import Array, grown, slots_at
 
 if TYPE_CHECKING:
     from edgespec.bundle import PoolShape
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Slots = npt.NDArray[np.int32]
 """Slots of consecutive rows, in order."""
+
+Shapes = Mapping[str, tuple[tuple[int, ...], type[np.number[Any]]]]
+"""Dimensions and types of arrays by name."""
 
 _CHUNK = 1024  # slots that a pool grows by, at least
 _TYPES: dict[str, type[np.number[Any]]] = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
@@ -35,15 +38,21 @@ class PoolMemory(Protocol):
     def capacity(self, before: int, needed: int) -> int:
         """Returns the number of slots of a pool that had `before` and needs `needed`."""
 
-    def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
-        """Returns an array of this shape, which begins with the slots of `old` if there is one.
+    def resize(self, arrays: dict[str, Any], shapes: Shapes) -> None:
+        """Puts an array of each shape in place of the smaller one, or where there was none.
 
         Args:
-            name: a graph's input.
-            shape: [2, kv_heads, slots, …].
-            dtype: type of the numbers.
-            old: the smaller array; None: all slots are zeros.
+            arrays: what is there, by name; new slots are zeros.
+            shapes: dimensions and type by the name of a graph's input.
         """
+
+    def read(self, arrays: Mapping[str, Any], slots: Sequence[int], axis: int) -> dict[str, Array]:
+        """Returns copies of what slots hold: each array, of these slots alone."""
+
+    def write(
+        self, arrays: Mapping[str, Any], slots: Sequence[int], axis: int, rows: Mapping[str, Array]
+    ) -> None:
+        """Lets slots hold what `read` returned."""
 
 
 class HostMemory:
@@ -61,9 +70,23 @@ class HostMemory:
         chunks = -(-(needed - before) // self._chunk)
         return before + max(chunks, before // 2 // self._chunk) * self._chunk
 
-    def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
+    def resize(self, arrays: dict[str, Any], shapes: Shapes) -> None:
         """See `PoolMemory`."""
-        return grown(old, shape, dtype)
+        for name, (shape, dtype) in shapes.items():
+            arrays[name] = grown(arrays.get(name), shape, dtype)
+
+    def read(self, arrays: Mapping[str, Any], slots: Sequence[int], axis: int) -> dict[str, Array]:
+        """See `PoolMemory`."""
+        at = slots_at(slots, axis)
+        return {name: array[at] for name, array in arrays.items()}
+
+    def write(
+        self, arrays: Mapping[str, Any], slots: Sequence[int], axis: int, rows: Mapping[str, Array]
+    ) -> None:
+        """See `PoolMemory`."""
+        at = slots_at(slots, axis)
+        for name, array in arrays.items():
+            array[at] = rows[name]
 
 
 Parts = dict[str, tuple[tuple[int, ...], tuple[int, ...], type[np.number[Any]]]]
@@ -91,6 +114,7 @@ class Pool:
         self.evict: Callable[[int], None] = _nothing
         self._memory = memory
         self._parts = parts
+        self._axis = max((len(heads) for heads, _, _ in parts.values()), default=0)
         self.arrays: dict[str, Any] = {}
         self.capacity = 0
         self._counts: list[int] = []  # by slot: references to it
@@ -146,7 +170,7 @@ class Pool:
 
     def read(self, slots: Sequence[int]) -> dict[str, Array]:
         """Returns copies of what these slots hold: the arrays, of these slots alone."""
-        return {name: _host(array)[self._at(name, slots)] for name, array in self.arrays.items()}
+        return self._memory.read(self.arrays, slots, self._axis)
 
     def write(self, slots: Sequence[int], rows: Mapping[str, Array]) -> None:
         """Lets slots hold what `read` returned.
@@ -159,16 +183,7 @@ class Pool:
             shape = (*heads, len(slots), *width)
             if array is None or array.dtype != kind or array.shape != shape:
                 raise ValueError(f"{name} does not fit")
-        for name, array in self.arrays.items():
-            whole = _host(array)
-            whole[self._at(name, slots)] = rows[name]
-            if whole is not array:
-                array.update_inplace(whole)
-
-    def _at(self, name: str, slots: Sequence[int]) -> tuple[Any, ...]:
-        """Returns the index of slots in an array."""
-        heads = self._parts[name][0]
-        return (*[slice(None)] * len(heads), np.array(slots, np.int64))
+        self._memory.write(self.arrays, slots, self._axis, rows)
 
     def _grow(self, more: int) -> None:
         before = self.capacity
@@ -180,20 +195,15 @@ class Pool:
                 f"the KV cache has room for {self.limit} rows, and {before + more} are needed: "
                 "raise --memory, lower --context, or make fewer texts at once"
             )
-        for name, (heads, width, kind) in self._parts.items():
-            shape = (*heads, after, *width)
-            old = self.arrays.get(name)
-            self.arrays[name] = self._memory.resized(name, shape, kind, old)
+        shapes = {
+            name: ((*heads, after, *width), kind)
+            for name, (heads, width, kind) in self._parts.items()
+        }
+        self._memory.resize(self.arrays, shapes)
         self.capacity = after
         self._counts += [0] * (after - before)
         # The lowest first: rows of a sequence lie together, and untouched memory stays untouched.
         self._free[:0] = range(after - 1, before - 1, -1)
-
-
-def _host(array: Any) -> Array:
-    """Returns an array itself, or what a tensor of a device holds."""
-    held: Array = array if isinstance(array, np.ndarray) else array.numpy()
-    return held
 
 
 def _nothing(_: int) -> None:

@@ -96,6 +96,56 @@ _ROTATION = """{n}_a, {n}_b = Split <axis = -1, num_outputs = 2> ({n})
 {n}_rotated = Concat <axis = -1> ({n}_first, {n}_second)"""
 
 
+_FUSED_LAYER = """
+q{n} = MatMul(x{n}, "q.{n}")
+k{n} = MatMul(x{n}, "k.{n}")
+v{n} = MatMul(x{n}, "v.{n}")
+qkv{n} = Concat <axis = -1> (q{n}, k{n}, v{n})
+packed{n} = Reshape(qkv{n}, batch)
+mixed{n}, "keys.{n}.after", "values.{n}.after" = com.microsoft.GroupQueryAttention
+    <num_heads = {heads}, kv_num_heads = {heads}, do_rotary = 1, scale = 1.0>
+    (packed{n}, , , "keys.{n}", "values.{n}", end, total, cos, sin, , "{seen}")
+mixed{n}_flat = Reshape(mixed{n}, flat)
+out{n} = MatMul(mixed{n}_flat, "o.{n}")
+x{next} = Add(x{n}, out{n})
+"""
+
+
+def write_fused_graph(path):
+    """Writes the graph in its fused form."""
+    layers = ""
+    names = ["seen" if window is None else f"seen.{window}" for window in WINDOWS]
+    for n, name in enumerate(names):
+        layers += _FUSED_LAYER.format(n=n, next=n + 1, heads=HEADS, seen=name)
+    caches = [f"{part}.{n}" for n in range(LAYERS) for part in ("keys", "values")]
+    read = ", ".join(f'float[1, {HEADS}, P, {DIM}] "{name}"' for name in caches)
+    after = ", ".join(f'float[1, {HEADS}, P, {DIM}] "{name}.after"' for name in caches)
+    seen = ", ".join(f'float[1, 1, S, P] "{name}"' for name in names)
+    turns = f'float["2P", {DIM // 2}]'
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+        small (int64[S] input_ids, float[S, {DIM // 2}] rope_cos, float[S, {DIM // 2}] rope_sin,
+               {turns} "turns.rope_cos", int64["2S", 1] turn_rows, int32[1] end, int32[1] total,
+               {seen}, {read}, int64[R] logit_rows)
+            => (float[R, {VOCABULARY}] logits, float[S, {_WIDTH}] features,
+                {turns} "turns.rope_cos.after", {after}) {{
+            x0 = Gather(embedding, input_ids)
+            turned = Concat <axis = 0> (rope_cos, rope_sin)
+            "turns.rope_cos.after" = ScatterND("turns.rope_cos", turn_rows, turned)
+            cos, sin = Split <axis = 0, num_outputs = 2> ("turns.rope_cos.after")
+            {layers}
+            features = Identity(x{LAYERS})
+            wanted = Gather <axis = 0> (x{LAYERS}, logit_rows)
+            logits = MatMul(wanted, head)
+        }}"""
+    )
+    constants = weights()
+    constants["head"] = constants["embedding"].T.copy()
+    constants |= {"batch": np.array([1, -1, 3 * _WIDTH]), "flat": np.array([-1, _WIDTH])}
+    model.graph.initializer.extend(from_array(each, name) for name, each in constants.items())
+    save(model, path)
+
+
 def write_graph(path, kv="float"):
     """Writes the graph, whose pools have numbers of this type."""
     kind = {"float": 1, "float16": 10}[kv]

@@ -214,10 +214,15 @@ def _graph(
     def opened(place: Placement, part: bytes | None = None) -> tuple[Graph, PoolMemory | None]:
         if place.native:
             return _native(file, count, part, features), None
-        from edgespec.runtime.engines.portable import accuracy_level, open_graph
+        from edgespec.runtime.engines.portable import (
+            accuracy_level,
+            fused_operators,
+            open_graph,
+        )
 
         level = accuracy_level(place.device) if accuracy is None else accuracy
-        made = portable_graph(bundle, name, level, place.half, part)
+        fused = fused_operators(place.device)
+        made = portable_graph(bundle, name, level, place.half, part, fused)
         graph = open_graph(place.device, made, count)
         return graph, graph
 

@@ -21,6 +21,7 @@ def portable_graph(
     accuracy: int,
     half: bool | None = None,
     part: bytes | None = None,
+    fused: frozenset[str] | None = None,
 ) -> Path:
     """Returns the ONNX file of a role's portable graph, beside its weights.
 
@@ -33,6 +34,7 @@ def portable_graph(
         accuracy: see `edgespec.export.portable.lower`.
         half: likewise.
         part: content of the part of the graph that is wanted; None: all of it.
+        fused: see `edgespec.export.portable.lower`.
 
     Raises:
         InputError: if the graph has recurrent layers, or the cache folder has no room for it.
@@ -49,7 +51,8 @@ def portable_graph(
     graph, *data = (bundle.manifest.files[each].sha256 for each in files)
     if part is not None:
         graph = hashlib.sha256(part).hexdigest()
-    facts = repr((VERSION, accuracy, half, graph, data))
+    operators = None if fused is None else sorted(fused)
+    facts = repr((VERSION, accuracy, half, operators, graph, data))
     made = folder / hashlib.sha256(facts.encode()).hexdigest()[:24]
     if not intact(made):
         if made.exists():
@@ -57,7 +60,7 @@ def portable_graph(
         begin = time.perf_counter()
         try:
             shutil.rmtree(made, ignore_errors=True)
-            lower(bundle.path / native.graph, made, accuracy, half, part)
+            lower(bundle.path / native.graph, made, accuracy, half, part, fused)
         except OSError as error:
             raise InputError(
                 f"{folder}: the graph for this device cannot be written "

@@ -19,6 +19,7 @@ __all__ = [
     "accuracy_level",
     "best_gpu",
     "find_devices",
+    "fused_operators",
     "open_graph",
 ]
 
@@ -93,12 +94,28 @@ def open_graph(device: str, graph: Path, threads: int) -> PortableGraph:
     file = GraphFile(graph)
     runner = engine.open(file, threads, shape)
     name = engine.name if shape is None else f"{engine.name}#{shape.rows}x{shape.capacity}"
-    return PortableGraph(name, file, runner, engine.rows, shape)
+    rows = engine.rows
+    if file.in_order and engine.fused_rows is not None:
+        rows = tuple(each for each in rows if each <= engine.fused_rows)
+    return PortableGraph(name, file, runner, rows, shape)
 
 
 def accuracy_level(device: str) -> int:
     """Returns the `accuracy_level` that products in blocks of a device's graph should have."""
     return 4 if device.partition("#")[0] == "cpu" else 0  # 4 rounds activations to 8 bits
+
+
+def fused_operators(device: str) -> frozenset[str] | None:
+    """Returns what fused operators do on a device, see `edgespec.export.portable.lower`.
+
+    Returns:
+        None if its graph has standard operators, as where shapes are fixed.
+
+    Raises:
+        DeviceError: as `open_graph`.
+    """
+    engine, shape = _opened(device)
+    return engine.fused if shape is None else None
 
 
 def find_devices() -> list[Device]:

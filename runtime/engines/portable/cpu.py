@@ -9,10 +9,17 @@ import numpy as np
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.arrays import Array, Floats, grown
+from edgespec.runtime.arrays import Array, Floats, Ids, grown
 from edgespec.runtime.engines.callers import raise_if_callers
-from edgespec.runtime.engines.ort_session import CpuSession, first_line, session_options
-from edgespec.runtime.engines.portable.graph import GraphFile, Shape
+from edgespec.runtime.engines.ort_session import (
+    CpuSession,
+    bind_host_input,
+    bind_host_output,
+    first_line,
+    session_options,
+)
+from edgespec.runtime.engines.portable.graph import GraphFile, Runner, Shape
+from edgespec.runtime.engines.portable.places import Cache
 from edgespec.system import machine
 
 
@@ -33,6 +40,12 @@ class HostPools:
             if new is not None:
                 pool[:, :, slots] = new
         return rest
+
+    def move(self, caches: Sequence[Cache], order: Ids) -> None:
+        """See `Runner`."""
+        for cache in caches:
+            for each in (cache.keys, cache.values):
+                each[:] = each[:, :, order]
 
 
 class HostSession(HostPools):
@@ -60,6 +73,60 @@ class HostSession(HostPools):
         return self._written(dict(zip(self._outputs, results, strict=True)), pools, slots)
 
 
+class AppendingSession(HostPools):
+    """A session on the processor whose attention appends rows to caches.
+
+    Args:
+        device: name of the device.
+        session: the session.
+        file: the graph.
+    """
+
+    def __init__(self, device: str, session: CpuSession, file: GraphFile) -> None:
+        self._device = device
+        self._session = session
+        self._file = file
+        self._outputs = [*file.outputs, *(each.replace("pool.", "new.") for each in file.written)]
+        self._turns: dict[str, Array] = {}
+
+    def run(
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
+    ) -> dict[str, Floats]:
+        """See `Runner`."""
+        own = {name: each for name, each in pools.items() if not isinstance(each, Cache)}
+        given = {name: np.ascontiguousarray(each) for name, each in {**inputs, **own}.items()}
+        in_place = dict(self._tables(int(inputs["total"][0])))
+        for name, cache in pools.items():
+            if isinstance(cache, Cache):
+                layer = name.removeprefix("pool.")
+                in_place |= {f"keys.{layer}": cache.keys, f"values.{layer}": cache.values}
+
+        def bind(binding: Any) -> None:
+            for name in self._outputs:
+                binding.bind_output(name)
+            for name, array in (*given.items(), *in_place.items()):
+                bind_host_input(binding, name, array)
+            for name, array in in_place.items():
+                bind_host_output(binding, f"{name}.after", array)
+
+        try:
+            values = self._session.run_bound(bind).get_outputs()
+        except Exception as error:  # its exceptions have no narrower base class
+            raise_if_callers(error)
+            raise failed(self._device, first_line(error)) from error
+        found = {n: each.numpy() for n, each in zip(self._outputs, values, strict=False)}
+        return self._written(found, own, slots)
+
+    def _tables(self, places: int) -> Mapping[str, Array]:
+        """Returns room for cosines and sines by place, of which each call writes its rows'."""
+        if any(len(each) != 2 * places for each in self._turns.values()) or not self._turns:
+            self._turns = {
+                name: np.zeros((2 * places, width), self._file.types[name])
+                for name, width in self._file.turns.items()
+            }
+        return self._turns
+
+
 def failed(device: str, reason: str) -> DeviceError:
     """Returns the error of a pass."""
     return DeviceError(
@@ -76,13 +143,17 @@ class Cpu:
     rows = ()
     shape = None
     half = None
+    fused = frozenset({"float32", "float16", "sinks", "soft_cap"})
+    fused_rows = None
 
     def __init__(self) -> None:
         self.hardware = machine.processor_name()
 
-    def open(self, file: GraphFile, threads: int, shape: Shape | None) -> HostSession:
+    def open(self, file: GraphFile, threads: int, shape: Shape | None) -> Runner:
         """See `Engine`."""
         session = CpuSession(file.path, fixed_options(file, threads, shape))
+        if file.in_order:
+            return AppendingSession(self.name, session, file)
         return HostSession(self.name, session)
 
 

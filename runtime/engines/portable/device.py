@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.arrays import Array, Floats, Ids
 from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.ort_session import (
     bind_host_input,
@@ -27,6 +27,7 @@ from edgespec.runtime.engines.ort_session import (
 )
 from edgespec.runtime.engines.portable.cpu import failed, fixed_options
 from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, PoolInput, Shape
+from edgespec.runtime.engines.portable.places import Cache
 
 _INDEX = int(TensorProto.INT64)
 # Older than those of model graphs, so that every build that accepts models accepts these.
@@ -59,6 +60,8 @@ class Gpu(ABC):
     rows = FEW_ROWS
     shape = None
     half: bool | None = None
+    fused: frozenset[str] | None = None
+    fused_rows: int = FEW_ROWS[-1]
     captures = False
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> DeviceRunner:
@@ -151,6 +154,10 @@ class DeviceRunner:
             self.writing = gpu.session(_writing(written), session_options(1))
         types = {pool.dtype for pool in file.pools.values()}
         self._growing = {each: gpu.session(_growing(each), session_options(1)) for each in types}
+        self._moving = {
+            each: gpu.session(_moving(each), session_options(1)) for each in types if file.in_order
+        }
+        self.tables: dict[str, Any] = {}
         self._bound = dict[str, Any]()
         self._calls = dict[tuple[int, int], _Call]()
         self._writes = dict[int, _Write]()
@@ -198,8 +205,37 @@ class DeviceRunner:
         self.gpu.run(session, binding, _Recording(self.gpu).next())
         return made
 
+    def move(self, caches: Sequence[Cache], order: Ids) -> None:
+        """See `Runner`."""
+        self.gpu.call(self._move, caches, order)
+
+    def _move(self, caches: Sequence[Cache], order: Ids) -> None:
+        there = self.gpu.placed(order)
+        back = self.gpu.placed(np.arange(len(order)))
+        dtypes = [each.dtype for each in self.file.pools.values() if each.in_order]
+        for cache, dtype in zip(caches, dtypes, strict=True):
+            for each in (cache.keys, cache.values):
+                other = self.gpu.empty(each.shape(), dtype)
+                self._gathered(dtype, each, there, other)
+                self._gathered(dtype, other, back, each)  # to where calls are bound to it
+
+    def _gathered(self, dtype: np.dtype[Any], old: Any, order: Any, new: Any) -> None:
+        session = self._moving[dtype]
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("old", old)
+        binding.bind_ortvalue_input("order", order)
+        binding.bind_ortvalue_output("new", new)
+        self.gpu.run(session, binding, _Recording(self.gpu).next())
+
+    def table(self, name: str, places: int) -> Any:
+        """Returns room for cosines and sines by place, of which each call writes its rows'."""
+        shape = 2 * places, self.file.turns[name]
+        if name not in self.tables or tuple(self.tables[name].shape()) != shape:
+            self.tables[name] = self.gpu.placed(np.zeros(shape, self.file.types[name]))
+        return self.tables[name]
+
     def _forget(self) -> None:
-        for each in (self._bound, self._calls, self._writes):
+        for each in (self._bound, self._calls, self._writes, self.tables):
             each.clear()
 
 
@@ -228,7 +264,14 @@ class _Call:
                 self._values[name] = self._gpu.empty(array.shape, array.dtype)
                 self._handle.bind_ortvalue_input(name, self._values[name])
         for name, value in pools.items():
-            self._handle.bind_ortvalue_input(name, value)
+            if isinstance(value, Cache):
+                layer = name.removeprefix("pool.")
+                self._bind_in_place(f"keys.{layer}", value.keys)
+                self._bind_in_place(f"values.{layer}", value.values)
+            else:
+                self._handle.bind_ortvalue_input(name, value)
+        for name in runner.file.turns:
+            self._bind_in_place(name, runner.table(name, int(inputs["total"][0])))
         known = dict(zip("SR", sizes, strict=True))
         self._found: dict[str, Any] = {}
         for name, dimensions in runner.file.outputs.items():
@@ -241,6 +284,10 @@ class _Call:
                 bind_host_output(self._handle, name, self._found[name])
         for name, value in new.items():
             self._handle.bind_ortvalue_output(name.replace("pool.", "new."), value)
+
+    def _bind_in_place(self, name: str, value: Any) -> None:
+        self._handle.bind_ortvalue_input(name, value)
+        self._handle.bind_ortvalue_output(f"{name}.after", value)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Floats]:
         for name, array in inputs.items():
@@ -324,8 +371,8 @@ def small_graph(nodes: Sequence[Any], inputs: Tensors, outputs: Tensors) -> byte
         for tensors in (inputs, outputs)
     ]
     graph = helper.make_graph(nodes, "small", *described)
-    opset = helper.make_opsetid("", _OPSET)
-    model = helper.make_model(graph, opset_imports=[opset], ir_version=_IR_VERSION)
+    opsets = [helper.make_opsetid(*each) for each in (("", _OPSET), ("com.microsoft", 1))]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
     return bytes(model.SerializeToString())
 
 
@@ -360,6 +407,14 @@ def _growing(dtype: np.dtype[Any]) -> bytes:
     inputs: Tensors = {"old": (_element(dtype), ["a", "b", "c", "d"]), "pads": (_INDEX, [8])}
     node = helper.make_node("Pad", ["old", "pads"], ["grown"])
     return small_graph([node], inputs, {"grown": (_element(dtype), ["a", "b", "n", "d"])})
+
+
+def _moving(dtype: np.dtype[Any]) -> bytes:
+    """Builds the graph that reads rows of a cache in another order."""
+    dims = ["a", "b", "c", "d"]
+    inputs: Tensors = {"old": (_element(dtype), dims), "order": (_INDEX, ["c"])}
+    node = helper.make_node("Gather", ["old", "order"], ["new"], axis=2)
+    return small_graph([node], inputs, {"new": (_element(dtype), dims)})
 
 
 def _places(pool: PoolInput) -> str:

@@ -37,6 +37,8 @@ class OpenVino:
     """
 
     version: str = ov.__version__
+    fused = None
+    fused_rows = None
     rows = FEW_ROWS
 
     def __init__(self, kind: str) -> None:

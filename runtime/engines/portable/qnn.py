@@ -43,6 +43,8 @@ class Qnn:
     """
 
     own_bytes = None
+    fused = None
+    fused_rows = None
     rows = ()
     shape = Shape(16, 1024)
     half = True

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgespec.bundle import SIGHT
-from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.arrays import Array, Floats, Ids
+from edgespec.runtime.engines.portable.places import Places
 
 _OFF = np.float32(-3e4)  # far below any score; engines may compute in half precision
 
@@ -69,26 +70,46 @@ class Visibility:
             capacity: number of slots.
             kind: what they see.
         """
-        count = part.stop - part.start
-        window = kind.window
         bias = np.full((size, capacity + size), _OFF, np.float32)
+        if kind.written:
+            self._show(bias, part, kind, np.arange(capacity), capacity)
+            return bias
+        count = part.stop - part.start
+        self._show_sequences(bias, part, kind, np.arange(capacity))
+        bias[range(count), self._write[part]] = 0
+        bias[count:] = bias[count - 1]
+        return bias[:, :capacity].copy()
+
+    def by_place(self, part: slice, size: int, places: Places, kind: Bias = _USUAL) -> Floats:
+        """Returns what is added to the scores of consecutive rows, which have their places.
+
+        It is [size, places], else see `bias`.
+        """
+        bias = np.full((size, places.count), _OFF, np.float32)
+        first = int(places.of_slots[self._write[part.start]])
+        self._show(bias, part, kind, places.of_slots, first)
+        return bias
+
+    def _show(self, bias: Floats, part: slice, kind: Bias, columns: Ids, first: int) -> None:
+        """Shows rows what they see: columns of slots, and from the first on the rows themselves."""
+        count = part.stop - part.start
+        self._show_sequences(bias, part, kind, columns)
+        positions = self._positions[part]
+        seen = self._trees[kind.sight][part] & _within(positions, self._positions, kind.window)
+        earlier = columns[self._write[: part.start]]
+        bias[:count, earlier] = np.where(seen[:, : part.start], 0, _OFF)
+        bias[:count, first : first + count] = np.where(seen[:, part], 0, _OFF)
+        bias[count:] = bias[count - 1]
+
+    def _show_sequences(self, bias: Floats, part: slice, kind: Bias, columns: Ids) -> None:
+        """Shows rows the slots of their sequences."""
         positions = self._positions[part]
         owners = self._owners[part]
         for owner in range(owners[0], owners[-1] + 1):  # rows of a sequence lie together
             rows = slice(*np.searchsorted(owners, (owner, owner + 1)))
             slots = self._context[self._starts[owner] : self._starts[owner + 1]]
-            seen = _within(positions[rows], np.arange(len(slots)), window)
-            bias[rows, slots] = np.where(seen, 0, _OFF)
-        if not kind.written:
-            bias[range(count), self._write[part]] = 0
-            bias[count:] = bias[count - 1]
-            return bias[:, :capacity].copy()
-        seen = self._trees[kind.sight][part] & _within(positions, self._positions, window)
-        earlier = seen[:, : part.start]
-        bias[:count, self._write[: part.start]] = np.where(earlier, 0, _OFF)
-        bias[:count, capacity : capacity + count] = np.where(seen[:, part], 0, _OFF)
-        bias[count:] = bias[count - 1]
-        return bias
+            seen = _within(positions[rows], np.arange(len(slots)), kind.window)
+            bias[rows, columns[slots]] = np.where(seen, 0, _OFF)
 
 
 def _within(positions: Array, others: Array, window: int | None) -> Array:

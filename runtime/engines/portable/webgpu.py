@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from edgespec.errors import DeviceError, installing
 from edgespec.runtime.engines.ort_session import open_session, session_options, silenced
-from edgespec.runtime.engines.portable.device import Gpu, small_graph
+from edgespec.runtime.engines.portable.device import Gpu, Tensors, small_graph
 
 _PACKAGE = "onnxruntime-ep-webgpu"
 _INSTALL = installing("webgpu")
@@ -24,6 +24,10 @@ _DRIVER = "install its driver (Debian, Ubuntu: apt-get install libvulkan1 mesa-v
 
 # Assumed if the system does not report a GPU's memory: GPUs of the last ten years have as much.
 _LEAST_BYTES = 2 << 30
+
+_FLOAT = int(TensorProto.FLOAT)
+_LONG = 32
+"""Rows from which fused attention has another shader."""
 
 _DRM = Path("/sys/class/drm")
 _MIB = 1 << 20
@@ -42,6 +46,7 @@ class WebGpu(Gpu):
 
     provider = "WebGpuExecutionProvider"
     kind = "webgpu"
+    fused = frozenset({"float32", "float16", "norms", "sinks"})  # it ignores soft caps
 
     def __init__(self, number: int) -> None:
         if number:
@@ -57,12 +62,15 @@ class WebGpu(Gpu):
         vendor = hardware.vendor_id
         self.own_bytes = own_memory(kind, vendor, hardware.metadata, _DRM)
         self.half = None if _has_halves() else False
+        if not _is_right_in_long_calls():
+            self.fused_rows = _LONG // 2
         assumed = " (memory not told: 2 GiB assumed)" if self.own_bytes == _LEAST_BYTES else ""
         self.hardware = gpu_name(hardware) + assumed
 
     def select(self, options: Any) -> Any:
         """See `Gpu`."""
-        settings = {"ep.webgpuexecutionprovider.powerPreference": "high-performance"}
+        # ONNX Runtime puts the provider's prefix before the names itself.
+        settings = {"powerPreference": "high-performance"}
         options.add_provider_for_devices([self._device], settings)
 
 
@@ -157,6 +165,46 @@ def require_adapter() -> None:
     except Exception as error:  # its exceptions share no base class but this
         reason = str(error).strip().rpartition("false. ")[2]
         raise DeviceError(f"device webgpu:0: no GPU could be used ({reason}): {_DRIVER}") from error
+
+
+@cache
+def _is_right_in_long_calls() -> bool:
+    """Whether fused attention is right in calls of many rows, as it is not in SwiftShader."""
+    size = 16
+    past = [1, 1, _LONG, size]
+    inputs: Tensors = {
+        "qkv": (_FLOAT, [1, _LONG, 3 * size]),
+        "keys": (_FLOAT, past),
+        "values": (_FLOAT, past),
+        "end": (int(TensorProto.INT32), [1]),
+        "total": (int(TensorProto.INT32), [1]),
+    }
+    outputs: Tensors = {"y": (_FLOAT, [1, _LONG, size])}
+    outputs |= {f"{name}.after": (_FLOAT, past) for name in ("keys", "values")}
+    node = helper.make_node(
+        "GroupQueryAttention",
+        ["qkv", "", "", "keys", "values", "end", "total"],
+        [*outputs],
+        domain="com.microsoft",
+        num_heads=1,
+        kv_num_heads=1,
+    )
+    feeds = {
+        "qkv": np.random.default_rng(0).normal(size=(1, _LONG, 3 * size)).astype(np.float32),
+        "keys": np.zeros(past, np.float32),
+        "values": np.zeros(past, np.float32),
+        "end": np.array([_LONG - 1], np.int32),
+        "total": np.array([_LONG], np.int32),
+    }
+    found = []
+    for devices in ([_device()], []):
+        options = session_options(threads=1)
+        options.log_severity_level = 4
+        if devices:
+            options.add_provider_for_devices(devices, {})
+        session = open_session(small_graph([node], inputs, outputs), options)
+        found.append(session.run(["y"], feeds)[0])
+    return bool(abs(found[0] - found[1]).max() < 1e-2)
 
 
 @cache

@@ -9,6 +9,7 @@ from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import MemoryLimitError
 from edgespec.export.portable import DATA
 from edgespec.llm.load.portable import portable_graph
+from edgespec.runtime.arrays import spare_places
 from edgespec.runtime.plan import (
     HOST,
     LEAST_CONTEXT,
@@ -122,7 +123,9 @@ def test_layers_behind_are_counted_where_they_run(pair):
         kv.append([demands[name].kv if name in demands else 0 for name in (HOST, "gpu")])
         weights.append([demands[HOST].mapped, sum(each.weights for each in made.demands)])
     whole = kv[0][0]
-    assert kv == [[whole, 0], [whole // 2, whole // 2], [0, whole]]  # of two layers
+    [slots] = made.slots.values()
+    placed = whole * (slots + spare_places(slots)) // slots
+    assert kv == [[whole, 0], [whole // 2, placed // 2], [0, placed]]  # of two layers
     mapped, portable = zip(*weights, strict=True)
     assert mapped[0] > mapped[1] > mapped[2] == portable[0] == 0 < portable[1] < portable[2]
 
@@ -133,7 +136,8 @@ def test_a_device_with_its_own_memory_is_counted_apart(pair):
     demands = {each.memory: each for each in made.demands}
     draft = pair.manifest.roles[DRAFT]
     assert demands["cuda:0"].weights == portable_bytes(draft) > 0
-    assert demands["cuda:0"].kv == made.slots[DRAFT] * slot_bytes(draft)
+    slots = made.slots[DRAFT]
+    assert demands["cuda:0"].kv == (slots + spare_places(slots)) * slot_bytes(draft)
     assert demands["cuda:0"].baseline == demands["cuda:0"].mapped == 0
     assert demands[HOST].baseline > 90 * MIB
     small = plan(pair, PlacementRequest(roles, context=300), {HOST: 1 << 40, "cuda:0": 1000})
