@@ -3,19 +3,23 @@
 All else is in pyproject.toml. The library has nothing of Python in it, so one wheel serves every
 version. Without a compiler, or with one that fails, the package is installed without the library.
 EDGESPEC_BUILD_KERNELS names the instruction sets to compile besides plain C++; CXX and CXXFLAGS are
-heeded. `.ci/wheels.py` runs this for other systems.
+heeded. What was compiled is kept in the user's cache folder. `.ci/wheels.py` runs this for other
+systems.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import shlex
 import shutil
+import subprocess
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -53,6 +57,9 @@ COMMON = (
 )
 EXPORTS = "{ global: RegisterCustomOps; edgespec_*; local: *; };"  # no templates of C++'s library
 SMALL = ("-O2", "/O1")  # for plain C++, which is unrolled to three times its size
+KEPT_BYTES = 64 << 20  # of objects, which have two to five million a build
+# What compilers heed besides their arguments.
+ENVIRONMENT = ("CPATH", "CPLUS_INCLUDE_PATH", "MACOSX_DEPLOYMENT_TARGET", "INCLUDE")
 Define = tuple[str, str | None]
 LIBRARY = {"win32": "edgespec.dll", "darwin": "libedgespec.dylib"}
 
@@ -86,6 +93,58 @@ def without_wheels(system: str, processor: str, libc: tuple[str, str]) -> str | 
     return None
 
 
+class KeptObjects:
+    """Objects that were compiled before, by a hash of all that they were compiled from.
+
+    pip builds in an empty folder each time, so each further extra would compile all of them again.
+    A file begins with the hash of the rest: one that is damaged counts as none. Nothing here fails:
+    what cannot be kept is compiled the next time.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def restore(self, key: str, to: Path) -> bool:
+        """Writes an object to a path; returns whether there is one."""
+        if self._folder is None:
+            return False
+        try:
+            file = self._folder / key
+            kept = file.read_bytes()
+            os.utime(file)
+        except OSError:
+            return False
+        start = hashlib.sha256().digest_size
+        if kept[:start] != hashlib.sha256(kept[start:]).digest():
+            return False
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_bytes(kept[start:])
+        return True
+
+    def keep(self, key: str, made: Path) -> None:
+        """Takes in an object, at once for all who look for it."""
+        if self._folder is None:
+            return
+        from edgespec.errors import InputError
+        from edgespec.system.files import replaced
+
+        content = made.read_bytes()
+        with suppress(InputError), replaced(self._folder / key) as file:
+            file.write_bytes(hashlib.sha256(content).digest() + content)
+
+    def trim(self) -> None:
+        """Removes what was not used for longest, if all have more than KEPT_BYTES."""
+        if self._folder is None:
+            return
+        with suppress(OSError):
+            files = {each: each.stat() for each in self._folder.iterdir() if each.is_file()}
+            left = KEPT_BYTES
+            for each in sorted(files, key=lambda file: -files[file].st_mtime):
+                left -= files[each].st_size
+                if left < 0:
+                    each.unlink()
+
+
 class BuildLibrary(build_ext):
     """Compiles sources side by side, each with its flags, and links them to a plain library."""
 
@@ -109,6 +168,7 @@ class BuildLibrary(build_ext):
     def build_extension(self, ext: Extension) -> None:
         """Compiles the library, which `optional` lets fail."""
         self._find_compiler()
+        self._look_for_kept(ext)
         family, out = MACHINES.get(machine(), ""), Path(self.get_ext_fullpath(ext.name))
         kinds = {name: flags for name, flags in SETS.get(family, {}).items() if self._exists(name)}
         defines: list[Define] = [(f"EDGESPEC_{family.upper()}", None)] if kinds else []
@@ -130,13 +190,14 @@ class BuildLibrary(build_ext):
             objects = []
             for name, job in jobs.items():
                 try:
-                    objects += job.result()
+                    objects.append(job.result())
                 except CompileError:
                     print(f"edgespec: this compiler has no {name}")
                     left_out.add(name)
-            objects += plain.result() + [each for job in others for each in job.result()]
+            objects += [plain.result(), *(job.result() for job in others)]
             without = [(f"EDGESPEC_WITHOUT_{name.upper()}", None) for name in sorted(left_out)]
-            objects += self._compile(sources["kernels"], ("", ""), [*defines, *without])
+            objects.append(self._compile(sources["kernels"], ("", ""), [*defines, *without]))
+        self._kept.trim()
         # Not in the package, where linkers for Windows would leave files of their own beside it.
         linked = Path(self.build_temp) / out.name
         self._link(objects, linked)
@@ -161,10 +222,30 @@ class BuildLibrary(build_ext):
             if command and not shutil.which(command[0]) and shutil.which("c++"):
                 setattr(self.compiler, name, ["c++", *command[1:]])
 
+    def _look_for_kept(self, ext: Extension) -> None:
+        sys.path.insert(0, str(Path.cwd()))  # pip's builds have not even this folder there
+        from edgespec.system.cachedir import cache_folder
+
+        version = self._version()
+        self._kept = KeptObjects(cache_folder("objects") if version else None)
+        headers = [Path(each).read_bytes() for each in ext.depends]
+        heeded = [os.environ.get(name) for name in ENVIRONMENT]
+        self._common_parts = [version, heeded, headers]
+
+    def _version(self) -> str:
+        """What the compiler says of itself; empty: nothing."""
+        if self._is_msvc():
+            return str(self.compiler.cc)  # its folders are named by the version
+        command = [*self.compiler.compiler_so_cxx, "--version"]
+        try:
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return ""
+
     def _is_msvc(self) -> bool:
         return bool(self.compiler.compiler_type == "msvc")
 
-    def _compile(self, source: str, flags: tuple[str, str], defines: list[Define]) -> list[str]:
+    def _compile(self, source: str, flags: tuple[str, str], defines: list[Define]) -> str:
         both = [COMMON[self._is_msvc()], flags[self._is_msvc()], os.environ.get("CXXFLAGS", "")]
         given = " ".join(both)
         if "ziglang" in os.environ.get("CXX", ""):  # which takes extensions by -mcpu alone
@@ -175,8 +256,13 @@ class BuildLibrary(build_ext):
         self._commands.append(
             {"directory": str(Path.cwd()), "file": source, "arguments": [*command, "-c", source]}
         )
-        found = self.compiler.compile([source], self.build_temp, defines, extra_postargs=arguments)
-        return list(found)
+        (made,) = self.compiler.object_filenames([source], output_dir=self.build_temp)
+        parts = [command, Path(source).read_bytes(), *self._common_parts]
+        key = hashlib.sha256(repr(parts).encode()).hexdigest()
+        if not self._kept.restore(key, Path(made)):
+            self.compiler.compile([source], self.build_temp, defines, extra_postargs=arguments)
+            self._kept.keep(key, Path(made))
+        return str(made)
 
     def _link(self, objects: list[str], out: Path) -> None:
         # GCC's C++ library stays outside: linked in, it would bring needs of a newer glibc's.
