@@ -10,7 +10,6 @@ import pytest
 
 from edgespec import freeze_support
 from edgespec.errors import InputError
-from edgespec.system.children import child_command
 from edgespec.system.jobs import JobLimits, Worker
 
 LIMITS = JobLimits(seconds=2, megabytes=200)
@@ -20,11 +19,21 @@ from edgespec.system.jobs import JobLimits, serve
 def main(*arguments):
     serve(lambda job: job + " ".join(arguments).encode(), {LIMITS})
 """
-# What a frozen program does: its file is `sys.executable`, whatever its arguments are.
-PROGRAM = f"""
-import sys
+# What a frozen program finds: its file is `sys.executable`, whatever its arguments are.
+FROZEN = """
 sys.frozen = True
 sys.executable = PATH
+"""
+# And one that Nuitka compiled, where that file is not there.
+COMPILED = """
+import edgespec.system.children
+edgespec.system.children.__compiled__ = True
+sys.executable = PATH + "/python"
+sys.argv[0] = PATH
+"""
+PROGRAM = f"""
+import sys
+BY
 SUPPORT
 print("a window opens", flush=True)
 from edgespec.errors import EdgespecError
@@ -36,8 +45,8 @@ except EdgespecError as error:
 """
 
 
-@pytest.fixture
-def frozen(tmp_path):
+@pytest.fixture(params=[FROZEN, COMPILED])
+def frozen(request, tmp_path):
     """Runs a program that counts as frozen, and returns the lines that it prints."""
     if sys.platform == "win32":
         pytest.skip("Windows starts no scripts as programs")
@@ -45,7 +54,8 @@ def frozen(tmp_path):
     program = tmp_path / "räksmörgås"
 
     def run(support):
-        code = PROGRAM.replace("PATH", repr(str(program))).replace("SUPPORT", support)
+        code = PROGRAM.replace("BY", request.param).replace("SUPPORT", support)
+        code = code.replace("PATH", repr(str(program)))
         program.write_text(f"#!{sys.executable}\n{code}", encoding="utf-8")
         program.chmod(0o700)
         paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -77,5 +87,5 @@ def test_a_program_that_embeds_python_is_not_started_again(program, monkeypatch)
 
 
 def test_with_an_interpreter_support_does_nothing(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["app", *child_command("edgespec.nothing")[1:]])
+    monkeypatch.setattr(sys, "argv", ["app", "--edgespec-child", "edgespec.nothing"])
     freeze_support()
