@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import pytest
 from chats import template
 from checkout import ROOT
 from checkpoints import make_checkpoint
+from displays import display
 from embeddings import make_embedding
 from ggufs import write_gguf
 from windows import PROMPT, STOPPED
@@ -136,25 +135,6 @@ def shows_answers_and_never_waits(out):
 def test_one_opens_a_window_with_qt(run):
     code = f"import windows; windows.qt()\n{PROGRAMS['A Qt window']}"
     shows_answers_and_never_waits(run(code, QT_QPA_PLATFORM="offscreen"))
-
-
-@contextmanager
-def display():
-    """The name of a display that programs may open windows on."""
-    if sys.platform in ("win32", "darwin") or "DISPLAY" in os.environ:
-        yield os.environ.get("DISPLAY", "")
-        return
-    if shutil.which("Xvfb") is None:
-        pytest.skip("there is no display, and no Xvfb")
-    ours, theirs = os.pipe()
-    command = ["Xvfb", "-displayfd", str(theirs), "-nolisten", "tcp"]
-    with subprocess.Popen(command, pass_fds=[theirs]) as process:
-        os.close(theirs)
-        try:
-            with open(ours) as told:  # noqa: PTH123
-                yield f":{told.readline().strip()}"
-        finally:
-            process.terminate()
 
 
 @pytest.mark.skipif(find_spec("_tkinter") is None, reason="Python has no tkinter")
