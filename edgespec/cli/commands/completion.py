@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from edgespec.cli.parsing import COMMANDS, SPELLINGS, CommandParser
 from edgespec.cli.terminal import tell
-from edgespec.errors import InputError
 from edgespec.llm.load.options import DRAFTS
 from edgespec.system.cachedir import cache_folder
 
@@ -49,10 +48,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the script."""
-    folder = cache_folder("models")
-    if folder is None:
-        raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")
-    tell(_SCRIPTS[arguments.shell](f"ls {shlex.quote(str(folder))} 2>/dev/null"))
+    folder = cache_folder("models")  # without which there are no models
+    list_models = "true" if folder is None else f"ls {shlex.quote(str(folder))} 2>/dev/null"
+    tell(_SCRIPTS[arguments.shell](list_models))
     return 0
 
 
