@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -18,10 +20,8 @@ from edgespec.system.machine import proc_field
 
 MIB = 1 << 20
 
-_PACKAGES = (
-    "numpy", "onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-webgpu", "onnxruntime-qnn",
-    "openvino", "safetensors",
-)  # fmt: skip
+_PACKAGES = ("numpy", "onnxruntime-ep-webgpu", "onnxruntime-qnn", "openvino", "safetensors")
+_ONNXRUNTIME = "capi/build_and_package_info.py"  # in the folder of any of its distributions
 
 
 def circumstances() -> dict[str, object]:
@@ -54,7 +54,22 @@ def versions() -> dict[str, str]:
     for package in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-    return found
+    return found | _onnxruntime()
+
+
+def _onnxruntime() -> dict[str, str]:
+    """Returns the version of the ONNX Runtime that is imported, by its distribution.
+
+    Distributions replace each other's files, so what pip has noted may be of none that is there.
+    """
+    found = importlib.util.find_spec("onnxruntime")
+    for folder in (found and found.submodule_search_locations) or ():
+        with suppress(OSError):
+            text = Path(folder, _ONNXRUNTIME).read_text(encoding="utf-8")
+            told = dict(re.findall(r"^(\w+) = ['\"](.+)['\"]$", text, re.M))
+            if name := told.get("package_name"):
+                return {name: told.get("__version__", "")}
+    return {}
 
 
 def git_revision() -> str | None:
