@@ -210,3 +210,7 @@ def test_two_distributions_work_in_both_orders(environment):
         asked = environment.run("-c", cuda)
         assert str(Path("venv", "lib")).lower() in asked.stdout.lower()
         assert ("has no CUDA" in asked.stderr) == (last == "onnxruntime")
+    # The light way of docs/devices.md.
+    for rest in ("bench -n 2 --draft lookup", "devices", "doctor", "eval --suite", "plan"):
+        done = environment.run("-m", "edgespec", *rest.split())
+        assert done.returncode == 0, done.stderr
