@@ -14,7 +14,7 @@ from edgespec.models import ARCHITECTURES
 
 PAGES = {
     page.relative_to(ROOT).as_posix(): page.read_text("utf-8")
-    for folder in ("", "docs/", "benchmarks/", "models/*/")
+    for folder in ("", "docs/", "docs/examples/", "benchmarks/", "models/*/")
     for page in ROOT.glob(f"{folder}*.md")
 }
 # A form of a command with its parts in brackets is no command.

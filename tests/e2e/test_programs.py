@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from chats import template
 from checkout import ROOT
 from checkpoints import make_checkpoint
-from displays import display
 from embeddings import make_embedding
 from ggufs import write_gguf
-from windows import PROMPT, STOPPED
 
 import edgespec
 from edgespec import LLM
@@ -119,29 +115,6 @@ def test_one_has_an_event_loop(run):
     assert ends["left"] in ("cancelled", "length", "stop")
     assert ends["right"] in ("length", "stop")
     assert {line.partition(":")[0] for line in out if ":" in line} == {"left", "right"}
-
-
-def shows_answers_and_never_waits(out):
-    """What a user saw on a window; see `windows.User`."""
-    first, second, end, turns, longest = json.loads(out)
-    assert first == f"{PROMPT}{EXPECTED.generate(PROMPT, max_tokens=200).text}\n\n"
-    assert second.startswith(f"{first}{STOPPED}")
-    assert end == "cancelled"
-    assert turns > 3
-    assert longest < 0.5  # seconds; neighbours may take the processor for a while
-
-
-@pytest.mark.skipif(find_spec("PySide6") is None, reason="PySide6 is not installed")
-def test_one_opens_a_window_with_qt(run):
-    code = f"import windows; windows.qt()\n{PROGRAMS['A Qt window']}"
-    shows_answers_and_never_waits(run(code, QT_QPA_PLATFORM="offscreen"))
-
-
-@pytest.mark.skipif(find_spec("_tkinter") is None, reason="Python has no tkinter")
-def test_one_opens_a_window_with_tk(run):
-    code = f"import windows; windows.tk()\n{PROGRAMS['A Tk window']}"
-    with display() as name:
-        shows_answers_and_never_waits(run(code, DISPLAY=name))
 
 
 def test_one_is_a_client_of_openais(run, start):

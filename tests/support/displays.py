@@ -1,4 +1,4 @@
-"""A display that programs of tests may open windows on."""
+"""A display that programs of a test may open windows on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def display():
-    """The name of a display that programs may open windows on."""
+    """The name of a display; without one and without Xvfb, the test is skipped."""
     if sys.platform in ("win32", "darwin") or "DISPLAY" in os.environ:
         yield os.environ.get("DISPLAY", "")
         return

@@ -1,62 +1,87 @@
-"""A user of the windows in docs/python.md, in the process of the program that opens one."""
+"""A user of the windows in docs/examples, in the process of the program that opens one.
+
+    python windows.py USER TOOLKIT tk_chat.py MODEL
+
+runs the program. USER `chats`: asks what is too long, then something else, stops the answer, asks
+again and closes the window meanwhile. Or USER `reads` what the window says by itself. What they saw
+is printed as JSON.
+"""
 
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 import time
 from itertools import pairwise
 
-PROMPT, STOPPED = "def add(a, b):", "class Queue:"
+TOO_LONG, STOPPED, LEFT = "and again " * 150, "def add(a, b):", "more"
 _EVERY = 5  # ms
 
 
 class User:
-    """Asks, waits for the answer, asks again, stops that answer and closes the window.
-
-    It prints what it saw: the text of both answers, how the second ended, and the turns of the
-    window's loop while the first came, with the longest of them in seconds.
+    """Does a bit at each turn of the window's loop.
 
     Args:
         window: the window.
         may_ask: whether the entry can be typed into.
+        may_stop: whether the button can be pressed.
         shown: returns the text on the window.
         ask: types into the entry and presses return.
         stop: presses the button.
         close: closes the window.
     """
 
-    def __init__(self, window, may_ask, shown, ask, stop, close):
+    does = "chats"
+
+    def __init__(self, window, may_ask, may_stop, shown, ask, stop, close):
         self._window = window
         self._may_ask = may_ask
+        self._may_stop = may_stop
         self._shown = shown
         self._ask = ask
         self._stop = stop
         self._close = close
-        self._turns, self._doing = [], self._acts()
+        self._turns = []
+        self._doing = getattr(self, self.does)()
 
     def turn(self):
         """Goes on; returns whether there is more to do."""
         self._turns.append(time.perf_counter())
         return next(self._doing, None) is not None
 
-    def _acts(self):
-        while not self._may_ask():
+    def reads(self):
+        while not self._shown():
             yield True
-        self._turns.clear()
-        self._ask(PROMPT)
-        while not self._may_ask():
-            yield True
-        turns = [after - before for before, after in pairwise(self._turns)]
-        first = self._shown()
-        self._ask(STOPPED)
-        while len(self._shown()) <= len(first) + len(STOPPED):
-            yield True
-        self._stop()
-        while not self._may_ask():
-            yield True
-        end = self._window.stream.result.finish_reason
-        print(json.dumps([first, self._shown(), end, len(turns), max(turns)]))
+        print(json.dumps([self._shown(), self._may_ask()]))
         self._close()
+
+    def chats(self):
+        yield from self._until_answered()
+        self._turns.clear()
+        self._ask(TOO_LONG)
+        yield from self._until_answered()
+        refused = self._shown()
+        self._ask(STOPPED)
+        yield from self._until_some()
+        self._stop()
+        yield from self._until_answered()
+        turns = [after - before for before, after in pairwise(self._turns)]
+        end = self._window.stream.result.finish_reason
+        said = [refused, self._shown(), self._window.messages, end, len(turns), max(turns)]
+        self._ask(LEFT)
+        yield from self._until_some()
+        print(json.dumps(said))
+        self._close()
+
+    def _until_answered(self):
+        while not self._may_ask():
+            yield True
+
+    def _until_some(self):
+        before = len(self._shown())
+        while not (self._may_stop() and len(self._shown()) > before):
+            yield True
 
 
 def qt():
@@ -71,15 +96,18 @@ def qt():
         [window] = [each for each in QApplication.topLevelWidgets() if each.isVisible()]
         entry = window.findChild(QLineEdit)
         text = window.findChild(QPlainTextEdit)
+        button = window.findChild(QPushButton)
 
         def ask(prompt):
             QTest.keyClicks(entry, prompt)
             QTest.keyClick(entry, Qt.Key.Key_Return)
 
         def stop():
-            QTest.mouseClick(window.findChild(QPushButton), Qt.MouseButton.LeftButton)
+            QTest.mouseClick(button, Qt.MouseButton.LeftButton)
 
-        user = User(window, entry.isEnabled, text.toPlainText, ask, stop, window.close)
+        user = User(
+            window, entry.isEnabled, button.isEnabled, text.toPlainText, ask, stop, window.close
+        )
         timer = QTimer(window)
         timer.timeout.connect(lambda: user.turn() or timer.stop())
         timer.start(_EVERY)
@@ -94,10 +122,18 @@ def tk():
 
     plain = tkinter.Tk.mainloop
 
+    def parts_of(widget):
+        for each in widget.winfo_children():
+            yield each
+            yield from parts_of(each)
+
     def mainloop(window):
-        parts = {type(each): each for each in window.winfo_children()}
-        entry = parts[tkinter.Entry]
-        text = parts[tkinter.Text]
+        def part(kind):
+            return next(each for each in parts_of(window) if isinstance(each, kind))
+
+        entry = part(tkinter.Entry)
+        text = part(tkinter.Text)
+        button = part(tkinter.Button)
 
         def ask(prompt):
             entry.insert("end", prompt)
@@ -112,12 +148,19 @@ def tk():
         user = User(
             window,
             lambda: str(entry["state"]) == "normal",
+            lambda: str(button["state"]) == "normal",
             lambda: text.get("1.0", "end-1c"),
             ask,
-            parts[tkinter.Button].invoke,
+            button.invoke,
             lambda: window.tk.call(window.protocol("WM_DELETE_WINDOW")),
         )
         window.after(_EVERY, turn)
         plain(window)
 
     tkinter.Tk.mainloop = mainloop
+
+
+if __name__ == "__main__":
+    _, User.does, _toolkit, *sys.argv = sys.argv
+    {"qt": qt, "tk": tk}[_toolkit]()
+    runpy.run_path(sys.argv[0], run_name="__main__")
