@@ -5,10 +5,15 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
 
 import pytest
 from checkout import ROOT
 
+import edgespec
 from edgespec.cli.parsing import COMMANDS
 from edgespec.models import ARCHITECTURES
 
@@ -109,3 +114,35 @@ def test_each_behaviour_names_a_test_that_exists():
         assert named, row
         assert named <= known, named - known
     assert len(promises) > 50
+
+
+def test_every_page_has_its_place_on_the_site():
+    project = tomllib.loads((ROOT / "docs/zensical.toml").read_text("utf-8"))["project"]
+    first, *groups = project["nav"]
+    placed = [first, *(page for group in groups for pages in group.values() for page in pages)]
+    assert sorted(placed) == sorted([*PAGES, "docs/reference.md"])
+
+
+@pytest.mark.skipif(
+    find_spec("zensical") is None or find_spec("mkdocstrings") is None,
+    reason='zensical or mkdocstrings is missing: pip install ".[docs]"',
+)
+def test_the_site_is_built_without_a_warning_and_explains_every_public_name(tmp_path):
+    site = tmp_path / "site"
+    command = [sys.executable, str(ROOT / ".ci/site.py"), str(site)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    reference = (site / "docs/reference/index.html").read_text("utf-8")
+    explained = set(re.findall(r'<h3 id="edgespec\W?([^"]+)"', reference))
+    for name in edgespec.__all__:
+        if name[0] != "_" and name not in ("errors", "export"):
+            assert name in explained or name.lower() in explained, name
+    assert "errors.MemoryLimitError" in explained
+    assert "export.make" in explained
+    assert "number of threads per engine" in reference
+    program = (site / "docs/examples/tk_chat.py/index.html").read_text("utf-8")
+    assert "ChatWindow" in program
+    # Readers fetch nothing from elsewhere.
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?:[^>]+', text), page
