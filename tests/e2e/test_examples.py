@@ -163,6 +163,7 @@ def route(model, monkeypatch):
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
+        assert thread.is_alive()
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     yield f"http://127.0.0.1:{port}/chat", app.state.llm

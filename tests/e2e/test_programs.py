@@ -1,4 +1,4 @@
-"""The programs of docs/python.md and README.md run as they stand."""
+"""The programs of the README and the documents run as they stand."""
 
 from __future__ import annotations
 
@@ -12,20 +12,28 @@ import pytest
 from chats import template
 from checkout import ROOT
 from checkpoints import make_checkpoint
-from embeddings import make_embedding
+from embeddings import PROMPTS, make_embedding
 from ggufs import write_gguf
+from towers import save_pictured
 
 import edgespec
 from edgespec import LLM
 
-PATHS = [str(Path(edgespec.__file__).parents[1]), str(ROOT / "tests/support")]
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
-PAGE = (ROOT / "docs" / "python.md").read_text("utf-8")
-PROGRAMS = {
-    title: found[1]
-    for title, part in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
-    if (found := PROGRAM.search(part))
-}
+TITLE = re.compile(r"^#+ (.*)$", re.M)
+
+
+def programs(page):
+    """Yields the programs of a page, and the titles above them."""
+    text = page.read_text("utf-8")
+    for found in PROGRAM.finditer(text):
+        *_, title = TITLE.findall(PROGRAM.sub("", text[: found.start()]))
+        yield title, found[1]
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ALL = [each for page in PAGES for each in programs(page)]
+PROGRAMS = dict(ALL)
 EXPECTED = LLM(threads=1, draft="none")
 
 
@@ -36,16 +44,17 @@ def home(tmp_path_factory):
     make_checkpoint(folder / "chat", "llama", eos_token_id=0)
     fields = {"tokenizer.chat_template": template("hermes")}
     write_gguf(folder / "chat", folder / "model.gguf", **fields)
-    make_embedding(folder / "vectors", "qwen3")
+    make_embedding(folder / "qwen3-embedding", "qwen3", prompts=PROMPTS)
     fields = {"qwen3.pooling_type": 3, "tokenizer.ggml.add_eos_token": True}
-    write_gguf(folder / "vectors", folder / "embedding.gguf", **fields)
+    write_gguf(folder / "qwen3-embedding", folder / "embedding.gguf", **fields)
     return folder
 
 
 @pytest.fixture
 def run(home):
     def run(program, **environment):
-        path = os.pathsep.join([*PATHS, os.environ.get("PYTHONPATH", "")])
+        package = str(Path(edgespec.__file__).parents[1])
+        path = os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
             [sys.executable, "-P", "-c", program],
             cwd=home,
@@ -59,6 +68,11 @@ def run(home):
         return done.stdout
 
     return run
+
+
+def test_every_program_is_run_below():
+    run = re.findall(r'PROGRAMS\["(.+?)"\]', Path(__file__).read_text("utf-8"))
+    assert sorted(run) == sorted(title for title, _ in ALL)
 
 
 def test_one_generates(run):
@@ -101,6 +115,17 @@ def test_one_ranks_texts(run):
     assert scores == sorted(scores, reverse=True)
 
 
+def test_one_has_an_embedding_of_a_query(run):
+    assert len(re.findall(r"-?\d\.\d+", run(PROGRAMS["Embedding models"]))) == 2
+
+
+def test_one_shows_an_image(run, home):
+    pillow = pytest.importorskip("PIL.Image", reason='pip install ".[images]"')
+    pillow.new("RGB", (40, 32), "orange").save(home / "cat.jpg")
+    save_pictured(home / "gemma", "gemma3")
+    assert run(PROGRAMS["Images"]).strip()
+
+
 def test_one_has_many_prompts(run):
     lines = run(PROGRAMS["Many prompts"]).splitlines()
     prompts = ["def add(a, b):", "class Queue:", "import os\n", "def is_prime(n):"]
@@ -117,7 +142,7 @@ def test_one_has_an_event_loop(run):
     assert {line.partition(":")[0] for line in out if ":" in line} == {"left", "right"}
 
 
-def test_one_is_a_client_of_openais(run, start):
+def test_two_are_clients_of_openais(run, start):
     process = start("serve", "--port=0", "--draft=none", "--threads=1")
     url = next(
         found[1].decode()
@@ -128,6 +153,8 @@ def test_one_is_a_client_of_openais(run, start):
     form, text = run(code, OPENAI_BASE_URL=f"{url}/v1").split("\n", 1)
     assert form in ("Python", "C")
     assert text == EXPECTED.generate("class Stack:\n", max_new_tokens=40).text
+    text = run(PROGRAMS["The server"].replace("http://127.0.0.1:8080", url))
+    assert text == EXPECTED.generate("def gcd(a, b):\n", max_new_tokens=64).text
 
 
 def test_one_imports_onnxruntime_first(run):
@@ -137,5 +164,4 @@ def test_one_imports_onnxruntime_first(run):
 
 
 def test_the_one_of_the_readme(run):
-    [code] = PROGRAM.findall((ROOT / "README.md").read_text("utf-8"))
-    run(code)
+    run(PROGRAMS["Try it"])
