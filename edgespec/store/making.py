@@ -22,7 +22,7 @@ from edgespec.store.store import RECORD, BundleStore, Record, StoredBundle, writ
 if TYPE_CHECKING:
     from edgespec.export import Progress
 
-_SETTINGS = 2  # raised when other bundles are made of the same models
+_SETTINGS = 3  # raised when other bundles are made of the same models
 _log = logging.getLogger(__name__)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgespec.export.native.experts import sigmoid
+from edgespec.export.graph_builder import NATIVE
 
 if TYPE_CHECKING:
     from edgespec.export.native.layers import LayerGraph
@@ -23,7 +23,7 @@ _LEAST = 1e-12  # added to mean squares that rows are divided by the root of
 
 def spread(native: LayerGraph, hidden: str, altup: AltUp) -> str:
     """Emits the streams that begin with an embedding [S, hidden]."""
-    size = _magnitude(native, hidden, altup.projections[0].in_features)
+    size = _magnitude(native, hidden)
     parts = [_like(native, size, hidden, each) for each in altup.projections]
     return native.graph.op("Concat", hidden, *parts, axis=1)
 
@@ -34,7 +34,7 @@ def gathered(native: LayerGraph, wide: str, altup: AltUp) -> str:
     count = len(altup.unembeddings) + 1
     first, *others = g.multi_op("Split", wide, outputs=count, axis=1, num_outputs=count)
     pairs = zip(others, altup.unembeddings, strict=True)
-    size = _magnitude(native, first, altup.unembeddings[0].in_features)
+    size = _magnitude(native, first)
     parts = [_like(native, size, each, linear) for each, linear in pairs]
     return g.op("Mul", g.op("Sum", first, *parts), g.constant(1 / count, np.float32))
 
@@ -77,10 +77,10 @@ def lower_altup(native: LayerGraph, wide: str, number: int, layer: AltUpLayer) -
     return g.op("Concat", changes[0], *others, axis=1)
 
 
-def cut_off(native: LayerGraph, gate: str, width: int, cutoff: float) -> str:
+def cut_off(native: LayerGraph, gate: str, cutoff: float) -> str:
     """Emits what gates [S, width] exceed their mean by so many deviations, or 0."""
     g = native.graph
-    mean, deviation = _moments(native, gate, width)
+    mean, deviation = _moments(native, gate)
     least = g.op("Add", mean, g.op("Mul", deviation, g.constant(cutoff, np.float32)))
     return g.op("Relu", g.op("Sub", gate, least))
 
@@ -107,7 +107,8 @@ def _routed(native: LayerGraph, x: str, layer: AltUpLayer) -> str:
     scores = native.linear(native.norm(x, layer.router_norm), layer.router, exact=True)
     two = g.constant(2.0, np.float32)
     one = g.constant(1.0, np.float32)
-    return g.op("Sub", g.op("Mul", sigmoid(g, g.op("Mul", scores, two)), two), one)
+    shares = g.op("Sigmoid", g.op("Mul", scores, two), domain=NATIVE)
+    return g.op("Sub", g.op("Mul", shares, two), one)
 
 
 def _columns(native: LayerGraph, x: str, linear: Linear, count: int) -> list[str]:
@@ -120,23 +121,17 @@ def _like(native: LayerGraph, magnitude: str, x: str, linear: Linear) -> str:
     """Emits a projection of x, of which each row gets a magnitude [S, 1]."""
     g = native.graph
     ones = native.graph.constant(np.ones(linear.out_features), np.float32)
-    y = g.op("RMSNormalization", native.linear(x, linear), ones, axis=-1, epsilon=_LEAST)
+    y = g.op("Norm", native.linear(x, linear), ones, domain=NATIVE, epsilon=_LEAST)
     return g.op("Mul", y, magnitude)
 
 
-def _magnitude(native: LayerGraph, x: str, width: int) -> str:
+def _magnitude(native: LayerGraph, x: str) -> str:
     """Emits the root of the mean square of each row, [S, 1]: the deviation with its negative."""
     both = native.graph.op("Concat", x, native.graph.op("Neg", x), axis=1)
-    return _moments(native, both, 2 * width)[1]
+    return _moments(native, both)[1]
 
 
-def _moments(native: LayerGraph, x: str, width: int) -> tuple[str, str]:
-    """Emits mean and deviation of each row of x [S, width], [S, 1] each.
-
-    They come with the normalization of a row, whose bits depend on the row alone, as those of
-    ONNX Runtime's sums and roots do not.
-    """
-    g = native.graph
-    ones = native.graph.constant(np.ones(width), np.float32)
-    _, mean, inverse = g.multi_op("LayerNormalization", x, ones, outputs=3, axis=-1, epsilon=_LEAST)
-    return mean, g.op("Div", g.constant(1.0, np.float32), inverse)
+def _moments(native: LayerGraph, x: str) -> list[str]:
+    """Emits mean and deviation of each row of x [S, width], [S, 1] each."""
+    both = native.graph.op("Moments", x, domain=NATIVE, epsilon=_LEAST)
+    return native.graph.multi_op("Split", both, outputs=2, axis=1, num_outputs=2)

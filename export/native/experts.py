@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.export.graph_builder import NATIVE, GraphBuilder
+from edgespec.export.graph_builder import NATIVE
 from edgespec.models import Linear, Moe
 from edgespec.models.layers.sublayers import Mlp
 
@@ -49,9 +49,9 @@ def routed(native: LayerGraph, x: str, hidden: str, layer: Moe) -> tuple[str, st
         chosen, shares = _by_sigmoids(native, scores, layer)
     else:
         if not layer.normalized:
-            scores = g.op("Softmax", scores, axis=-1)
+            scores = g.op("Softmax", scores, domain=NATIVE)
         top, chosen = g.multi_op("TopK", scores, g.ints(layer.top_k), outputs=2, axis=-1)
-        shares = g.op("Softmax", top, axis=-1) if layer.normalized else top
+        shares = g.op("Softmax", top, domain=NATIVE) if layer.normalized else top
     if layer.output_factor != 1:
         shares = g.op("Mul", shares, g.constant(layer.output_factor, np.float32))
     if layer.expert_factors is not None:
@@ -63,7 +63,7 @@ def routed(native: LayerGraph, x: str, hidden: str, layer: Moe) -> tuple[str, st
 def _by_sigmoids(native: LayerGraph, scores: str, layer: Moe) -> tuple[str, str]:
     """Emits chosen experts and their shares, see `routed`, by sigmoids of scores [S, experts]."""
     g = native.graph
-    ranked = scores = sigmoid(g, scores)
+    ranked = scores = g.op("Sigmoid", scores, domain=NATIVE)
     if layer.choice_bias is not None:
         ranked = g.op("Add", scores, native.vector(layer.choice_bias))
     _, chosen = g.multi_op("TopK", ranked, g.ints(layer.top_k), outputs=2, axis=-1)
@@ -76,17 +76,6 @@ def _by_sigmoids(native: LayerGraph, scores: str, layer: Moe) -> tuple[str, str]
             columns = g.multi_op("Split", shares, outputs=count, axis=1, num_outputs=count)
         shares = g.op("Div", shares, g.op("Sum", *columns, g.constant(layer.least_sum, np.float32)))
     return chosen, shares
-
-
-def sigmoid(graph: GraphBuilder, x: str) -> str:
-    """Emits sigmoids of x [S, n], each as the softmax of the number and 0.
-
-    The bits of a softmax depend on its own numbers alone; those of ONNX Runtime's Sigmoid also on
-    a number's place, where a vector's end needs other instructions.
-    """
-    pairs = graph.op("Pad", graph.op("Unsqueeze", x, graph.ints(2)), graph.ints(0, 0, 0, 0, 0, 1))
-    both = graph.op("Softmax", pairs, axis=-1)
-    return graph.op("Gather", both, graph.constant(0, np.int64), axis=2)
 
 
 def products(

@@ -19,7 +19,7 @@ from edgespec.export.formats.checked import read_finite
 from edgespec.export.formats.tiles import Floats
 from edgespec.export.graph_builder import NATIVE, GraphBuilder
 from edgespec.export.native.altup import cut_off, lower_altup
-from edgespec.export.native.experts import routed, sigmoid
+from edgespec.export.native.experts import routed
 from edgespec.export.native.recurrent import lower_recurrent
 from edgespec.models import (
     Attention,
@@ -126,12 +126,10 @@ class LayerGraph(ABC):
         """Normalizes the last axis of x; without a norm, returns x unchanged."""
         if norm is None:
             return x
+        parts = [self.norm_weight(norm)]
         if isinstance(norm, LayerNorm):
-            bias = self.vector(norm.bias)
-            weight = self.norm_weight(norm)
-            return self.graph.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.eps)
-        weight = self.norm_weight(norm)
-        return self.graph.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
+            parts.append(self.vector(norm.bias))
+        return self.graph.op("Norm", x, *parts, domain=NATIVE, epsilon=float(norm.eps))
 
     def norm_weight(self, norm: Norm) -> str:
         """Declares what a norm multiplies by, [size] float32."""
@@ -211,7 +209,8 @@ class LayerGraph(ABC):
             both = sublayer.mlp, sublayer.moe
             beside, update = (self._contribution(x, number, each) for each in both)
             if sublayer.share is not None:
-                share = sigmoid(self.graph, self.linear(x, sublayer.share, exact=True))
+                share = self.linear(x, sublayer.share, exact=True)
+                share = self.graph.op("Sigmoid", share, domain=NATIVE)
                 beside = self.graph.op("Mul", beside, share)
             update = self.graph.op("Add", beside, update)
         else:
@@ -260,9 +259,8 @@ class LayerGraph(ABC):
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
             if sublayer.cutoff is not None:
-                width = sublayer.gate.out_features
                 gate, up = self.graph.multi_op("Split", both, outputs=2, axis=1, num_outputs=2)
-                gate = cut_off(self, gate, width, sublayer.cutoff)
+                gate = cut_off(self, gate, sublayer.cutoff)
                 both = self.graph.op("Concat", gate, up, axis=1)
             inner = self.gated(both, sublayer.activation)
             last = sublayer.down

@@ -128,7 +128,7 @@ def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
         elif node.op_type == "Add" and low.are_rows(*node.input):
             low.keep(node.output[0], low.sum_of(*(low.value(each) for each in node.input)))
             low.widths[node.output[0]] = low.widths[node.input[0]]
-        elif node.op_type != "RMSNormalization" or not _norm_of_sum(low, node):
+        else:
             low.copy(node)
         if node.output[0] in outputs:
             info = outputs[node.output[0]]
@@ -141,26 +141,6 @@ def _read_by_units_alone(graph: onnx.GraphProto) -> set[str]:
     read = {name: node.op_type for node in graph.node for name in node.input}
     others = {n for node in graph.node if node.op_type != "GatedUnit" for n in node.input}
     return {name for name, kind in read.items() if kind == "GatedUnit"} - others
-
-
-def _norm_of_sum(low: Lowering, node: NodeProto) -> bool:
-    """Emits a norm in one with the sum that it is of; returns whether it is of such a sum."""
-    parts = low.parts_of_sum(node.input[0])
-    if parts is None:
-        return False
-    normed, *_, total = low.graph.multi_op(
-        "SkipSimplifiedLayerNormalization",
-        *parts,
-        low.value(node.input[1]),
-        outputs=4,
-        unused=(1, 2),
-        domain=CONTRIB,
-        epsilon=attributes(node)["epsilon"],
-    )
-    low.keep(node.output[0], normed)
-    low.keep(node.input[0], total)
-    low.widths[node.output[0]] = low.widths[node.input[0]]
-    return True
 
 
 def _joined(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[str]:
@@ -262,10 +242,55 @@ def _attention(low: Lowering, node: NodeProto) -> str:
     return kind(low, node).emitted()
 
 
+def _norm(low: Lowering, node: NodeProto) -> str:
+    x, *weights = node.input
+    if x in low.widths:
+        low.widths[node.output[0]] = low.widths[x]
+    summed = low.parts_of_sum(x) if len(weights) == 1 else None
+    parts = [low.value(name) for name in weights]
+    epsilon = attributes(node)["epsilon"]
+    if summed is None:
+        kind = "LayerNormalization" if len(weights) > 1 else "RMSNormalization"
+        return low.graph.op(kind, low.value(x), *parts, axis=-1, epsilon=epsilon)
+    normed, *_, total = low.graph.multi_op(
+        "SkipSimplifiedLayerNormalization",
+        *summed,
+        *parts,
+        outputs=4,
+        unused=(1, 2),
+        domain=CONTRIB,
+        epsilon=epsilon,
+    )
+    low.keep(x, total)
+    return normed
+
+
+def _moments(low: Lowering, node: NodeProto) -> str:
+    g = low.graph
+    x = low.value(node.input[0])
+    mean = g.op("ReduceMean", x, g.ints(-1))
+    apart = g.op("Sub", x, mean)
+    variance = g.op("ReduceMean", g.op("Mul", apart, apart), g.ints(-1))
+    least = g.constant(attributes(node)["epsilon"], np.float32)
+    return g.op("Concat", mean, g.op("Sqrt", g.op("Add", variance, least)), axis=-1)
+
+
+def _softmax(low: Lowering, node: NodeProto) -> str:
+    return low.graph.op("Softmax", low.value(node.input[0]), axis=-1)
+
+
+def _sigmoid(low: Lowering, node: NodeProto) -> str:
+    return low.graph.op("Sigmoid", low.value(node.input[0]))
+
+
 _OPERATORS: Mapping[str, Callable[[Lowering, NodeProto], str]] = {
     "BlockEmbedding": _embedding,
     "BlockLinear": _linear,
     "ExpertLinear": lower_expert_linear,
     "GatedUnit": _gated,
+    "Moments": _moments,
+    "Norm": _norm,
+    "Sigmoid": _sigmoid,
+    "Softmax": _softmax,
     "TreeAttention": _attention,
 }

@@ -1,4 +1,4 @@
-// Functions of single values, and normalization. Included behind sixteen lanes.
+// Functions of single values, and of a row. Included behind sixteen lanes.
 #pragma once
 
 #include <cmath>
@@ -91,6 +91,43 @@ void norm(const float* x, const float* weight, float eps, float* out, int64_t n)
     const float y = x[i] * root;
     out[i] = weight ? y * weight[i] : y;
   }
+}
+
+void moments(const float* x, int64_t n, float* mean, float* variance) {
+  float rest[16] = {};
+  const int64_t whole = n / 16 * 16;
+  for (int64_t i = whole; i < n; ++i) rest[i - whole] = x[i];
+  F total = load(rest);
+  for (int64_t i = 0; i < whole; i += 16) total = add(total, load(x + i));
+  *mean = sum_of(total) / float(n);
+  for (int64_t i = n - whole; i < 16; ++i) rest[i] = *mean;  // which adds nothing
+  const F middle = set(*mean);
+  const F last = sub(load(rest), middle);
+  F squares = mul(last, last);
+  for (int64_t i = 0; i < whole; i += 16) {
+    const F d = sub(load(x + i), middle);
+    squares = fma(d, d, squares);
+  }
+  *variance = sum_of(squares) / float(n);
+}
+
+void softmax(const float* x, float* out, int64_t n) {
+  float rest[16];
+  const int64_t whole = n / 16 * 16;
+  for (int64_t i = 0; i < 16; ++i) rest[i] = whole + i < n ? x[whole + i] : -INFINITY;
+  F most = load(rest);
+  for (int64_t i = 0; i < whole; i += 16) most = max(most, load(x + i));
+  const F largest = set(max_of(most));
+  F total = exp_of(sub(load(rest), largest));
+  store(rest, total);
+  for (int64_t i = 0; i < whole; i += 16) {
+    const F share = exp_of(sub(load(x + i), largest));
+    store(out + i, share);
+    total = add(total, share);
+  }
+  for (int64_t i = whole; i < n; ++i) out[i] = rest[i - whole];
+  const float sum = sum_of(total);
+  for (int64_t i = 0; i < n; ++i) out[i] /= sum;
 }
 
 }  // namespace

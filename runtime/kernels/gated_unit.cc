@@ -2,16 +2,12 @@
 //
 // Input: x [S, 2 N] float32. Output [S, N]. Attributes: `activation`, one of silu, gelu_tanh and
 // clamped; `alpha` and `limit` of the last, gpt-oss's.
-#include <algorithm>
-
 #include "kernels.h"
 #include "op.h"
 #include "weights.h"
 
 namespace edgespec {
 namespace {
-
-constexpr int64_t PartValues = 1 << 14;
 
 class GatedUnit : public Operator {
  public:
@@ -31,12 +27,9 @@ class GatedUnit : public Operator {
       refuse("x must be float32 with an even last dimension");
     const int64_t size = x.dims[x.rank - 1] / 2, rows = rows_of(x);
     float* out = call.output(0, {rows, size});
-    const int64_t parts = std::min<int64_t>(rows, rows * size / PartValues + 1);
-    call.parallel(parts, [&](int64_t part) {
-      for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r) {
-        const float* row = x.as<float>() + r * 2 * size;
-        kernels().gate(gate_, row, row + size, out + r * size, size);
-      }
+    call.by_row(rows, size, [&](int64_t r) {
+      const float* row = x.as<float>() + r * 2 * size;
+      kernels().gate(gate_, row, row + size, out + r * size, size);
     });
   }
 

@@ -115,8 +115,12 @@ struct Kernels {
   void (*gate)(const Gate& gate, const float* x, const float* up, float* out, int64_t n);
   // x[i] *= sigmoid(gate[i])
   void (*sigmoid_gate)(const float* gate, float* x, int64_t n);
-  // Divides x by the root of its mean square + eps, times weight (null: 1); n is a multiple of 16.
+  // Divides x by the root of its mean square + eps, times weight (null: 1).
   void (*norm)(const float* x, const float* weight, float eps, float* out, int64_t n);
+  // Writes the mean of x, and the mean square of x less it.
+  void (*moments)(const float* x, int64_t n, float* mean, float* variance);
+  // out = exp(x) / the sum of these
+  void (*softmax)(const float* x, float* out, int64_t n);
   // out = exp(factor * softplus(x + bias)); factors are negative. steps (null: none) = softplus(...).
   void (*decays)(const float* x, const float* bias, const float* factor, float* out, float* steps,
                  int64_t n);

@@ -9,6 +9,7 @@
 namespace edgespec {
 
 extern const Kernels dotprod_kernels = {"dotprod", round_row, product, attend, gate, sigmoid_gate,
-                                       norm, decays, delta_step, delta_row, state_row};
+                                       norm, moments, softmax, decays, delta_step, delta_row,
+                                       state_row};
 
 }  // namespace edgespec

@@ -8,6 +8,7 @@
 namespace edgespec {
 
 extern const Kernels neon_kernels = {"neon", round_row, product, attend, gate, sigmoid_gate,
-                                       norm, decays, delta_step, delta_row, state_row};
+                                       norm, moments, softmax, decays, delta_step, delta_row,
+                                       state_row};
 
 }  // namespace edgespec

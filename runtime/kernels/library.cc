@@ -169,10 +169,10 @@ Tensor Call::input(int index) const {
   return found;
 }
 
-float* Call::output(int index, std::initializer_list<int64_t> dims) const {
+float* Call::output(int index, const int64_t* dims, int rank) const {
   void* value = nullptr;
   void* data = nullptr;
-  ask(KernelContextGetOutput, context_, size_t(index), dims.begin(), dims.size(), &value);
+  ask(KernelContextGetOutput, context_, size_t(index), dims, size_t(rank), &value);
   ask(GetTensorMutableData, value, &data);
   return static_cast<float*>(data);
 }
@@ -210,8 +210,8 @@ EXPORTED void* RegisterCustomOps(void* options, edgespec::ApiBase* base) {
   if (!domain) {
     void* status = call_api<void*>(api, CreateCustomOpDomain, "edgespec", &domain);
     for (Definition* each : {&block_linear(), &block_embedding(), &tree_attention(), &gated_unit(),
-                             &expert_linear(), &short_conv(), &gated_delta(),
-                             &state_space()})
+                             &expert_linear(), &short_conv(), &gated_delta(), &state_space(),
+                             &norm(), &moments(), &softmax(), &sigmoid()})
       if (!status) status = call_api<void*>(api, CustomOpDomainAdd, domain,
                                             static_cast<CustomOp*>(each));
     if (status) return status;

@@ -1,6 +1,7 @@
 // What operators see of ONNX Runtime: attributes, tensors, threads and errors.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdarg>
 #include <cstdint>
@@ -64,7 +65,10 @@ class Call {
   explicit Call(void* context) : context_(context) {}
   int inputs() const;
   Tensor input(int index) const;
-  float* output(int index, std::initializer_list<int64_t> dims) const;
+  float* output(int index, const int64_t* dims, int rank) const;
+  float* output(int index, std::initializer_list<int64_t> dims) const {
+    return output(index, dims.begin(), int(dims.size()));
+  }
   // Runs function(0) ... function(parts - 1) on the session's threads.
   template <class Function>
   void parallel(int64_t parts, const Function& function) const {
@@ -92,6 +96,15 @@ class Call {
     const int64_t parts = count < 8 ? 1 : 8;
     parallel(parts, [&](int64_t part) {
       for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) function(i);
+    });
+  }
+  // Runs function(row) for rows of so many numbers, in parts that are worth a thread.
+  template <class Function>
+  void by_row(int64_t rows, int64_t width, const Function& function) const {
+    constexpr int64_t PartNumbers = 1 << 14;
+    const int64_t parts = std::min<int64_t>(rows, rows * width / PartNumbers + 1);
+    parallel(parts, [&](int64_t part) {
+      for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r) function(r);
     });
   }
 
@@ -147,5 +160,9 @@ Definition& expert_linear();
 Definition& short_conv();
 Definition& gated_delta();
 Definition& state_space();
+Definition& norm();
+Definition& moments();
+Definition& softmax();
+Definition& sigmoid();
 
 }  // namespace edgespec

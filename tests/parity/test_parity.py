@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
 import torch
 from checkpoints import MIXTURES, RECURRENT, SPECIAL, make_checkpoint
@@ -22,6 +23,7 @@ from parity import (
 from edgespec import bundle as bundles
 from edgespec import export
 from edgespec.export import ExportOptions
+from edgespec.export.graph_builder import NATIVE
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -48,6 +50,10 @@ PARTIAL_LONG_ROPE = {
 }
 SHORT_ROPE = {**LONG_ROPE, "factor": 8.0, "original_max_position_embeddings": 512}
 DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+
+SHAPES = {"Concat", "Expand", "Identity", "Reshape", "Shape", "Split"}
+CHOICES = {"Gather", "GatherElements", "Less", "TopK", "Where"}
+SINGLE_NUMBERS = {"Add", "Div", "Mul", "Neg", "Relu", "Sub", "Sum"}
 
 GRANITE_4 = {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
 MIXED = ["sliding_attention", "full_attention"]
@@ -294,6 +300,16 @@ def test_four_bits_change_logits_as_they_change_llamas(exported, architecture):
         distances[name] = distance(logits, reference(model, PROMPT[:100]))
     most = 2.0 if bundle.target.layers > 2 else 1.5
     assert distances[architecture] < most * distances["llama"]
+
+
+@pytest.mark.parametrize("architecture", [*FAMILIES, *MIXTURES])
+def test_graphs_have_the_same_bits_on_every_processor(exported, architecture):
+    """Besides our operators they have those alone that move numbers, or compute them one by one."""
+    _, bundle = exported(architecture)
+    graph = bundle.path / bundle.manifest.roles[bundles.TARGET].native.graph
+    nodes = onnx.load(graph, load_external_data=False).graph.node
+    others = {node.op_type for node in nodes if node.domain != NATIVE}
+    assert others <= SHAPES | CHOICES | SINGLE_NUMBERS
 
 
 @pytest.mark.parametrize("architecture", [*FAMILIES, *MIXTURES])

@@ -136,7 +136,16 @@ def space(rng):
     return "StateSpace", [*arrays], arrays, attributes
 
 
-MAKERS = (linear, embedding, gate, attention, experts, convolution, recurrence, space)
+def rows(rng):
+    arrays = {"x": random_rows(3, 70, rng)}
+    operator = str(rng.choice(["Norm", "Moments", "Softmax", "Sigmoid"]))
+    if operator == "Norm":
+        arrays |= {name: rng.normal(size=70).astype(np.float32) for name in ("weight", "bias")}
+    attributes = {"epsilon": 1e-6} if operator in ("Norm", "Moments") else {}
+    return operator, [*arrays], arrays, attributes
+
+
+MAKERS = (linear, embedding, gate, attention, experts, convolution, recurrence, space, rows)
 
 
 def worse(arrays, attributes, rng):

@@ -24,8 +24,8 @@ from edgespec import export
 from edgespec.export import ExportOptions
 from edgespec.export.graph_builder import DataFile
 
-STANDARD = {"Gather", "Identity", "RMSNormalization"}
-OURS = {"BlockEmbedding", "BlockLinear", "GatedUnit", "TreeAttention"}
+STANDARD = {"Gather", "Identity"}
+OURS = {"BlockEmbedding", "BlockLinear", "GatedUnit", "Norm", "TreeAttention"}
 
 EXPORTS = {
     "llama-fp32": ({"intermediate_size": 4352}, ExportOptions("fp32")),

@@ -295,6 +295,11 @@ void test_elements(Comparison& compared, int n) {
     results.add(out);
     table.norm(x.data(), up.data(), 1e-6f, out.data(), n);
     results.add(out);
+    float both[2];
+    table.moments(x.data(), n, &both[0], &both[1]);
+    results.add(both, 2);
+    table.softmax(x.data(), out.data(), n);
+    results.add(out);
     std::vector<float> steps(out.size());
     table.decays(x.data(), y.data(), factors.data(), out.data(), nullptr, n);
     results.add(out);
