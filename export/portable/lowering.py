@@ -20,8 +20,8 @@ from edgespec.export.graph_builder import DataFile, GraphBuilder, Shape
 from edgespec.export.portable.weights import PortableWeights, TileMatrix
 
 FLOAT = TensorProto.FLOAT
-# Operators whose results are as wide as their first inputs, Where's condition aside. Graphs that were
-# made before there was a `Norm` have ONNX's norms.
+# Operators whose results are as wide as their first inputs, Where's condition aside. ONNX's norms
+# are in graphs that were made before there was a `Norm`.
 _AS_WIDE = ("Add", "Gather", "LayerNormalization", "Mul", "RMSNormalization", "Where")
 
 
