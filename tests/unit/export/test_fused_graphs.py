@@ -54,7 +54,7 @@ def history(model, vocabulary):
         for sequence, size in zip(sequences, counts, strict=True):
             parents = [AFTER, *range(size - 1)] if not number else TREE[:size]
             tokens = draw.integers(3, vocabulary, size).tolist()
-            batch.append(Rows(sequence, tokens, parents, [*range(count)]))
+            batch.append(Rows(sequence, tokens, parents, [*range(size)]))
         found += [each.copy() for each in model.forward(batch)]
         for rows, kept in zip(batch, ([0, 2, 5], [1]), strict=True):
             path = kept if number else range(len(rows.tokens))
