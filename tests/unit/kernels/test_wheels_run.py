@@ -1,4 +1,4 @@
-"""Libraries of wheels for other systems run in emulators, in those systems' ONNX Runtime.
+"""Libraries for other systems run in emulators, in those systems' ONNX Runtime.
 
 `EDGESPEC_TEST_WHEELS` may name a folder of wheels; without it they are built.
 """
@@ -33,6 +33,7 @@ VERSION = onnxruntime.__version__
 FLAGS = ("-O3", "-g", "-std=c++17", f"-I{ROOT / 'runtime/kernels'}")
 ARM_COMPILER, ARM_EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 ARM_LIBRARIES = "/usr/aarch64-linux-gnu/lib"
+ARM_TAG = "manylinux_2_28_aarch64"
 ARM_KERNELS = ("i8mm", "dotprod", "neon", "plain")
 
 
@@ -89,10 +90,10 @@ def needs(*programs):
             pytest.skip(f"{program} is missing")
 
 
-def run(*command, **variables):
+def run(*command, cwd=None, **variables):
     """Returns what a program prints."""
     done = subprocess.run(
-        command, env=os.environ | variables, capture_output=True, text=True, check=False
+        command, cwd=cwd, env=os.environ | variables, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
@@ -173,13 +174,35 @@ def system_of_arm(folder):
     return folder
 
 
-def test_instruction_sets_of_arm_give_the_same_bits(passes, tmp_path):
+def emulated(folder):
+    """The command that makes passes on an emulated ARM, but for the library of the operators."""
     needs(ARM_COMPILER, ARM_EMULATOR)
-    tag = "manylinux_2_28_aarch64"
-    command = [ARM_EMULATOR, "-cpu", "max", "-L", system_of_arm(tmp_path / "arm")]
-    command += [compiled(tmp_path, ARM_COMPILER)]
-    command += [runtime(tag, f"libonnxruntime.so.{VERSION}", tmp_path)]
-    command += [operators(tag, "libedgespec.so", tmp_path)]
-    found = [results(kernel, passes, *command) for kernel in ARM_KERNELS]
-    for each in found[1:]:
-        assert_same(each, found[0])
+    command = [ARM_EMULATOR, "-cpu", "max", "-L", system_of_arm(folder / "arm")]
+    command += [compiled(folder, ARM_COMPILER)]
+    return [*command, runtime(ARM_TAG, f"libonnxruntime.so.{VERSION}", folder)]
+
+
+def cross_compiled(folder):
+    """The library for ARM with NEON and plain C++ alone, which is soon compiled."""
+    variables = {
+        "CC": ARM_COMPILER,
+        "CXX": ARM_COMPILER,
+        "CXXFLAGS": "-O1",
+        "EDGESPEC_BUILD_KERNELS": "neon",
+        "_PYTHON_HOST_PLATFORM": "linux-aarch64",
+    }
+    command = [sys.executable, "setup.py", "-q", "build_ext"]
+    run(*command, "--build-lib", folder, "--build-temp", folder / "objects", cwd=ROOT, **variables)
+    return folder / "edgespec/runtime/kernels/libedgespec.so"
+
+
+def test_arm_gives_the_bits_of_this_processor(passes, tmp_path):
+    command = [*emulated(tmp_path), cross_compiled(tmp_path)]
+    assert_same(results("neon", passes, *command), passes)
+
+
+def test_the_wheel_for_arm_gives_the_bits_of_this_processor(passes, tmp_path):
+    """With each of its instruction sets."""
+    command = [*emulated(tmp_path), operators(ARM_TAG, "libedgespec.so", tmp_path)]
+    for kernel in ARM_KERNELS:
+        assert_same(results(kernel, passes, *command), passes)
