@@ -138,7 +138,7 @@ class ChatWindow(QWidget):
 
 
 if __name__ == "__main__":
-    freeze_support()  # for programs that are frozen, as by PyInstaller
+    freeze_support()  # for frozen programs, see docs/python.md
     parser = argparse.ArgumentParser(description="A chat in a window.")
     parser.add_argument("model", help="a GGUF file, a checkpoint's folder or a name on the Hub")
     name = parser.parse_args().model

@@ -125,7 +125,9 @@ class ChatWindow(tkinter.Tk):
 
 
 if __name__ == "__main__":
-    freeze_support()  # for programs that are frozen, as by PyInstaller
+    freeze_support()  # for frozen programs, see docs/python.md
     parser = argparse.ArgumentParser(description="A chat in a window.")
     parser.add_argument("model", help="a GGUF file, a checkpoint's folder or a name on the Hub")
-    ChatWindow(parser.parse_args().model).mainloop()
+    # Named, so that it is not a thread that drops it last, which Tk would not survive.
+    window = ChatWindow(parser.parse_args().model)
+    window.mainloop()

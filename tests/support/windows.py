@@ -58,10 +58,10 @@ class User:
 
     def chats(self):
         yield from self._until_answered()
-        self._turns.clear()
         self._ask(TOO_LONG)
         yield from self._until_answered()
         refused = self._shown()
+        self._turns.clear()
         self._ask(STOPPED)
         yield from self._until_some()
         self._stop()
@@ -79,8 +79,8 @@ class User:
             yield True
 
     def _until_some(self):
-        before = len(self._shown())
-        while not (self._may_stop() and len(self._shown()) > before):
+        enough = len(self._shown()) + 20
+        while not (self._may_stop() and len(self._shown()) > enough):
             yield True
 
 
