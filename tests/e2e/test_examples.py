@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -17,7 +15,6 @@ from importlib import import_module
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from operator import add
-from pathlib import Path
 
 import httpx
 import pytest
@@ -25,10 +22,10 @@ from checkout import ROOT
 from displays import display
 from jsonschema import validate
 from pairs import with_eos
+from programs import finished
 from servers import PLACE
 from windows import STOPPED, TOO_LONG
 
-import edgespec
 from edgespec import LLM
 from edgespec.llm.llm import inside
 
@@ -71,22 +68,6 @@ def main(monkeypatch):
     return run
 
 
-def ended(*command, **environment):
-    """Returns what a program has printed that ended well."""
-    path = os.pathsep.join([str(Path(edgespec.__file__).parents[1]), *sys.path])
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, **environment, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout
-
-
 # Windows
 
 NO_TK = pytest.mark.skipif(find_spec("_tkinter") is None, reason="Python has no tkinter")
@@ -99,9 +80,9 @@ def seen(does, toolkit, model):
     program = EXAMPLES / f"{toolkit}_chat.py"
     with display() if toolkit == "tk" else nullcontext("") as name:
         shown = {"DISPLAY": name} if name else {"QT_QPA_PLATFORM": "offscreen"}
-        return json.loads(
-            ended(ROOT / "tests/support/windows.py", does, toolkit, program, model, **shown)
-        )
+        done = finished(ROOT / "tests/support/windows.py", does, toolkit, program, model, **shown)
+    assert "Traceback" not in done.stderr  # of a thread
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("toolkit", [TK, QT])
@@ -265,7 +246,7 @@ def test_workers_of_ray_answer_a_file(model, tmp_path):
     prompts = ["hello", "def add(a, b):", "class Queue:"]
     source = tmp_path / "prompts.jsonl"
     source.write_text("".join(json.dumps({"prompt": each}) + "\n" for each in prompts))
-    ended(EXAMPLES / "ray_batch.py", model, source, tmp_path / "out", "--max-tokens", 20)
+    finished(EXAMPLES / "ray_batch.py", model, source, tmp_path / "out", "--max-tokens", 20)
     lines = [
         json.loads(line)
         for file in (tmp_path / "out").glob("*.json*")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +11,9 @@ from checkout import ROOT
 from checkpoints import make_checkpoint
 from embeddings import PROMPTS, make_embedding
 from ggufs import write_gguf
+from programs import finished
 from towers import save_pictured
 
-import edgespec
 from edgespec import LLM
 
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
@@ -53,19 +50,7 @@ def home(tmp_path_factory):
 @pytest.fixture
 def run(home):
     def run(program, **environment):
-        package = str(Path(edgespec.__file__).parents[1])
-        path = os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program],
-            cwd=home,
-            env={**os.environ, **environment, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return finished("-P", "-c", program, folder=home, **environment).stdout
 
     return run
 
