@@ -10,6 +10,7 @@ is printed as JSON.
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 import time
@@ -17,6 +18,7 @@ from itertools import pairwise
 
 TOO_LONG, STOPPED, LEFT = "and again " * 150, "def add(a, b):", "more"
 _EVERY = 5  # ms
+_PATIENCE = 90  # seconds
 
 
 class User:
@@ -43,11 +45,15 @@ class User:
         self._stop = stop
         self._close = close
         self._turns = []
+        self._until = time.perf_counter() + _PATIENCE
         self._doing = getattr(self, self.does)()
 
     def turn(self):
-        """Goes on; returns whether there is more to do."""
+        """Goes on; returns whether there is more to do. Waiting too long ends the program."""
         self._turns.append(time.perf_counter())
+        if self._turns[-1] > self._until:
+            print(f"waited in vain, behind {self._shown()[-500:]!r}", file=sys.stderr, flush=True)
+            os._exit(1)
         return next(self._doing, None) is not None
 
     def reads(self):
