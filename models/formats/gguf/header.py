@@ -96,8 +96,9 @@ def read_header(path: Path) -> Header:
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, struct.error) as error:
+        what = "it ends too early" if isinstance(error, struct.error) else error
         raise CheckpointError(
-            f"{path} is truncated or corrupt ({error}): download it again"
+            f"{path} is truncated or corrupt ({what}): download it again"
         ) from error
 
 
