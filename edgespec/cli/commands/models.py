@@ -81,4 +81,5 @@ def _show(store: BundleStore, as_json: bool) -> None:
     if made:
         console.print(table)
     total = sum(each.size for each in made.values())
-    console.print(f"{len(made)} models, {decimal(total)} in {store.folder}")
+    count = "1 model" if len(made) == 1 else f"{len(made)} models"
+    console.print(f"{count}, {decimal(total)} in {store.folder}")
