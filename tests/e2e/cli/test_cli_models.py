@@ -76,7 +76,7 @@ def test_models_are_listed_named_and_removed(cli, files, own_cache):
     assert listed["size"] > 10_000
     shown = cli("models").out
     assert "plain" in shown
-    assert "1 models" in shown
+    assert "1 model," in shown
     assert cli("models", "name", "plain", "mine").out == "plain is called mine now\n"
     assert cli("run", "mine", PROMPT, *QUICK).code == 0
     assert cli("models", "rm", "mine").out == "removed mine\n"
