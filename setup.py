@@ -237,10 +237,13 @@ class BuildLibrary(build_ext):
         if self._is_msvc():
             return str(self.compiler.cc)  # its folders are named by the version
         command = [*self.compiler.compiler_so_cxx, "--version"]
+        folder = Path(self.build_temp)
+        folder.mkdir(parents=True, exist_ok=True)  # zig leaves an empty object where it is asked
         try:
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError):
             return ""
+        return answer.stdout
 
     def _is_msvc(self) -> bool:
         return bool(self.compiler.compiler_type == "msvc")
