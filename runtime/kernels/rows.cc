@@ -26,10 +26,16 @@ Tensor rows_given(const Call& call) {
 
 int64_t width_of(const Tensor& x) { return x.dims[x.rank - 1]; }
 
-float* output_of(const Call& call, const Tensor& x, int64_t width) {
+// Runs function(row, out) for each row of x, which gives so many results.
+template <class Function>
+void each_row(const Call& call, const Tensor& x, int64_t results, const Function& function) {
+  const int64_t width = width_of(x);
   Tensor like = x;
-  like.dims[x.rank - 1] = width;
-  return call.output(0, like.dims, like.rank);
+  like.dims[x.rank - 1] = results;
+  float* out = call.output(0, like.dims, like.rank);
+  call.by_row(rows_of(x), width, [&](int64_t r) {
+    function(x.as<float>() + r * width, out + r * results);
+  });
 }
 
 class Norm : public Operator {
@@ -41,12 +47,9 @@ class Norm : public Operator {
     const int64_t width = width_of(x);
     weight.check("weight", F32, {width});
     if (bias) bias.check("bias", F32, {width});
-    float* out = output_of(call, x, width);
-    call.by_row(rows_of(x), width, [&](int64_t r) {
-      const float* row = x.as<float>() + r * width;
-      float* to = out + r * width;
-      if (bias) centred(row, weight.as<float>(), bias.as<float>(), to, width);
-      else kernels().norm(row, weight.as<float>(), epsilon_, to, width);
+    each_row(call, x, width, [&](const float* row, float* out) {
+      if (bias) centred(row, weight.as<float>(), bias.as<float>(), out, width);
+      else kernels().norm(row, weight.as<float>(), epsilon_, out, width);
     });
   }
 
@@ -68,12 +71,10 @@ class Moments : public Operator {
 
   void compute(const Call& call) override {
     const Tensor x = rows_given(call);
-    const int64_t width = width_of(x);
-    float* out = output_of(call, x, 2);
-    call.by_row(rows_of(x), width, [&](int64_t r) {
+    each_row(call, x, 2, [&](const float* row, float* out) {
       float variance;
-      kernels().moments(x.as<float>() + r * width, width, out + 2 * r, &variance);
-      out[2 * r + 1] = std::sqrt(variance + epsilon_);
+      kernels().moments(row, width_of(x), out, &variance);
+      out[1] = std::sqrt(variance + epsilon_);
     });
   }
 
@@ -85,10 +86,8 @@ class SoftmaxOfRows : public Operator {
  public:
   void compute(const Call& call) override {
     const Tensor x = rows_given(call);
-    const int64_t width = width_of(x);
-    float* out = output_of(call, x, width);
-    call.by_row(rows_of(x), width, [&](int64_t r) {
-      kernels().softmax(x.as<float>() + r * width, out + r * width, width);
+    each_row(call, x, width_of(x), [&](const float* row, float* out) {
+      kernels().softmax(row, out, width_of(x));
     });
   }
 };
@@ -97,11 +96,9 @@ class Sigmoid : public Operator {
  public:
   void compute(const Call& call) override {
     const Tensor x = rows_given(call);
-    const int64_t width = width_of(x);
-    float* out = output_of(call, x, width);
-    call.by_row(rows_of(x), width, [&](int64_t r) {
-      std::fill_n(out + r * width, width, 1.0f);
-      kernels().sigmoid_gate(x.as<float>() + r * width, out + r * width, width);
+    each_row(call, x, width_of(x), [&](const float* row, float* out) {
+      std::fill_n(out, width_of(x), 1.0f);
+      kernels().sigmoid_gate(row, out, width_of(x));
     });
   }
 };
