@@ -39,7 +39,7 @@ class ExportReport:
 
 
 def write_bundle(
-    target: Path,
+    target: Checkpoint,
     folder: Path,
     draft: Path | None,
     options: ExportOptions,
@@ -49,7 +49,7 @@ def write_bundle(
     """Writes a bundle to a folder, to which the caller may add files before moving it in place.
 
     Args:
-        target: checkpoint folder of the target.
+        target: the target's checkpoint.
         folder: empty folder to write to; its content is incomplete if this fails.
         draft: checkpoint folder of a smaller model; None: no draft. Its tokenizer is added to the
             bundle where its tokens are not the target's.
@@ -62,31 +62,30 @@ def write_bundle(
         CheckpointError: if a checkpoint is damaged or not supported.
         InputError: if an option does not suit the model.
     """
-    checkpoint = load_checkpoint(target)
     if draft is not None:
-        check_drafted(checkpoint, str(target))
+        check_drafted(target, str(target.path))
     if options.skip_sets:
-        check_skipped(checkpoint)
-    skips = _skip_sets(options.skip_sets, checkpoint.decoder)
+        check_skipped(target)
+    skips = _skip_sets(options.skip_sets, target.decoder)
     drafting = None if draft is None else _draft(draft)
-    source, tokens = read_tokenizer(checkpoint)
-    for name, text in {**checkpoint.tokenizer_files, "tokenizer.json": source}.items():
+    source, tokens = read_tokenizer(target)
+    for name, text in {**target.tokenizer_files, "tokenizer.json": source}.items():
         (folder / name).write_bytes(text.encode())
     writer = RoleWriter(folder, options, calibration, progress)
-    role, line = writer.write(bundle.TARGET, checkpoint, tokens)
-    provenance = {"edgespec": edgespec.__version__, **_origin(bundle.TARGET, checkpoint)}
+    role, line = writer.write(bundle.TARGET, target, tokens)
+    provenance = {"edgespec": edgespec.__version__, **_origin(bundle.TARGET, target)}
     files = bundle.describe_files(folder)
     manifest = bundle.Manifest(
         bundle.FORMAT,
         {bundle.TARGET: role},
-        tuple(checkpoint.tokenizer_files),
+        tuple(target.tokenizer_files),
         provenance,
         files,
         skips,
-        checkpoint.sampling,
+        target.sampling,
     )
     lines = [line]
-    nbytes = checkpoint.tensors.nbytes
+    nbytes = target.tensors.nbytes
     if drafting is not None:
         manifest, line = _with_draft(writer, manifest, drafting)
         lines.append(line)

@@ -18,6 +18,7 @@ from edgespec.export.heads.attach import copy_bundle
 from edgespec.export.heads.draft_head import DraftHead
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import resolve_checkpoint
+from edgespec.models import Checkpoint, load_checkpoint
 
 NO_DRAFT = "none"
 """The draft of a bundle that gets none, not even the head that the target's checkpoint holds."""
@@ -108,20 +109,26 @@ def partial_bundle(
     """
     options = options or ExportOptions()
     wanted = None if draft is None or draft == NO_DRAFT else Path(draft)
+    source: Checkpoint | ReadyTarget
     head = None
-    if isinstance(target, Path):
+    if isinstance(target, ReadyTarget):
+        source = target
+    else:
+        is_bundle = (target / MANIFEST).is_file()
+        readable = target if is_bundle else load_checkpoint(target)  # once: it takes a while
         if draft != NO_DRAFT:
-            head = DraftHead.of(target, wanted, options.draft_precision)
-        if (target / MANIFEST).is_file():
-            target = ReadyTarget(target, partial(_copy, target))
-    model = wanted if head is None else None
-    source = target if isinstance(target, Path) else target.path
-    sources = [each for each in (source, wanted) if each is not None]
-    with replacing(output, options.overwrite, sources) as folder:
-        if isinstance(target, Path):
-            report = write_bundle(target, folder, model, options, progress, calibration)
+            head = DraftHead.of(readable, wanted, options.draft_precision)
+        if isinstance(readable, Checkpoint):
+            source = readable
         else:
-            report = target.write(folder)
+            source = ReadyTarget(target, partial(_copy, target))
+    model = wanted if head is None else None
+    sources = [each for each in (source.path, wanted) if each is not None]
+    with replacing(output, options.overwrite, sources) as folder:
+        if isinstance(source, Checkpoint):
+            report = write_bundle(source, folder, model, options, progress, calibration)
+        else:
+            report = source.write(folder)
             if model is not None:
                 attach_model(folder, model, options, progress, calibration)
         if head is not None:

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Self
 
 from edgespec import bundle as bundles
-from edgespec.bundle import MANIFEST, PoolShape
+from edgespec.bundle import PoolShape
 from edgespec.errors import InputError
 from edgespec.export.exporter import check_drafted
 from edgespec.export.heads.attach import PRECISIONS, attach_head, sizes_of
 from edgespec.export.role import Progress
-from edgespec.models import Attention, load_checkpoint
+from edgespec.models import Attention, Checkpoint
 from edgespec.models.heads.assistant import Assistant
 from edgespec.models.heads.checkpoint import HeadCheckpoint, TargetSizes
-from edgespec.models.heads.mtp import MTP, holds_head
+from edgespec.models.heads.mtp import MTP, checkpoint_with_head, holds_head
 from edgespec.models.heads.opening import is_head, load_head
 
 _DEFAULT = "int8"
@@ -25,7 +25,7 @@ class DraftHead:
 
     Args:
         path: folder or GGUF file of the head, or of a checkpoint that holds one.
-        target: that of its target, or the folder of a bundle.
+        target: the checkpoint of its target, or the folder of a bundle.
         precision: precision of its weights; None for the default.
 
     Raises:
@@ -34,7 +34,7 @@ class DraftHead:
         UnsupportedModelError: if one of them needs something that is not implemented.
     """
 
-    def __init__(self, path: Path, target: Path, precision: str | None = None) -> None:
+    def __init__(self, path: Path, target: Checkpoint | Path, precision: str | None = None) -> None:
         self._path = path
         self._precision = precision or _DEFAULT
         self._attached: HeadCheckpoint | None = None
@@ -45,7 +45,9 @@ class DraftHead:
         load_head(path, _sizes(target))
 
     @classmethod
-    def of(cls, target: Path, draft: Path | None, precision: str | None = None) -> Self | None:
+    def of(
+        cls, target: Checkpoint | Path, draft: Path | None, precision: str | None = None
+    ) -> Self | None:
         """Returns the head to draft with; None if the draft is a model, or there is neither.
 
         Args:
@@ -54,10 +56,11 @@ class DraftHead:
                 the target's that holds a head; None: what the target's checkpoint holds.
             precision: as above.
         """
-        if draft is None:
-            return cls(target, target, precision) if holds_head(target) else None
-        if is_head(draft) or (holds_head(draft) and _alike(draft, target)):
-            return cls(draft, target, precision)
+        if draft is not None:
+            drafts = is_head(draft) or _holds_head_of(draft, target)
+            return cls(draft, target, precision) if drafts else None
+        if isinstance(target, Checkpoint) and holds_head(target):
+            return cls(target.path, target, precision)
         return None
 
     def attach(self, folder: Path, progress: Progress) -> None:
@@ -77,22 +80,24 @@ class DraftHead:
         return f"draft head: reads what enters layers {taps}, proposes {tokens:,} tokens"
 
 
-def _alike(draft: Path, target: Path) -> bool:
-    """Whether a checkpoint is of the target's size, so that its head drafts, and not its model."""
-    decoder = load_checkpoint(draft).decoder
+def _holds_head_of(draft: Path, target: Checkpoint | Path) -> bool:
+    """Whether a checkpoint of the target's size holds a head, which drafts, and not its model."""
+    checkpoint = checkpoint_with_head(draft)
+    if checkpoint is None:
+        return False
+    decoder = checkpoint.decoder
     sizes = _sizes(target)
     return (len(decoder.layers), decoder.hidden_size) == (sizes.layers, sizes.hidden_size)
 
 
-def _sizes(target: Path) -> TargetSizes:
+def _sizes(target: Checkpoint | Path) -> TargetSizes:
     """Returns what a head must agree with, of a checkpoint or a bundle."""
-    if (target / MANIFEST).is_file():
+    if isinstance(target, Path):
         role = bundles.load(target).target
         check_drafted(role)
         return sizes_of(role, target)
-    checkpoint = load_checkpoint(target)
-    check_drafted(checkpoint, str(target))
-    decoder = checkpoint.decoder
+    check_drafted(target, str(target.path))
+    decoder = target.decoder
     rope = next(iter(decoder.ropes.values()))
     return TargetSizes(
         layers=len(decoder.layers),

@@ -42,8 +42,13 @@ _PREFIX = f"{MTP}."
 _WITHOUT = "export without the head (--draft none)"
 
 
-def holds_head(path: Path) -> bool:
-    """Whether a checkpoint holds a head that can be read.
+def holds_head(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint holds a head that can be read."""
+    return checkpoint.config.model_type in _MODEL_TYPES and bool(_names(checkpoint.tensors))
+
+
+def checkpoint_with_head(path: Path) -> Checkpoint | None:
+    """Opens a checkpoint that holds a head that can be read; None: it holds none.
 
     Raises:
         UnsupportedModelError: The checkpoint needs something that is not implemented.
@@ -51,9 +56,9 @@ def holds_head(path: Path) -> bool:
     """
     config = path / "config.json"
     if not is_gguf(path) and not (config.is_file() and may_hold(ConfigFields.read(config))):
-        return False
+        return None
     checkpoint = load_checkpoint(path)
-    return checkpoint.config.model_type in _MODEL_TYPES and bool(_names(checkpoint.tensors))
+    return checkpoint if holds_head(checkpoint) else None
 
 
 def load_mtp(path: Path, target: TargetSizes) -> HeadCheckpoint:

@@ -23,7 +23,7 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.export import ExportOptions
 from edgespec.models import load_checkpoint
 from edgespec.models.heads.checkpoint import TargetSizes
-from edgespec.models.heads.mtp import holds_head
+from edgespec.models.heads.mtp import checkpoint_with_head
 from edgespec.models.heads.opening import load_head
 
 FAMILY = "qwen3_5_text"
@@ -81,15 +81,15 @@ def test_a_head_behind_the_last_layer_is_read_from_gguf_files(tmp_path, caplog):
     source = tmp_path / "folder"
     file = tmp_path / "file.gguf"
     model = make_checkpoint(source, "glm4_moe")
-    assert not holds_head(source)
+    assert checkpoint_with_head(source) is None
     NextnReference(source, model)
     drafting = {"glm4moe.block_count": 3, "glm4moe.nextn_predict_layers": 1}
     write_gguf(source, file, **drafting)
     caplog.clear()
     expected = head_of(source)
     found = head_of(file)
-    assert holds_head(source)
-    assert holds_head(file)
+    assert checkpoint_with_head(source) is not None
+    assert checkpoint_with_head(file) is not None
     assert not caplog.records  # its tensors are not unused, nor are the model's in it
     assert found.head == expected.head
     for name in expected.head.tensors():
@@ -172,7 +172,7 @@ def test_the_head_of_a_gguf_file_is_read(tmp_path, family):
     write_gguf(tmp_path / "folder", file, **drafting)
     expected = head_of(tmp_path / "folder")
     found = head_of(file)
-    assert holds_head(file)
+    assert checkpoint_with_head(file) is not None
     assert found.head == expected.head
     for name in expected.head.tensors():
         assert_allclose(found.tensors.read(name), expected.tensors.read(name), atol=3e-7)
