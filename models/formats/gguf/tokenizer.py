@@ -9,6 +9,8 @@ from edgespec.models.formats.gguf.splitting import SPLITTINGS
 from edgespec.models.formats.gguf.vocabulary import BYTE_LEVEL, MERGED, NORMAL, SENTENCEPIECE, SPACE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
 
 _PRE = "tokenizer.ggml.pre"
@@ -126,17 +128,34 @@ def _merges_by_score(vocabulary: GGUFVocabulary) -> list[tuple[str, str]]:
     ids = {
         token: id_
         for id_, (token, use) in enumerate(zip(vocabulary.tokens, vocabulary.uses, strict=True))
-        if use == NORMAL
+        if use == NORMAL and token
     }
-    pairs = []
-    for token, id_ in ids.items():
-        for place in range(1, len(token)):
-            left = ids.get(token[:place])
-            right = ids.get(token[place:])
-            if left is not None and right is not None:
-                pairs.append((-scores[id_], id_, left, right))
-    tokens = vocabulary.tokens
-    return [(tokens[left], tokens[right]) for _, _, left, right in sorted(pairs)]
+    beginnings = _beginnings(ids)
+    merges = []
+    for token in sorted(ids, key=lambda token: (-scores[ids[token]], ids[token])):
+        pairs = []
+        left = beginnings[token]
+        while left:
+            right = token[len(left) :]
+            if right in ids:
+                pairs.append((left, right))
+            left = beginnings[left]
+        if len(pairs) > 1:
+            pairs.sort(key=lambda pair: ids[pair[0]])
+        merges += pairs
+    return merges
+
+
+def _beginnings(tokens: Iterable[str]) -> dict[str, str]:
+    """The longest other token with which each begins; an empty text where none does."""
+    beginnings = {}
+    begun = ""
+    for token in sorted(tokens):  # a token comes behind all that it begins with
+        while not token.startswith(begun):
+            begun = beginnings[begun]
+        beginnings[token] = begun
+        begun = token
+    return beginnings
 
 
 def _bpe(

@@ -6,6 +6,7 @@ import json
 import unicodedata
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hard_texts import HARD_TEXTS
 from tokenizers import (
@@ -319,6 +320,28 @@ def test_pieces_are_merged_by_score():
         if set(spaced) <= known and "<" not in text:  # nothing becomes bytes or is special
             expected = merged_by_score(spaced, metadata)
             assert found.encode(text, add_special_tokens=False).tokens == expected
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_all_pairs_that_make_a_token_are_merged(seed):
+    """Also where tokens are equal or empty, or as good as others."""
+    numbers = np.random.default_rng(seed)
+    letters = np.array(list(("ab", SPACE + "é\ue000\U0001f600")[seed % 2]))
+    tokens = ["".join(numbers.choice(letters, numbers.integers(7))) for _ in range(80)]
+    uses = numbers.choice([NORMAL, NORMAL, NORMAL, USER_DEFINED, UNUSED], len(tokens)).tolist()
+    scores = [-float(score) for score in numbers.integers(40, size=len(tokens))]
+    metadata = {"model": "llama", "tokens": tokens, "token_type": uses, "scores": scores}
+    metadata |= {"bos_token_id": None, "unknown_token_id": None}
+    content = rebuilt({f"tokenizer.ggml.{name}": value for name, value in metadata.items()})
+    found = json.loads(content["tokenizer.json"])["model"]["merges"]
+    ids = {token: n for n, token in enumerate(tokens) if uses[n] == NORMAL}
+    expected = [
+        (-scores[id_], id_, ids[token[:n]], token[:n], token[n:])
+        for token, id_ in ids.items()
+        for n in range(1, len(token))
+        if token[:n] in ids and token[n:] in ids
+    ]
+    assert found == [[left, right] for *_, left, right in sorted(expected)]
 
 
 def test_tokens_with_spaces_of_their_own_are_found_first():
