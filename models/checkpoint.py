@@ -39,6 +39,7 @@ from edgespec.models.families.qwen3_5_moe import Qwen3_5Moe
 from edgespec.models.families.qwen3_moe import Qwen3Moe
 from edgespec.models.families.qwen3_vl import Qwen3Vl
 from edgespec.models.families.qwen3_vl_moe import Qwen3VlMoe
+from edgespec.models.families.seed_oss import SeedOss
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import ConfigFields, check_share, read_checkpoint_text
@@ -98,6 +99,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "qwen3_moe": Qwen3Moe,
     "qwen3_vl_moe_text": Qwen3VlMoe,
     "qwen3_vl_text": Qwen3Vl,
+    "seed_oss": SeedOss,
     "smollm3": SmolLm3,
     "stablelm": StableLm,
 }

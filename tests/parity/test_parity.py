@@ -147,6 +147,11 @@ FULL_PRECISION = {
         "moe_latent_size": 32, "mlp_bias": True, "norm_topk_prob": False,
     },
     "olmo3": {},
+    "seed_oss": {},
+    "seed_oss-other-biases-bf16": {
+        "attention_bias": False, "attention_out_bias": True, "mlp_bias": True,
+        "dtype": torch.bfloat16,
+    },
     "smollm3": {},
     "phi3": {},
     "phi3-window-wholly-rotated": {"sliding_window": 100, "rope_parameters": PLAIN_ROPE},

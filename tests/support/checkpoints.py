@@ -60,7 +60,7 @@ ARCHITECTURES = (
     "granitemoehybrid", "hunyuan_v1_dense", "lfm2", "lfm2_moe", "llama", "ministral", "ministral3",
     "mistral", "mistral4", "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen3",
     "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_text",
-    "smollm3", "stablelm",
+    "seed_oss", "smollm3", "stablelm",
 )  # fmt: skip
 _MODELS = {  # those that transformers does not find by their configs
     "mistral4": Mistral4ForCausalLM,

@@ -51,6 +51,7 @@ KINDS = {
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
     "qwen3_vl_moe_text": gguf.MODEL_ARCH.QWEN3VLMOE,
     "qwen3_vl_text": gguf.MODEL_ARCH.QWEN3VL,
+    "seed_oss": gguf.MODEL_ARCH.SEED_OSS,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "stablelm": gguf.MODEL_ARCH.STABLELM,
 }

@@ -193,6 +193,11 @@ ARCHITECTURES: Mapping[str, Naming] = {
             "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
         },
     ),
+    "seed_oss": Naming(
+        "seed_oss",
+        {"post_attention_norm": "post_attention_layernorm"},
+        present={"attention_out_bias": "attn_output.bias"},
+    ),
     "olmo2": Naming("olmo2", _NORMS_BEHIND, window=True, windowed="olmo3"),
     "olmoe": Naming("olmoe", integers=_MIXTURE),
     "exaone4": Naming("exaone4", _NORMS_BEHIND, window=True),
