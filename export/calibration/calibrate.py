@@ -36,7 +36,7 @@ from edgespec.models import (
     Moe,
     Sublayer,
 )
-from edgespec.models.layers.sublayers import AltUpLayer, PlainMlp
+from edgespec.models.layers.sublayers import AltUpLayer, FeedForward, PlainMlp
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
@@ -240,7 +240,7 @@ def by_rule(checkpoint: Checkpoint) -> CalibrationResult:
         for each in _inner(layer):
             if isinstance(each, Attention) and each.v is not None:
                 damage[each.v.weight] = 3.0
-            elif isinstance(each, Mlp | PlainMlp | Moe | MlpAndMoe):
+            elif isinstance(each, FeedForward):
                 worth = 2.0 if outer else 1.0 if inner % 3 == 2 else 0.0
                 damage |= {linear.weight: worth for linear in _downs(each)}
     linears = [linear for each in checkpoint.decoder.sublayers for linear in each.linears]
@@ -254,7 +254,7 @@ def _inner(layer: Sequence[Sublayer]) -> Iterator[Sublayer]:
         yield from (each.attention, each.mlp) if isinstance(each, AltUpLayer) else (each,)
 
 
-def _downs(layer: Mlp | PlainMlp | Moe | MlpAndMoe) -> list[Linear]:
+def _downs(layer: FeedForward) -> list[Linear]:
     if isinstance(layer, MlpAndMoe):
         return [*_downs(layer.mlp), *_downs(layer.moe)]
     return [each.down for each in (layer.experts if isinstance(layer, Moe) else [layer])]

@@ -10,7 +10,7 @@ from edgespec.models.config import activation_of
 from edgespec.models.layers.decoder import Decoder
 from edgespec.models.layers.elements import Linear, Norm
 from edgespec.models.layers.rope import rope_from_config
-from edgespec.models.layers.sublayers import Attention, Mlp, MlpAndMoe, Moe
+from edgespec.models.layers.sublayers import Attention, Mlp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.layers.rope import Rope
-    from edgespec.models.layers.sublayers import Sublayer
+    from edgespec.models.layers.sublayers import FeedForward, Sublayer
 
 QKV = (".q_proj", ".k_proj", ".v_proj")
 """What names of the projections to queries, keys and values end with."""
@@ -151,7 +151,7 @@ class Llama:
             mask=CAUSAL if window is None or window >= context else f"window:{window}",
         )
 
-    def feed_forward(self, index: int) -> Mlp | Moe | MlpAndMoe:
+    def feed_forward(self, index: int) -> FeedForward:
         """Returns what follows the attention of a layer: its MLP, or a mixture of experts."""
         return self.mlp(index)
 

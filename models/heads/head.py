@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgespec.models.layers.elements import Compound, Linear, Norm, Shapes
-from edgespec.models.layers.sublayers import Attention, Mlp, MlpAndMoe, Moe
+from edgespec.models.layers.sublayers import Attention, FeedForward, Mlp
 
 if TYPE_CHECKING:
     from edgespec.models.layers.rope import Rope
@@ -57,7 +57,7 @@ class HeadLayer(Compound):
     gate: Linear | None
     norm_before_residual: bool
     attention: Attention
-    mlp: Mlp | Moe | MlpAndMoe
+    mlp: FeedForward
     entry: Linear | None = None
 
 
@@ -119,7 +119,7 @@ class Head(Compound):
     masks: Masks | None = None
 
     @property
-    def mlps(self) -> tuple[Mlp | Moe | MlpAndMoe, ...]:
+    def mlps(self) -> tuple[FeedForward, ...]:
         """The MLP of each layer."""
         return (self.layer.mlp, *(each for each in self.further if isinstance(each, Mlp)))
 

@@ -326,7 +326,10 @@ class AltUpLayer(Compound):
         return super().tensors() | scale
 
 
-OneStream = Attention | Mlp | PlainMlp | Moe | MlpAndMoe | Injection | Recurrent
+FeedForward = Mlp | PlainMlp | Moe | MlpAndMoe
+"""What follows attention in a layer: an MLP, or a mixture of experts."""
+
+OneStream = Attention | FeedForward | Injection | Recurrent
 """A part of a layer that reads the residual stream and adds its output to it."""
 
 Sublayer = OneStream | AltUpLayer

@@ -203,6 +203,11 @@ FULL_PRECISION = {
         "mlp_only_layers": [0], "tie_word_embeddings": True, "dtype": torch.bfloat16,
     },
     "qwen3_vl_text": {},
+    "arcee": {},
+    "arcee-biases-two-key-heads-tied-bf16": {
+        "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2,
+        "tie_word_embeddings": True, "dtype": torch.bfloat16,
+    },
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},
 }  # fmt: skip
 

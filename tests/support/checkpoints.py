@@ -55,11 +55,11 @@ class Qwen3VLMoeForCausalLM(TextOfQwen3VL, Qwen3VLMoePreTrainedModel):
 
 
 ARCHITECTURES = (
-    "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text",
-    "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite", "granitemoe",
-    "granitemoehybrid", "hunyuan_v1_dense", "lfm2", "lfm2_moe", "llama", "ministral", "ministral3",
-    "mistral", "mistral4", "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen3",
-    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_text",
+    "arcee", "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text",
+    "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite",
+    "granitemoe", "granitemoehybrid", "hunyuan_v1_dense", "lfm2", "lfm2_moe", "llama", "ministral",
+    "ministral3", "mistral", "mistral4", "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2",
+    "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_text",
     "seed_oss", "smollm3", "stablelm",
 )  # fmt: skip
 _MODELS = {  # those that transformers does not find by their configs

@@ -18,7 +18,7 @@ _NEXTN = {
     "fc": "eh_proj", "norm": "shared_head_norm", "pre_fc_norm_embedding": "enorm",
     "pre_fc_norm_hidden": "hnorm",
 }  # fmt: skip
-_TURNED = ("granite", "granitehybrid", "granitemoe", "llama", "mistral3", "smollm3")
+_TURNED = ("arcee", "granite", "granitehybrid", "granitemoe", "llama", "mistral3", "smollm3")
 _V_ROWS = ("in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
 
 

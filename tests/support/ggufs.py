@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KINDS = {
+    "arcee": gguf.MODEL_ARCH.ARCEE,
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,

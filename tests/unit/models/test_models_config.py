@@ -211,6 +211,7 @@ def test_eos_ids(folder, generation, config, expected):
             {"model_type": "stablelm", "use_parallel_residual": True},
             ["use_parallel_residual=True"],
         ),
+        ({"model_type": "arcee", "hidden_act": "silu"}, ["hidden_act='silu'"]),
         ({"model_type": "stablelm", "qk_layernorm": True}, ["qk_layernorm=True"]),
         ({"model_type": "glm4", "partial_rotary_factor": 0.4}, ["partial_rotary_factor=0.4", "9"]),
         ({"model_type": "phi3", "partial_rotary_factor": 0.01}, ["partial_rotary_factor=0.01"]),
