@@ -55,7 +55,7 @@ class Qwen3VLMoeForCausalLM(TextOfQwen3VL, Qwen3VLMoePreTrainedModel):
 
 
 ARCHITECTURES = (
-    "arcee", "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text",
+    "arcee", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text",
     "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite",
     "granitemoe", "granitemoehybrid", "hunyuan_v1_dense", "lfm2", "lfm2_moe", "llama", "ministral",
     "ministral3", "mistral", "mistral4", "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     "arcee": gguf.MODEL_ARCH.ARCEE,
+    "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,

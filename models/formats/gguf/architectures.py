@@ -139,6 +139,7 @@ _QWEN3_MOE = Naming(
 ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming("llama", interleaved=True),
     "arcee": Naming("arcee", interleaved=True, present={"mlp_bias": "ffn_up.bias"}),
+    "ernie4_5": Naming("ernie4_5", present={"use_bias": "attn_q.bias"}),
     "mistral3": Naming("ministral3", interleaved=True, log_multiplier=1.0),
     "smollm3": Naming("smollm3", interleaved=True),
     # Granite 4, too, where all layers are attention and an MLP.
