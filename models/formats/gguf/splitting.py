@@ -19,6 +19,12 @@ def _words(digits: str, letters: str = r"\p{L}") -> str:
     return rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{digits}| ?[^\s{other}]+[\r\n]*|{_REST}"
 
 
+def _short_words() -> str:
+    """As `_words` of single digits, but line ends are no part of a run of other signs."""
+    before = r"[^\r\n\p{L}\p{N}]?"
+    return rf"{_SHORT}|{before}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_REST}"
+
+
 def _cases(digits: str, end: str) -> str:
     """Words that also end where a small letter is followed by a capital one."""
     before = r"[^\r\n\p{L}\p{N}]?"
@@ -90,6 +96,7 @@ SPLITTINGS: Mapping[str, Splitting] = {
     "starcoder": _DIGITS,
     "refact": _DIGITS,
     "codeshell": _DIGITS,
+    "command-r": Splitting(digits=True, normalized=True),
     "exaone": _DIGITS,
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
@@ -104,6 +111,7 @@ SPLITTINGS: Mapping[str, Splitting] = {
     "chatglm-bpe": _CL100K,
     "qwen2": _QWEN2,
     "stablelm2": _QWEN2,
+    "seed-coder": Splitting((_short_words(),)),
     "qwen35": Splitting((_words(r"\p{N}", r"[\p{L}\p{M}]"),), normalized=True),
     "deepseek-r1-qwen": Splitting((_words(r"\p{N}"),)),
     "gpt-4o": Splitting((_cases(r"\p{N}{1,3}", f"{_SHORT}?"),)),

@@ -44,6 +44,7 @@ LLAMA3 = (
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace("{1,3}", "")
+SEED = QWEN2.replace(r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}\r\n]+")
 TEKKEN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
@@ -69,9 +70,11 @@ WHOLE = pre_tokenizers.ByteLevel(add_prefix_space=False)
 ORIGINALS = {
     "gpt-2": [WHOLE],
     "smollm": [pre_tokenizers.Digits(individual_digits=True), WHOLE],
+    "command-r": [pre_tokenizers.Digits(individual_digits=True), WHOLE],
     "llama-bpe": split(LLAMA3),
     "dbrx": split(LLAMA3),
     "qwen2": split(QWEN2),
+    "seed-coder": split(SEED),
     "tekken": split(TEKKEN),
     "gpt-4o": split(O200K),
 }
@@ -88,7 +91,7 @@ def trained(pre):
     tokenizer.train_from_iterator(HARD_TEXTS * 3, trainer)
     tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
     tokenizer.add_tokens([AddedToken("[INST]", normalized=False)])
-    if pre == "qwen2":
+    if pre in ("command-r", "qwen2"):
         tokenizer.normalizer = normalizers.NFC()
     return tokenizer
 
