@@ -148,7 +148,7 @@ def _merges_by_score(vocabulary: GGUFVocabulary) -> list[tuple[str, str]]:
 
 def _beginnings(tokens: Iterable[str]) -> dict[str, str]:
     """The longest other token with which each begins; an empty text where none does."""
-    beginnings = {}
+    beginnings = dict[str, str]()
     begun = ""
     for token in sorted(tokens):  # a token comes behind all that it begins with
         while not token.startswith(begun):

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import DeviceError, installing
-from edgespec.runtime.engines.portable.graph import GraphEngine, GraphFile, PortableGraph, Shape
+from edgespec.runtime.engines.portable.engine import GraphEngine
+from edgespec.runtime.engines.portable.file import GraphFile, Shape
+from edgespec.runtime.engines.portable.graph import PortableGraph
 
 __all__ = [
     "DEVICES",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from edgespec.runtime.engines.ort_session import (
     first_line,
     session_options,
 )
-from edgespec.runtime.engines.portable.graph import GraphFile, Runner, Shape
+from edgespec.runtime.engines.portable.engine import Runner
+from edgespec.runtime.engines.portable.file import GraphFile, Shape
 from edgespec.runtime.engines.portable.places import Cache
 from edgespec.system import machine
 
@@ -65,11 +67,8 @@ class HostSession(HostPools):
         self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
     ) -> dict[str, Floats]:
         """See `Runner`."""
-        try:
+        with failures_of(self._device):
             results = self._session.run(None, {**inputs, **pools})
-        except Exception as error:  # its exceptions have no narrower base class
-            raise_if_callers(error)
-            raise failed(self._device, first_line(error)) from error
         return self._written(dict(zip(self._outputs, results, strict=True)), pools, slots)
 
 
@@ -109,11 +108,8 @@ class AppendingSession(HostPools):
             for name, array in in_place.items():
                 bind_host_output(binding, f"{name}.after", array)
 
-        try:
+        with failures_of(self._device):
             values = self._session.run_bound(bind).get_outputs()
-        except Exception as error:  # its exceptions have no narrower base class
-            raise_if_callers(error)
-            raise failed(self._device, first_line(error)) from error
         found = {n: each.numpy() for n, each in zip(self._outputs, values, strict=False)}
         return self._written(found, own, slots)
 
@@ -125,6 +121,16 @@ class AppendingSession(HostPools):
                 for name, width in self._file.turns.items()
             }
         return self._turns
+
+
+@contextmanager
+def failures_of(device: str) -> Iterator[None]:
+    """Makes a `DeviceError` of what ONNX Runtime raises inside of the context."""
+    try:
+        yield
+    except Exception as error:  # its exceptions have no narrower base class
+        raise_if_callers(error)
+        raise failed(device, first_line(error)) from error
 
 
 def failed(device: str, reason: str) -> DeviceError:

@@ -17,16 +17,15 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from edgespec.runtime.arrays import Array, Floats, Ids
-from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.ort_session import (
     bind_host_input,
     bind_host_output,
-    first_line,
     open_wholly,
     session_options,
 )
-from edgespec.runtime.engines.portable.cpu import failed, fixed_options
-from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, PoolInput, Shape
+from edgespec.runtime.engines.portable.cpu import failures_of, fixed_options
+from edgespec.runtime.engines.portable.engine import FEW_ROWS
+from edgespec.runtime.engines.portable.file import GraphFile, PoolInput, Shape
 from edgespec.runtime.engines.portable.places import Cache
 
 _INDEX = int(TensorProto.INT64)
@@ -103,11 +102,8 @@ class Gpu(ABC):
         Raises:
             DeviceError: if the device fails, for example because its memory is full.
         """
-        try:
+        with failures_of(self.name):
             session.run_with_iobinding(binding, options)
-        except Exception as error:  # its exceptions have no narrower base class
-            raise_if_callers(error)
-            raise failed(self.name, first_line(error)) from error
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
         """Allocates a tensor with undefined content.
@@ -126,11 +122,8 @@ class Gpu(ABC):
         return self._made(ort.OrtValue.ortvalue_from_numpy, array)
 
     def _made(self, make: Callable[..., Any], *arguments: Any) -> Any:
-        try:
+        with failures_of(self.name):
             return make(*arguments, self.kind, self.number)
-        except Exception as error:  # its exceptions have no narrower base class
-            raise_if_callers(error)
-            raise failed(self.name, first_line(error)) from error
 
 
 class DeviceRunner:

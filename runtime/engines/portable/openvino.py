@@ -14,7 +14,8 @@ from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.portable.cpu import HostPools, failed
-from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, Shape
+from edgespec.runtime.engines.portable.engine import FEW_ROWS
+from edgespec.runtime.engines.portable.file import GraphFile, Shape
 from edgespec.system.cachedir import intact, seal
 
 _REMEDIES = {

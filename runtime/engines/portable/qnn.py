@@ -21,7 +21,7 @@ from edgespec.runtime.engines.ort_session import (
     silenced,
 )
 from edgespec.runtime.engines.portable.cpu import HostSession, fixed_options
-from edgespec.runtime.engines.portable.graph import GraphFile, Shape
+from edgespec.runtime.engines.portable.file import GraphFile, Shape
 from edgespec.system.files import sync_file
 
 _PACKAGE = "onnxruntime-qnn"

@@ -1,0 +1,146 @@
+"""The file of a portable graph: what it reads and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from edgespec.bundle import SIGHT
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines.portable.visibility import Bias
+
+# Beginnings of the names of inputs that are not of the rows.
+_KNOWN = ("pool.", "keys.", "values.", "bias", "seen", "turn", "end", "total", "logit_rows")
+_RECURRENT = ("recent", "carry", "rows.", "states.")  # beginnings of the names of their inputs
+_NUMBERS = {np.dtype(np.float32): "fp32", np.dtype(np.float16): "fp16"}
+
+
+class Shape(NamedTuple):
+    """The shape of all calls where it is fixed.
+
+    Attributes:
+        rows: S, which are also the rows with logits.
+        capacity: C, the slots of the pool.
+    """
+
+    rows: int
+    capacity: int
+
+
+class PoolInput(NamedTuple):
+    """An input of keys and values, [2, heads, slots, dim].
+
+    Attributes:
+        heads: number of key and value heads.
+        dim: width of a head.
+        dtype: float32 or float16.
+        in_order: whether rows lie in the order in which they were written, see `Cache`.
+    """
+
+    heads: int
+    dim: int
+    dtype: np.dtype[Any]
+    in_order: bool = False
+
+
+class GraphFile:
+    """What the ONNX file of a portable graph reads and returns.
+
+    Args:
+        path: the file, beside that of its weights.
+
+    Attributes:
+        path: see above.
+        model: its content without the weights.
+        inputs: dimensions of each input, numbers or sums of S, R and C.
+        pools: the inputs that hold keys and values.
+        biases: what each bias says, by its name.
+        seen: likewise, of layers whose rows lie in order.
+        turns: the tables of these layers' rotations, with their widths.
+        types: types of the inputs' numbers.
+        by_row: inputs with one entry for each row.
+        written: names of the pools that rows are written to, all but those of another model.
+        outputs: dimensions of each output but new keys and values, all of them float32.
+        wanted: outputs of the rows that are asked for; the others have all rows.
+
+    Raises:
+        DeviceError: if it is not a portable graph.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.model = onnx.load(str(path), load_external_data=False)
+        except Exception as error:  # its exceptions have no narrower base class
+            raise DeviceError(f"{path} cannot be read ({error}): export it again") from error
+        self.inputs = {each.name: _dimensions(each) for each in self.model.graph.input}
+        self.types = {each.name: _dtype(each) for each in self.model.graph.input}
+        self.pools = {
+            name.replace("keys.", "pool."): PoolInput(
+                int(size[1]), int(size[3]), self.types[name], name.startswith("keys.")
+            )
+            for name, size in self.inputs.items()
+            if name.startswith(("pool.", "keys."))
+        }
+        self.biases = self._of_kind("bias")
+        self.seen = self._of_kind("seen")
+        self.turns = {n: int(size[1]) for n, size in self.inputs.items() if n.startswith("turns.")}
+        if not self.pools:
+            raise DeviceError(f"{path}: it is no portable graph: export it again")
+        rest = {name for name in self.inputs if not name.startswith(_KNOWN)}
+        if recurrent := sorted(name for name in rest if name.startswith(_RECURRENT)):
+            raise DeviceError(
+                f"{path}: recurrent layers ({recurrent[0]}) need edgespec's own operators: use "
+                "--device cpu, and install a C++ compiler if they are missing"
+            )
+        self.by_row = sorted(name for name in rest if self.inputs[name][0] == "S")
+        if unknown := sorted(rest - set(self.by_row)):
+            raise DeviceError(f"{path}: its input {unknown[0]} is not known: export it again")
+        outputs = {each.name: _dimensions(each) for each in self.model.graph.output}
+        self.written = [name for name in self.pools if name.replace("pool.", "new.") in outputs]
+        self.outputs = {
+            name: size
+            for name, size in outputs.items()
+            if not name.startswith("new.") and not name.endswith(".after")
+        }
+        self.wanted = {name for name, size in self.outputs.items() if size[0] == "R"}
+
+    @property
+    def in_order(self) -> list[str]:
+        """Names of the pools whose rows lie in the order in which they were written."""
+        return [name for name, each in self.pools.items() if each.in_order]
+
+    def _of_kind(self, kind: str) -> dict[str, Bias]:
+        return {n: _bias(n, size) for n, size in self.inputs.items() if n.startswith(kind)}
+
+    @property
+    def kv(self) -> str:
+        """Number format of the pools, fp32 or fp16."""
+        return _NUMBERS[next(iter(self.pools.values())).dtype]
+
+    def sizes(self, shape: Shape) -> dict[str, int]:
+        """Returns the size of each symbolic dimension of the inputs, for calls of one shape."""
+        known = {"S": shape.rows, "R": shape.rows, "C": shape.capacity}
+        symbols = {each for size in self.inputs.values() for each in size if isinstance(each, str)}
+        return {each: sum(known[part] for part in each.split("+")) for each in symbols}
+
+
+def _bias(name: str, size: Sequence[int | str]) -> Bias:
+    _, *parts = name.split(".")
+    window = next((int(part) for part in parts if part != SIGHT), None)
+    return Bias(window, SIGHT in parts, size[1] != "C")
+
+
+def _dimensions(tensor: Any) -> list[int | str]:
+    dimensions = tensor.type.tensor_type.shape.dim
+    return [each.dim_param or each.dim_value for each in dimensions]
+
+
+def _dtype(tensor: Any) -> np.dtype[Any]:
+    found: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(tensor.type.tensor_type.elem_type)
+    return found

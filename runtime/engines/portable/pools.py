@@ -1,0 +1,154 @@
+"""The memory of pools that portable graphs read, on the device where that has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgespec.errors import DeviceError, MemoryLimitError
+from edgespec.runtime.arrays import Array, Ids, slots_at, spare_places
+from edgespec.runtime.engines.portable.engine import Runner
+from edgespec.runtime.engines.portable.file import GraphFile, Shape
+from edgespec.runtime.engines.portable.places import Cache, Places
+
+_STEP = 256  # slots that a pool grows by, at least
+
+
+class DevicePools:
+    """Gives a `KVPool` its memory, see `PoolMemory`.
+
+    Args:
+        device: name of the device.
+        file: the graph.
+        runner: the engine.
+        shape: the shape of all calls; None if it is not fixed.
+
+    Attributes:
+        device: see above.
+        kv: number format of the pools, fp32 or fp16.
+    """
+
+    def __init__(
+        self, device: str, file: GraphFile, runner: Runner, shape: Shape | None = None
+    ) -> None:
+        self.device = device
+        self.kv = file.kv
+        self._file = file
+        self._runner = runner
+        self._shape = shape
+
+    def capacity(self, before: int, needed: int) -> int:
+        """Returns the number of slots of a pool that had `before` and needs `needed`.
+
+        Attention reads all slots, so at most a quarter of them is idle beyond 1024.
+
+        Raises:
+            MemoryLimitError: if the shape is fixed, and has too few.
+        """
+        if self._shape is None:
+            step = max(_STEP, (1 << needed.bit_length()) >> 3)
+            return -(-needed // step) * step
+        if needed > self._shape.capacity:
+            raise MemoryLimitError(
+                f"device {self.device}: its KV cache has room for {self._shape.capacity} rows, and "
+                f"{needed} are needed: name the device {self.device.partition('#')[0]}"
+                f"#{self._shape.rows}x{2 * self._shape.capacity}, or lower --context"
+            )
+        return self._shape.capacity
+
+    def resize(self, arrays: dict[str, Any], shapes: Mapping[str, tuple[Any, type[Any]]]) -> None:
+        """Puts a pool of each shape in place of the smaller one, or where there was none.
+
+        Args:
+            arrays: what is there, by the name of the graph's input.
+            shapes: [2, kv_heads, slots, dim] and type of the numbers, that of `kv`; a fixed shape
+                has its own number of slots.
+
+        Raises:
+            DeviceError: if the graph has no such input, or the device no room.
+        """
+        places = next((each.places for each in caches_of(arrays)), None) or Places()
+        for name, ((pair, heads, slots, dim), dtype) in shapes.items():
+            own = self._file.pools.get(name)
+            if own is None or own[:3] != (heads, dim, np.dtype(dtype)):
+                raise DeviceError(
+                    f"{self._file.path}: its input {name} is {own}, and the bundle has {heads} "
+                    f"heads of {dim} in {np.dtype(dtype)}: export it again"
+                )
+            old = arrays.get(name)
+            if own.in_order:
+                count = slots + spare_places(slots)
+                keys, values = (None, None) if old is None else (old.keys, old.values)
+                made = [
+                    self._runner.resized((1, heads, count, dim), own.dtype, each)
+                    for each in (keys, values)
+                ]
+                arrays[name] = Cache(made[0], made[1], places)
+            else:
+                count = slots if self._shape is None else self._shape.capacity
+                shape = (pair, heads, count, dim)
+                arrays[name] = self._runner.resized(shape, own.dtype, old)
+        if caches_of(arrays):
+            places.grow(slots)
+
+    def read(self, arrays: Mapping[str, Any], slots: Sequence[int], axis: int) -> dict[str, Array]:
+        """Returns copies of what slots hold: each array, of these slots alone."""
+        found = dict[str, Array]()
+        for name, array in arrays.items():
+            if isinstance(array, Cache):
+                at = array.places.of_slots[slots]
+                parts = [_host(each)[0][:, at] for each in (array.keys, array.values)]
+                found[name] = np.stack(parts)
+            else:
+                found[name] = _host(array)[slots_at(slots, axis)]
+        return found
+
+    def write(
+        self, arrays: Mapping[str, Any], slots: Sequence[int], axis: int, rows: Mapping[str, Array]
+    ) -> None:
+        """Lets slots hold what `read` returned."""
+        caches = caches_of(arrays)
+        at = slots_at(slots, axis)
+        if caches:
+            places = np.arange(len(slots)) + self.appended(caches, np.array(slots, np.int64))
+        for name, array in arrays.items():
+            if isinstance(array, Cache):
+                for part, new in zip((array.keys, array.values), rows[name], strict=True):
+                    _update(part, (slice(None), slice(None), places), new[None])
+            else:
+                _update(array, at, rows[name])
+
+    def appended(self, caches: Sequence[Cache], slots: Ids, size: int = 0) -> int:
+        """Gives slots places behind all others; returns the first.
+
+        Args:
+            caches: the pool's.
+            slots: the slots.
+            size: number of rows that are written there, with those of padding.
+        """
+        places = caches[0].places
+        places.free(slots)
+        if places.end + max(size, len(slots)) > places.count:
+            self._runner.move(caches, places.moved_together())
+        return places.append(slots)
+
+
+def caches_of(pools: Mapping[str, Any]) -> list[Cache]:
+    """Returns the pools whose rows lie in the order in which they were written."""
+    return [each for each in pools.values() if isinstance(each, Cache)]
+
+
+def _host(array: Any) -> Array:
+    """Returns an array itself, or what a tensor of a device holds."""
+    held: Array = array if isinstance(array, np.ndarray) else array.numpy()
+    return held
+
+
+def _update(array: Any, at: tuple[Any, ...], rows: Array) -> None:
+    """Writes rows into an array, or into a tensor of a device."""
+    whole = _host(array)
+    whole[at] = rows
+    if whole is not array:
+        array.update_inplace(whole)
