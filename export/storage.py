@@ -14,6 +14,7 @@ from edgespec import bundle
 from edgespec.bundle.options import INT4, INT4_SMALL, PRECISIONS, SOURCE, ExportOptions
 from edgespec.errors import CheckpointError, InputError
 from edgespec.export.calibration.calibrate import Calibrate, by_rule, to_widen
+from edgespec.export.formats.gguf_tiles import tile_format
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.formats.rounding import SUPER
 from edgespec.export.formats.tiles import BLOCK, TILE_FORMATS
@@ -218,7 +219,7 @@ def kept_formats(
     """
     found = {}
     for name in names:
-        encoding = TILE_FORMATS.get(tensors.encoding(name) or "")
+        encoding = tile_format(tensors.encoding(name))
         if encoding is not None and encoding.unit > 1:
             if as_stored or encoding.bits <= most_bits:
                 found[name] = encoding.name

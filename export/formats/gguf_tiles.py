@@ -1,4 +1,4 @@
-"""Rows of GGUF files as tiles: bits change their places, and no number is computed.
+"""Rows of GGUF files as tiles: bits change their places, and no number is rounded.
 
 How files order bits is told by the `gguf` package, `quants.py` (ggml-org).
 """
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.export.formats.gguf_grids import GRIDS, GridEncoding
 from edgespec.export.formats.tiles import (
     LANES,
     TILE_FORMATS,
@@ -21,6 +22,7 @@ from edgespec.export.formats.tiles import (
     bytes_of,
     empty_tiles,
     put_plane,
+    tiles_of_fields,
     tiles_of_stored_floats,
 )
 
@@ -47,11 +49,22 @@ _BLOCKS: Mapping[str, np.dtype[np.void]] = {
     "q5_k": np.dtype([_D, _DMIN, _PACKED, ("high", "<u4", 8), _LOW_256]),
     "q6_k": np.dtype([_LOW_256, ("high", "<u4", 16), ("s", "i1", 16), _D]),
     "iq4_xs": np.dtype([_D, ("packed", "u1", 6), _LOW_256]),
+    "tq2_0": np.dtype([("low", "<u4", 16), _D]),
 }
 # Words that hold neighbouring columns, before those in the next higher bits of the same words.
-_RUNS = {"q2_k": 8, "q3_k": 8, "q4_k": 8, "q5_k": 8, "q6_k": 16, "q8_0": 8}
+_RUNS = {"q2_k": 8, "q3_k": 8, "q4_k": 8, "q5_k": 8, "q6_k": 16, "q8_0": 8, "tq2_0": 8}
 _RUN, _HIGH_RUN = 4, 8
 _CHUNK = 1 << 18  # weights that are moved at once, so that they stay in a core's L2 cache
+
+
+def tile_format(encoding: str | None) -> TileFormat | None:
+    """Returns the format that has an encoding's numbers; None if none has.
+
+    Args:
+        encoding: its name in lower case; None: the weights are in none.
+    """
+    grid = GRIDS.get(encoding or "")
+    return TILE_FORMATS.get(grid.form if grid else encoding or "")
 
 
 def tiles_of_gguf(name: str, stored: Bytes) -> Bytes:
@@ -59,7 +72,8 @@ def tiles_of_gguf(name: str, stored: Bytes) -> Bytes:
 
     Args:
         name: the encoding in lower case, one of `q4_0`, `q4_1`, `q5_0`, `q5_1`, `q8_0`, `q2_k` to
-            `q6_k`, `iq4_nl`, `iq4_xs`, `mxfp4`, `f32`, `f16` and `bf16`; the tiles' format, too.
+            `q6_k`, `iq4_nl`, `iq4_xs`, `mxfp4`, `f32`, `f16`, `bf16`, `tq2_0` and those of `GRIDS`.
+            `tile_format` is that of the tiles.
         stored: [N, bytes of a row] uint8. Some rows of a matrix are a multiple of 16, but for its
             last ones.
 
@@ -69,11 +83,12 @@ def tiles_of_gguf(name: str, stored: Bytes) -> Bytes:
     Raises:
         ValueError: the rows are not in whole blocks of the encoding.
     """
-    kind = TILE_FORMATS[name]
+    grid = GRIDS.get(name)
+    kind = TILE_FORMATS[grid.form if grid else name]
     stored = np.ascontiguousarray(stored)
     if kind.unit == 1:
         return tiles_of_stored_floats(stored.view(kind.layout["values"].base), name)
-    block = _BLOCKS[name]
+    block = grid.block if grid else _BLOCKS[name]
     if stored.shape[1] % block.itemsize:
         raise ValueError(f"{stored.shape[1]} bytes in a row: {name} has blocks of {block.itemsize}")
     blocks = stored.view(block)
@@ -81,9 +96,20 @@ def tiles_of_gguf(name: str, stored: Bytes) -> Bytes:
     tiles = empty_tiles(kind, rows, units * kind.unit)
     step = max(1, _CHUNK // (LANES * units * kind.unit))
     for start in range(0, len(tiles), step):
-        part = tiles[start : start + step]
-        _move(kind, blocks[start * LANES : (start + step) * LANES], part)
+        own = blocks[start * LANES : (start + step) * LANES]
+        if grid:
+            tiles[start : start + step] = _placed(kind, grid, own)
+        else:
+            _move(kind, own, tiles[start : start + step])
     return bytes_of(tiles, rows)
+
+
+def _placed(
+    kind: TileFormat, grid: GridEncoding, blocks: npt.NDArray[np.void]
+) -> npt.NDArray[np.void]:
+    """The tiles [ceil(N / 16), units] of blocks [N, units] whose levels are points of a grid."""
+    found = grid.read(blocks)
+    return tiles_of_fields(kind, found.levels, found.fields).view(kind.layout)[..., 0]
 
 
 def _move(kind: TileFormat, blocks: npt.NDArray[np.void], tiles: npt.NDArray[np.void]) -> None:

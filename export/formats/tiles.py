@@ -28,6 +28,10 @@ Quads = npt.NDArray[np.uint32]
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # doubled
+_GRID_1 = (-9, -9, -7, -1, 1, 7, 9, 9)  # times eight
+_GRID_2 = (-43, -43, -25, -8, 8, 25, 43, 43)
+_GRID_3_XXS = (-31, -26, -22, -18, -14, -10, -6, -2, 2, 6, 10, 14, 18, 22, 26, 31)  # halved
+_GRID_3 = tuple(range(-15, 16, 2))
 _RAISED = 128  # what is added to numbers of tables where they are levels
 _EXPONENT_BIAS = 128  # one more than that of E8M0, since `_FP4` is doubled
 _PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
@@ -92,6 +96,8 @@ _ZEROS = ("z", "u1", LANES)
 _BOTH = (_SCALE, ("dmin", "<f2", LANES))
 _OF_32 = (("s", "u1", (8, LANES)), ("m", "u1", (8, LANES)))
 _OF_16 = ("s", "i1", (16, LANES))
+_GRID_OF_32 = (("d", "<f4", LANES), ("s", "i1", (8, LANES)))
+_GRID_OF_16 = (("d", "<f4", LANES), _OF_16)
 
 TILE_FORMATS: Mapping[str, TileFormat] = {
     each.name: each
@@ -114,6 +120,13 @@ TILE_FORMATS: Mapping[str, TileFormat] = {
         _levels("q5_k", 256, 5, *_BOTH, *_OF_32),
         _levels("q6_k", 256, 6, _SCALE, _OF_16, zero=32),
         _levels("iq4_xs", 256, 4, _SCALE, ("s", "i1", (8, LANES)), table=_IQ4),
+        _levels("tq2_0", 256, 2, _SCALE, zero=1),
+        _levels("iq1_s", 256, 3, *_GRID_OF_32, table=_GRID_1),
+        _levels("iq1_m", 256, 3, *_GRID_OF_16, table=_GRID_1),
+        _levels("iq2_xxs", 256, 3, *_GRID_OF_32, table=_GRID_2),
+        _levels("iq2_s", 256, 3, *_GRID_OF_16, table=_GRID_2),
+        _levels("iq3_xxs", 256, 4, *_GRID_OF_32, table=_GRID_3_XXS),
+        _levels("iq3_s", 256, 4, *_GRID_OF_32, table=_GRID_3),
     )
 }
 """All formats by name. Those that an encoding of GGUF files has the numbers of have its name."""

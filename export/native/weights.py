@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from edgespec.errors import CheckpointError, ExportError
 from edgespec.export.formats.checked import check_range, read_finite
-from edgespec.export.formats.gguf_tiles import tiles_of_gguf
+from edgespec.export.formats.gguf_tiles import tile_format, tiles_of_gguf
 from edgespec.export.formats.rounding import RoundedRows, rounded
 from edgespec.export.formats.tiles import (
     LANES,
@@ -36,7 +36,7 @@ _Found = TypeVar("_Found")
 _PART_VALUES = 1 << 19
 _MOVED_VALUES = 1 << 20  # likewise of rows that are not rounded
 _MOST_THREADS = 8
-_HALVES = ("d", "dmin", "m")
+_SCALES = ("d", "dmin", "m")
 # Maximum share of a matrix's squared norm in blocks whose scales are too small for half precision.
 _FAINT_SHARE = 1e-4
 
@@ -128,13 +128,15 @@ class TileWeights:
         if name not in self.storage.kept:
             return form, self._rounded(name, form)
         self.errors[name] = 0.0
-        if form == self.tensors.encoding(name):
-            return form, self._encoded(name, TILE_FORMATS[form])
-        return form, self._kept(name, TILE_FORMATS[form])
+        kind = TILE_FORMATS[form]
+        encoding = self.tensors.encoding(name)
+        if encoding is not None and kind == tile_format(encoding):
+            return form, self._encoded(name, kind, encoding)
+        return form, self._kept(name, kind)
 
-    def _encoded(self, name: str, kind: TileFormat) -> Iterator[Bytes]:
+    def _encoded(self, name: str, kind: TileFormat, encoding: str) -> Iterator[Bytes]:
         def work(bounds: tuple[int, int]) -> Bytes:
-            tiles = tiles_of_gguf(kind.name, self.tensors.read_encoded(name, *bounds))
+            tiles = tiles_of_gguf(encoding, self.tensors.read_encoded(name, *bounds))
             _check_scales(self.tensors, name, tiles.view(kind.layout))
             return tiles
 
@@ -198,9 +200,9 @@ class TileWeights:
 
 def _check_scales(tensors: TensorSource, name: str, stored: npt.NDArray[np.void]) -> None:
     """Checks that scales and minima of a damaged file are none of infinity and NaN."""
-    halves = [each for each in _HALVES if each in (stored.dtype.names or ())]
-    halves = [each for each in halves if stored.dtype[each].base == np.float16]
-    if not all(np.isfinite(stored[each]).all() for each in halves):
+    floats = [each for each in _SCALES if each in (stored.dtype.names or ())]
+    floats = [each for each in floats if stored.dtype[each].base.kind == "f"]
+    if not all(np.isfinite(stored[each]).all() for each in floats):
         raise CheckpointError(
             f"{tensors.place(name)}: {name} has scales that are infinity or NaN: download the "
             "checkpoint again"

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from edgespec.export.formats.tiles import (
-    BLOCK,
     LANES,
     TILE_FORMATS,
     Bytes,
@@ -302,7 +301,7 @@ def _form_of(matrix: TileMatrix) -> _Form:
     if kind.unit == 1:
         return _Form(0)
     fields = kind.layout.names or ()
-    size = kind.unit // kind.layout["s"].shape[0] if "s" in fields else BLOCK
+    size = kind.unit // kind.layout["s"].shape[0] if "s" in fields else kind.unit
     minima = "m" in fields or "dmin" in fields
     return _Form(8 if kind.bits > 4 or kind.table else 4, size, "z" in fields, minima)
 

@@ -29,18 +29,23 @@ float half_at(const uint8_t* unit, int index) {
   return from_half(h);
 }
 
+float float_at(const uint8_t* unit, int index) {
+  float x;
+  std::memcpy(&x, unit + 4 * index, 4);
+  return x;
+}
+
 float value_at(Format format, const uint8_t* unit, int c, int k) {
   const int block = k / 32, part = k / 16;
   const auto level = [&](int header, int bits, int bytes) {
     return level_at(unit + header + block * bytes, bits, c, k % 32);
   };
   const auto scale = [&](int index) { return half_at(unit, c) * float(int8_t(unit[32 + 16 * index + c])); };
+  const auto grid_scale = [&](int index) {
+    return float_at(unit, c) * float(int8_t(unit[64 + 16 * index + c]));
+  };
   switch (format) {
-    case Format::F32: {
-      float x;
-      std::memcpy(&x, unit + 4 * c, 4);
-      return x;
-    }
+    case Format::F32: return float_at(unit, c);
     case Format::F16: return half_at(unit, c);
     case Format::BF16: {
       uint16_t h;
@@ -76,6 +81,14 @@ float value_at(Format format, const uint8_t* unit, int c, int k) {
     case Format::Q6_K: return scale(part) * float(level(288, 6, 384) - 32);
     case Format::IQ4_XS:
       return scale(block) * float(non_linear[level(160, 4, 256)] - NonLinearZero);
+    case Format::TQ2_0: return half_at(unit, c) * float(level(32, 2, 128) - 1);
+    case Format::IQ1_S: return grid_scale(block) * float(grid1[level(192, 3, 192)] - Grid1Zero);
+    case Format::IQ1_M: return grid_scale(part) * float(grid1[level(320, 3, 192)] - Grid1Zero);
+    case Format::IQ2_XXS: return grid_scale(block) * float(grid2[level(192, 3, 192)] - Grid2Zero);
+    case Format::IQ2_S: return grid_scale(part) * float(grid2[level(320, 3, 192)] - Grid2Zero);
+    case Format::IQ3_XXS:
+      return grid_scale(block) * float(grid3_xxs[level(192, 4, 256)] - Grid3XxsZero);
+    case Format::IQ3_S: return grid_scale(block) * float(grid3[level(192, 4, 256)] - Grid3Zero);
   }
   return 0.0f;
 }

@@ -2,7 +2,7 @@
 //
 // Every table gives the same bits, and a row the same bits in any company, because the order of
 // operations is fixed here, by positions alone:
-//  * Products: the integer sum of a block of 32 k (16 in Q2_K, Q3_K and Q6_K) is exact; blocks are
+//  * Products: the integer sum of a block of 32 k (16 in formats with scales of 16) is exact; blocks are
 //    added from k = 0 up by fused multiply-adds, sum += float(block) * (weight scale * row scale),
 //    and then where a format has minimums sum += minimum * (row scale * float(sum of levels)).
 //    Products of floats are added from k = 0 up by fused multiply-adds.

@@ -59,11 +59,13 @@ struct Planes<5> : Joined<4, 1> {};
 template <>
 struct Planes<6> : Joined<4, 2> {};
 // Levels that number the values of a table.
-template <const uint8_t* Table, int Largest>
+template <int Bits, const uint8_t* Table, int Largest>
 struct Tabled {
-  static constexpr int Bytes = Planes<4>::Bytes, Max = Largest;
+  static constexpr int Bytes = Planes<Bits>::Bytes, Max = Largest;
   template <int Quad>
-  static INLINE B quad(const uint8_t* p) { return look_up(Table, Planes<4>::quad<Quad>(p)); }
+  static INLINE B quad(const uint8_t* p) {
+    return look_up(Table, Planes<Bits>::template quad<Quad>(p));
+  }
 };
 
 INLINE const uint16_t* halves(const uint8_t* p) { return reinterpret_cast<const uint16_t*>(p); }
@@ -81,6 +83,9 @@ struct Simple {
   static INLINE F scale(const uint8_t* unit, int) { return load_f16(halves(unit)); }
   static INLINE F minimum(const uint8_t* unit, int) { return load_f16(halves(unit) + 16); }
 };
+struct Ternary : Simple<Planes<2>, 32, 1> {
+  static constexpr int Blocks = 8;
+};
 // With a zero point for each block, whose product with the scale is subtracted.
 template <class Planes_>
 struct WithZeros : Simple<Planes_, 48, 0, true> {
@@ -88,7 +93,7 @@ struct WithZeros : Simple<Planes_, 48, 0, true> {
     return sub(set(0.0f), mul(load_f16(halves(unit)), load_u8(unit + 32)));
   }
 };
-struct Exponents : Simple<Tabled<float4, 28>, 16, FloatZero> {
+struct Exponents : Simple<Tabled<4, float4, 28>, 16, FloatZero> {
   static INLINE F scale(const uint8_t* unit, int) {  // 2^(e - 128), since the table is doubled
     const F e = sub(load_u8(unit), set(128.0f));
     const F half = round(mul(e, set(0.5f)));  // in two steps: 2^-128 has no normal float
@@ -106,7 +111,7 @@ struct SignedScales16 {  // Q3_K and Q6_K
   static INLINE F minimum(const uint8_t*, int) { return set(0.0f); }
 };
 struct NonLinear256 {  // IQ4_XS
-  using Levels = Tabled<non_linear, 241>;
+  using Levels = Tabled<4, non_linear, 241>;
   static constexpr int Blocks = 8, Header = 160, Parts = 1, Zero = NonLinearZero;
   static constexpr bool Minimum = false;
   static INLINE F scale(const uint8_t* unit, int part) {
@@ -114,6 +119,21 @@ struct NonLinear256 {  // IQ4_XS
   }
   static INLINE F minimum(const uint8_t*, int) { return set(0.0f); }
 };
+template <class Planes_, int Parts_, int Zero_>
+struct Grid {  // IQ1 to IQ3; scales are floats, since they have powers of two that files leave out
+  using Levels = Planes_;
+  static constexpr int Blocks = 8, Header = 64 + 128 * Parts_, Parts = Parts_, Zero = Zero_;
+  static constexpr bool Minimum = false;
+  static INLINE F scale(const uint8_t* unit, int part) {
+    const F whole = load(reinterpret_cast<const float*>(unit));
+    return mul(whole, load_i8(signed_bytes(unit) + 64 + 16 * part));
+  }
+  static INLINE F minimum(const uint8_t*, int) { return set(0.0f); }
+};
+using Grid1 = Tabled<3, grid1, 25>;
+using Grid2 = Tabled<3, grid2, 107>;
+using Grid3Xxs = Tabled<4, grid3_xxs, 63>;
+using Grid3 = Tabled<4, grid3, 31>;
 template <int Bits>
 struct ScalesAndMinimums {  // Q4_K and Q5_K
   using Levels = Planes<Bits>;
@@ -291,7 +311,7 @@ void product(const Product& p, int64_t first, int64_t last) {
     case Format::Q8_0: return integers<Simple<Planes<8>, 32, 128>>(p, first, last);
     case Format::Q8_Z: return integers<WithZeros<Planes<8>>>(p, first, last);
     case Format::IQ4_NL:
-      return integers<Simple<Tabled<non_linear, 241>, 32, NonLinearZero>>(p, first, last);
+      return integers<Simple<Tabled<4, non_linear, 241>, 32, NonLinearZero>>(p, first, last);
     case Format::MXFP4: return integers<Exponents>(p, first, last);
     case Format::Q2_K: return integers<Nibbles16>(p, first, last);
     case Format::Q3_K: return integers<SignedScales16<3, 4>>(p, first, last);
@@ -299,6 +319,13 @@ void product(const Product& p, int64_t first, int64_t last) {
     case Format::Q5_K: return integers<ScalesAndMinimums<5>>(p, first, last);
     case Format::Q6_K: return integers<SignedScales16<6, 32>>(p, first, last);
     case Format::IQ4_XS: return integers<NonLinear256>(p, first, last);
+    case Format::TQ2_0: return integers<Ternary>(p, first, last);
+    case Format::IQ1_S: return integers<Grid<Grid1, 1, Grid1Zero>>(p, first, last);
+    case Format::IQ1_M: return integers<Grid<Grid1, 2, Grid1Zero>>(p, first, last);
+    case Format::IQ2_XXS: return integers<Grid<Grid2, 1, Grid2Zero>>(p, first, last);
+    case Format::IQ2_S: return integers<Grid<Grid2, 2, Grid2Zero>>(p, first, last);
+    case Format::IQ3_XXS: return integers<Grid<Grid3Xxs, 1, Grid3XxsZero>>(p, first, last);
+    case Format::IQ3_S: return integers<Grid<Grid3, 1, Grid3Zero>>(p, first, last);
   }
 }
 

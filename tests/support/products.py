@@ -113,13 +113,13 @@ def _scales(kind, stored):
         return np.ldexp(np.float32(1), stored["e"].astype(np.int32) - 128).reshape(shape), None
     d = stored["d"].astype(np.float32)
     names = kind.layout.names
-    if kind.unit == 32:
+    if "s" not in names:
         minimum = None
         if "m" in names:
             minimum = stored["m"].astype(np.float32).reshape(shape)
         elif "z" in names:
             minimum = -(d * stored["z"].astype(np.float32)).reshape(shape)
-        return d.reshape(shape), minimum
+        return np.repeat(d, kind.unit // 32, axis=1).reshape(shape), minimum
     s = stored["s"] & 15 if kind.name == "q2_k" else stored["s"]
     scale = (d[:, :, None] * s.astype(np.float32)).reshape(shape)
     if "dmin" not in names:

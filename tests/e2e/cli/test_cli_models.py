@@ -218,6 +218,7 @@ def test_what_others_have_and_is_none_here_says_how(cli, words, told):
         (["a-BF16-00002-of-00002.gguf", "a-BF16-00001-of-00002.gguf"],
          "a-BF16-00001-of-00002.gguf"),
         (["a-mxfp4.gguf", "mmproj-a-Q4_K_M.gguf"], "a-mxfp4.gguf"),
+        (["a-IQ1_S.gguf", "a-UD-IQ2_XXS.gguf", "a-TQ1_0.gguf"], "a-UD-IQ2_XXS.gguf"),
     ],
 )  # fmt: skip
 def test_the_nearest_to_q4_k_m_is_taken(hub, monkeypatch, listed, taken):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from checkpoints import RECURRENT, RECURRENT_MIXTURES, make_checkpoint
 from ggufs import write_gguf
 from nodes import MISSING
-from parity import PROMPT, SAME, SAME_STATES, Text, distance, load
+from parity import PROMPT, SAME, SAME_STATES, Text, distance, load, stored
 
+from edgespec import bundle as bundles
 from edgespec import export
 from edgespec.export import ExportOptions
+from edgespec.models import load_checkpoint
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -37,3 +40,24 @@ def test_logits_are_those_of_the_folder(tmp_path, architecture):
     assert distance(found, expected) < same
     trees = [text.tree() for text in texts]
     assert distance(trees[1], trees[0]) < same
+
+
+@pytest.mark.parametrize(
+    ("encoding", "form"),
+    [
+        ("Q2_K", "q2_k"), ("TQ1_0", "tq2_0"), ("IQ1_M", "iq1_m"), ("IQ2_XS", "iq2_s"),
+        ("IQ3_S", "iq3_s"),
+    ],
+)  # fmt: skip
+def test_matrices_of_few_bits_keep_their_numbers(tmp_path, encoding, form):
+    file = tmp_path / "file.gguf"
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+    make_checkpoint(tmp_path / "folder", "llama", **sizes)
+    write_gguf(tmp_path / "folder", file, encoding)
+    export.make(file, tmp_path / "bundle")
+    tensors = load_checkpoint(file).tensors
+    matrices = stored(bundles.load(tmp_path / "bundle"))
+    kept = {name: each for name, each in matrices.items() if each.format == form}
+    assert len(kept) > 7
+    for name, each in kept.items():
+        np.testing.assert_array_equal(each.values, tensors.read(name))

@@ -9,7 +9,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.export.formats.gguf_tiles import tiles_of_gguf
+from edgespec.export.formats.gguf_tiles import tile_format, tiles_of_gguf
 from edgespec.export.formats.tiles import (
     TILE_FORMATS,
     levels_of_tiles,
@@ -26,12 +26,15 @@ ENCODED = sorted(each.name.lower() for each in ENCODINGS.values())
 HALVES = {
     "q4_0": [0], "q4_1": [0, 2], "q5_0": [0], "q5_1": [0, 2], "q8_0": [0], "iq4_nl": [0],
     "q2_k": [80, 82], "q3_k": [108], "q4_k": [0, 2], "q5_k": [0, 2], "q6_k": [208], "iq4_xs": [0],
+    "tq1_0": [52], "tq2_0": [64], "iq1_s": [0], "iq2_xxs": [0], "iq2_xs": [0], "iq2_s": [0],
+    "iq3_xxs": [0], "iq3_s": [0],
 }  # fmt: skip
 # Bytes of a unit as kernels count them.
 UNIT_BYTES = {
     "f32": 64, "f16": 32, "bf16": 32, "q4_0": 288, "q4_1": 320, "q4_z": 304, "q5_0": 352,
     "q5_1": 384, "q8_0": 544, "q8_z": 560, "iq4_nl": 288, "mxfp4": 272, "q2_k": 1344, "q3_k": 1824,
-    "q4_k": 2368, "q5_k": 2880, "q6_k": 3360, "iq4_xs": 2208,
+    "q4_k": 2368, "q5_k": 2880, "q6_k": 3360, "iq4_xs": 2208, "tq2_0": 1056, "iq1_s": 1728,
+    "iq1_m": 1856, "iq2_xxs": 1728, "iq2_s": 1856, "iq3_xxs": 2240, "iq3_s": 2240,
 }  # fmt: skip
 
 
@@ -48,6 +51,8 @@ def random_rows(name, rows, columns):
         stored[:, :, [place, place + 1]] = halves[..., None].view(np.uint8)
     if name == "mxfp4":
         stored[:, :, 0] >>= 1
+    if name == "iq1_m":  # whose scale lies in the upper halves of some bytes
+        stored[:, :, 55] &= 0xBF
     return stored.reshape(rows, -1)
 
 
@@ -65,8 +70,9 @@ def test_rows_of_a_file_have_its_weights_bit_for_bit(name, rows, columns):
     stored = random_rows(name, rows, columns)
     expected = quants.dequantize(stored, GGMLQuantizationType[name.upper()])
     tiles = tiles_of_gguf(name, stored)
-    assert tiles.shape == TILE_FORMATS[name].shape(rows, columns)
-    same_bits(tile_weights(name, tiles, rows, columns), expected)
+    kind = tile_format(name)
+    assert tiles.shape == kind.shape(rows, columns)
+    same_bits(tile_weights(kind.name, tiles, rows, columns), expected)
     parts = [tiles_of_gguf(name, stored[start : start + 32]) for start in range(0, rows, 32)]
     np.testing.assert_array_equal(np.concatenate(parts), tiles)
 
@@ -111,6 +117,9 @@ def weight_of(name, unit, lane, k):
         return half(0) * np.float32(scale(64)) * level - half(32) * np.float32(scale(192))
     if name == "mxfp4":
         return np.float32(2.0 ** (int(unit[lane]) - 128) * quants.MXFP4.kvalues[int(level)])
+    if name.startswith(("iq1", "iq2", "iq3")):
+        number = np.float32(TILE_FORMATS[name].table[int(level)])
+        return unit[:64].view(np.float32)[lane] * np.float32(scale(64, np.int8)) * number
     if name.startswith("iq4"):
         level = np.float32(quants.IQ4_NL.kvalues[int(level)])
     if name in ("q3_k", "q6_k", "iq4_xs"):
@@ -124,7 +133,9 @@ KERNELS = {
     "q5_1": (64, 5, 0, 32), "q8_0": (32, 8, 128, 32), "mxfp4": (16, 4, 0, 32),
     "iq4_nl": (32, 4, 0, 32), "iq4_xs": (160, 4, 0, 32), "q2_k": (320, 2, 0, 16),
     "q3_k": (288, 3, 4, 16), "q4_k": (320, 4, 0, 32), "q5_k": (320, 5, 0, 32),
-    "q6_k": (288, 6, 32, 16),
+    "q6_k": (288, 6, 32, 16), "tq2_0": (32, 2, 1, 256), "iq1_s": (192, 3, 0, 32),
+    "iq1_m": (320, 3, 0, 16), "iq2_xxs": (192, 3, 0, 32), "iq2_s": (320, 3, 0, 16),
+    "iq3_xxs": (192, 4, 0, 32), "iq3_s": (192, 4, 0, 32),
 }  # fmt: skip
 
 
@@ -142,8 +153,8 @@ def test_weights_lie_where_kernels_look_for_them(name):
 def test_lanes_behind_the_last_row_are_zeros(name):
     stored = random_rows(name, 3, 512)
     (tile,) = tiles_of_gguf(name, stored)
-    assert not tile_weights(name, tile[None], 16, 512)[3:].any()
-    kind = TILE_FORMATS[name]
+    kind = tile_format(name)
+    assert not tile_weights(kind.name, tile[None], 16, 512)[3:].any()
     for field in kind.layout.names:
         assert not tile.view(kind.layout)[field][..., 3:].any()
         assert tile.view(kind.layout)[field][..., :3].any()

@@ -96,13 +96,19 @@ std::string named(const char* what, std::initializer_list<int> numbers) {
   return name;
 }
 
-// Halves and floats in front of the levels of a unit, by format.
+// Whether a unit begins with sixteen floats.
+bool has_floats(Format format) {
+  return format == Format::F32 || int(format) >= int(Format::IQ1_S);
+}
+
+// Halves in front of the levels of a unit, by format.
 int halves_of(Format format) {
+  if (has_floats(format)) return 0;
   switch (format) {
-    case Format::F32: case Format::MXFP4: return 0;
+    case Format::MXFP4: return 0;
     case Format::F16: case Format::BF16: case Format::Q4_0: case Format::Q4_Z: case Format::Q5_0:
     case Format::Q8_0: case Format::Q8_Z: case Format::IQ4_NL: case Format::Q3_K:
-    case Format::Q6_K: case Format::IQ4_XS: return 16;
+    case Format::Q6_K: case Format::IQ4_XS: case Format::TQ2_0: return 16;
     default: return 32;
   }
 }
@@ -115,7 +121,7 @@ std::vector<uint8_t> random_tiles(Format format, int64_t tiles, int64_t units, R
     found[i] = i < first_tile ? 255 : uint8_t(random.bits());
   for (int64_t u = 0; u < tiles * units; ++u) {
     uint8_t* unit = found.data() + u * layout.unit_bytes;
-    for (int i = 0; i < 16 && format == Format::F32; ++i) {
+    for (int i = 0; i < 16 && has_floats(format); ++i) {
       const float x = random.real();
       std::memcpy(unit + 4 * i, &x, 4);
     }

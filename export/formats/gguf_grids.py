@@ -1,0 +1,208 @@
+"""Encodings of GGUF files that number the points of a grid, or pack ternary digits: their levels.
+
+A point is the levels of four or eight neighbouring columns. The grids, and how files order bits,
+are those of the `gguf` package, `quants.py` (ggml-org).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import quants
+
+from edgespec.export.formats.tiles import TILE_FORMATS, Array, Bytes, Floats
+
+_Stored = npt.NDArray[np.void]
+_Words = npt.NDArray[np.uint64]
+
+_D = ("d", "<f2")
+_DIGITS = 5  # of base 3 in a byte
+
+
+@dataclass(frozen=True)
+class GridRows:
+    """Some rows of a file as levels of tiles.
+
+    Attributes:
+        levels: [N, K] uint8.
+        scales: [N, units] float32 of a unit of 256.
+        parts: [N, units * parts] int8, the scales of its parts; None where a unit has none.
+    """
+
+    levels: Bytes
+    scales: Floats
+    parts: npt.NDArray[np.int8] | None
+
+    @property
+    def fields(self) -> dict[str, Array]:
+        """What tiles hold beside the levels."""
+        return {"d": self.scales} | ({} if self.parts is None else {"s": self.parts})
+
+
+@dataclass(frozen=True)
+class GridEncoding:
+    """How a file stores blocks of 256 weights.
+
+    Attributes:
+        form: name of the tiles' format.
+        block: a block, field by field.
+        read: takes blocks [N, units] apart.
+    """
+
+    form: str
+    block: np.dtype[np.void]
+    read: Callable[[_Stored], GridRows]
+
+
+def _tq1_0(blocks: _Stored) -> GridRows:
+    rows, units = blocks.shape
+    parts = (blocks["low"][..., :32], blocks["low"][..., 32:], blocks["high"])
+    digits = [np.moveaxis(_ternary()[part], -1, -2).reshape(rows, units, -1) for part in parts]
+    levels = np.concatenate(digits, axis=-1)[..., :256]
+    return GridRows(levels.reshape(rows, -1), blocks["d"].astype(np.float32), None)
+
+
+def _iq1_s(blocks: _Stored) -> GridRows:
+    words = blocks["high"]
+    high = _bits(words, (0, 3, 6, 9), 7) | np.repeat(words >> 15 << 3, 4, axis=-1)
+    levels = _iq1_points()[blocks["low"] | high << 8]
+    return _grid_rows(blocks["d"], 1 / 8, words >> 12 & 7, levels)
+
+
+def _iq1_m(blocks: _Stored) -> GridRows:
+    words = blocks["s"]
+    bits = np.bitwise_or.reduce(words >> 12 << np.array([0, 4, 8, 12], np.uint16), axis=-1)
+    high = _bits(blocks["high"], (0, 4), 15).astype(np.uint16)
+    levels = _iq1_points()[blocks["low"] | high << 8]
+    return _grid_rows(bits.view(np.float16), 1 / 8, _bits(words, (0, 3, 6, 9), 7), levels)
+
+
+def _iq2_xxs(blocks: _Stored) -> GridRows:
+    numbers = np.ascontiguousarray(blocks["words"][..., 0]).view(np.uint8)
+    words = blocks["words"][..., 1]
+    levels = _points(quants.IQ2_XXS, "iq2_xxs")[numbers] ^ _signs("iq2_xxs")[_short_signs(words)]
+    return _grid_rows(blocks["d"], 1 / 8, words >> 28, levels)
+
+
+def _iq2_xs(blocks: _Stored) -> GridRows:
+    words = blocks["words"]
+    signs = _even_signs()[words >> 9]
+    levels = _points(quants.IQ2_XS, "iq2_s")[words & 511] ^ _signs("iq2_s")[signs]
+    return _grid_rows(blocks["d"], 1 / 8, _bits(blocks["s"], (0, 4), 15), levels)
+
+
+def _iq2_s(blocks: _Stored) -> GridRows:
+    high = _bits(blocks["high"], (0, 2, 4, 6), 3).astype(np.uint16)
+    points = _points(quants.IQ2_S, "iq2_s")[blocks["low"] | high << 8]
+    levels = points ^ _signs("iq2_s")[blocks["signs"]]
+    return _grid_rows(blocks["d"], 1 / 8, _bits(blocks["s"], (0, 4), 15), levels)
+
+
+def _iq3_xxs(blocks: _Stored) -> GridRows:
+    words = blocks["words"]
+    points = _points(quants.IQ3_XXS, "iq3_xxs", halved=True)[blocks["low"]].view(np.uint64)
+    levels = points ^ _signs("iq3_xxs")[_short_signs(words)]
+    return _grid_rows(blocks["d"], 1 / 2, words >> 28, levels)
+
+
+def _iq3_s(blocks: _Stored) -> GridRows:
+    high = _bits(blocks["high"], range(8), 1).astype(np.uint16)
+    points = _points(quants.IQ3_S, "iq3_s")[blocks["low"] | high << 8].view(np.uint64)
+    levels = points ^ _signs("iq3_s")[blocks["signs"]]
+    return _grid_rows(blocks["d"], 1, _bits(blocks["s"], (0, 4), 15), levels)
+
+
+def _grid_rows(scales: Array, factor: float, parts: Array, levels: _Words) -> GridRows:
+    """Rows of which scales are odd: twice the number that a file has, and one."""
+    rows = len(levels)
+    odd = (2 * parts + 1).astype(np.int8).reshape(rows, -1)
+    whole = scales.astype(np.float32) * np.float32(factor)
+    return GridRows(levels.view(np.uint8).reshape(rows, -1), whole, odd)
+
+
+def _bits(words: Array, shifts: Any, mask: int) -> Array:
+    """The numbers within words [N, units, n], from the lowest bits up: [N, units, n * shifts]."""
+    found: Array = words[..., None] >> np.array(shifts, words.dtype) & words.dtype.type(mask)
+    return found.reshape(*words.shape[:2], -1)
+
+
+def _short_signs(words: Array) -> Bytes:
+    """The four bytes of signs whose seven lower bits a word has."""
+    return _even_signs()[_bits(words, (0, 7, 14, 21), 127)]
+
+
+@cache
+def _even_signs() -> Bytes:
+    """Bytes of signs by their seven lower bits: an even number of signs is set."""
+    return np.frombuffer(quants.IQ2_XXS.ksigns, np.uint8)
+
+
+@cache
+def _signs(form: str) -> _Words:
+    """By a byte of signs, what turns levels of eight columns into those of the negative values."""
+    turned = np.uint8((1 << TILE_FORMATS[form].bits) - 1)  # tables are symmetric
+    set_bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    return np.ascontiguousarray(set_bits * turned).view(np.uint64)[:, 0]
+
+
+@cache
+def _points(kind: Any, form: str, halved: bool = False) -> Array:
+    """The levels of a grid's points, as a word each."""
+    values = _grid(kind) / (2 if halved else 1)
+    return _as_words(values, form)
+
+
+@cache
+def _iq1_points() -> Array:
+    """The same of IQ1, whose values are raised by an eighth; behind all points, lowered."""
+    values = _grid(quants.IQ1_S) * 8
+    return _as_words(np.concatenate([values + 1, values - 1]), "iq1_s")
+
+
+def _grid(kind: Any) -> Floats:
+    kind.init_grid()
+    grid: Floats = kind.grid
+    return grid.reshape(-1, grid.shape[-1])
+
+
+def _as_words(values: Array, form: str) -> Array:
+    levels = np.searchsorted(TILE_FORMATS[form].table, values).astype(np.uint8)
+    return levels.view(f"<u{levels.shape[1]}")[:, 0]
+
+
+@cache
+def _ternary() -> Bytes:
+    """The digits of bytes, [256, 5]: a byte is a fraction of 256, the first digit its highest."""
+    powers = 3 ** np.arange(_DIGITS)
+    fractions = np.arange(256)[:, None] * powers & 255
+    return (fractions * 3 >> 8).astype(np.uint8)
+
+
+GRIDS: Mapping[str, GridEncoding] = {
+    "tq1_0": GridEncoding("tq2_0", np.dtype([("low", "u1", 48), ("high", "u1", 4), _D]), _tq1_0),
+    "iq1_s": GridEncoding("iq1_s", np.dtype([_D, ("low", "u1", 32), ("high", "<u2", 8)]), _iq1_s),
+    "iq1_m": GridEncoding(
+        "iq1_m", np.dtype([("low", "u1", 32), ("high", "u1", 16), ("s", "<u2", 4)]), _iq1_m
+    ),
+    "iq2_xxs": GridEncoding("iq2_xxs", np.dtype([_D, ("words", "<u4", (8, 2))]), _iq2_xxs),
+    "iq2_xs": GridEncoding("iq2_s", np.dtype([_D, ("words", "<u2", 32), ("s", "u1", 8)]), _iq2_xs),
+    "iq2_s": GridEncoding(
+        "iq2_s",
+        np.dtype([_D, ("low", "u1", 32), ("signs", "u1", 32), ("high", "u1", 8), ("s", "u1", 8)]),
+        _iq2_s,
+    ),
+    "iq3_xxs": GridEncoding(
+        "iq3_xxs", np.dtype([_D, ("low", "u1", 64), ("words", "<u4", 8)]), _iq3_xxs
+    ),
+    "iq3_s": GridEncoding(
+        "iq3_s",
+        np.dtype([_D, ("low", "u1", 64), ("high", "u1", 8), ("signs", "u1", 32), ("s", "u1", 4)]),
+        _iq3_s,
+    ),
+}
+"""By the name of the encoding in lower case."""
