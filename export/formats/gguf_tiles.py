@@ -108,7 +108,8 @@ def _placed(
     kind: TileFormat, grid: GridEncoding, blocks: npt.NDArray[np.void]
 ) -> npt.NDArray[np.void]:
     """The tiles [ceil(N / 16), units] of blocks [N, units] whose levels are points of a grid."""
-    found = grid.read(blocks)
+    with np.errstate(invalid="ignore"):  # as in damaged files
+        found = grid.read(blocks)
     return tiles_of_fields(kind, found.levels, found.fields).view(kind.layout)[..., 0]
 
 

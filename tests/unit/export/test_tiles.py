@@ -160,6 +160,15 @@ def test_lanes_behind_the_last_row_are_zeros(name):
         assert tile.view(kind.layout)[field][..., :3].any()
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ENCODED)
+def test_scales_that_are_no_numbers_are_read_without_a_warning(name):
+    block, nbytes = GGML_QUANT_SIZES[GGMLQuantizationType[name.upper()]]
+    stored = np.random.default_rng(0).integers(0, 256, (64, 4096 // block * nbytes), np.uint8)
+    kind = tile_format(name)
+    assert tiles_of_gguf(name, stored).shape == kind.shape(64, 4096)
+
+
 def test_rows_that_end_within_a_block_are_refused():
     with pytest.raises(ValueError, match="145 bytes in a row: q4_k has blocks of 144"):
         tiles_of_gguf("q4_k", np.zeros((16, 145), np.uint8))
