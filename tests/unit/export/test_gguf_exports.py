@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gguf
 import numpy as np
 import pytest
 from checkpoints import RECURRENT, RECURRENT_MIXTURES, make_checkpoint
@@ -11,6 +12,7 @@ from parity import PROMPT, SAME, SAME_STATES, Text, distance, load, stored
 
 from edgespec import bundle as bundles
 from edgespec import export
+from edgespec.errors import CheckpointError
 from edgespec.export import ExportOptions
 from edgespec.models import load_checkpoint
 
@@ -22,6 +24,7 @@ FAMILIES = (
     "granitemoehybrid", "lfm2", "lfm2_moe", "mistral4", "nemotron_h", "nemotron_h_moe", "olmo3",
     "phi3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
 )  # fmt: skip
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
 SIZES = {"lfm2_moe": {"routed_scaling_factor": 1.0, "tie_word_embeddings": True}}
 
 
@@ -51,8 +54,7 @@ def test_logits_are_those_of_the_folder(tmp_path, architecture):
 )  # fmt: skip
 def test_matrices_of_few_bits_keep_their_numbers(tmp_path, encoding, form):
     file = tmp_path / "file.gguf"
-    sizes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
-    make_checkpoint(tmp_path / "folder", "llama", **sizes)
+    make_checkpoint(tmp_path / "folder", "llama", **WIDE)
     write_gguf(tmp_path / "folder", file, encoding)
     export.make(file, tmp_path / "bundle")
     tensors = load_checkpoint(file).tensors
@@ -61,3 +63,19 @@ def test_matrices_of_few_bits_keep_their_numbers(tmp_path, encoding, form):
     assert len(kept) > 7
     for name, each in kept.items():
         np.testing.assert_array_equal(each.values, tensors.read(name))
+
+
+@pytest.mark.parametrize("encoding", ["TQ1_0", "IQ2_XXS"])
+def test_scales_of_few_bits_that_are_no_numbers(tmp_path, encoding):
+    file = tmp_path / "file.gguf"
+    make_checkpoint(tmp_path / "folder", "llama", **WIDE)
+    write_gguf(tmp_path / "folder", file, encoding)
+    (tensor,) = (
+        each for each in gguf.GGUFReader(file).tensors if each.name == "blk.1.ffn_up.weight"
+    )
+    place = {"TQ1_0": 52, "IQ2_XXS": 0}[encoding]
+    with file.open("r+b") as spoiled:
+        spoiled.seek(int(tensor.data_offset) + place)
+        spoiled.write(np.float16("nan").tobytes())
+    with pytest.raises(CheckpointError, match=r"up_proj\.weight has scales that are infinity or"):
+        export.make(file, tmp_path / "bundle")
