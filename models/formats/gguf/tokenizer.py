@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
 
 _PRE = "tokenizer.ggml.pre"
+_COMMENT = "#version"  # where merges are texts, one that begins so is passed over
 # Tokens of Phi-3 that don't take the white space behind them; all others that are found before a
 # text is split do. The file does not say so, llama.cpp goes by the model's name.
 _PHI3_PLAIN = ("<unk>", "<s>", "<|endoftext|>")
@@ -170,7 +171,14 @@ def _bpe(
         "byte_fallback": False,
         "ignore_merges": False,
     }
-    return {"type": "BPE", **usual, **options, "vocab": ids, "merges": merges}
+    return {"type": "BPE", **usual, **options, "vocab": ids, "merges": _written(merges)}
+
+
+def _written(merges: list[tuple[str, str]]) -> list[str] | list[tuple[str, str]]:
+    """Merges as texts, which are read in half the time of pairs, unless a text would be misread."""
+    texts = [f"{left} {right}" for left, right in merges]
+    plain = all(text.count(" ") == 1 and not text.startswith(_COMMENT) for text in texts)
+    return texts if plain else merges
 
 
 def _beginning(token: str, id_: int) -> dict[str, object]:

@@ -21,6 +21,7 @@ from tokenizers import (
     trainers,
 )
 
+from edgespec.bundle.tokenizers import parse_tokenizer
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.splitting import SPLITTINGS
 from edgespec.models.formats.gguf.tokenizer import tokenizer_files
@@ -344,7 +345,24 @@ def test_all_pairs_that_make_a_token_are_merged(seed):
         for n in range(1, len(token))
         if token[:n] in ids and token[n:] in ids
     ]
-    assert found == [[left, right] for *_, left, right in sorted(expected)]
+    assert found == [f"{left} {right}" for *_, left, right in sorted(expected)]
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("#version:", "b"), ("a ", "b")])
+def test_merges_are_written_so_that_none_is_misread(first, second):
+    tokens = ["<unk>", first, second, first + second]
+    fields = {"model": "llama", "tokens": tokens, "token_type": [UNKNOWN, *[NORMAL] * 3]}
+    fields |= {"scores": [0.0, -1.0, -2.0, -3.0], "bos_token_id": None}
+    files = rebuilt({f"tokenizer.ggml.{name}": value for name, value in fields.items()})
+    content = json.loads(files["tokenizer.json"])
+    for backend in (
+        parse_tokenizer(files["tokenizer.json"]),
+        Tokenizer.from_str(json.dumps(content)),
+    ):
+        merges = json.loads(backend.to_str())["model"]["merges"]
+        assert merges == [[first, second]]
+    written = content["model"]["merges"]
+    assert written == ([f"{first} {second}"] if first == "a" else [[first, second]])
 
 
 def test_tokens_with_spaces_of_their_own_are_found_first():
