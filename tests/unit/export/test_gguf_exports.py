@@ -15,6 +15,7 @@ from edgespec import export
 from edgespec.errors import CheckpointError
 from edgespec.export import ExportOptions
 from edgespec.models import load_checkpoint
+from edgespec.models.formats.gguf import opening
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
@@ -79,3 +80,20 @@ def test_scales_of_few_bits_that_are_no_numbers(tmp_path, encoding):
         spoiled.write(np.float16("nan").tobytes())
     with pytest.raises(CheckpointError, match=r"up_proj\.weight has scales that are infinity or"):
         export.make(file, tmp_path / "bundle")
+
+
+def test_the_tokenizer_of_a_target_is_made_once(tmp_path, monkeypatch):
+    """Of a large vocabulary it takes seconds."""
+    file = tmp_path / "file.gguf"
+    made = []
+
+    def counted(vocabulary):
+        made.append(len(vocabulary.tokens))
+        return tokenizer_files(vocabulary)
+
+    tokenizer_files = opening.tokenizer_files
+    monkeypatch.setattr(opening, "tokenizer_files", counted)
+    make_checkpoint(tmp_path / "folder", "gemma3_text")
+    write_gguf(tmp_path / "folder", file)
+    export.make(file, tmp_path / "bundle")
+    assert made == [331]

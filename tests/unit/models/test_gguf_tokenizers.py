@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hard_texts import HARD_TEXTS
+from pieces import pieces_metadata
 from tokenizers import (
     AddedToken,
     Regex,
@@ -363,6 +364,23 @@ def test_merges_are_written_so_that_none_is_misread(first, second):
         assert merges == [[first, second]]
     written = content["model"]["merges"]
     assert written == ([f"{first} {second}"] if first == "a" else [[first, second]])
+
+
+def test_all_pairs_of_a_large_vocabulary_are_merged():
+    metadata = pieces_metadata(8_000)
+    tokens = {token: id_ for id_, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    normal = {each for each in tokens if metadata["tokenizer.ggml.token_type"][tokens[each]] == 1}
+    content = rebuilt(metadata)["tokenizer.json"]
+    found = [tuple(each.split(" ")) for each in json.loads(content)["model"]["merges"]]
+    made = [left + right for left, right in found]
+    assert made == sorted(made, key=tokens.__getitem__)  # which are by score, as files have them
+    assert len(found) > len(normal) - 100
+    assert set(found) == {
+        (token[:n], token[n:])
+        for token in normal
+        for n in range(1, len(token))
+        if token[:n] in normal and token[n:] in normal
+    }
 
 
 def test_tokens_with_spaces_of_their_own_are_found_first():
