@@ -197,7 +197,7 @@ INLINE void widen(I& total, const I& narrow) {
 }
 
 // Products of two pairs are added in 16 bits: as many steps fit as 2 * 127 * Max allows.
-template <int Max, bool Wide = (Max > 64)>
+template <int Max, bool Wide = (Max > 128)>
 struct Levels {
   B bytes;
 };
@@ -208,7 +208,7 @@ struct Levels<Max, true> {
 };
 template <int Max>
 INLINE Levels<Max> prepared(B levels) {
-  if constexpr (Max > 64) return {field<0, 15>(levels), field<4, 15>(levels)};
+  if constexpr (Max > 128) return {field<0, 15>(levels), field<4, 15>(levels)};
   else return {levels};
 }
 
@@ -218,7 +218,7 @@ INLINE void add_pairs(I& sum, const B& levels, __m256i x, bool first) {
   sum.hi = first ? hi : _mm256_add_epi16(sum.hi, hi);
 }
 
-template <int Max, bool Wide = (Max > 64)>
+template <int Max, bool Wide = (Max > 128)>
 struct Dot {
   static constexpr int Raised = 0;
   static constexpr int Steps = 32767 / (2 * 127 * Max);  // that fit
