@@ -35,6 +35,7 @@ from edgespec.models.families.olmo3 import Olmo3
 from edgespec.models.families.olmoe import Olmoe
 from edgespec.models.families.phi3 import Phi3
 from edgespec.models.families.qwen2 import Qwen2
+from edgespec.models.families.qwen2_moe import Qwen2Moe
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.qwen3_5 import Qwen3_5
 from edgespec.models.families.qwen3_5_moe import Qwen3_5Moe
@@ -97,6 +98,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "olmoe": Olmoe,
     "phi3": Phi3,
     "qwen2": Qwen2,
+    "qwen2_moe": Qwen2Moe,
     "qwen3": Qwen3,
     "qwen3_5_moe_text": Qwen3_5Moe,
     "qwen3_5_text": Qwen3_5,

@@ -82,6 +82,24 @@ def beside_shared(
     return MlpAndMoe(shared, replace(moe, norm=None), norm=dense.norm, share=share)
 
 
+def beside_weighed(family: Llama, index: int, width: int) -> MlpAndMoe:
+    """Returns the mixture of experts of a layer, beside one that all rows read, as Qwen's.
+
+    The output of that one is multiplied by a share that a row gives it.
+
+    Args:
+        family: The family, for its config and what the layer would have if it were dense.
+        index: Number of the layer.
+        width: Inner size of the expert that all rows read.
+    """
+    config = family.config
+    name = f"{family.layers}.{index}.mlp"
+    dense = family.mlp(index)
+    moe = mixture(config, dense, config.fields.integer("moe_intermediate_size"))
+    share = Linear(f"{name}.shared_expert_gate.weight", config.hidden_size, 1)
+    return beside_shared(moe, dense, f"{name}.shared_expert", width, share)
+
+
 def beside_one_of_all(family: Llama, index: int) -> MlpAndMoe:
     """Returns the mixture of experts of a layer, beside one that all rows read, as DeepSeek's.
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgespec.models.families.mixture import beside_shared, mixture, unstacked_by_layer
+from edgespec.models.families.mixture import beside_weighed, unstacked_by_layer
 from edgespec.models.families.qwen3_5 import Qwen3_5
-from edgespec.models.layers.elements import Linear
 
 if TYPE_CHECKING:
     from edgespec.models.fields import ConfigFields
@@ -35,13 +34,7 @@ class Qwen3_5Moe(Qwen3_5):  # noqa: N801 - the model's name
 
     def feed_forward(self, index: int) -> MlpAndMoe:
         """Returns the mixture of experts of a layer, and the expert that all rows read."""
-        config = self.config
-        name = f"{self.layers}.{index}.mlp"
-        dense = self.mlp(index)
-        moe = mixture(config, dense, config.fields.integer("moe_intermediate_size"))
-        share = Linear(f"{name}.shared_expert_gate.weight", config.hidden_size, 1)
-        shared = f"{name}.shared_expert"
-        return beside_shared(moe, dense, shared, config.intermediate_size, share)
+        return beside_weighed(self, index, self.config.intermediate_size)
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights; published files have all experts of a layer in two tensors."""

@@ -8,7 +8,7 @@ from edgespec.models.families.mixture import mixture
 from edgespec.models.families.qwen3 import Qwen3
 
 if TYPE_CHECKING:
-    from edgespec.models.layers.sublayers import Mlp, Moe
+    from edgespec.models.layers.sublayers import Mlp, MlpAndMoe, Moe
 
 
 class Qwen3Moe(Qwen3):
@@ -23,13 +23,17 @@ class Qwen3Moe(Qwen3):
         decoder_sparse_step=1,
     )
 
-    def feed_forward(self, index: int) -> Mlp | Moe:
+    def feed_forward(self, index: int) -> Mlp | Moe | MlpAndMoe:
         """Returns the MLP of a layer, or its mixture of experts."""
         fields = self.config.fields
-        dense = self.mlp(index)
         named = fields.get("mlp_only_layers") or []
         if not isinstance(named, list):
             raise fields.invalid("mlp_only_layers", "must be a list of layers")
         if index in named or (index + 1) % fields.integer("decoder_sparse_step"):
-            return dense
-        return mixture(self.config, dense, fields.integer("moe_intermediate_size"))
+            return self.mlp(index)
+        return self.experts(index)
+
+    def experts(self, index: int) -> Moe | MlpAndMoe:
+        """Returns the mixture of experts of a layer that has one."""
+        width = self.config.fields.integer("moe_intermediate_size")
+        return mixture(self.config, self.mlp(index), width)

@@ -201,6 +201,11 @@ FULL_PRECISION = {
     },
     "olmoe": {},
     "olmoe-shares-of-all-experts-bf16": {"norm_topk_prob": False, "dtype": torch.bfloat16},
+    "qwen2_moe": {},
+    "qwen2_moe-a-dense-layer-no-biases-tied-bf16": {
+        "mlp_only_layers": [0], "qkv_bias": False, "norm_topk_prob": True,
+        "tie_word_embeddings": True, "dtype": torch.bfloat16,
+    },
     "qwen3_moe": {},
     "qwen3_moe-a-dense-layer": {"mlp_only_layers": [0], "num_experts_per_tok": 1},
     "qwen3_vl_moe_text": {},

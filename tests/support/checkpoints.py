@@ -59,8 +59,8 @@ ARCHITECTURES = (
     "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite",
     "granitemoe", "granitemoehybrid", "hunyuan_v1_dense", "lfm2", "lfm2_moe", "llama", "ministral",
     "ministral3", "mistral", "mistral4", "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2",
-    "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_text",
-    "seed_oss", "smollm3", "stablelm",
+    "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_vl_moe_text",
+    "qwen3_vl_text", "seed_oss", "smollm3", "stablelm",
 )  # fmt: skip
 _MODELS = {  # those that transformers does not find by their configs
     "mistral4": Mistral4ForCausalLM,
@@ -78,8 +78,8 @@ RECURRENT_MIXTURES = ("lfm2_moe", "nemotron_h_moe", "qwen3_5_moe_text")
 """Those with both."""
 
 MIXTURES = (
-    "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe", "mistral4", "olmoe", "qwen3_moe",
-    "qwen3_vl_moe_text", *RECURRENT_MIXTURES,
+    "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe", "mistral4", "olmoe", "qwen2_moe",
+    "qwen3_moe", "qwen3_vl_moe_text", *RECURRENT_MIXTURES,
 )  # fmt: skip
 """The architectures whose layers are mixtures of experts."""
 
@@ -227,6 +227,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "phi3": {
         "pad_token_id": 0,
         "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75},
+    },
+    "qwen2_moe": {
+        **_EXPERTS, "norm_topk_prob": False, "shared_expert_intermediate_size": 64,
     },
     "qwen3_5_moe_text": {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 64},
     "qwen3_5_text": _DELTA,

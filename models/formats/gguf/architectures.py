@@ -84,6 +84,17 @@ _SHARED_EXPERT = {
     "ffn_up_shexp": "mlp.shared_experts.up_proj",
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
+_WEIGHED_EXPERT = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+_BESIDE_WEIGHED = {
+    **_MIXTURE,
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}
 _LATENT = {
     "attn_q_a": "self_attn.q_a_proj",
     "attn_q_a_norm": "self_attn.q_a_layernorm",
@@ -174,6 +185,12 @@ ARCHITECTURES: Mapping[str, Naming] = {
         _NEMOTRON, present={**_NEMOTRON.present, "mlp_bias": "ffn_up_shexp.bias"}
     ),
     "qwen2": Naming("qwen2"),
+    "qwen2moe": Naming(
+        "qwen2_moe",
+        layer=_WEIGHED_EXPERT,
+        integers=_BESIDE_WEIGHED,
+        present={"qkv_bias": "attn_q.bias"},
+    ),
     "qwen3": Naming("qwen3"),
     "qwen3moe": _QWEN3_MOE,
     "qwen3vlmoe": replace(_QWEN3_MOE, model_type="qwen3_vl_moe_text"),
@@ -181,19 +198,9 @@ ARCHITECTURES: Mapping[str, Naming] = {
     "qwen35": Naming("qwen3_5_text", layer=_DELTA, norm_offset=1.0),
     "qwen35moe": Naming(
         "qwen3_5_moe_text",
-        layer={
-            **_DELTA,
-            "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
-            "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
-            "ffn_up_shexp": "mlp.shared_expert.up_proj",
-            "ffn_down_shexp": "mlp.shared_expert.down_proj",
-        },
+        layer={**_DELTA, **_WEIGHED_EXPERT},
         norm_offset=1.0,
-        integers={
-            **_MIXTURE,
-            "moe_intermediate_size": "expert_feed_forward_length",
-            "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
-        },
+        integers=_BESIDE_WEIGHED,
     ),
     "seed_oss": Naming(
         "seed_oss",

@@ -211,6 +211,10 @@ def test_eos_ids(folder, generation, config, expected):
             {"model_type": "stablelm", "use_parallel_residual": True},
             ["use_parallel_residual=True"],
         ),
+        (
+            {"model_type": "qwen2_moe", "use_sliding_window": True},
+            ["use_sliding_window=True", "add layer_types"],
+        ),
         ({"model_type": "arcee", "hidden_act": "silu"}, ["hidden_act='silu'"]),
         ({"model_type": "stablelm", "qk_layernorm": True}, ["qk_layernorm=True"]),
         ({"model_type": "glm4", "partial_rotary_factor": 0.4}, ["partial_rotary_factor=0.4", "9"]),
