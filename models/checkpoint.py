@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.arcee import Arcee
+from edgespec.models.families.deepseek_v2 import DeepseekV2
 from edgespec.models.families.ernie4_5 import Ernie4_5
 from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.gemma2 import Gemma2
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "arcee": Arcee,
+    "deepseek_v2": DeepseekV2,
     "ernie4_5": Ernie4_5,
     "exaone4": Exaone4,
     "gemma2": Gemma2,

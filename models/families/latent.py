@@ -9,7 +9,7 @@ import numpy as np
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.llama import Llama
-from edgespec.models.families.mixture import beside_one_of_all, unstacked_by_layer
+from edgespec.models.families.mixture import beside_one_of_all, dense_layers, unstacked_by_layer
 from edgespec.models.families.partial_rotation import ordered
 from edgespec.models.formats.parts import Parts, TensorRows
 from edgespec.models.layers.elements import Linear
@@ -29,6 +29,7 @@ class Latent(Llama):
     """Llama with attention to latents, and mixtures of experts beside one that all rows read."""
 
     defaults = Llama.but(
+        first_k_dense_replace=0,
         n_shared_experts=1,
         n_group=1,
         topk_group=1,
@@ -97,8 +98,8 @@ class Latent(Llama):
         return self.mlp(index) if self.is_dense(index) else beside_one_of_all(self, index)
 
     def is_dense(self, index: int) -> bool:
-        """Returns whether a layer has an MLP in place of experts."""
-        raise NotImplementedError
+        """Returns whether a layer has an MLP in place of experts, as the first may."""
+        return index < dense_layers(self.config.fields, "first_k_dense_replace")
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights.

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from edgespec.models.families.latent import Latent
 from edgespec.models.families.ministral3 import within_original
-from edgespec.models.families.mixture import dense_layers
 
 if TYPE_CHECKING:
     from edgespec.models.layers.decoder import Decoder
@@ -26,7 +25,6 @@ class Mistral4(Latent):
         n_routed_experts=128,
         num_experts_per_tok=4,
         routed_scaling_factor=1.0,
-        first_k_dense_replace=0,
         max_position_embeddings=1_048_576,
         rms_norm_eps=1e-6,
         rope_parameters={
@@ -44,7 +42,3 @@ class Mistral4(Latent):
     def decoder(self) -> Decoder:
         """Returns the model's description."""
         return within_original(super().decoder(), self.config.fields)
-
-    def is_dense(self, index: int) -> bool:
-        """Returns whether a layer has an MLP in place of experts."""
-        return index < dense_layers(self.config.fields, "first_k_dense_replace")

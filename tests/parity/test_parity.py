@@ -101,6 +101,11 @@ FULL_PRECISION = {
     "qwen3_5_text": {},
     "lfm2-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16, "conv_L_cache": 4},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
+    "deepseek_v2": {},
+    "deepseek_v2-latent-queries-biases-bf16": {
+        "q_lora_rank": 96, "attention_bias": True, "routed_scaling_factor": 1.5,
+        "rope_parameters": PLAIN_ROPE, "dtype": torch.bfloat16,
+    },
     "ernie4_5": {},
     "ernie4_5-biases-two-key-heads-tied-bf16": {
         "use_bias": True, "num_key_value_heads": 2, "tie_word_embeddings": True,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     "arcee": gguf.MODEL_ARCH.ARCEE,
+    "deepseek_v2": gguf.MODEL_ARCH.DEEPSEEK2,
     "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
@@ -208,7 +209,7 @@ def numbers_of(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         numbers["feed_forward_length"] = multiple * -(-width // multiple)
     if config["model_type"] == "lfm2_moe":
         numbers["expert_gating_func"] = 2
-    if config["model_type"] in ("glm4_moe", "glm4_moe_lite", "mistral4"):
+    if config["model_type"] in ("deepseek_v2", "glm4_moe", "glm4_moe_lite", "mistral4"):
         numbers |= _routed(config)
     if config.get("kv_lora_rank"):
         numbers |= _latent(config)
@@ -303,7 +304,7 @@ def _latent(config: dict[str, Any]) -> dict[str, Any]:
 def _routed(config: dict[str, Any]) -> dict[str, Any]:
     """Experts by DeepSeek's names."""
     kinds = config.get("mlp_layer_types", [])
-    softmax = config["model_type"] == "mistral4"
+    softmax = config["model_type"] in ("deepseek_v2", "mistral4")
     return {
         "expert_count": config["n_routed_experts"],
         "expert_shared_count": config["n_shared_experts"],
@@ -370,11 +371,11 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         scaling["attn_factor"] = math.sqrt(1 + math.log(stretch) / math.log(original))
         scaling["original_context_length"] = original
     found = {f"rope.scaling.{name}": value for name, value in scaling.items()}
-    if config["model_type"] in ("ministral3", "mistral4"):
+    if config["model_type"] in ("deepseek_v2", "ministral3", "mistral4"):
         scale = rope["mscale_all_dim"]
         told = "rope.scaling.yarn_log_multiplier"
-        found[told] = scale / 10 if scale and config["model_type"] == "mistral4" else scale
-        found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
+        found[told] = scale / 10 if scale and config["model_type"] != "ministral3" else scale
+        found["attention.temperature_scale"] = rope.get("llama_4_scaling_beta")
     return found
 
 

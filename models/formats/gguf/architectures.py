@@ -253,12 +253,12 @@ ARCHITECTURES: Mapping[str, Naming] = {
             "rope.dimension_sections": (None,),  # of models that also read pictures
         },
     ),
-    # GLM-4 MoE lite, and others that DeepSeek's computation fits.
+    # DeepSeek-V2, GLM-4 MoE lite, and others that DeepSeek's computation fits.
     "deepseek2": Naming(
         "glm4_moe_lite",
         layer={**_LATENT, "exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
         log_multiplier=0.1,
-        only={"expert_gating_func": (2,)},  # sigmoids
+        only={"expert_gating_func": (1, 2, None)},  # softmax, sigmoids
     ),
     "mistral4": Naming(
         "mistral4",

@@ -20,7 +20,7 @@ from edgespec.models.formats.gguf.header import Header, read_header
 from edgespec.models.formats.gguf.hybrids import Lfm2Reader, Qwen35Reader
 from edgespec.models.formats.gguf.mamba import GraniteHybridReader, NemotronReader
 from edgespec.models.formats.gguf.mmproj import TOWER_KIND, read_mmproj
-from edgespec.models.formats.gguf.routed import LatentReader, RoutedReader
+from edgespec.models.formats.gguf.routed import DeepseekReader, LatentReader, RoutedReader
 from edgespec.models.formats.gguf.tensors import GgufTensors
 from edgespec.models.formats.gguf.tokenizer import tokenizer_files
 from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgespec.models.formats.gguf.encodings import Encoding
 
 _READERS = {
-    "deepseek2": LatentReader,
+    "deepseek2": DeepseekReader,
     "gemma3n": Gemma3nReader,
     "gemma4": Gemma4Reader,
     "glm4moe": RoutedReader,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from edgespec.models.formats.gguf.config import ConfigReader
 
+_SIGMOID = 2  # in `expert_gating_func`
+
 
 class RoutedReader(ConfigReader):
     """DeepSeek's experts, behind the first layers."""
@@ -70,3 +72,22 @@ class LatentReader(RoutedReader):
     def _key_size(self) -> int:
         """Size of a head's key; the first files have no latents for keys."""
         return self.integer("attention.key_length_mla", self.integer("attention.key_length"))
+
+
+class DeepseekReader(LatentReader):
+    """Models of one name in GGUF that choose experts by softmax, or else by sigmoids."""
+
+    def special(self) -> dict[str, object]:
+        """See `ConfigReader`; the second version of DeepSeek chooses by softmax.
+
+        Raises:
+            UnsupportedModelError: Experts are chosen by something else.
+        """
+        name = "expert_gating_func"
+        found = super().special()
+        if self.get(name) == _SIGMOID:
+            return found
+        # Early files of later models do not say how experts are chosen, and have a bias for it.
+        if self._anywhere("exp_probs_b.bias"):
+            raise self.metadata.unsupported(f"{self.kind}.{name}", "use another file of the model")
+        return {**found, "model_type": "deepseek_v2"}

@@ -161,6 +161,12 @@ def test_biases_of_stablelm(files):
     equal_models(*files("stablelm", use_qkv_bias=True))
 
 
+def test_deepseeks_first_files_do_not_say_how_experts_are_chosen(files):
+    untold = {"deepseek2.expert_gating_func": None}
+    original, _ = equal_models(*files("deepseek_v2", fields=untold))
+    assert original.config.model_type == "deepseek_v2"
+
+
 def test_ministral_without_scaled_angles(files):
     rope = {"rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": None}
     rope["mscale_all_dim"] = None
@@ -205,6 +211,7 @@ def test_layers_that_only_draft_are_no_layers(files, fields):
 @pytest.mark.parametrize(
     ("architecture", "fields", "message"),
     [
+        ("glm4_moe_lite", {"deepseek2.expert_gating_func": None}, "gating_func=.absent. is not"),
         ("granite", {"granite.rope.scaling.finetuned": False}, "finetuned=False is not supported"),
         ("granitemoehybrid", {"granitehybrid.ssm.inner_size": 130}, "multiple of embedding_length"),
         ("granitemoehybrid", {"granitehybrid.ssm.group_count": 3}, "no multiple of 3 groups"),

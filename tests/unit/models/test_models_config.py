@@ -215,6 +215,8 @@ def test_eos_ids(folder, generation, config, expected):
             {"model_type": "qwen2_moe", "use_sliding_window": True},
             ["use_sliding_window=True", "add layer_types"],
         ),
+        ({"model_type": "deepseek_v2", "norm_topk_prob": True}, ["norm_topk_prob=True"]),
+        ({"model_type": "deepseek_v2", "moe_layer_freq": 2}, ["moe_layer_freq=2"]),
         ({"model_type": "arcee", "hidden_act": "silu"}, ["hidden_act='silu'"]),
         ({"model_type": "stablelm", "qk_layernorm": True}, ["qk_layernorm=True"]),
         ({"model_type": "glm4", "partial_rotary_factor": 0.4}, ["partial_rotary_factor=0.4", "9"]),
