@@ -12,6 +12,7 @@ from edgespec.models.config import ModelConfig
 from edgespec.models.families.arcee import Arcee
 from edgespec.models.families.deepseek_v2 import DeepseekV2
 from edgespec.models.families.ernie4_5 import Ernie4_5
+from edgespec.models.families.ernie4_5_moe import Ernie4_5Moe
 from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
@@ -72,6 +73,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "arcee": Arcee,
     "deepseek_v2": DeepseekV2,
     "ernie4_5": Ernie4_5,
+    "ernie4_5_moe": Ernie4_5Moe,
     "exaone4": Exaone4,
     "gemma2": Gemma2,
     "gemma3_text": Gemma3,

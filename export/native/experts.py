@@ -45,8 +45,8 @@ def routed(native: LayerGraph, x: str, hidden: str, layer: Moe) -> tuple[str, st
     read = x if layer.router_norm is None else native.norm(hidden, layer.router_norm)
     # The router decides what is computed at all, so its few weights stay as they are.
     scores = native.linear(read, layer.router, exact=True)
-    if layer.sigmoid:
-        chosen, shares = _by_sigmoids(native, scores, layer)
+    if layer.sigmoid or layer.choice_bias is not None:
+        chosen, shares = _by_ranks(native, scores, layer)
     else:
         if not layer.normalized:
             scores = g.op("Softmax", scores, domain=NATIVE)
@@ -60,10 +60,10 @@ def routed(native: LayerGraph, x: str, hidden: str, layer: Moe) -> tuple[str, st
     return chosen, shares
 
 
-def _by_sigmoids(native: LayerGraph, scores: str, layer: Moe) -> tuple[str, str]:
-    """Emits chosen experts and their shares, see `routed`, by sigmoids of scores [S, experts]."""
+def _by_ranks(native: LayerGraph, scores: str, layer: Moe) -> tuple[str, str]:
+    """Emits chosen experts and their shares, see `routed`, where ranks may differ from shares."""
     g = native.graph
-    ranked = scores = g.op("Sigmoid", scores, domain=NATIVE)
+    ranked = scores = g.op("Sigmoid" if layer.sigmoid else "Softmax", scores, domain=NATIVE)
     if layer.choice_bias is not None:
         ranked = g.op("Add", scores, native.vector(layer.choice_bias))
     _, chosen = g.multi_op("TopK", ranked, g.ints(layer.top_k), outputs=2, axis=-1)

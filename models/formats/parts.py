@@ -28,12 +28,14 @@ class TensorRows:
             should lie near each other.
         total: Number of rows of the stored tensor.
         turned: Whether the part's columns are these rows.
+        vector: Whether the part is a vector, of the only one of these rows.
     """
 
     stored: str
     rows: NDArray[np.int64]
     total: int
     turned: bool = False
+    vector: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,8 @@ class Parts:
                 f"{self.place(name)}: {part.stored} has {shape[0]} rows, config.json asks for "
                 f"{part.total}: use config and weights of the same model"
             )
+        if part.vector:
+            return shape[1:]
         own = (len(part.rows), *shape[1:])
         return own[::-1] if part.turned else own
 
@@ -97,6 +101,9 @@ class Parts:
         if name not in self.parts:
             return self.tensors.read_rows(name, start, stop)
         part = self.parts[name]
+        if part.vector:
+            check_rows(name, start, stop, self.shape(name)[0])
+            return self.tensors.read(part.stored)[part.rows[0], start:stop]
         if part.turned:
             check_rows(name, start, stop, self.shape(name)[0])
             whole = Parts(self.tensors, {name: replace(part, turned=False)}).read(name)
@@ -105,8 +112,8 @@ class Parts:
         return self.tensors.read_rows(self._stored(name), first, last)[order]
 
     def blocks(self, name: str) -> Blocks | None:
-        """See `TensorSource`; parts that are turned are given as floats."""
-        return None if self._turned(name) else self.tensors.blocks(self._stored(name))
+        """See `TensorSource`; parts that are turned, or vectors, are given as floats."""
+        return None if self._reshaped(name) else self.tensors.blocks(self._stored(name))
 
     def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
         """See `TensorSource`."""
@@ -118,8 +125,8 @@ class Parts:
         return BlockRows(rows.levels[order], rows.scales[order], zeros)
 
     def encoding(self, name: str) -> str | None:
-        """See `TensorSource`; parts that are turned are given as floats."""
-        return None if self._turned(name) else self.tensors.encoding(self._stored(name))
+        """See `TensorSource`; parts that are turned, or vectors, are given as floats."""
+        return None if self._reshaped(name) else self.tensors.encoding(self._stored(name))
 
     def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """See `TensorSource`."""
@@ -128,8 +135,8 @@ class Parts:
         first, last, order = self._span(name, start, stop)
         return self.tensors.read_encoded(self._stored(name), first, last)[order]
 
-    def _turned(self, name: str) -> bool:
-        return name in self.parts and self.parts[name].turned
+    def _reshaped(self, name: str) -> bool:
+        return name in self.parts and (self.parts[name].turned or self.parts[name].vector)
 
     def _stored(self, name: str) -> str:
         return self.parts[name].stored if name in self.parts else name

@@ -182,9 +182,10 @@ class Moe(Compound):
         normalized: Whether a row's shares add up to 1: the softmax is over the chosen experts
             instead of all, and sigmoids are divided by their sum.
         sigmoid: Whether shares are sigmoids.
-        least_sum: Added to the sum that sigmoids are divided by.
-        choice_bias: Name of the [experts] tensor that is added to sigmoids when experts are chosen,
-            and not to shares (Wang et al., 2024); None: there is none.
+        least_sum: Added to the sum that shares are divided by, where they are sigmoids or there is
+            a choice_bias.
+        choice_bias: Name of the [experts] tensor that is added to sigmoids, or to the softmax of
+            all, when experts are chosen, and not to shares (Wang et al., 2024); None: none is.
         router_norm: Applied to the sublayer's input for the router; None: it reads what the
             experts read.
         expert_factors: Name of the [experts] tensor with a factor of each expert's share; None:

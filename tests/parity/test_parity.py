@@ -111,6 +111,11 @@ FULL_PRECISION = {
         "use_bias": True, "num_key_value_heads": 2, "tie_word_embeddings": True,
         "dtype": torch.bfloat16,
     },
+    "ernie4_5_moe": {},
+    "ernie4_5_moe-every-second-layer-tied-bf16": {
+        "num_hidden_layers": 4, "moe_layer_interval": 2, "moe_layer_end_index": 2,
+        "moe_layer_start_index": 0, "tie_word_embeddings": True, "dtype": torch.bfloat16,
+    },
     "exaone4": {},
     "exaone4-no-windows": {"sliding_window": None, "layer_types": MIXED[1:] * 2},
     "gemma2": {},

@@ -55,12 +55,13 @@ class Qwen3VLMoeForCausalLM(TextOfQwen3VL, Qwen3VLMoePreTrainedModel):
 
 
 ARCHITECTURES = (
-    "arcee", "deepseek_v2", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma3n_text",
-    "gemma4_text", "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
-    "granite", "granitemoe", "granitemoehybrid", "hunyuan_v1_dense", "lfm2", "lfm2_moe", "llama",
-    "ministral", "ministral3", "mistral", "mistral4", "nemotron_h", "olmo2", "olmo3", "olmoe",
-    "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
-    "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss", "smollm3", "stablelm",
+    "arcee", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "exaone4", "gemma2", "gemma3_text",
+    "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm", "glm4", "glm4_moe",
+    "glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "hunyuan_v1_dense",
+    "lfm2", "lfm2_moe", "llama", "ministral", "ministral3", "mistral", "mistral4", "nemotron_h",
+    "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text",
+    "qwen3_5_text", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss", "smollm3",
+    "stablelm",
 )  # fmt: skip
 _MODELS = {  # those that transformers does not find by their configs
     "mistral4": Mistral4ForCausalLM,
@@ -78,8 +79,8 @@ RECURRENT_MIXTURES = ("lfm2_moe", "nemotron_h_moe", "qwen3_5_moe_text")
 """Those with both."""
 
 MIXTURES = (
-    "deepseek_v2", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe", "mistral4", "olmoe",
-    "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", *RECURRENT_MIXTURES,
+    "deepseek_v2", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe", "mistral4",
+    "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", *RECURRENT_MIXTURES,
 )  # fmt: skip
 """The architectures whose layers are mixtures of experts."""
 
@@ -141,6 +142,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
             "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 1.0,
             "mscale_all_dim": 1.0, "original_max_position_embeddings": 64,
         },
+    },
+    "ernie4_5_moe": {
+        "moe_num_experts": 8, "moe_k": 3, "moe_num_shared_experts": 2, "moe_intermediate_size": 96,
     },
     "exaone4": {"sliding_window": 40, "layer_types": _MIXED},
     # Limits so narrow that most numbers are beyond.

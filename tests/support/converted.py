@@ -67,7 +67,8 @@ def converted(
             own += ".bias" if own.endswith(("expert_bias", "e_score_correction")) else ""
             whole = ("sinks", "layer_scalar", "correct_output_scale")
             own += ".weight" if own.endswith(whole) else ""
-            yield own, _stored(kind, name, values, config)
+            vector = values[0] if ".moe_statics." in name else values
+            yield own, _stored(kind, name, vector, config)
     for name, each in experts.items():
         own = name.removeprefix("model.") if ".feed_forward." in name else name
         own = own.replace("altup_unembed_projections..", "altup_unembd_proj.")

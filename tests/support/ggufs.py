@@ -22,6 +22,7 @@ KINDS = {
     "arcee": gguf.MODEL_ARCH.ARCEE,
     "deepseek_v2": gguf.MODEL_ARCH.DEEPSEEK2,
     "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
+    "ernie4_5_moe": gguf.MODEL_ARCH.ERNIE4_5_MOE,
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
@@ -211,6 +212,8 @@ def numbers_of(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         numbers["expert_gating_func"] = 2
     if config["model_type"] in ("deepseek_v2", "glm4_moe", "glm4_moe_lite", "mistral4"):
         numbers |= _routed(config)
+    if config["model_type"] == "ernie4_5_moe":
+        numbers |= _ernie(config)
     if config.get("kv_lora_rank"):
         numbers |= _latent(config)
     more = {"gemma3n_text": _gemma3n, "granitemoehybrid": _granite, "nemotron_h": _nemotron}
@@ -282,6 +285,17 @@ def _nemotron_experts(config: dict[str, Any]) -> dict[str, Any]:
         "expert_weights_scale": config["routed_scaling_factor"],
         "expert_group_count": config["n_group"],
         "moe_latent_size": config["moe_latent_size"],
+    }
+
+
+def _ernie(config: dict[str, Any]) -> dict[str, Any]:
+    """Experts by ERNIE's names."""
+    return {
+        "expert_count": config["moe_num_experts"],
+        "expert_used_count": config["moe_k"],
+        "expert_shared_count": config["moe_num_shared_experts"],
+        "leading_dense_block_count": config["moe_layer_start_index"],
+        "interleave_moe_layer_step": config["moe_layer_interval"],
     }
 
 

@@ -151,6 +151,22 @@ ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming("llama", interleaved=True),
     "arcee": Naming("arcee", interleaved=True, present={"mlp_bias": "ffn_up.bias"}),
     "ernie4_5": Naming("ernie4_5", present={"use_bias": "attn_q.bias"}),
+    "ernie4_5-moe": Naming(
+        "ernie4_5_moe",
+        layer={
+            **_SHARED_EXPERT,
+            "exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias",
+        },
+        integers={
+            "moe_num_experts": "expert_count",
+            "moe_k": "expert_used_count",
+            "moe_num_shared_experts": "expert_shared_count",
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "moe_layer_start_index": "leading_dense_block_count",
+            "moe_layer_interval": "interleave_moe_layer_step",
+        },
+        present={"use_bias": "attn_q.bias"},
+    ),
     "mistral3": Naming("ministral3", interleaved=True, log_multiplier=1.0),
     "smollm3": Naming("smollm3", interleaved=True),
     # Granite 4, too, where all layers are attention and an MLP.

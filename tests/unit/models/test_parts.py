@@ -87,6 +87,15 @@ def test_each_part_has_its_rows(parts, stored):
     assert parts.place("rest") == "file of rest"
 
 
+def test_a_row_may_be_a_vector(stored):
+    parts = Parts(stored, {"wide": TensorRows("wide", np.array([7]), 12, vector=True)})
+    row = stored.arrays["wide"][7]
+    assert parts.shape("wide") == row.shape
+    np.testing.assert_array_equal(parts.read("wide"), row)
+    np.testing.assert_array_equal(parts.read_rows("wide", 1, 3), row[1:3])
+    assert parts.blocks("wide") is parts.encoding("wide") is None
+
+
 def test_blocks_of_a_part_are_those_of_its_rows(stored):
     parts = Parts(stored, {"wide": TensorRows("wide", np.array([7, 3, 4, 5]), 12)})
     assert parts.blocks("wide") == Blocks(4, 2)
