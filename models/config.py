@@ -135,6 +135,18 @@ def activation_of(fields: ConfigFields, name: str) -> Activation:
     return found
 
 
+def check_windows_listed(fields: ConfigFields) -> None:
+    """Checks that a config with windows lists the layers that have one.
+
+    Raises:
+        UnsupportedModelError: It does not.
+    """
+    if fields.flag("use_sliding_window") and fields.get("layer_types") is None:
+        raise fields.unsupported(
+            "use_sliding_window", "add layer_types, which says the layers that have a window"
+        )
+
+
 def _windows(fields: ConfigFields, layers: int) -> tuple[int | None, ...]:
     """Returns the number of positions that each layer sees; None if it has no window."""
     window = fields.integer("sliding_window", fields.integer("max_position_embeddings"))

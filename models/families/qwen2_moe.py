@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from edgespec.models.config import check_windows_listed
 from edgespec.models.families.llama import QKV
 from edgespec.models.families.mixture import beside_weighed
 from edgespec.models.families.qwen3_moe import Qwen3Moe
@@ -36,11 +37,7 @@ class Qwen2Moe(Qwen3Moe):
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
-        fields = self.config.fields
-        if fields.flag("use_sliding_window") and fields.get("layer_types") is None:
-            raise fields.unsupported(
-                "use_sliding_window", "add layer_types, which says the layers that have a window"
-            )
+        check_windows_listed(self.config.fields)
         return super().decoder()
 
     def experts(self, index: int) -> MlpAndMoe:

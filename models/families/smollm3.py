@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edgespec.models.config import check_windows_listed
 from edgespec.models.families.llama import Llama
 
 if TYPE_CHECKING:
@@ -27,11 +28,7 @@ class SmolLm3(Llama):
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
-        fields = self.config.fields
-        if fields.flag("use_sliding_window") and fields.get("layer_types") is None:
-            raise fields.unsupported(
-                "use_sliding_window", "add layer_types, which says the layers that have a window"
-            )
+        check_windows_listed(self.config.fields)
         return super().decoder()
 
     def attention(self, index: int) -> Attention:
