@@ -81,9 +81,8 @@ def test_a_gpu_without_half_precision_has_wider_numbers(pairs, gpu_in_software, 
     if examined(device := usable("webgpu:0")).half is None:
         pytest.skip("this GPU has numbers in half precision")
     with loaded(pairs, name, "none", device=device) as llm:
-        assert {
-            each.element_type() for each in inside(llm).models[TARGET].pool.arrays.values()
-        } == {1}
+        arrays = inside(llm).models[TARGET].pool.arrays.values()
+        assert {each.keys.element_type() for each in arrays} == {1}
         found = llm.generate(SHORT_PROMPT, max_new_tokens=6).tokens
         assert found == pairs.greedy(name, SHORT_PROMPT)[:6]
 
