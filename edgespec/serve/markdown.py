@@ -146,6 +146,9 @@ def _hurried(left: list[float]) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_VIRTUAL, left[0])
     try:
         yield
+    except TimeoutError:
+        left[0] = 0  # the timer counts in ticks, which may end before the time itself
+        raise
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         left[0] -= time.process_time() - begun

@@ -77,7 +77,7 @@ def test_an_assistant_computes_what_transformers_does(made, tmp_path, name, kind
     tokens = [TEXT[N]]
     given = {TARGET_FEATURES: features[-1:]}
     expected_above = above[-1:]
-    before = [array.copy() for array in own.pool.arrays.values()]
+    before = read.sequence.read()
     for level in ([5, 77], [200], []):
         node = Rows(read.sequence, tokens, [AFTER] * len(tokens), [*range(len(tokens))])
         node.reads = given
@@ -100,8 +100,8 @@ def test_an_assistant_computes_what_transformers_does(made, tmp_path, name, kind
         expected_above = torch.tensor(node.features[below]).double()
         for each in (node, other):
             own.pool.free(each.slots)
-    for array, old in zip(own.pool.arrays.values(), before, strict=True):
-        same_bits(array, old)  # nothing is written
+    for pool, array in read.sequence.read().items():
+        same_bits(array, before[pool])  # nothing is written
 
 
 def loaded(opened, native=True):

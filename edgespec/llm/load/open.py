@@ -9,7 +9,7 @@ from pathlib import Path
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import BundleError, DeviceError
 from edgespec.llm.load.options import LAYER_SKIP, LoadOptions
-from edgespec.llm.load.portable import portable_graph
+from edgespec.llm.load.portable import CACHE_TYPES, portable_graph
 from edgespec.runtime.drafters.block_head import BlockGraph
 from edgespec.runtime.drafters.frequent import FrequentTokens
 from edgespec.runtime.drafters.head import HeadGraph
@@ -222,6 +222,8 @@ def _graph(
 
         level = accuracy_level(place.device) if accuracy is None else accuracy
         fused = fused_operators(place.device)
+        if fused is not None and any(e.attends_target for e in bundle.manifest.roles.values()):
+            fused -= CACHE_TYPES  # the head reads the target's pools by their slots
         made = portable_graph(bundle, name, level, place.half, part, fused)
         graph = open_graph(place.device, made, count)
         return graph, graph

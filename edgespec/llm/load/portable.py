@@ -12,6 +12,9 @@ from edgespec.bundle import Bundle
 from edgespec.errors import InputError
 from edgespec.system.cachedir import cache_folder, intact, seal
 
+CACHE_TYPES = frozenset({"float16", "float32"})
+"""Of what fused operators do: without them, attention has standard operators."""
+
 _log = logging.getLogger(__name__)
 
 
