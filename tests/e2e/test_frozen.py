@@ -16,9 +16,7 @@ from installs import NAME, bound, install, protect
 
 from edgespec import LLM
 
-# Not imported here: it would change what all loggers of this process tell.
-if find_spec("PyInstaller") is None:
-    pytest.skip("PyInstaller is missing: pip install pyinstaller", allow_module_level=True)
+pytest.importorskip("PyInstaller", reason="PyInstaller is missing: pip install pyinstaller")
 pytestmark = pytest.mark.slow
 
 PROMPT, SCHEMA = "def gcd(a, b):", {"type": "array", "items": {"type": "integer"}}
