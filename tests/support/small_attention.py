@@ -139,11 +139,7 @@ def write_fused_graph(path):
             logits = MatMul(wanted, head)
         }}"""
     )
-    constants = weights()
-    constants["head"] = constants["embedding"].T.copy()
-    constants |= {"batch": np.array([1, -1, 3 * _WIDTH]), "flat": np.array([-1, _WIDTH])}
-    model.graph.initializer.extend(from_array(each, name) for name, each in constants.items())
-    save(model, path)
+    _write(model, path, batch=np.array([1, -1, 3 * _WIDTH]), flat=np.array([-1, _WIDTH]))
 
 
 def write_graph(path, kv="float"):
@@ -171,14 +167,20 @@ def write_graph(path, kv="float"):
             logits = MatMul(wanted, head)
         }}"""
     )
-    constants = weights()
-    constants["head"] = constants["embedding"].T.copy()
-    constants |= {
-        "by_head": np.array([-1, HEADS, DIM]),
-        "flat": np.array([-1, _WIDTH]),
-        "zero": np.array(0),
-        "one": np.array(1),
-        "first": np.array([0]),
-    }
+    _write(
+        model,
+        path,
+        by_head=np.array([-1, HEADS, DIM]),
+        flat=np.array([-1, _WIDTH]),
+        zero=np.array(0),
+        one=np.array(1),
+        first=np.array([0]),
+    )
+
+
+def _write(model, path, **constants):
+    """Writes a graph with the weights, and with constants of its own."""
+    table = weights()
+    constants |= table | {"head": table["embedding"].T.copy()}
     model.graph.initializer.extend(from_array(each, name) for name, each in constants.items())
     save(model, path)

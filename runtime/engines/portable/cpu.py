@@ -21,7 +21,7 @@ from edgespec.runtime.engines.ort_session import (
 )
 from edgespec.runtime.engines.portable.engine import Runner
 from edgespec.runtime.engines.portable.file import GraphFile, Shape
-from edgespec.runtime.engines.portable.places import Cache
+from edgespec.runtime.engines.portable.places import Cache, cache_tensors
 from edgespec.system import machine
 
 
@@ -94,11 +94,7 @@ class AppendingSession(HostPools):
         """See `Runner`."""
         own = {name: each for name, each in pools.items() if not isinstance(each, Cache)}
         given = {name: np.ascontiguousarray(each) for name, each in {**inputs, **own}.items()}
-        in_place = dict(self._tables(int(inputs["total"][0])))
-        for name, cache in pools.items():
-            if isinstance(cache, Cache):
-                layer = name.removeprefix("pool.")
-                in_place |= {f"keys.{layer}": cache.keys, f"values.{layer}": cache.values}
+        in_place = {**self._tables(int(inputs["total"][0])), **cache_tensors(pools)}
 
         def bind(binding: Any) -> None:
             for name in self._outputs:

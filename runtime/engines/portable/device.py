@@ -26,7 +26,7 @@ from edgespec.runtime.engines.ort_session import (
 from edgespec.runtime.engines.portable.cpu import failures_of, fixed_options
 from edgespec.runtime.engines.portable.engine import FEW_ROWS
 from edgespec.runtime.engines.portable.file import GraphFile, PoolInput, Shape
-from edgespec.runtime.engines.portable.places import Cache
+from edgespec.runtime.engines.portable.places import Cache, cache_tensors
 
 _INDEX = int(TensorProto.INT64)
 # Older than those of model graphs, so that every build that accepts models accepts these.
@@ -150,7 +150,7 @@ class DeviceRunner:
         self._moving = {
             each: gpu.session(_moving(each), session_options(1)) for each in types if file.in_order
         }
-        self.tables: dict[str, Any] = {}
+        self._tables: dict[str, Any] = {}
         self._bound = dict[str, Any]()
         self._calls = dict[tuple[int, int], _Call]()
         self._writes = dict[int, _Write]()
@@ -223,12 +223,12 @@ class DeviceRunner:
     def table(self, name: str, places: int) -> Any:
         """Returns room for cosines and sines by place, of which each call writes its rows'."""
         shape = 2 * places, self.file.turns[name]
-        if name not in self.tables or tuple(self.tables[name].shape()) != shape:
-            self.tables[name] = self.gpu.placed(np.zeros(shape, self.file.types[name]))
-        return self.tables[name]
+        if name not in self._tables or tuple(self._tables[name].shape()) != shape:
+            self._tables[name] = self.gpu.placed(np.zeros(shape, self.file.types[name]))
+        return self._tables[name]
 
     def _forget(self) -> None:
-        for each in (self._bound, self._calls, self._writes, self.tables):
+        for each in (self._bound, self._calls, self._writes, self._tables):
             each.clear()
 
 
@@ -257,12 +257,10 @@ class _Call:
                 self._values[name] = self._gpu.empty(array.shape, array.dtype)
                 self._handle.bind_ortvalue_input(name, self._values[name])
         for name, value in pools.items():
-            if isinstance(value, Cache):
-                layer = name.removeprefix("pool.")
-                self._bind_in_place(f"keys.{layer}", value.keys)
-                self._bind_in_place(f"values.{layer}", value.values)
-            else:
+            if not isinstance(value, Cache):
                 self._handle.bind_ortvalue_input(name, value)
+        for name, value in cache_tensors(pools).items():
+            self._bind_in_place(name, value)
         for name in runner.file.turns:
             self._bind_in_place(name, runner.table(name, int(inputs["total"][0])))
         known = dict(zip("SR", sizes, strict=True))

@@ -7,6 +7,7 @@ no longer wanted are holes, until rows are moved together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +81,16 @@ class Cache:
     keys: Any
     values: Any
     places: Places
+
+
+def cache_tensors(pools: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns keys and values of the caches among pools, by the names of a graph's inputs."""
+    found = dict[str, Any]()
+    for name, cache in pools.items():
+        if isinstance(cache, Cache):
+            layer = name.removeprefix("pool.")
+            found |= {f"keys.{layer}": cache.keys, f"values.{layer}": cache.values}
+    return found
 
 
 def _longer(array: Ids, count: int) -> Ids:
