@@ -59,6 +59,12 @@ class Prompts:
         self._tokenizer = tokenizer
         self._context_length = context_length
 
+    def with_context(self, context_length: int) -> Prompts:
+        """Returns the same for prompts of another length."""
+        return Prompts(
+            self._bundle, self._tokenizer, context_length, self._viewer, self._made_grammars
+        )
+
     def prepare(
         self, prompt: str | Sequence[int] | Messages, options: GenerationOptions
     ) -> PreparedPrompt:

@@ -68,6 +68,7 @@ class Result:
         cut_call: a last call whose arguments, `text`, were cut short; None if there is none.
         call_faults: what does not fit the schema of its tool, for each such call; there are none
             but with tools whose schemas a text cannot be held to.
+        stop: the stop string that ended the text; None if none did.
         json_class: see `parsed`; it is no field.
     """
 
@@ -101,6 +102,7 @@ class Result:
     tool_calls: tuple[ToolCall, ...] = ()
     cut_call: ToolCall | None = None
     call_faults: tuple[str, ...] = ()
+    stop: str | None = None
     json_class: InitVar[Any] = None
 
     def __post_init__(self, json_class: Any) -> None:

@@ -328,6 +328,7 @@ class Stream(Unpicklable):
             reasoning="".join(self._thoughts),
             reasoning_tokens=decoder.reasoning_tokens,
             tool_calls=decoder.calls,
+            stop=decoder.stop,
             cut_call=decoder.cut_call,
             call_faults=call_faults(decoder.calls, self._facts.unheld),
             json_class=self._facts.json_class,

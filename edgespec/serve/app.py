@@ -24,7 +24,7 @@ from edgespec.serve.model_list import model_routes
 from edgespec.serve.openapi import document
 from edgespec.serve.page import page_route
 from edgespec.serve.protocols.ollama import models as ollama
-from edgespec.serve.protocols.table import PROTOCOLS
+from edgespec.serve.protocols.table import PROTOCOLS, error_form
 from edgespec.serve.queue import RequestQueue
 from edgespec.serve.refusals import RequestError, as_refusal, internal_error
 
@@ -142,12 +142,15 @@ class _Gate:
         if self._key is None or request.scope["path"] in _OPEN:
             return None
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        given = [request.headers.get("x-api-key", "")]  # as Anthropic's clients send it
+        given += [key] if scheme.lower() == "bearer" else []
         # Headers are bytes, which Starlette decodes as Latin-1.
-        if scheme.lower() == "bearer" and hmac.compare_digest(key.encode("latin-1"), self._key):
+        if any(hmac.compare_digest(each.encode("latin-1"), self._key) for each in given):
             return None
         return RequestError(
             401,
-            "the API key is missing or wrong: send it as Authorization: Bearer KEY",
+            "the API key is missing or wrong: send it as Authorization: Bearer KEY, or as "
+            "x-api-key: KEY",
             "invalid_api_key",
         )
 
@@ -178,5 +181,4 @@ def _refused(error: Exception, metrics: Metrics, path: str) -> Response:
     if refusal.status in (429, 503):
         headers["retry-after"] = "1"
     metrics.refused(refusal.status)
-    body = {"error": str(refusal)} if path.startswith(ollama.PREFIX) else refusal.body
-    return JSONResponse(body, refusal.status, headers)
+    return JSONResponse(error_form(path).body(refusal), refusal.status, headers)

@@ -10,16 +10,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from edgespec.bundle import MANIFEST, Bundle
 from edgespec.errors import EdgespecError, MemoryLimitError
+from edgespec.llm.images import Viewer
 from edgespec.llm.instance import ModelInstance
 from edgespec.llm.llm import LLM, around, inside
 from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.load.place import MemoryUse, find_plan, plan_memory, with_sessions
-from edgespec.llm.prompts import grammars_of
+from edgespec.llm.prompts import Prompts, grammars_of
 from edgespec.runtime.plan import MemoryPlan
 from edgespec.runtime.text.plain import PlainEncoder
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_TAG = "latest"
 _LONGEST_NAME = 256  # characters of a name that is not known; some answers repeat it in each line
+_COUNTED = 4  # times the context that a conversation whose tokens are counted may have
 _NAMED = 5  # models that a refusal names
 _log = logging.getLogger(__name__)
 
@@ -88,6 +90,18 @@ class ServedModel:
     def plan(self) -> MemoryPlan:
         """What it is loaded as, or would be if it were alone."""
         return self._alone if self.llm is None else self.llm.plan
+
+    @property
+    def counting(self) -> Prompts:
+        """What makes prompts that may be some times as long as the context, loaded or not."""
+        if self.llm is not None:
+            return inside(self.llm).prompts.with_context(_COUNTED * self.plan.context)
+        viewer = Viewer(self.bundle, self.tokenizer, threads=1)
+        made = self._grammars
+        grammars = (
+            partial(grammars_of, self.bundle, self.tokenizer) if made is None else lambda: made
+        )
+        return Prompts(self.bundle, self.tokenizer, _COUNTED * self.plan.context, viewer, grammars)
 
     @cached_property
     def plain_encoder(self) -> PlainEncoder:

@@ -10,7 +10,13 @@ from pydantic.json_schema import models_json_schema
 import edgespec
 from edgespec.serve.protocols.fields import Json
 from edgespec.serve.protocols.protocol import Protocol, TextProtocol
-from edgespec.serve.protocols.table import PROTOCOLS
+from edgespec.serve.protocols.table import (
+    ANTHROPIC_ERRORS,
+    OLLAMA_ERRORS,
+    OPENAI_ERRORS,
+    PROTOCOLS,
+    error_form,
+)
 
 _OBJECT: Json = {"application/json": {"schema": {"type": "object"}}}
 _PLAIN: Json = {"text/plain": {"schema": {"type": "string"}}}
@@ -29,13 +35,6 @@ _READ = {
     "/openapi.json": ("this document", _OBJECT, False),
 }
 
-_STRING_OR_NULL: Json = {"type": ["string", "null"]}
-_FACTS: Json = {
-    "message": {"type": "string"},
-    "type": {"type": "string"},
-    "param": _STRING_OR_NULL,
-    "code": _STRING_OR_NULL,
-}
 _KEY = {"401": "the API key is missing or wrong"}
 _REFUSALS = {
     **_KEY,
@@ -61,14 +60,8 @@ def document(needs_key: bool) -> Json:
         needs_key: whether clients must send an API key.
     """
     _, schemas = models_json_schema(_BODIES, ref_template="#/components/schemas/{model}")
-    error: Json = {"type": "object", "required": [*_FACTS], "properties": _FACTS}
-    components: Json = {
-        "schemas": {
-            **schemas["$defs"],
-            "Error": _with_error(error),
-            "OllamaError": _with_error({"type": "string"}),
-        }
-    }
+    errors = {e.name: e.schema for e in (OPENAI_ERRORS, OLLAMA_ERRORS, ANTHROPIC_ERRORS)}
+    components: Json = {"schemas": {**schemas["$defs"], **errors}}
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return {
@@ -84,10 +77,6 @@ def document(needs_key: bool) -> Json:
             },
         },
     }
-
-
-def _with_error(error: Json) -> Json:
-    return {"type": "object", "required": ["error"], "properties": {"error": error}}
 
 
 def _reads(path: str, summary: str, content: Json, needs_key: bool) -> Json:
@@ -115,8 +104,7 @@ def _makes(path: str, protocol: Protocol) -> Json:
 
 
 def _answers(path: str, summary: str, content: Json, refusals: dict[str, str]) -> Json:
-    kind = "OllamaError" if path.startswith("/api/") else "Error"
-    schema = {"schema": {"$ref": f"#/components/schemas/{kind}"}}
+    schema = {"schema": {"$ref": f"#/components/schemas/{error_form(path).name}"}}
     return {
         "200": {"description": summary, "content": content},
         **{

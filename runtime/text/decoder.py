@@ -198,6 +198,11 @@ class TextDecoder:
         return self.stopped or self.looped
 
     @property
+    def stop(self) -> str | None:
+        """The stop string that has ended the text; None if none has."""
+        return None if self._ending is None else self._ending.stop
+
+    @property
     def certain(self) -> int:
         """The number of tokens whose text was shown."""
         # Those behind it that have no text may have begun a character.

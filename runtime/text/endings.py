@@ -36,6 +36,9 @@ class StopMatcher:
     Args:
         stops: Strings that end the text and are not part of it.
 
+    Attributes:
+        found: the place among them of the one that was found; None before.
+
     Raises:
         InputError: If one of them is empty.
     """
@@ -45,7 +48,7 @@ class StopMatcher:
             raise InputError("a stop string is empty: leave it out or give at least one character")
         self._stops = tuple(stops)
         self._held = ""
-        self._found = False
+        self.found: int | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
         """Take the next piece of text.
@@ -54,16 +57,18 @@ class StopMatcher:
             The text that can be shown now, and whether a stop string was found. After one was
             found, no text is returned any more.
         """
-        if self._found:
+        if self.found is not None:
             return "", True
         text = self._held + text
         ends = [
-            (start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0
+            (start + len(stop), start, place)
+            for place, stop in enumerate(self._stops)
+            if (start := text.find(stop)) >= 0
         ]
         if ends:
-            self._found = True
+            _, start, self.found = min(ends)
             self._held = ""
-            return text[: min(ends)[1]], True
+            return text[:start], True
         held = overlap(text, self._stops)
         self._held = text[len(text) - held :]
         return text[: len(text) - held], False
@@ -84,6 +89,9 @@ class LineMatcher:
         max_time: seconds since the first piece after which the text ends with its line; None for
             any.
         clock: current time in seconds.
+
+    Attributes:
+        ended: whether the text has ended.
     """
 
     def __init__(
@@ -97,7 +105,7 @@ class LineMatcher:
         self._clock = clock
         self._begin: float | None = None
         self._held = ""
-        self._ended = False
+        self.ended = False
 
     def push(self, text: str) -> tuple[str, bool]:
         """Takes the next piece of text.
@@ -106,13 +114,13 @@ class LineMatcher:
             The text that can be shown now, and whether the text has ended. After that, no text is
             returned any more.
         """
-        if self._ended:
+        if self.ended:
             return "", True
         text = self._held + text
         self._held = ""
         end = self._end(text)
         if end is not None:
-            self._ended = True
+            self.ended = True
             return text[:end], True
         if self._min_indent and (undecided := _UNDECIDED.search(text)):
             self._held = undecided[0]
@@ -155,6 +163,7 @@ class Ending:
 
     Attributes:
         marks: what to push for the special tokens that a stop string names, by their ids.
+        stop: the stop string that has ended the text; None if none has.
     """
 
     def __init__(
@@ -164,6 +173,7 @@ class Ending:
         max_time: float | None = None,
         special: Mapping[str, int] | None = None,
     ) -> None:
+        given = tuple(stop)
         named = [name for name in special or {} if name and any(name in each for each in stop)]
         # Lone surrogates, which no text has, stand for the tokens; those of stop strings do not.
         free = sorted({chr(_SURROGATES + n) for n in range(_MOST_MARKS)} - set("".join(stop)))
@@ -173,6 +183,8 @@ class Ending:
             names = "|".join(map(re.escape, sorted(marks, key=len, reverse=True)))
             marked = [re.sub(names, lambda name: marks[name[0]], each) for each in stop]
             stop = (*stop, *marked)
+        self.stop: str | None = None
+        self._given = given
         self._unmarked = str.maketrans("", "", "".join(marks.values()))
         self._stops = StopMatcher(tuple(stop))
         self._lines = LineMatcher(min_indent, max_time)
@@ -185,6 +197,8 @@ class Ending:
         """See `StopMatcher.push`."""
         text, stopped = self._stops.push(text)
         text, ended = self._lines.push(self.without_marks(text))
+        if self._stops.found is not None and not ended:
+            self.stop = self._given[self._stops.found % len(self._given)]
         return text, stopped or ended
 
     def flush(self) -> str:

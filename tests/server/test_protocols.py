@@ -162,7 +162,7 @@ REFUSALS = {
     "a huge seed": ({"seed": 1 << 64}, 400, "seed is 18446744073709551616"),
     "a seed below all": ({"seed": -2}, 400, "seed is -2"),
     "half a token": ({"tokens": 1.5}, 400, "is 1.5"),
-    "an empty stop string": ({"stop": ["b", ""]}, 400, "stop.1 is ''"),
+    "an empty stop string": ({"stop": ["b", ""]}, 400, ".1 is ''"),
     "no switch": ({"stream": "yes"}, 400, "stream is 'yes'"),
     "another model": ({"model": "other"}, 404, "model 'other' not found: use 'tiny'"),
     "a schema that means nothing": ({"schema": {"type": "none"}}, 400, "json_schema cannot be"),

@@ -178,6 +178,70 @@ class Responses(Api):
         return last["response"]["error"]["message"]
 
 
+class Messages(Api):
+    def body(self, **asked):
+        if "stop" in asked:
+            stop = asked.pop("stop")
+            asked["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+        if "tools" in asked:
+            functions = [tool["function"] for tool in asked["tools"]]
+            asked["tools"] = [
+                {"name": each["name"], "input_schema": each.get("parameters", {"type": "object"})}
+                for each in functions
+            ]
+        return super().body(**asked)
+
+    def form(self, schema):
+        return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+
+    def whole(self, given):
+        told = {each["type"]: each for each in given["content"]}
+        calls = [each for each in given["content"] if each["type"] == "tool_use"]
+        return Reply(
+            told.get("text", {}).get("text", ""),
+            given["stop_reason"] in ("end_turn", "stop_sequence", "tool_use"),
+            given["usage"]["output_tokens"],
+            told.get("thinking", {}).get("thinking", ""),
+            tuple((each["name"], each["input"]) for each in calls),
+        )
+
+    def streamed(self, response):
+        blocks = []
+        message = None
+        for event in _events(response):
+            kind = event["type"]
+            if kind == "message_start":
+                message = event["message"]
+            elif kind == "content_block_start":
+                blocks.append({**event["content_block"]})
+            elif kind == "content_block_delta":
+                assert event["index"] == len(blocks) - 1
+                delta = dict(event["delta"])
+                kind = delta.pop("type")
+                [(name, text)] = delta.items()
+                blocks[-1][name] = blocks[-1].get(name, "") + text
+                assert kind == _DELTAS[name]
+            elif kind == "message_delta":
+                message |= event["delta"] | {"usage": event["usage"]}
+        for each in blocks:
+            if "partial_json" in each:
+                each["input"] = json.loads(each.pop("partial_json"))
+        return self.whole({**message, "content": blocks})
+
+    def error(self, given):
+        assert (set(given), given["type"]) == ({"type", "error"}, "error")
+        assert set(given["error"]) == {"type", "message"}
+        return given["error"]["message"]
+
+
+_DELTAS = {
+    "text": "text_delta",
+    "thinking": "thinking_delta",
+    "signature": "signature_delta",
+    "partial_json": "input_json_delta",
+}
+
+
 class OllamaChat(Api):
     def body(self, **asked):
         body = super().body(**asked)
@@ -252,6 +316,7 @@ APIS = {
     "responses": Responses(
         "/v1/responses", "max_output_tokens", {"input": QUESTION}, thinks=True, calls=True
     ),
+    "messages": Messages("/v1/messages", "max_tokens", _OPENAI, thinks=True, calls=True),
     "ollama chat": OllamaChat(
         "/api/chat", "num_predict", {**_OPENAI, "stream": False}, thinks=True, calls=True
     ),

@@ -139,6 +139,21 @@ StreamEvent = Signal | Part | AnswerEnd | RequestError
 """What a stream may send: an error ends one that failed on the way."""
 
 
+@dataclass(frozen=True)
+class ErrorForm:
+    """How an API writes errors.
+
+    Attributes:
+        name: what the OpenAPI document calls it.
+        body: returns an error as JSON values.
+        schema: JSON schema of that.
+    """
+
+    name: str
+    body: Callable[[RequestError], Json]
+    schema: Json
+
+
 class Answer(ABC):
     """The answer to one request, whole or as events of a stream.
 

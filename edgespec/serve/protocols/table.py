@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edgespec.serve.protocols.anthropic.answer import MessagesAnswer, error_body
+from edgespec.serve.protocols.anthropic.request import CountRequest, MessagesRequest, count_tokens
 from edgespec.serve.protocols.chat import ChatAnswer, ChatRequest
 from edgespec.serve.protocols.completions import CompletionAnswer, CompletionRequest
 from edgespec.serve.protocols.embeddings import EmbeddingsRequest
+from edgespec.serve.protocols.fields import Json
 from edgespec.serve.protocols.infill import InfillAnswer, InfillRequest
 from edgespec.serve.protocols.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer
 from edgespec.serve.protocols.ollama.models import describe_model
@@ -18,6 +21,7 @@ from edgespec.serve.protocols.ollama.requests import (
     OllamaShowRequest,
 )
 from edgespec.serve.protocols.protocol import (
+    ErrorForm,
     ObjectProtocol,
     Protocol,
     TextProtocol,
@@ -41,6 +45,12 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "/v1/responses": TextProtocol(
         ResponsesRequest, "the answer to items of a conversation", ResponsesAnswer
     ),
+    "/v1/messages": TextProtocol(
+        MessagesRequest, "the answer in a conversation of blocks", MessagesAnswer
+    ),
+    "/v1/messages/count_tokens": ObjectProtocol(
+        CountRequest, "the number of tokens of a conversation", count_tokens
+    ),
     "/v1/embeddings": VectorProtocol(EmbeddingsRequest, "vectors of texts"),
     "/infill": TextProtocol(InfillRequest, "the text at a cursor", InfillAnswer),
     "/tokenize": ObjectProtocol(TokenizeRequest, "the tokens of a text", tokenized),
@@ -54,3 +64,34 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "/api/embeddings": VectorProtocol(OllamaEmbeddingsRequest, "the vector of a text"),
     "/api/show": ObjectProtocol(OllamaShowRequest, "the model of this name", describe_model),
 }
+
+_STRING: Json = {"type": "string"}
+_STRING_OR_NULL: Json = {"type": ["string", "null"]}
+
+
+def _object(**properties: Json) -> Json:
+    return {"type": "object", "required": [*properties], "properties": properties}
+
+
+OPENAI_ERRORS = ErrorForm(
+    "Error",
+    lambda refusal: refusal.body,
+    _object(
+        error=_object(message=_STRING, type=_STRING, param=_STRING_OR_NULL, code=_STRING_OR_NULL)
+    ),
+)
+OLLAMA_ERRORS = ErrorForm(
+    "OllamaError", lambda refusal: {"error": str(refusal)}, _object(error=_STRING)
+)
+ANTHROPIC_ERRORS = ErrorForm(
+    "AnthropicError",
+    error_body,
+    _object(type=_STRING, error=_object(type=_STRING, message=_STRING)),
+)
+
+
+def error_form(path: str) -> ErrorForm:
+    """Returns how the errors of a route are written."""
+    if path.startswith("/api/"):
+        return OLLAMA_ERRORS
+    return ANTHROPIC_ERRORS if path.startswith("/v1/messages") else OPENAI_ERRORS
