@@ -96,12 +96,13 @@ def serving(
     host: str = "127.0.0.1",
     origins: Sequence[str] = (),
     hosts: Sequence[str] = (),
+    body_limit: int = 100_000,
 ) -> Iterator[Running]:
     """Run a server for models, or for one that is loaded."""
     ready = threading.Event()
     with listen(host, 0) as sock:
         models = served if isinstance(served, Models) else one_model(served)
-        queue = RequestQueue(models, parallel, limit, 100_000)
+        queue = RequestQueue(models, parallel, limit, body_limit)
         server = Server(queue, api_key, sock, ready.set, origins, hosts)
         thread = threading.Thread(target=server.serve_here)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
