@@ -42,6 +42,7 @@ from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.qwen3_5 import Qwen3_5
 from edgespec.models.families.qwen3_5_moe import Qwen3_5Moe
 from edgespec.models.families.qwen3_moe import Qwen3Moe
+from edgespec.models.families.qwen3_next import Qwen3Next
 from edgespec.models.families.qwen3_vl import Qwen3Vl
 from edgespec.models.families.qwen3_vl_moe import Qwen3VlMoe
 from edgespec.models.families.seed_oss import SeedOss
@@ -107,6 +108,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "qwen3_5_moe_text": Qwen3_5Moe,
     "qwen3_5_text": Qwen3_5,
     "qwen3_moe": Qwen3Moe,
+    "qwen3_next": Qwen3Next,
     "qwen3_vl_moe_text": Qwen3VlMoe,
     "qwen3_vl_text": Qwen3Vl,
     "seed_oss": SeedOss,

@@ -218,6 +218,10 @@ FULL_PRECISION = {
     },
     "qwen3_moe": {},
     "qwen3_moe-a-dense-layer": {"mlp_only_layers": [0], "num_experts_per_tok": 1},
+    "qwen3_next": {},
+    "qwen3_next-a-dense-layer-tied-bf16": {
+        "mlp_only_layers": [1], "tie_word_embeddings": True, "dtype": torch.bfloat16,
+    },
     "qwen3_vl_moe_text": {},
     "qwen3_vl_moe_text-a-dense-layer-tied-bf16": {
         "mlp_only_layers": [0], "tie_word_embeddings": True, "dtype": torch.bfloat16,

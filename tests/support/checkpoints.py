@@ -60,8 +60,8 @@ ARCHITECTURES = (
     "glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "hunyuan_v1_dense",
     "lfm2", "lfm2_moe", "llama", "ministral", "ministral3", "mistral", "mistral4", "nemotron_h",
     "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text",
-    "qwen3_5_text", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss", "smollm3",
-    "stablelm",
+    "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss",
+    "smollm3", "stablelm",
 )  # fmt: skip
 _MODELS = {  # those that transformers does not find by their configs
     "mistral4": Mistral4ForCausalLM,
@@ -75,7 +75,7 @@ RECURRENT = ("granitemoehybrid", "lfm2", "nemotron_h", "qwen3_5_text")
 WITH_EXPERTS = {"nemotron_h_moe": "nemotron_h"}
 """Names for models with experts of architectures that have some without, too."""
 
-RECURRENT_MIXTURES = ("lfm2_moe", "nemotron_h_moe", "qwen3_5_moe_text")
+RECURRENT_MIXTURES = ("lfm2_moe", "nemotron_h_moe", "qwen3_5_moe_text", "qwen3_next")
 """Those with both."""
 
 MIXTURES = (
@@ -243,6 +243,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "qwen3_5_moe_text": {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 64},
     "qwen3_5_text": _DELTA,
+    "qwen3_next": {
+        **_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 96, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+        },
+    },
     "qwen3_vl_moe_text": {**_EXPERTS, "rope_parameters": _SECTIONS},
     "qwen3_vl_text": {"rope_parameters": _SECTIONS},
     "smollm3": {"pad_token_id": None, "no_rope_layers": [0, 1]},

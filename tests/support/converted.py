@@ -19,6 +19,7 @@ _NEXTN = {
     "pre_fc_norm_hidden": "hnorm",
 }  # fmt: skip
 _TURNED = ("arcee", "granite", "granitehybrid", "granitemoe", "llama", "mistral3", "smollm3")
+_ONE_MORE = ("gemma2", "gemma3", "qwen35", "qwen35moe", "qwen3next")
 _V_ROWS = ("in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
 
 
@@ -54,6 +55,8 @@ def converted(
             both = values.reshape(heads, -1, values.shape[1])
             yield name.replace("kv_b_proj", "k_b_proj"), both[:, :still].swapaxes(1, 2)
             yield name.replace("kv_b_proj", "v_b_proj"), both[:, still:]
+        elif name.endswith(".in_proj_qkvz.weight"):
+            yield from _apart(name, values, config)
         elif name.endswith(".shared_expert_gate.weight"):
             yield name, values[0]
         elif ".mlp.experts." in name:
@@ -75,6 +78,18 @@ def converted(
         own = own.replace("altup_projections..", "altup_proj.")
         own = own.replace("backbone.layers", "model.layers").replace(".mixer.", ".mlp.")
         yield own, np.stack([each[number] for number in sorted(each)])
+
+
+def _apart(name: str, values: Values, config: dict[str, Any]) -> Iterator[tuple[str, Values]]:
+    """Queries, keys and values of all heads of linear attention, and their gates."""
+    keys = config["linear_num_key_heads"]
+    size = config["linear_key_head_dim"]
+    width = config["linear_num_value_heads"] // keys * config["linear_value_head_dim"]
+    heads = values.reshape(keys, -1, values.shape[1])
+    parts = np.split(heads, np.cumsum([size, size, width]), axis=1)
+    *mixed, gate = (each.reshape(-1, values.shape[1]) for each in parts)
+    yield name.replace("qkvz", "qkv"), np.concatenate(mixed)
+    yield name.replace("qkvz", "z"), gate
 
 
 def _stack(kind: str, name: str, values: Values) -> Iterator[tuple[str, Values]]:
@@ -124,8 +139,9 @@ def _stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Val
     if (".mamba." in name or ".mixer." in name) and name.endswith((".A_log", ".D")):
         return (-np.exp(values) if name.endswith("A_log") else values)[:, None]
     if ".linear_attn." in name:
-        return _tiled(name, -np.exp(values) if name.endswith("A_log") else values, config)
-    one_more = kind in ("gemma2", "gemma3", "qwen35", "qwen35moe") and name.endswith("norm.weight")
+        values = -np.exp(values) if name.endswith("A_log") else values
+        return values if kind == "qwen3next" else _tiled(name, values, config)
+    one_more = kind in _ONE_MORE and name.endswith("norm.weight")
     return values + 1 if one_more else values
 
 

@@ -54,6 +54,7 @@ KINDS = {
     "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,
     "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "qwen3_next": gguf.MODEL_ARCH.QWEN3NEXT,
     "qwen3_vl_moe_text": gguf.MODEL_ARCH.QWEN3VLMOE,
     "qwen3_vl_text": gguf.MODEL_ARCH.QWEN3VL,
     "seed_oss": gguf.MODEL_ARCH.SEED_OSS,
@@ -219,7 +220,7 @@ def numbers_of(kind: str, config: dict[str, Any]) -> dict[str, Any]:
     more = {"gemma3n_text": _gemma3n, "granitemoehybrid": _granite, "nemotron_h": _nemotron}
     if config["model_type"] in more:
         numbers |= more[config["model_type"]](config)
-    if config["model_type"] in ("qwen3_5_text", "qwen3_5_moe_text"):
+    if config["model_type"] in ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"):
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
         recurrent = [each == "linear_attention" for each in config["layer_types"]]

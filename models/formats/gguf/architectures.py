@@ -218,6 +218,17 @@ ARCHITECTURES: Mapping[str, Naming] = {
         norm_offset=1.0,
         integers=_BESIDE_WEIGHED,
     ),
+    "qwen3next": Naming(
+        "qwen3_next",
+        layer={
+            **_DELTA,
+            **_WEIGHED_EXPERT,
+            "ssm_in": "linear_attn.in_proj_qkvz",
+            "ssm_ba": "linear_attn.in_proj_ba",
+        },
+        norm_offset=1.0,
+        integers=_BESIDE_WEIGHED,
+    ),
     "seed_oss": Naming(
         "seed_oss",
         {"post_attention_norm": "post_attention_layernorm"},

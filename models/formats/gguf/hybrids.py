@@ -29,8 +29,8 @@ class Lfm2Reader(ConfigReader):
         return {"layer_types": types, "norm_eps": epsilon}
 
 
-class Qwen35Reader(ConfigReader):
-    """Qwen3.5: some layers, or every n-th, are attention, the others are gated delta rule."""
+class DeltaReader(ConfigReader):
+    """Qwen3-Next: some layers, or every n-th, are attention, the others are gated delta rule."""
 
     def special(self) -> dict[str, object]:
         """See `ConfigReader`."""
@@ -48,6 +48,31 @@ class Qwen35Reader(ConfigReader):
             "linear_num_key_heads": self._key_count,
             "linear_num_value_heads": self._value_count,
         }
+
+    @property
+    def _key_count(self) -> int:
+        return self.integer("ssm.group_count")
+
+    @property
+    def _value_count(self) -> int:
+        return self._multiple("ssm.time_step_rank", "ssm.group_count")
+
+    @property
+    def _value_size(self) -> int:
+        return self._multiple("ssm.inner_size", "ssm.time_step_rank") // self._value_count
+
+    def _multiple(self, name: str, of: str) -> int:
+        """A field whose value must be a multiple of another's."""
+        value = self.integer(name)
+        divisor = self.integer(of)
+        if value % divisor:
+            rule = f"must be a multiple of {of}={divisor}"
+            raise self.metadata.invalid(f"{self.kind}.{name}", rule)
+        return value
+
+
+class Qwen35Reader(DeltaReader):
+    """Qwen3.5, whose value heads are in another order."""
 
     def rows(self, tensors: TensorSource) -> dict[str, TensorRows]:
         """See `ConfigReader`."""
@@ -84,27 +109,6 @@ class Qwen35Reader(ConfigReader):
             for layer in range(self.layers)
             if self.shape(f"blk.{layer}.ssm_out.weight")[1:] == (width,)
         }
-
-    @property
-    def _key_count(self) -> int:
-        return self.integer("ssm.group_count")
-
-    @property
-    def _value_count(self) -> int:
-        return self._multiple("ssm.time_step_rank", "ssm.group_count")
-
-    @property
-    def _value_size(self) -> int:
-        return self._multiple("ssm.inner_size", "ssm.time_step_rank") // self._value_count
-
-    def _multiple(self, name: str, of: str) -> int:
-        """A field whose value must be a multiple of another's."""
-        value = self.integer(name)
-        divisor = self.integer(of)
-        if value % divisor:
-            rule = f"must be a multiple of {of}={divisor}"
-            raise self.metadata.invalid(f"{self.kind}.{name}", rule)
-        return value
 
     def _order(self, size: int) -> NDArray[np.int64]:
         """The stored number of each dimension of all value heads, heads of `size` dimensions."""

@@ -17,7 +17,7 @@ from edgespec.models.formats.gguf.config import ConfigReader
 from edgespec.models.formats.gguf.gemma3n import Gemma3nReader
 from edgespec.models.formats.gguf.gemma4 import Gemma4Reader
 from edgespec.models.formats.gguf.header import Header, read_header
-from edgespec.models.formats.gguf.hybrids import Lfm2Reader, Qwen35Reader
+from edgespec.models.formats.gguf.hybrids import DeltaReader, Lfm2Reader, Qwen35Reader
 from edgespec.models.formats.gguf.mamba import GraniteHybridReader, NemotronReader
 from edgespec.models.formats.gguf.mmproj import TOWER_KIND, read_mmproj
 from edgespec.models.formats.gguf.routed import DeepseekReader, LatentReader, RoutedReader
@@ -48,6 +48,7 @@ _READERS = {
     "nemotron_h_moe": NemotronReader,
     "qwen35": Qwen35Reader,
     "qwen35moe": Qwen35Reader,
+    "qwen3next": DeltaReader,
 }
 _UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
 _TEMPLATE = "tokenizer.chat_template"

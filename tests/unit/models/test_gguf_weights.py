@@ -65,6 +65,7 @@ SIZES = {
     "olmoe": {"norm_topk_prob": False},
     "qwen3_5_moe_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
     "qwen3_5_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
+    "qwen3_next": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 7},
 }  # fmt: skip
 # The last have no output projection.
@@ -76,7 +77,8 @@ def close(name, architecture):
     """How far values may be off that a file does not hold as they were, but larger by 1."""
     if "A_log" in name:
         return 1e-6
-    one_more = architecture.startswith(("gemma2", "gemma3_", "qwen3_5")) and "norm" in name
+    larger = architecture.startswith(("gemma2", "gemma3_", "qwen3_5", "qwen3_next"))
+    one_more = larger and "norm" in name
     return 3e-7 if one_more else 0
 
 
