@@ -146,7 +146,7 @@ def check_skipped(target: Checkpoint) -> None:
         InputError: if it makes embeddings, or has recurrent layers.
     """
     check_drafted(target, str(target.path))
-    if any(isinstance(each, Recurrent) for each in target.decoder.sublayers):
+    if any(isinstance(each, Recurrent) for each in target.decoder.parts):
         raise InputError(
             f"{target.path} has recurrent layers, whose states a layer-skip draft "
             "would falsify: export it without skip_sets (--layer-skip)"

@@ -38,7 +38,7 @@ from edgespec.models import (
 )
 from edgespec.models.layers import sublayers
 from edgespec.models.layers.elements import Shapes
-from edgespec.models.layers.sublayers import AltUpLayer, PlainMlp
+from edgespec.models.layers.sublayers import AltUpLayer, ParallelBlock, PlainMlp
 
 Progress = Callable[[str, int, int], None]
 """Called with a role's name, the number of weights written so far and the total number."""
@@ -154,10 +154,11 @@ def counted(name: str, shapes: Shapes, progress: Progress) -> Callable[[int], No
 
 
 def sublayer_records(decoder: Decoder) -> Iterator[Sublayer]:
-    """Yields each sublayer of a decoder in the form of the manifest."""
+    """Yields each sublayer of a decoder in the form of the manifest, parts of a block apart."""
     for number, layer in enumerate(decoder.layers):
         for each in layer:
-            yield described_one(number, each)
+            parts = each.parts if isinstance(each, ParallelBlock) else (each,)
+            yield from (described_one(number, part) for part in parts)
 
 
 def described_one(number: int, each: sublayers.Sublayer) -> Sublayer:

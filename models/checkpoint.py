@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.arcee import Arcee
+from edgespec.models.families.cohere2 import Cohere2
 from edgespec.models.families.deepseek_v2 import DeepseekV2
 from edgespec.models.families.ernie4_5 import Ernie4_5
 from edgespec.models.families.ernie4_5_moe import Ernie4_5Moe
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "arcee": Arcee,
+    "cohere2": Cohere2,
     "deepseek_v2": DeepseekV2,
     "ernie4_5": Ernie4_5,
     "ernie4_5_moe": Ernie4_5Moe,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,7 @@ from edgespec.models import (
     Moe,
     Sublayer,
 )
-from edgespec.models.layers.sublayers import AltUpLayer, FeedForward, PlainMlp
+from edgespec.models.layers.sublayers import FeedForward, PlainMlp, inner_parts
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
@@ -237,7 +237,7 @@ def by_rule(checkpoint: Checkpoint) -> CalibrationResult:
     for number, layer in enumerate(checkpoint.decoder.layers):
         inner = number - layers // 8
         outer = inner < 0 or number >= 7 * layers // 8
-        for each in _inner(layer):
+        for each in (part for sublayer in layer for part in inner_parts(sublayer)):
             if isinstance(each, Attention) and each.v is not None:
                 damage[each.v.weight] = 3.0
             elif isinstance(each, FeedForward):
@@ -246,12 +246,6 @@ def by_rule(checkpoint: Checkpoint) -> CalibrationResult:
     linears = [linear for each in checkpoint.decoder.sublayers for linear in each.linears]
     sizes = {each.weight: each.in_features * each.out_features for each in linears}
     return CalibrationResult({name: sizes[name] * worth for name, worth in damage.items()}, sizes)
-
-
-def _inner(layer: Sequence[Sublayer]) -> Iterator[Sublayer]:
-    """Yields the sublayers of a layer, and those that one consists of."""
-    for each in layer:
-        yield from (each.attention, each.mlp) if isinstance(each, AltUpLayer) else (each,)
 
 
 def _downs(layer: FeedForward) -> list[Linear]:

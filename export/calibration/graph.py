@@ -21,7 +21,7 @@ from edgespec.models import (
     TensorSource,
 )
 from edgespec.models.layers.recurrent import Recurrent
-from edgespec.models.layers.sublayers import AltUpLayer, PlainMlp
+from edgespec.models.layers.sublayers import PlainMlp, inner_parts
 
 # Inputs: what a part reads, the sum of a mixture's experts, and what `Injection` reads besides.
 STREAM = "stream"
@@ -63,12 +63,13 @@ class FloatGraph(LayerGraph):
 
     def sublayer(self, number: int, sublayer: Sublayer) -> None:
         """Emits a sublayer of a layer, and adds what it gives to the stream."""
-        if isinstance(sublayer, Attention | AltUpLayer | Recurrent):
+        parts = inner_parts(sublayer)
+        if any(isinstance(part, Attention | Recurrent) for part in parts):
             self.row_inputs()
-        injection = sublayer.injection if isinstance(sublayer, AltUpLayer) else sublayer
-        if isinstance(injection, Injection):
-            shape = "S", injection.gate.out_features
-            self.layer_inputs[number] = self.graph.input(LAYER_INPUT, FLOAT, shape)
+        for part in parts:
+            if isinstance(part, Injection):
+                shape = "S", part.gate.out_features
+                self.layer_inputs[number] = self.graph.input(LAYER_INPUT, FLOAT, shape)
         self._end(self.added(self._stream(), number, sublayer))
 
     def expert(self, expert: Mlp | PlainMlp) -> None:

@@ -35,7 +35,13 @@ from edgespec.models import (
 from edgespec.models.layers.decoder import LayerInputs
 from edgespec.models.layers.elements import Activation, ClampedSwiglu, LayerNorm
 from edgespec.models.layers.recurrent import Recurrent
-from edgespec.models.layers.sublayers import AltUpLayer, LatentAttention, OneStream, PlainMlp
+from edgespec.models.layers.sublayers import (
+    AltUpLayer,
+    LatentAttention,
+    OneStream,
+    ParallelBlock,
+    PlainMlp,
+)
 
 FLOAT = TensorProto.FLOAT
 INT32 = TensorProto.INT32
@@ -128,7 +134,9 @@ class LayerGraph(ABC):
             return x
         parts = [self.norm_weight(norm)]
         if isinstance(norm, LayerNorm):
-            parts.append(self.vector(norm.bias))
+            zeros = np.zeros(norm.size, np.float32)
+            bias = zeros if norm.bias is None else self.read(norm.bias)
+            parts.append(self.graph.constant(bias, np.float32))
         return self.graph.op("Norm", x, *parts, domain=NATIVE, epsilon=float(norm.eps))
 
     def norm_weight(self, norm: Norm) -> str:
@@ -195,6 +203,11 @@ class LayerGraph(ABC):
         """Emits a sublayer, and adds what it gives to the stream."""
         if isinstance(sublayer, AltUpLayer):
             return self.graph.op("Add", hidden, lower_altup(self, hidden, number, sublayer))
+        if isinstance(sublayer, ParallelBlock):
+            x = self.norm(hidden, sublayer.norm)
+            for part in sublayer.parts:
+                hidden = self.lowered(x, number, part, hidden, part.output_factor)
+            return hidden
         if sublayer.post_norm is None and not isinstance(sublayer, Moe | MlpAndMoe):
             x = self.norm(hidden, sublayer.norm)
             return self.lowered(x, number, sublayer, hidden, sublayer.output_factor)

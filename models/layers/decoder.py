@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgespec.models.layers.elements import Compound, Linear, Norm, Shapes, union
-from edgespec.models.layers.sublayers import AltUpLayer, Attention, Sublayer
+from edgespec.models.layers.sublayers import Attention, OneStream, Sublayer, inner_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,12 +108,14 @@ class Decoder:
         return tuple(sublayer for layer in self.layers for sublayer in layer)
 
     @property
+    def parts(self) -> tuple[OneStream, ...]:
+        """The parts that the sublayers consist of."""
+        return tuple(part for each in self.sublayers for part in inner_parts(each))
+
+    @property
     def attentions(self) -> tuple[Attention, ...]:
-        """The sublayers that are attentions."""
-        parts = (
-            each.attention if isinstance(each, AltUpLayer) else each for each in self.sublayers
-        )
-        return tuple(each for each in parts if isinstance(each, Attention))
+        """The parts that are attentions."""
+        return tuple(each for each in self.parts if isinstance(each, Attention))
 
     @property
     def shared(self) -> dict[int, Attention]:

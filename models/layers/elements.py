@@ -81,14 +81,15 @@ class LayerNorm(Norm):
     """Layer normalization (Ba et al., 2016): of x without its mean, and with a bias added.
 
     Attributes:
-        bias: Name of the [size] tensor.
+        bias: Name of the [size] tensor; None: nothing is added.
     """
 
-    bias: str = field(kw_only=True)
+    bias: str | None = field(kw_only=True)
 
     def tensors(self) -> Shapes:
         """Returns names and shapes of its tensors."""
-        return {**super().tensors(), self.bias: (self.size,)}
+        bias: Shapes = {} if self.bias is None else {self.bias: (self.size,)}
+        return {**super().tensors(), **bias}
 
 
 @dataclass(frozen=True)

@@ -327,11 +327,38 @@ class AltUpLayer(Compound):
         return super().tensors() | scale
 
 
+@dataclass(frozen=True)
+class ParallelBlock(Compound):
+    """Parts of a layer that read the same row, and are all added to it (GPT-J: Wang, 2021).
+
+    Attributes:
+        norm: Applied to the input of all parts, which have no norms of their own.
+        parts: The parts, in the order in which they are added.
+    """
+
+    norm: Norm
+    parts: tuple[Attention | Mlp | PlainMlp | Recurrent, ...]
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """The matrices of all parts."""
+        return tuple(linear for part in self.parts for linear in part.linears)
+
+
 FeedForward = Mlp | PlainMlp | Moe | MlpAndMoe
 """What follows attention in a layer: an MLP, or a mixture of experts."""
 
 OneStream = Attention | FeedForward | Injection | Recurrent
 """A part of a layer that reads the residual stream and adds its output to it."""
 
-Sublayer = OneStream | AltUpLayer
-"""Such a part, or what does so with several streams that lie side by side."""
+Sublayer = OneStream | ParallelBlock | AltUpLayer
+"""Such a part, several beside each other, or what does so with several streams side by side."""
+
+
+def inner_parts(sublayer: Sublayer) -> tuple[OneStream, ...]:
+    """Returns the parts that a sublayer consists of, or itself."""
+    if isinstance(sublayer, ParallelBlock):
+        return sublayer.parts
+    if isinstance(sublayer, AltUpLayer):
+        return sublayer.attention, sublayer.mlp, sublayer.injection
+    return (sublayer,)

@@ -101,6 +101,11 @@ FULL_PRECISION = {
     "qwen3_5_text": {},
     "lfm2-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16, "conv_L_cache": 4},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
+    "cohere2": {},
+    "cohere2-biases-two-key-heads-tied-bf16": {
+        "attention_bias": True, "num_key_value_heads": 2, "tie_word_embeddings": True,
+        "dtype": torch.bfloat16,
+    },
     "deepseek_v2": {},
     "deepseek_v2-latent-queries-biases-bf16": {
         "q_lora_rank": 96, "attention_bias": True, "routed_scaling_factor": 1.5,
@@ -299,7 +304,7 @@ def test_logits_are_those_of_transformers(full):
 # Bits
 
 FAMILIES = (
-    "llama", "exaone4", "gemma2", "gemma3n_text", "gemma4_text", "glm4", "granite",
+    "llama", "cohere2", "exaone4", "gemma2", "gemma3n_text", "gemma4_text", "glm4", "granite",
     "hunyuan_v1_dense", "olmo3", "phi3", "smollm3", "stablelm", *RECURRENT,
 )  # fmt: skip
 # Matrices of one size for all, so that their errors are alike.

@@ -55,8 +55,8 @@ class Qwen3VLMoeForCausalLM(TextOfQwen3VL, Qwen3VLMoePreTrainedModel):
 
 
 ARCHITECTURES = (
-    "arcee", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "exaone4", "gemma2", "gemma3_text",
-    "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm", "glm4", "glm4_moe",
+    "arcee", "cohere2", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "exaone4", "gemma2",
+    "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm", "glm4", "glm4_moe",
     "glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "hunyuan_v1_dense",
     "lfm2", "lfm2_moe", "llama", "ministral", "ministral3", "mistral", "mistral4", "nemotron_h",
     "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text",
@@ -137,6 +137,10 @@ _SECTIONS: dict[str, Any] = {
 
 # What a family's two layers need so that all that is special in it matters.
 SPECIAL: dict[str, dict[str, Any]] = {
+    "cohere2": {
+        "sliding_window": 40, "layer_types": _MIXED, "layer_norm_eps": 1e-3, "logit_scale": 0.75,
+        "hidden_size": 96, "pad_token_id": 0,  # heads of 24
+    },
     "deepseek_v2": {
         **_LATENT, "q_lora_rank": None, "first_k_dense_replace": 1, "rope_parameters": {
             "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 1.0,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     "arcee": gguf.MODEL_ARCH.ARCEE,
+    "cohere2": gguf.MODEL_ARCH.COHERE2,
     "deepseek_v2": gguf.MODEL_ARCH.DEEPSEEK2,
     "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
     "ernie4_5_moe": gguf.MODEL_ARCH.ERNIE4_5_MOE,
@@ -99,8 +100,8 @@ _YARN = {
 }  # fmt: skip
 # Whose files say that some layers have a window.
 _WINDOWED = (
-    "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text",
-    "gpt_oss", "olmo3", "phi3",
+    "cohere2", "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text",
+    "gemma4_unified_text", "gpt_oss", "olmo3", "phi3",
 )  # fmt: skip
 
 
@@ -213,13 +214,10 @@ def numbers_of(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         numbers["expert_gating_func"] = 2
     if config["model_type"] in ("deepseek_v2", "glm4_moe", "glm4_moe_lite", "mistral4"):
         numbers |= _routed(config)
-    if config["model_type"] == "ernie4_5_moe":
-        numbers |= _ernie(config)
     if config.get("kv_lora_rank"):
         numbers |= _latent(config)
-    more = {"gemma3n_text": _gemma3n, "granitemoehybrid": _granite, "nemotron_h": _nemotron}
-    if config["model_type"] in more:
-        numbers |= more[config["model_type"]](config)
+    if config["model_type"] in _MORE:
+        numbers |= _MORE[config["model_type"]](config)
     if config["model_type"] in ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"):
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
@@ -300,6 +298,11 @@ def _ernie(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _cohere(config: dict[str, Any]) -> dict[str, Any]:
+    """The factor of logits, under Cohere's name."""
+    return {"logit_scale": config["logit_scale"]}
+
+
 def _latent(config: dict[str, Any]) -> dict[str, Any]:
     """Sizes of attention to latents."""
     latent = config["kv_lora_rank"]
@@ -344,6 +347,15 @@ def _gemma3n(config: dict[str, Any]) -> dict[str, Any]:
         ],
         "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
     }
+
+
+_MORE = {
+    "cohere2": _cohere,
+    "ernie4_5_moe": _ernie,
+    "gemma3n_text": _gemma3n,
+    "granitemoehybrid": _granite,
+    "nemotron_h": _nemotron,
+}
 
 
 def _gemma4(config: dict[str, Any], ropes: dict[str, Any]) -> dict[str, Any]:

@@ -150,6 +150,13 @@ _QWEN3_MOE = Naming(
 ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming("llama", interleaved=True),
     "arcee": Naming("arcee", interleaved=True, present={"mlp_bias": "ffn_up.bias"}),
+    "cohere2": Naming(
+        "cohere2",
+        layer_norm=True,
+        window=True,
+        numbers={"logit_scale": "logit_scale"},
+        constants={"sliding_window_pattern": 4},
+    ),
     "ernie4_5": Naming("ernie4_5", present={"use_bias": "attn_q.bias"}),
     "ernie4_5-moe": Naming(
         "ernie4_5_moe",

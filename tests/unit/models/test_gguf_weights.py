@@ -45,6 +45,7 @@ _GEMMA = {"query_pre_attn_scalar": 24, "sliding_window": 40, "num_hidden_layers"
 # Numbers that single precision, in which files hold them, has exactly.
 _FACTORS = {"attention_multiplier": 0.25, "residual_multiplier": 0.5, "logits_scaling": 0.625}
 SIZES = {
+    "cohere2": {"num_hidden_layers": 5, "layer_types": None},
     "deepseek_v2": {"num_key_value_heads": 4},
     "exaone4": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "gemma2": {**_GEMMA, "attn_logit_softcapping": 0.75, "final_logit_softcapping": 0.875},
@@ -70,7 +71,7 @@ SIZES = {
 }  # fmt: skip
 # The last have no output projection.
 _NEVER_TIED = ("gpt_oss", "nemotron_h", "nemotron_h_moe", "olmoe")
-_ALWAYS_TIED = ("gemma2", "lfm2_moe")
+_ALWAYS_TIED = ("cohere2", "gemma2", "lfm2_moe")
 
 
 def close(name, architecture):

@@ -49,7 +49,8 @@ def bare_config(model_type: str, **values: object) -> ModelConfig:
 
 
 EPSILONS = {
-    "lfm2": "norm_eps", "lfm2_moe": "norm_eps", "nemotron_h": "layer_norm_epsilon",
+    "cohere2": "layer_norm_eps", "lfm2": "norm_eps", "lfm2_moe": "norm_eps",
+    "nemotron_h": "layer_norm_epsilon",
     "stablelm": "layer_norm_eps",
 }  # fmt: skip
 
