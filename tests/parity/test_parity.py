@@ -157,6 +157,14 @@ FULL_PRECISION = {
     },
     "granitemoehybrid-attention-alone": GRANITE_4,
     "granitemoehybrid-attention-alone-rope": {**GRANITE_4, "position_embedding_type": "rope"},
+    "minicpm3": {},
+    "minicpm3-rope-longrope-plain-queries-other-factors-tied-bf16": {
+        "q_lora_rank": None, "scale_emb": 3.0, "scale_depth": None, "dim_model_base": None,
+        "v_head_dim": 48, "tie_word_embeddings": True, "dtype": torch.bfloat16,
+        "rope_parameters": {
+            **SHORT_ROPE, "short_factor": [1 + n / 8 for n in range(16)], "long_factor": [1.0] * 16,
+        },
+    },
     "ministral": {},
     "ministral3": {},
     "nemotron_h": {},

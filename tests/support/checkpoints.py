@@ -58,10 +58,10 @@ ARCHITECTURES = (
     "arcee", "cohere2", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "exaone4", "gemma2",
     "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm", "glm4", "glm4_moe",
     "glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "hunyuan_v1_dense",
-    "lfm2", "lfm2_moe", "llama", "ministral", "ministral3", "mistral", "mistral4", "nemotron_h",
-    "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text",
-    "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss",
-    "smollm3", "stablelm",
+    "lfm2", "lfm2_moe", "llama", "minicpm3", "ministral", "ministral3", "mistral", "mistral4",
+    "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text",
+    "qwen3_vl_text", "seed_oss", "smollm3", "stablelm",
 )  # fmt: skip
 _MODELS = {  # those that transformers does not find by their configs
     "mistral4": Mistral4ForCausalLM,
@@ -200,6 +200,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "lfm2_moe": {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
         "num_dense_layers": 1, "norm_eps": 1e-5, "routed_scaling_factor": 1.5, **_EXPERTS,
+    },
+    "minicpm3": {
+        "num_key_value_heads": 4, "q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 32,
     },
     "ministral": {"sliding_window": 40, "layer_types": _MIXED},
     "ministral3": {

@@ -49,7 +49,7 @@ def converted(
         elif name.startswith("mtp."):
             stem = name.removeprefix("mtp.").removesuffix(".weight")
             yield f"blk.{last}.nextn.{_NEXTN[stem]}.weight", values + (values.ndim == 1)
-        elif "kv_b_proj" in name:
+        elif "kv_b_proj" in name and kind != "minicpm3":
             heads = config["num_attention_heads"]
             still = config["qk_nope_head_dim"]
             both = values.reshape(heads, -1, values.shape[1])

@@ -41,6 +41,7 @@ KINDS = {
     "lfm2": gguf.MODEL_ARCH.LFM2,
     "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
     "llama": gguf.MODEL_ARCH.LLAMA,
+    "minicpm3": gguf.MODEL_ARCH.MINICPM3,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "mistral": gguf.MODEL_ARCH.LLAMA,
     "mistral4": gguf.MODEL_ARCH.MISTRAL4,
@@ -158,7 +159,12 @@ def write_gguf(
 
 
 def frequencies_of(config: dict[str, Any]) -> dict[str, Values]:
-    """Divisors of the angles of Gemma 4's layers without a window, large where nothing turns."""
+    """Divisors of angles; of Gemma 4's layers without a window large where nothing turns."""
+    if config["model_type"] == "minicpm3":
+        ropes = config["rope_parameters"]
+        kinds = [kind for kind in ("short", "long") if f"{kind}_factor" in ropes]
+        factors = {kind: ropes[f"{kind}_factor"] for kind in kinds}
+        return {f"rope_factors_{k}.weight": np.array(v, np.float32) for k, v in factors.items()}
     if not config["model_type"].startswith("gemma4"):
         return {}
     windowed = config["layer_types"].index("full_attention")
@@ -319,6 +325,17 @@ def _latent(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _minicpm(config: dict[str, Any]) -> dict[str, Any]:
+    """Sizes as in files without matrices of each head."""
+    return {
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
+        "attention.value_length": None,
+        "attention.key_length_mla": None,
+        "attention.value_length_mla": None,
+    }
+
+
 def _routed(config: dict[str, Any]) -> dict[str, Any]:
     """Experts by DeepSeek's names."""
     kinds = config.get("mlp_layer_types", [])
@@ -354,6 +371,7 @@ _MORE = {
     "ernie4_5_moe": _ernie,
     "gemma3n_text": _gemma3n,
     "granitemoehybrid": _granite,
+    "minicpm3": _minicpm,
     "nemotron_h": _nemotron,
 }
 
@@ -388,7 +406,7 @@ def _gemma4(config: dict[str, Any], ropes: dict[str, Any]) -> dict[str, Any]:
 
 def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """How angles are scaled, if they are."""
-    kind = rope.get("rope_type")
+    kind = rope.get("rope_type") if config["model_type"] != "minicpm3" else None
     scaling = dict[str, Any]()
     if kind in ("yarn", "longrope"):
         scaling = {"type": kind, **{name: rope.get(own) for name, own in _YARN.items()}}

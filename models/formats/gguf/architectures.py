@@ -294,6 +294,8 @@ ARCHITECTURES: Mapping[str, Naming] = {
         log_multiplier=0.1,
         only={"expert_gating_func": (1, 2, None)},  # softmax, sigmoids
     ),
+    # llama.cpp has MiniCPM3's factors in its code.
+    "minicpm3": Naming("minicpm3", layer=_LATENT),
     "mistral4": Naming(
         "mistral4",
         layer=_LATENT,

@@ -20,7 +20,12 @@ from edgespec.models.formats.gguf.header import Header, read_header
 from edgespec.models.formats.gguf.hybrids import DeltaReader, Lfm2Reader, Qwen35Reader
 from edgespec.models.formats.gguf.mamba import GraniteHybridReader, NemotronReader
 from edgespec.models.formats.gguf.mmproj import TOWER_KIND, read_mmproj
-from edgespec.models.formats.gguf.routed import DeepseekReader, LatentReader, RoutedReader
+from edgespec.models.formats.gguf.routed import (
+    DeepseekReader,
+    MiniCpmReader,
+    RoutedLatentReader,
+    RoutedReader,
+)
 from edgespec.models.formats.gguf.tensors import GgufTensors
 from edgespec.models.formats.gguf.tokenizer import tokenizer_files
 from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
@@ -43,7 +48,8 @@ _READERS = {
     "granitehybrid": GraniteHybridReader,
     "lfm2": Lfm2Reader,
     "lfm2moe": Lfm2Reader,
-    "mistral4": LatentReader,
+    "minicpm3": MiniCpmReader,
+    "mistral4": RoutedLatentReader,
     "nemotron_h": NemotronReader,
     "nemotron_h_moe": NemotronReader,
     "qwen35": Qwen35Reader,

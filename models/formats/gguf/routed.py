@@ -20,6 +20,7 @@ class RoutedReader(ConfigReader):
         if not isinstance(dense, int):
             raise self.metadata.invalid(f"{self.kind}.{name}", "must be a number of layers")
         return {
+            **super().special(),
             "n_group": self.integer("expert_group_count", 1),
             "topk_group": self.integer("expert_group_used_count", 1),
             "norm_topk_prob": bool(self.get("expert_weights_norm")),
@@ -28,8 +29,8 @@ class RoutedReader(ConfigReader):
         }
 
 
-class LatentReader(RoutedReader):
-    """DeepSeek's computation: attention to latents, and experts behind the first layers."""
+class LatentReader(ConfigReader):
+    """Attention to latents."""
 
     @property
     def head_dim(self) -> int:
@@ -48,24 +49,16 @@ class LatentReader(RoutedReader):
 
     def special(self) -> dict[str, object]:
         """See `ConfigReader`."""
-        routed = super().special()
-        dense = routed["first_k_dense_replace"]
-        assert isinstance(dense, int)
-        kinds = ["dense" if layer < dense else "sparse" for layer in range(self.layers)]
         return {
-            **routed,
+            **super().special(),
             "q_lora_rank": self.get("attention.q_lora_rank") or None,
             "kv_lora_rank": self.integer("attention.kv_lora_rank"),
             "qk_rope_head_dim": self.head_dim,
             "qk_nope_head_dim": self._key_size - self.head_dim,
             "v_head_dim": self.integer(
-                "attention.value_length_mla", self.integer("attention.value_length", self._key_size)
+                "attention.value_length_mla",
+                self.integer("attention.value_length", self._value_size),
             ),
-            "moe_intermediate_size": self.integer("expert_feed_forward_length"),
-            "n_routed_experts": self.integer("expert_count"),
-            "n_shared_experts": self.integer("expert_shared_count"),
-            "num_experts_per_tok": self.integer("expert_used_count"),
-            "mlp_layer_types": kinds,
         }
 
     @property
@@ -73,8 +66,45 @@ class LatentReader(RoutedReader):
         """Size of a head's key; the first files have no latents for keys."""
         return self.integer("attention.key_length_mla", self.integer("attention.key_length"))
 
+    @property
+    def _value_size(self) -> int:
+        """Size of a head's value where the file does not say it."""
+        return self._key_size
 
-class DeepseekReader(LatentReader):
+
+class MiniCpmReader(LatentReader):
+    """MiniCPM3, whose heads have the usual size but for their keys."""
+
+    def special(self) -> dict[str, object]:
+        """See `ConfigReader`; llama.cpp takes the whole context for the original one."""
+        name = "original_max_position_embeddings"
+        return {name: self.integer("context_length"), **super().special()}
+
+    @property
+    def _value_size(self) -> int:
+        return self.integer("embedding_length") // self.integer("attention.head_count")
+
+
+class RoutedLatentReader(LatentReader, RoutedReader):
+    """DeepSeek's computation: attention to latents, and experts behind the first layers."""
+
+    def special(self) -> dict[str, object]:
+        """See `ConfigReader`."""
+        found = super().special()
+        dense = found["first_k_dense_replace"]
+        assert isinstance(dense, int)
+        kinds = ["dense" if layer < dense else "sparse" for layer in range(self.layers)]
+        return {
+            **found,
+            "moe_intermediate_size": self.integer("expert_feed_forward_length"),
+            "n_routed_experts": self.integer("expert_count"),
+            "n_shared_experts": self.integer("expert_shared_count"),
+            "num_experts_per_tok": self.integer("expert_used_count"),
+            "mlp_layer_types": kinds,
+        }
+
+
+class DeepseekReader(RoutedLatentReader):
     """Models of one name in GGUF that choose experts by softmax, or else by sigmoids."""
 
     def special(self) -> dict[str, object]:

@@ -141,6 +141,18 @@ def test_angles_of_partly_rotated_heads_by_longrope(files):
     )
 
 
+def test_angles_of_minicpm_3_by_longrope(files):
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "original_max_position_embeddings": 512,
+        "short_factor": [1 + n / 8 for n in range(16)],
+        "long_factor": [1.0] * 16,
+    }
+    original, _ = equal_models(*files("minicpm3", num_key_value_heads=4, rope_parameters=rope))
+    assert original.decoder.ropes["default"].attention_factor == 1
+
+
 def test_a_window_of_phi_3(files):
     equal_models(*files("phi3", sliding_window=40))
 
