@@ -39,6 +39,7 @@ from edgespec.models.families.olmo3 import Olmo3
 from edgespec.models.families.olmoe import Olmoe
 from edgespec.models.families.phi3 import Phi3
 from edgespec.models.families.qwen2 import Qwen2
+from edgespec.models.families.qwen2_5_vl import Qwen2_5Vl
 from edgespec.models.families.qwen2_moe import Qwen2Moe
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.qwen3_5 import Qwen3_5
@@ -61,7 +62,7 @@ from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, CheckpointPar
 from edgespec.models.pooled import PoolingConfig, inner_name, read_pooled, without_projection
 from edgespec.models.sampling import asked_sampling
 from edgespec.models.vision.grid import read_grid_tower
-from edgespec.models.vision.text_part import COMPOSITES, text_fields, text_name
+from edgespec.models.vision.text_part import COMPOSITES, text_fields, text_group, text_name
 from edgespec.models.vision.tower import read_tower
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "olmoe": Olmoe,
     "phi3": Phi3,
     "qwen2": Qwen2,
+    "qwen2_5_vl_text": Qwen2_5Vl,
     "qwen2_moe": Qwen2Moe,
     "qwen3": Qwen3,
     "qwen3_5_moe_text": Qwen3_5Moe,
@@ -231,7 +233,7 @@ def _open_folder(path: Path) -> CheckpointParts:
     contents = tokenizer_contents(path)
     composite = fields.get("model_type") in COMPOSITES
     # Before the weights, which models of unknown types often have in other files.
-    _architecture(fields.group("text_config") if composite else fields)
+    _architecture(text_group(fields) if composite else fields)
     pooled = read_pooled(path)
     if composite and pooled is not None:
         raise fields.unsupported("model_type", "use an embedding model of text alone")

@@ -10,21 +10,27 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 COMPOSITES = (
-    "gemma3", "gemma3n", "gemma4", "gemma4_unified", "idefics3", "mistral3", "qwen3_5",
-    "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
+    "gemma3", "gemma3n", "gemma4", "gemma4_unified", "idefics3", "mistral3", "qwen2_5_vl",
+    "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
 )  # fmt: skip
 """Each `model_type` whose config has the text part's in `text_config`."""
 
+# Of those whose published configs have the text part's fields beside `vision_config`: its type.
+_FLAT = {"qwen2_5_vl": "qwen2_5_vl_text"}
 # Fields that the whole model's config has for its text part, too.
 _SHARED = ("eos_token_id", "quantization_config", "tie_word_embeddings")
 
 # Published files have the first two; the third is what transformers calls it in memory. The fourth
-# is Idefics3's, and the last a draft head, see `models/heads/mtp.py`.
+# is Idefics3's, those with their own name Qwen2.5-VL's, and the last a draft head, see
+# `models/heads/mtp.py`.
 _PREFIXES = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
     "model.language_model.": "model.",
     "model.text_model.": "model.",
+    "model.embed_tokens.": "model.embed_tokens.",
+    "model.layers.": "model.layers.",
+    "model.norm.": "model.norm.",
     "lm_head.": "lm_head.",
     "mtp.": "mtp.",
 }
@@ -36,6 +42,18 @@ def text_name(name: str) -> str | None:
         if name.startswith(prefix):
             return own + name.removeprefix(prefix)
     return None
+
+
+def text_group(fields: ConfigFields) -> ConfigFields:
+    """Returns the fields of the text part alone, of the config of the whole model.
+
+    Raises:
+        CheckpointError: `text_config` is not an object.
+    """
+    own = _FLAT.get(str(fields.get("model_type")))
+    if own is not None and fields.get("text_config") is None:
+        return fields.changed(model_type=own)
+    return fields.group("text_config")
 
 
 def text_fields(fields: ConfigFields, names: Collection[str]) -> ConfigFields:
@@ -51,7 +69,7 @@ def text_fields(fields: ConfigFields, names: Collection[str]) -> ConfigFields:
     Raises:
         CheckpointError: `text_config` is not an object.
     """
-    text = fields.group("text_config")
+    text = text_group(fields)
     shared = {name: fields.get(name) for name in _SHARED if fields.get(name) is not None}
     tied = {"tie_word_embeddings": "lm_head.weight" not in names}
     return ConfigFields({**tied, **text.values, **shared}, text.source)

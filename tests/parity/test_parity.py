@@ -224,6 +224,7 @@ FULL_PRECISION = {
     },
     "olmoe": {},
     "olmoe-shares-of-all-experts-bf16": {"norm_topk_prob": False, "dtype": torch.bfloat16},
+    "qwen2_5_vl_text": {},
     "qwen2_moe": {},
     "qwen2_moe-a-dense-layer-no-biases-tied-bf16": {
         "mlp_only_layers": [0], "qkv_bias": False, "norm_topk_prob": True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from transformers import (
     Gemma4ForConditionalGeneration,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
@@ -36,6 +39,10 @@ MODELS = {
     "mistral3": (
         Mistral3Config, Mistral3ForConditionalGeneration, "ministral3",
         {**VISION, "model_type": "pixtral", "head_dim": 16}, False,
+    ),
+    "qwen2_5_vl": (
+        Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, "qwen2_5_vl_text",
+        {"hidden_size": 32, "depth": 1, "num_heads": 2, "out_hidden_size": 64}, False,
     ),
     "qwen3_vl": (
         Qwen3VLConfig, Qwen3VLForConditionalGeneration, "qwen3_vl_text",
@@ -90,6 +97,27 @@ def test_names_that_transformers_has_in_memory_are_read_too(tmp_path):
     before = load_checkpoint(tmp_path).tensors.names
     save_file(named, file, {"format": "pt"})
     assert load_checkpoint(tmp_path).tensors.names == before
+
+
+def test_a_config_may_have_the_text_part_s_fields_beside_the_others(tmp_path):
+    saved(tmp_path, "qwen2_5_vl")
+    expected = load_checkpoint(tmp_path)
+    file = tmp_path / "model.safetensors"
+    named = {
+        name.replace("model.language_model.", "model.").replace("model.visual.", "visual."): each
+        for name, each in load_file(file).items()
+    }
+    save_file(named, file, {"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    text = config.pop("text_config")
+    scaling = {"type": "mrope", "mrope_section": [4, 2, 2]}
+    flat = {**text, **config, "rope_parameters": None, "rope_theta": 1e6, "rope_scaling": scaling}
+    (tmp_path / "config.json").write_text(json.dumps(flat))
+    found = load_checkpoint(tmp_path)
+    assert replace(found.decoder, ropes={}) == replace(expected.decoder, ropes={})
+    ropes = found.decoder.ropes["default"], expected.decoder.ropes["default"]
+    np.testing.assert_array_equal(*(each.inv_freq for each in ropes))
+    assert found.tensors.names == expected.tensors.names
 
 
 def test_fields_of_the_whole_model_hold_for_its_text_part(tmp_path):

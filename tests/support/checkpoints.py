@@ -15,18 +15,21 @@ from transformers import (
     Mistral4ForCausalLM,
     PretrainedConfig,
     PreTrainedModel,
+    Qwen2_5_VLTextConfig,
+    Qwen2_5_VLTextModel,
     Qwen3VLMoeTextConfig,
     Qwen3VLMoeTextModel,
     Qwen3VLTextConfig,
     Qwen3VLTextModel,
 )
 from transformers.modeling_outputs import CausalLMOutput
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLPreTrainedModel
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLPreTrainedModel
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoePreTrainedModel
 
 
-class TextOfQwen3VL:
-    """A text part of Qwen3-VL, which transformers has no model of."""
+class TextOfQwenVL:
+    """A text part of Qwen-VL, which transformers has no model of."""
 
     text_model: ClassVar[type]
     _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -42,13 +45,19 @@ class TextOfQwen3VL:
         return CausalLMOutput(logits=self.lm_head(rows))
 
 
-class Qwen3VLForCausalLM(TextOfQwen3VL, Qwen3VLPreTrainedModel):
+class Qwen2_5VLForCausalLM(TextOfQwenVL, Qwen2_5_VLPreTrainedModel):  # noqa: N801
+    """Of Qwen2.5-VL."""
+
+    config_class, text_model = Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel
+
+
+class Qwen3VLForCausalLM(TextOfQwenVL, Qwen3VLPreTrainedModel):
     """Without experts."""
 
     config_class, text_model = Qwen3VLTextConfig, Qwen3VLTextModel
 
 
-class Qwen3VLMoeForCausalLM(TextOfQwen3VL, Qwen3VLMoePreTrainedModel):
+class Qwen3VLMoeForCausalLM(TextOfQwenVL, Qwen3VLMoePreTrainedModel):
     """With experts."""
 
     config_class, text_model = Qwen3VLMoeTextConfig, Qwen3VLMoeTextModel
@@ -59,12 +68,13 @@ ARCHITECTURES = (
     "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm", "glm4", "glm4_moe",
     "glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "hunyuan_v1_dense",
     "lfm2", "lfm2_moe", "llama", "minicpm3", "ministral", "ministral3", "mistral", "mistral4",
-    "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_moe", "qwen3",
-    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text",
+    "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_5_vl_text", "qwen2_moe",
+    "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text",
     "qwen3_vl_text", "seed_oss", "smollm3", "stablelm",
 )  # fmt: skip
 _MODELS = {  # those that transformers does not find by their configs
     "mistral4": Mistral4ForCausalLM,
+    "qwen2_5_vl_text": Qwen2_5VLForCausalLM,
     "qwen3_vl_moe_text": Qwen3VLMoeForCausalLM,
     "qwen3_vl_text": Qwen3VLForCausalLM,
 }
@@ -245,6 +255,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "phi3": {
         "pad_token_id": 0,
         "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75},
+    },
+    "qwen2_5_vl_text": {
+        "head_dim": 16, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 2, 2],
+        },
     },
     "qwen2_moe": {
         **_EXPERTS, "norm_topk_prob": False, "shared_expert_intermediate_size": 64,

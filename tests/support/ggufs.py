@@ -51,6 +51,7 @@ KINDS = {
     "olmoe": gguf.MODEL_ARCH.OLMOE,
     "phi3": gguf.MODEL_ARCH.PHI3,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen2_5_vl_text": gguf.MODEL_ARCH.QWEN2VL,
     "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
     "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,

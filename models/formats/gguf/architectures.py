@@ -208,6 +208,7 @@ ARCHITECTURES: Mapping[str, Naming] = {
         _NEMOTRON, present={**_NEMOTRON.present, "mlp_bias": "ffn_up_shexp.bias"}
     ),
     "qwen2": Naming("qwen2"),
+    "qwen2vl": Naming("qwen2_5_vl_text"),
     "qwen2moe": Naming(
         "qwen2_moe",
         layer=_WEIGHED_EXPERT,
