@@ -30,6 +30,7 @@ from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.lfm2_moe import Lfm2Moe
 from edgespec.models.families.llama import Llama, Mistral
+from edgespec.models.families.minicpm import MiniCpm
 from edgespec.models.families.minicpm3 import MiniCpm3
 from edgespec.models.families.ministral3 import Ministral3
 from edgespec.models.families.mistral4 import Mistral4
@@ -97,6 +98,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "lfm2": Lfm2,
     "lfm2_moe": Lfm2Moe,
     "llama": Llama,
+    "minicpm": MiniCpm,
     "minicpm3": MiniCpm3,
     "ministral": Mistral,
     "ministral3": Ministral3,

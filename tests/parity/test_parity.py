@@ -157,6 +157,11 @@ FULL_PRECISION = {
     },
     "granitemoehybrid-attention-alone": GRANITE_4,
     "granitemoehybrid-attention-alone-rope": {**GRANITE_4, "position_embedding_type": "rope"},
+    "minicpm": {},
+    "minicpm-rope-longrope-two-key-heads-tied-bf16": {
+        "num_key_value_heads": 2, "rope_parameters": SHORT_ROPE, "tie_word_embeddings": True,
+        "dtype": torch.bfloat16,
+    },
     "minicpm3": {},
     "minicpm3-rope-longrope-plain-queries-other-factors-tied-bf16": {
         "q_lora_rank": None, "scale_emb": 3.0, "scale_depth": None, "dim_model_base": None,

@@ -12,6 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    GraniteConfig,
+    GraniteForCausalLM,
     Mistral4ForCausalLM,
     PretrainedConfig,
     PreTrainedModel,
@@ -26,6 +28,33 @@ from transformers.modeling_outputs import CausalLMOutput
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLPreTrainedModel
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLPreTrainedModel
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoePreTrainedModel
+
+
+class MiniCPMConfig(GraniteConfig):
+    """Of MiniCPM, whose code is beside its weights: Granite with factors under other names."""
+
+    model_type = "minicpm"
+    tie_word_embeddings: bool = True
+    scale_emb: float = 1.0
+    scale_depth: float = 1.0
+    dim_model_base: int = 1
+
+    def __post_init__(self, **fields: Any) -> None:
+        self.embedding_multiplier = self.scale_emb
+        self.residual_multiplier = self.scale_depth / self.num_hidden_layers**0.5
+        self.logits_scaling = self.hidden_size / self.dim_model_base
+        head_dim = fields.get("head_dim") or self.hidden_size // self.num_attention_heads
+        self.attention_multiplier = head_dim**-0.5
+        super().__post_init__(**fields)
+
+
+class MiniCPMForCausalLM(GraniteForCausalLM):
+    """MiniCPM."""
+
+    config_class = MiniCPMConfig
+
+
+CONFIG_MAPPING.register("minicpm", MiniCPMConfig)
 
 
 class TextOfQwenVL:
@@ -67,12 +96,13 @@ ARCHITECTURES = (
     "arcee", "cohere2", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "exaone4", "gemma2",
     "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm", "glm4", "glm4_moe",
     "glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "hunyuan_v1_dense",
-    "lfm2", "lfm2_moe", "llama", "minicpm3", "ministral", "ministral3", "mistral", "mistral4",
-    "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_5_vl_text", "qwen2_moe",
-    "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text",
-    "qwen3_vl_text", "seed_oss", "smollm3", "stablelm",
+    "lfm2", "lfm2_moe", "llama", "minicpm", "minicpm3", "ministral", "ministral3", "mistral",
+    "mistral4", "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_5_vl_text",
+    "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next",
+    "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss", "smollm3", "stablelm",
 )  # fmt: skip
 _MODELS = {  # those that transformers does not find by their configs
+    "minicpm": MiniCPMForCausalLM,
     "mistral4": Mistral4ForCausalLM,
     "qwen2_5_vl_text": Qwen2_5VLForCausalLM,
     "qwen3_vl_moe_text": Qwen3VLMoeForCausalLM,
@@ -211,6 +241,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
         "num_dense_layers": 1, "norm_eps": 1e-5, "routed_scaling_factor": 1.5, **_EXPERTS,
     },
+    "minicpm": {"scale_emb": 3.0, "scale_depth": 0.7, "dim_model_base": 32},
     "minicpm3": {
         "num_key_value_heads": 4, "q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
         "qk_rope_head_dim": 32,

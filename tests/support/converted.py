@@ -18,7 +18,9 @@ _NEXTN = {
     "fc": "eh_proj", "norm": "shared_head_norm", "pre_fc_norm_embedding": "enorm",
     "pre_fc_norm_hidden": "hnorm",
 }  # fmt: skip
-_TURNED = ("arcee", "granite", "granitehybrid", "granitemoe", "llama", "mistral3", "smollm3")
+_TURNED = (
+    "arcee", "granite", "granitehybrid", "granitemoe", "llama", "minicpm", "mistral3", "smollm3",
+)  # fmt: skip
 _ONE_MORE = ("gemma2", "gemma3", "qwen35", "qwen35moe", "qwen3next")
 _V_ROWS = ("in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
 

@@ -41,6 +41,7 @@ KINDS = {
     "lfm2": gguf.MODEL_ARCH.LFM2,
     "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
     "llama": gguf.MODEL_ARCH.LLAMA,
+    "minicpm": gguf.MODEL_ARCH.MINICPM,
     "minicpm3": gguf.MODEL_ARCH.MINICPM3,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "mistral": gguf.MODEL_ARCH.LLAMA,

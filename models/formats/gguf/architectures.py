@@ -295,6 +295,11 @@ ARCHITECTURES: Mapping[str, Naming] = {
         log_multiplier=0.1,
         only={"expert_gating_func": (1, 2, None)},  # softmax, sigmoids
     ),
+    "minicpm": Naming(
+        "granite",
+        interleaved=True,
+        numbers={n: p for n, p in _GRANITE.items() if n != "attention_multiplier"},
+    ),
     # llama.cpp has MiniCPM3's factors in its code.
     "minicpm3": Naming("minicpm3", layer=_LATENT),
     "mistral4": Naming(

@@ -19,10 +19,10 @@ from edgespec.models.formats.gguf.gemma4 import Gemma4Reader
 from edgespec.models.formats.gguf.header import Header, read_header
 from edgespec.models.formats.gguf.hybrids import DeltaReader, Lfm2Reader, Qwen35Reader
 from edgespec.models.formats.gguf.mamba import GraniteHybridReader, NemotronReader
+from edgespec.models.formats.gguf.minicpm import MiniCpm3Reader, MiniCpmReader
 from edgespec.models.formats.gguf.mmproj import TOWER_KIND, read_mmproj
 from edgespec.models.formats.gguf.routed import (
     DeepseekReader,
-    MiniCpmReader,
     RoutedLatentReader,
     RoutedReader,
 )
@@ -48,7 +48,8 @@ _READERS = {
     "granitehybrid": GraniteHybridReader,
     "lfm2": Lfm2Reader,
     "lfm2moe": Lfm2Reader,
-    "minicpm3": MiniCpmReader,
+    "minicpm": MiniCpmReader,
+    "minicpm3": MiniCpm3Reader,
     "mistral4": RoutedLatentReader,
     "nemotron_h": NemotronReader,
     "nemotron_h_moe": NemotronReader,

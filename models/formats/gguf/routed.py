@@ -43,7 +43,7 @@ class LatentReader(ConfigReader):
         Raises:
             CheckpointError: They are not.
         """
-        if self._key_size <= self.head_dim:
+        if self.key_size <= self.head_dim:
             rule = f"must exceed rope.dimension_count={self.head_dim}"
             raise self.metadata.invalid(f"{self.kind}.attention.key_length_mla", rule)
 
@@ -54,35 +54,22 @@ class LatentReader(ConfigReader):
             "q_lora_rank": self.get("attention.q_lora_rank") or None,
             "kv_lora_rank": self.integer("attention.kv_lora_rank"),
             "qk_rope_head_dim": self.head_dim,
-            "qk_nope_head_dim": self._key_size - self.head_dim,
+            "qk_nope_head_dim": self.key_size - self.head_dim,
             "v_head_dim": self.integer(
                 "attention.value_length_mla",
-                self.integer("attention.value_length", self._value_size),
+                self.integer("attention.value_length", self.value_size),
             ),
         }
 
     @property
-    def _key_size(self) -> int:
+    def key_size(self) -> int:
         """Size of a head's key; the first files have no latents for keys."""
         return self.integer("attention.key_length_mla", self.integer("attention.key_length"))
 
     @property
-    def _value_size(self) -> int:
+    def value_size(self) -> int:
         """Size of a head's value where the file does not say it."""
-        return self._key_size
-
-
-class MiniCpmReader(LatentReader):
-    """MiniCPM3, whose heads have the usual size but for their keys."""
-
-    def special(self) -> dict[str, object]:
-        """See `ConfigReader`; llama.cpp takes the whole context for the original one."""
-        name = "original_max_position_embeddings"
-        return {name: self.integer("context_length"), **super().special()}
-
-    @property
-    def _value_size(self) -> int:
-        return self.integer("embedding_length") // self.integer("attention.head_count")
+        return self.key_size
 
 
 class RoutedLatentReader(LatentReader, RoutedReader):

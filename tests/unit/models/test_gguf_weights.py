@@ -59,6 +59,7 @@ SIZES = {
     "granitemoehybrid": {**_FACTORS, "mamba_n_groups": 2},
     "lfm2": {"num_hidden_layers": 3},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
+    "minicpm": {"num_hidden_layers": 4, "scale_depth": 0.5},
     "minicpm3": {"num_key_value_heads": 4},
     "mistral4": {"num_key_value_heads": 4},
     "nemotron_h": {"layer_norm_epsilon": 1e-5},
