@@ -61,8 +61,10 @@ def compared() -> defaultdict[str, list[str]]:
                 names = [target.id for target in node.targets if isinstance(target, ast.Name)]
                 if names == ["FULL_PRECISION"]:
                     for key in map(ast.literal_eval, filter(None, node.value.keys)):
-                        model_type, _, rest = key.partition("-")
-                        cases[model_type].append(rest.replace("-", " ") or "plain")
+                        named = [each for each in ARCHITECTURES if f"{key}-".startswith(f"{each}-")]
+                        model_type = max(named, key=len)
+                        rest = key.removeprefix(model_type).replace("-", " ").strip()
+                        cases[model_type].append(rest or "plain")
     return cases
 
 

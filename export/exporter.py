@@ -130,13 +130,18 @@ def check_drafted(target: bundle.Role | Checkpoint, name: str = "the bundle") ->
     """Checks that a target can have a draft.
 
     Raises:
-        InputError: if it makes embeddings; calls it by this name.
+        InputError: if it writes no text; calls it by this name.
     """
-    if target.embedding is not None:
+    if not target.writes:
         raise InputError(
-            f"{name} makes embeddings, and no text that a draft could be for: give a model that "
-            "writes text, or leave out the draft"
+            f"{name} makes {_made(target)}, and no text that a draft could be for: give a model "
+            "that writes text, or leave out the draft"
         )
+
+
+def _made(model: bundle.Role | Checkpoint) -> str:
+    """Returns what a model makes that writes no text."""
+    return "embeddings" if model.ranking is None else "scores of texts"
 
 
 def check_skipped(target: Checkpoint) -> None:
@@ -156,10 +161,10 @@ def check_skipped(target: Checkpoint) -> None:
 def _draft(path: Path) -> Checkpoint:
     """Opens the checkpoint of a draft model."""
     draft = load_checkpoint(path)
-    if draft.embedding is not None:
+    if not draft.writes:
         raise InputError(
-            f"{draft.path} makes embeddings, and a draft has to write text: give another draft, or "
-            "none"
+            f"{draft.path} makes {_made(draft)}, and a draft has to write text: give another "
+            "draft, or none"
         )
     return draft
 

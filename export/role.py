@@ -110,6 +110,8 @@ class RoleWriter:
             layer_inputs=0 if decoder.layer_inputs is None else decoder.layer_inputs.norm.size,
             embedding=checkpoint.embedding,
             vision=self._vision(name, checkpoint, storage),
+            both_ways=decoder.both_ways,
+            ranking=checkpoint.ranking,
         )
         return role, storage.describe(name, checkpoint, weights.errors)
 

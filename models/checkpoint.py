@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from edgespec.bundle.manifest import FIRST_TOKEN, Reranking
 from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.arcee import Arcee
+from edgespec.models.families.bert import Bert, Roberta
 from edgespec.models.families.cohere2 import Cohere2
 from edgespec.models.families.deepseek_v2 import DeepseekV2
+from edgespec.models.families.encoder import Encoder
 from edgespec.models.families.ernie4_5 import Ernie4_5
 from edgespec.models.families.ernie4_5_moe import Ernie4_5Moe
 from edgespec.models.families.exaone4 import Exaone4
@@ -60,7 +63,7 @@ from edgespec.models.formats.tensors import TensorSource, check_shapes, equal_te
 from edgespec.models.heads import nextn
 from edgespec.models.named import TOWER
 from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, CheckpointParts
-from edgespec.models.pooled import PoolingConfig, inner_name, read_pooled, without_projection
+from edgespec.models.pooled import UNTOLD, PoolingConfig, read_pooled, without_projection
 from edgespec.models.sampling import asked_sampling
 from edgespec.models.vision.grid import read_grid_tower
 from edgespec.models.vision.text_part import COMPOSITES, text_fields, text_group, text_name
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "arcee": Arcee,
+    "bert": Bert,
     "cohere2": Cohere2,
     "deepseek_v2": DeepseekV2,
     "ernie4_5": Ernie4_5,
@@ -119,14 +123,15 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "qwen3_next": Qwen3Next,
     "qwen3_vl_moe_text": Qwen3VlMoe,
     "qwen3_vl_text": Qwen3Vl,
+    "roberta": Roberta,
     "seed_oss": SeedOss,
     "smollm3": SmolLm3,
     "stablelm": StableLm,
+    "xlm-roberta": Roberta,
 }
 """The supported architectures by `model_type`."""
 
 _HEAD = "lm_head.weight"
-_DRAFT_HEAD = "mtp."  # see `models/heads/mtp.py`
 
 _log = logging.getLogger(__name__)
 
@@ -145,7 +150,8 @@ class Checkpoint:
         eos_token: The tokenizer's end-of-text token; None if it has none.
         quantization: The format in which the file quantizes matrices, such as gptq; empty if it
             has none that is known.
-        embedding: How embeddings are made with it; None: it writes text.
+        embedding: How embeddings are made with it; None: none are.
+        ranking: How it scores texts for a query; None: it does not.
         sampling: What its authors ask for, see `asked_sampling`.
         tower: What makes rows of pictures; None: it reads texts alone.
     """
@@ -159,8 +165,14 @@ class Checkpoint:
     eos_token: str | None
     quantization: str = ""
     embedding: Embedding | None = None
+    ranking: Reranking | None = None
     sampling: dict[str, float] | None = None
     tower: AnyTower | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes text, and makes no vectors or scores."""
+        return self.embedding is None and self.ranking is None
 
     @property
     def quantized(self) -> bool:
@@ -195,7 +207,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if opened.pooled is not None:
         decoder = _embedding(decoder, opened.pooled)
     _check_tensors(fields, decoder, tensors)
-    _log_unused(path, decoder, tensors)
+    _log_unused(path, decoder, tensors, architecture.beside)
     return Checkpoint(
         path=path,
         config=config,
@@ -206,13 +218,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
         eos_token=eos_token(path, files),
         quantization=opened.quantization,
         embedding=None if opened.pooled is None else opened.pooled.embedding,
+        ranking=None if opened.pooled is None else opened.pooled.ranking,
         sampling=asked_sampling(generation),
         tower=opened.tower,
     )
 
 
 def _embedding(decoder: Decoder, pooled: PoolingConfig) -> Decoder:
-    """Returns the description of a model that makes embeddings."""
+    """Returns the description of a model that makes embeddings or scores."""
     length = decoder.context_length
     return replace(decoder, embeds=True, context_length=min(length, pooled.length or length))
 
@@ -235,11 +248,13 @@ def _open_folder(path: Path) -> CheckpointParts:
     contents = tokenizer_contents(path)
     composite = fields.get("model_type") in COMPOSITES
     # Before the weights, which models of unknown types often have in other files.
-    _architecture(text_group(fields) if composite else fields)
+    architecture = _architecture(text_group(fields) if composite else fields)
     pooled = read_pooled(path)
+    if issubclass(architecture, Encoder):
+        pooled = _ranking(architecture, fields) or pooled or UNTOLD
     if composite and pooled is not None:
         raise fields.unsupported("model_type", "use an embedding model of text alone")
-    named: Callable[[str], str | None] = str if pooled is None else inner_name
+    named: Callable[[str], str | None] = str if pooled is None else architecture.inner_name
     if composite:
         named = text_name
     elif fields.get("model_type") in nextn.MODEL_TYPES:
@@ -250,6 +265,13 @@ def _open_folder(path: Path) -> CheckpointParts:
     if composite:
         fields = text_fields(fields, tensors.names)
     return CheckpointParts(fields, tensors, contents, quantization, pooled, tower)
+
+
+def _ranking(architecture: type[Encoder], fields: ConfigFields) -> PoolingConfig | None:
+    """Returns how a model scores texts for a query; None if it makes embeddings."""
+    if not architecture.ranks(fields):
+        return None
+    return PoolingConfig(None, ranking=Reranking(FIRST_TOKEN))
 
 
 def tokenizer_contents(path: Path) -> dict[str, str]:
@@ -315,14 +337,14 @@ def _check_tensors(fields: ConfigFields, decoder: Decoder, tensors: TensorSource
         raise fields.invalid(tie, f"contradicts {_HEAD}, which differs from {decoder.embedding}")
 
 
-def _log_unused(path: Path, decoder: Decoder, tensors: TensorSource) -> None:
-    """Logs unused tensors, except a draft head's and RoPE's frequencies in old checkpoints."""
+def _log_unused(
+    path: Path, decoder: Decoder, tensors: TensorSource, beside: tuple[str, ...]
+) -> None:
+    """Logs unused tensors, except those `beside` and RoPE's frequencies in old checkpoints."""
     unused = sorted(
         name
         for name in tensors.names - decoder.tensors().keys()
-        if name != _HEAD
-        and not name.endswith(".rotary_emb.inv_freq")
-        and not name.startswith(_DRAFT_HEAD)
+        if not name.endswith(".rotary_emb.inv_freq") and not name.startswith(beside)
     )
     if unused:
         _log.warning("%s: %d tensors are not used, %s first", path, len(unused), unused[0])

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import ConfigFields
-    from edgespec.models.layers.elements import Activation
+    from edgespec.models.layers.elements import Activation, PlainActivation
 
 # Limits far beyond any model: describing a larger one would take minutes or all memory.
 _WIDEST = 2**20
 _DEEPEST = 2**12
 
-_ACTIVATIONS: Mapping[str, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
+_GELUS: Mapping[str, Literal["gelu", "gelu_tanh"]] = {
+    "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
+_ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", **_GELUS}
+_PLAIN_ACTIVATIONS: Mapping[str, PlainActivation] = {"relu2": "relu2", **_GELUS}
 _SLIDING = "sliding_attention"
 # The last is what Granite 4 calls the first.
 _LAYER_TYPES = ("full_attention", _SLIDING, "attention")
@@ -132,6 +133,18 @@ def activation_of(fields: ConfigFields, name: str) -> Activation:
     found = _ACTIVATIONS.get(str(fields.get(name)))
     if found is None:
         raise fields.unsupported(name, f"use one of {', '.join(_ACTIVATIONS)}")
+    return found
+
+
+def plain_activation_of(fields: ConfigFields, name: str) -> PlainActivation:
+    """Returns the activation of an MLP without a gate that a field names.
+
+    Raises:
+        UnsupportedModelError: The activation is not implemented.
+    """
+    found = _PLAIN_ACTIVATIONS.get(str(fields.get(name)))
+    if found is None:
+        raise fields.unsupported(name, f"use one of {', '.join(_PLAIN_ACTIVATIONS)}")
     return found
 
 

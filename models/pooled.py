@@ -8,10 +8,11 @@ transformer, a pooling, perhaps a normalization), and a folder for each has its 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.bundle.manifest import LAST_TOKEN, MEAN, Embedding
+from edgespec.bundle.manifest import FIRST_TOKEN, LAST_TOKEN, MEAN, Embedding, Reranking
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.fields import ConfigFields, read_checkpoint_text
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 MODULES = "modules.json"
 
-_POOLINGS = {"lasttoken": LAST_TOKEN, "mean": MEAN}
+_POOLINGS = {"lasttoken": LAST_TOKEN, "mean": MEAN, "cls": FIRST_TOKEN}
+_MODE_NAMES = ("pooling_mode_lasttoken", "pooling_mode_mean_tokens", "pooling_mode_cls_token")
 _MODES = "pooling_mode_"  # fields of a pooling's config with a flag for each mode
 _STEPS = (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize"))
 # Fields of configs with which every row sees all others. Layers here see what is before them.
@@ -30,15 +32,21 @@ _BOTH_WAYS: Mapping[str, bool] = {"is_causal": False, "use_bidirectional_attenti
 
 @dataclass(frozen=True)
 class PoolingConfig:
-    """How a checkpoint says that embeddings are made with it.
+    """How a checkpoint says that texts become vectors or scores.
 
     Attributes:
-        embedding: How vectors are made.
+        embedding: How vectors are made; None: none are.
         length: The most tokens of a text; None: as many as the model was trained for.
+        ranking: How scores are made; None: none are.
     """
 
-    embedding: Embedding
-    length: int | None
+    embedding: Embedding | None
+    length: int | None = None
+    ranking: Reranking | None = None
+
+
+UNTOLD = PoolingConfig(Embedding(MEAN, False, {}))
+"""What sentence-transformers does with models whose rows see both ways, without such files."""
 
 
 def read_pooled(folder: Path) -> PoolingConfig | None:
@@ -88,15 +96,6 @@ def without_projection(fields: ConfigFields) -> ConfigFields:
     return fields.changed(tie_word_embeddings=True)
 
 
-def inner_name(name: str) -> str:
-    """Returns a tensor's name in a model that writes text.
-
-    Published embedding models were saved with an output projection, or without it and then with
-    shorter names.
-    """
-    return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
-
-
 def _steps(path: Path) -> list[tuple[str, str]]:
     """Returns the kind and the folder of each step."""
     try:
@@ -119,7 +118,7 @@ def _pooling(fields: ConfigFields) -> str:
     """Returns the pooling that a config names: by one field, or by a flag for each mode."""
     named = fields.get("pooling_mode")
     flags = [name for name in fields.values if name.startswith(_MODES) and fields.flag(name)]
-    modes = [name.removeprefix(_MODES).removesuffix("_tokens") for name in flags]
+    modes = [re.sub("_tokens?$", "", name.removeprefix(_MODES)) for name in flags]
     if named is not None:
         flags = ["pooling_mode"]
         modes = [str(named)]
@@ -127,7 +126,7 @@ def _pooling(fields: ConfigFields) -> str:
         raise UnsupportedModelError(
             f"{fields.source}: {' and '.join(flags) or 'no pooling mode'} "
             f"({' and '.join(modes) or 'none'}) is not supported: use a model with "
-            f"{' or '.join(f'{_MODES}{name}' for name in ('lasttoken', 'mean_tokens'))} alone"
+            f"{' or '.join(_MODE_NAMES)} alone"
         )
     pooling = _POOLINGS[modes[0]]
     if pooling == MEAN and fields.get("include_prompt") is False:

@@ -310,6 +310,8 @@ def _workspace(role: Role) -> int:
     widest = max([role.hidden_size, *(each.width for each in role.layout)])
     vision = role.vision
     count = _CHUNK if vision is None or not vision.together else max(_CHUNK, vision.rows)
+    if role.both_ways:
+        count = max(_CHUNK, role.context_length)
     rows = count * (4 * role.hidden_size + 3 * widest)
     return 4 * (rows + _LOGIT_ROWS * (role.output_tokens or role.vocab_size))
 

@@ -20,12 +20,15 @@ from edgespec.bundle.checks import manifest_fault
 from edgespec.bundle.graphs import external_files
 from edgespec.bundle.manifest import (
     FEATURES,
+    FIRST_TOKEN,
     FORMAT,
     LAST_HIDDEN,
     LAST_TOKEN,
     LOGITS,
     MEAN,
     OWN_FEATURES,
+    PART,
+    PLACE,
     READS_TARGET,
     SIGHT,
     TARGET_FEATURES,
@@ -36,6 +39,7 @@ from edgespec.bundle.manifest import (
     Native,
     PoolShape,
     Precision,
+    Reranking,
     Role,
     RopeTable,
     StateShape,

@@ -6,7 +6,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from edgespec.bundle.manifest import POOLINGS, Manifest, Native, Precision, Role, RopeTable
+from edgespec.bundle.manifest import (
+    FIRST_TOKEN,
+    LAST_TOKEN,
+    POOLINGS,
+    Manifest,
+    Native,
+    Precision,
+    Role,
+    RopeTable,
+)
 from edgespec.bundle.pictures import Vision
 from edgespec.bundle.skips import SkipSet
 from edgespec.bundle.sublayers import ATTENTION, FUSION, KINDS
@@ -46,7 +55,7 @@ def manifest_fault(manifest: Manifest) -> str | None:
     for field, value, valid in _checks(manifest):
         if not valid:
             return f"manifest.{field} is {value!r:.80}, which is not valid"
-    roles = [replace(role, embedding=None) for role in manifest.roles.values()]
+    roles = [replace(role, embedding=None, ranking=None) for role in manifest.roles.values()]
     parts = (*manifest.roles, *manifest.tokenizer, *roles)
     if (text := _unprintable(records.encode(parts))) is not None:
         return f"{text!a:.80} in it holds control characters"
@@ -168,6 +177,12 @@ def _of_embedding(manifest: Manifest) -> Iterator[_Check]:
         yield place, found, len(manifest.roles) == 1 and not manifest.skip_sets and not role.taps
         yield f"{place}.pooling", found.pooling, found.pooling in POOLINGS
         yield f"{place}.default_prompt", found.default_prompt, found.default_prompt in known
+    for name, role in manifest.roles.items():
+        if (ranking := role.ranking) is not None:
+            place = f"roles.{name}.ranking"
+            alone = len(manifest.roles) == 1 and not manifest.skip_sets and not role.taps
+            yield place, ranking, alone and role.embedding is None
+            yield f"{place}.pooling", ranking.pooling, ranking.pooling in (LAST_TOKEN, FIRST_TOKEN)
 
 
 def _of_layout(where: str, role: Role) -> Iterator[_Check]:

@@ -29,11 +29,17 @@ SIGHT = "sight"
 of a row of a block how many rows of it follow. Of a target whose pictures' rows see each other: how
 many rows of its picture follow a row, or 0."""
 
-LOGITS, LAST_HIDDEN = "logits", "last_hidden"
-"""Outputs of a target: scores of tokens, or of an embedding model the rows behind the last norm."""
+PLACE, PART = "place", "part"
+"""Inputs of a model that reads a text in one call, beside `SIGHT`: the place of each row in its
+text, and which text of a pair it is of, 0 or 1."""
 
-POOLINGS = LAST_TOKEN, MEAN = "last", "mean"
-"""How an embedding model makes one row of all: that of the last token, or their mean."""
+LOGITS, LAST_HIDDEN = "logits", "last_hidden"
+"""Outputs of a target: scores of tokens or, of a model that ranks, of texts; or of an embedding
+model the rows behind the last norm."""
+
+POOLINGS = LAST_TOKEN, MEAN, FIRST_TOKEN = "last", "mean", "first"
+"""How an embedding model makes one row of all: that of the last token, their mean, or that of the
+first token."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +92,29 @@ class Embedding:
     default_prompt: str = field(default="", metadata=LEFT_OUT)
 
     def __str__(self) -> str:
-        rows = "the last token's row" if self.pooling == LAST_TOKEN else "the mean of all rows"
+        rows = "the mean of all rows"
+        if self.pooling != MEAN:
+            rows = f"the {self.pooling} token's row"
         prompts = f"; prompts: {', '.join(self.prompts)}" if self.prompts else ""
         return f"{rows}{', normalized' * self.normalized}{prompts}"
+
+
+@dataclass(frozen=True)
+class Reranking:
+    """How a model that ranks scores a text for a query.
+
+    Attributes:
+        pooling: one of `POOLINGS` but the mean: the row of which its graph makes scores. If there
+            are two, their difference counts.
+        template: text with {query} and {document}; empty: they are the two texts of a pair, as the
+            tokenizer puts them together.
+    """
+
+    pooling: str
+    template: str = field(default="", metadata=LEFT_OUT)
+
+    def __str__(self) -> str:
+        return f"scores of the {self.pooling} token's row"
 
 
 @dataclass(frozen=True)
@@ -214,6 +240,8 @@ class Role:
             there is none.
         embedding: how an embedding model makes vectors; None: it makes texts.
         vision: what makes rows of pictures; None: it reads texts alone.
+        both_ways: whether the rows of a text see each other, so that it is read in one call.
+        ranking: how a model scores a text for a query; None: it makes texts or vectors.
     """
 
     architecture: str
@@ -242,6 +270,13 @@ class Role:
     layer_inputs: int = field(default=0, metadata=LEFT_OUT)
     embedding: Embedding | None = field(default=None, metadata=LEFT_OUT)
     vision: Vision | None = field(default=None, metadata=LEFT_OUT)
+    both_ways: bool = field(default=False, metadata=LEFT_OUT)
+    ranking: Reranking | None = field(default=None, metadata=LEFT_OUT)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it makes texts, and no vectors or scores of texts."""
+        return self.embedding is None and self.ranking is None
 
     @cached_property
     def layout(self) -> Sublayers:

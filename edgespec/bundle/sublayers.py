@@ -28,12 +28,16 @@ layer's own input of a row, see `Role.layer_inputs`, tells of it."""
 CAUSAL = "causal"
 """The mask with which a position sees all positions before it."""
 
+ALL = "all"
+"""The mask with which a row sees all rows of its text, of models that read a text in one call."""
+
 DEFAULT_ROPE = "default"
 """The name of the default RoPE table; most models have no other."""
 
 _LETTERS = {"a": ATTENTION, "m": MLP, "r": RECURRENT, "i": INJECTION}
 _LETTER_OF = {kind: letter for letter, kind in _LETTERS.items()}
 _WINDOW = re.compile(r"window:(\d+)")
+_AROUND = re.compile(r"around:(\d+)")
 _DIGITS = 4  # digits of a layer's number at most
 _PART = re.compile(r"(?P<layer>\d+)(?P<letter>[amri])?|(?P<first>\d+)-(?P<last>\d+)")
 
@@ -66,15 +70,27 @@ class Sublayer:
 def window_of(mask: str) -> int | None:
     """Returns how many positions a mask lets a row see, its own included; None if unlimited.
 
+    Those behind it that it sees, too, are not counted, see `behind_of`.
+
     Raises:
-        ValueError: if the mask is neither `causal` nor `window:N`.
+        ValueError: if the mask is none of `causal`, `window:N`, `all` and `around:N`.
     """
-    if mask == CAUSAL:
+    if mask in (CAUSAL, ALL):
         return None
+    if (around := _AROUND.fullmatch(mask)) is not None:
+        return int(around[1]) + 1
     found = _WINDOW.fullmatch(mask)
     if found is None or int(found[1]) < 1:
-        raise ValueError(f"unknown mask {mask!r}: use {CAUSAL} or window:N")
+        raise ValueError(f"unknown mask {mask!r}: use {CAUSAL}, window:N, {ALL} or around:N")
     return int(found[1])
+
+
+def behind_of(mask: str) -> int | None:
+    """Returns how many positions behind its own a mask lets a row see; None: all of the text."""
+    if mask == ALL:
+        return None
+    found = _AROUND.fullmatch(mask)
+    return 0 if found is None else int(found[1])
 
 
 def rope_inputs(rope: str) -> tuple[str, str]:

@@ -82,7 +82,7 @@ def export(arguments: argparse.Namespace) -> int:
             if held_out is not None:
                 quality = held_out.quality(folder)
             tokenizer = Tokenizer.from_folder(folder)
-            if bundles.load(folder).target.embedding is None:
+            if bundles.load(folder).target.writes:
                 tokenizer.require_messages_shown(Path(arguments.checkpoint))
             fault = tokenizer.chat_fault()
             vocabularies = VocabularyMap.of(bundles.load(folder), tokenizer)
@@ -98,6 +98,8 @@ def export(arguments: argparse.Namespace) -> int:
     found = describe_skips(bundle) if arguments.layer_skip != NONE else None
     if role.embedding is not None:
         tell(f"makes embeddings of {role.hidden_size} numbers: {role.embedding}")
+    if role.ranking is not None:
+        tell(f"ranks texts by {role.ranking}")
     for each in (*report.kept, quality, vocabularies, report.head, found):
         if each is not None and each != "":
             tell(each)

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import NoneType
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
-from edgespec.bundle import MEAN
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.llm import at_once
 from edgespec.llm.instance import ModelInstance
+from edgespec.llm.pooling import Check, TextRows, TextTokens
 from edgespec.llm.prompts import or_more_context
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.system.options import Option
 from edgespec.system.processes import Unpicklable
 
 Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int]]
 """A text, or token ids, or a list of such."""
 
-Check = Callable[[], None]
-"""Called before each pass of the model. What it raises ends the work."""
-
 _LONG_TOKEN = 64  # characters; longer ones are rare, and reading a text for them takes long
-_CHUNK = 128  # rows of a pass
 _LEAST_LENGTH = 1e-12  # of a vector that is normalized, as in torch
 
 
 class Embedder(Unpicklable):
     """Makes the embeddings of a loaded bundle, as sentence-transformers does with its checkpoint.
 
-    Created by `LLM.embedder`. Texts are read one after the other, in chunks.
+    Created by `LLM.embedder`.
 
     Args:
         loaded: the model.
@@ -44,12 +38,14 @@ class Embedder(Unpicklable):
     """
 
     def __init__(self, loaded: ModelInstance) -> None:
-        if loaded.bundle.target.embedding is None:
+        if (embedding := loaded.bundle.target.embedding) is None:
+            made = "texts" if loaded.bundle.target.writes else "scores of texts"
             raise InputError(
-                "the model makes texts, and no embeddings: use a bundle of an embedding model"
+                f"the model makes {made}, and no embeddings: use a bundle of an embedding model"
             )
-        self._embedding = loaded.bundle.target.embedding
+        self._embedding = embedding
         self._loaded = loaded
+        self._rows = TextRows(loaded, embedding.pooling)
 
     def tokens(
         self, texts: Inputs, prompt_name: str | None = None, cuts: bool = False
@@ -89,11 +85,11 @@ class Embedder(Unpicklable):
             asked = reason(dimensions, 40)
             raise InputError(f"dimensions is {asked}: the model's vectors have {width}")
         found = np.empty((len(tokens), dimensions or width), np.float32)
-        for number, text in enumerate(tokens):
-            row = self._row(text, check)[: dimensions or width]
+        for number, row in enumerate(self._rows.of([*map(TextTokens, tokens)], check)):
+            vector = row[: dimensions or width]
             if self._embedding.normalized:
-                row = row / max(float(np.linalg.norm(row)), _LEAST_LENGTH)
-            found[number] = row
+                vector = vector / max(float(np.linalg.norm(vector)), _LEAST_LENGTH)
+            found[number] = vector
         return found
 
     def _tokens(self, prompt_name: str | None, cuts: bool, text: str | Sequence[int]) -> list[int]:
@@ -134,26 +130,3 @@ class Embedder(Unpicklable):
                 f"prompt_name is {name!r}: the model has {', '.join(prompts) or 'no prompts'}"
             )
         return prompts.get(self._embedding.default_prompt if name is None else name, "")
-
-    def _row(self, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
-        """Returns what the rows of a text are pooled to, read in passes without others."""
-        engine = self._loaded.engine
-        mean = self._embedding.pooling == MEAN
-        engine.require_open()
-        with engine.exclusive():
-            model = engine.target
-            total = np.zeros(1)
-            sequence = model.sequence(list(text))
-            try:
-                while tokens := sequence.unread[:_CHUNK]:
-                    engine.require_open()
-                    check()
-                    count = len(tokens)
-                    wanted = list(range(count)) if mean else [count - 1]
-                    rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], wanted)
-                    hidden = model.forward([rows])[0]
-                    rows.accept(range(count))
-                    total = total + hidden.sum(axis=0, dtype=np.float64)
-            finally:
-                sequence.free()
-        return total / len(text) if mean else hidden[0].copy()

@@ -62,7 +62,7 @@ class ModelInstance:
         self.bundle = bundle
         self.options = options
         self.tokenizer = tokenizer or Tokenizer.of(bundle)
-        if bundle.target.embedding is None:
+        if bundle.target.writes:
             self.tokenizer.require_messages_shown(bundle.path)
         files = PromptFiles.asked_for(options, bundle)
         self.plan = plan_memory(bundle, options) if plan is None else plan
@@ -115,13 +115,14 @@ class ModelInstance:
         """Checks that the model generates text.
 
         Raises:
-            InputError: if it makes embeddings.
+            InputError: if it makes embeddings, or ranks texts.
         """
-        if self.bundle.target.embedding is not None:
-            raise InputError(
-                "the model makes embeddings, and no text: use LLM.embed or /v1/embeddings, or a "
-                "bundle of a model that writes text"
-            )
+        if (target := self.bundle.target).writes:
+            return
+        does = "makes embeddings, and no text: use LLM.embed or /v1/embeddings"
+        if target.ranking is not None:
+            does = "ranks texts, and writes none: use LLM.rerank or /v1/rerank"
+        raise InputError(f"the model {does}, or a bundle of a model that writes text")
 
     @property
     def working_models(self) -> dict[str, Model]:

@@ -29,9 +29,9 @@ CAPABILITIES: Mapping[str, Callable[[ServedModel], bool]] = {
 
 
 def capabilities(model: ServedModel) -> list[str]:
-    """Returns what a model can do: those of `CAPABILITIES`, or `embedding` alone."""
-    if model.bundle.target.embedding is not None:
-        return ["embedding"]
+    """Returns what a model can do: those of `CAPABILITIES`, or `embedding` or `rerank` alone."""
+    if not model.bundle.target.writes:
+        return ["embedding" if model.bundle.target.ranking is None else "rerank"]
     return [name for name, holds in CAPABILITIES.items() if holds(model)]
 
 

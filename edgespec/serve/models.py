@@ -82,7 +82,7 @@ class ServedModel:
         self.tokenizer = Tokenizer.of(bundle) if llm is None else llm.tokenizer
         self._alone = find_plan(bundle, options) if llm is None else llm.plan
         self._grammars: GrammarCompiler | None = None
-        if llm is None and bundle.target.embedding is None:
+        if llm is None and bundle.target.writes:
             with suppress(EdgespecError):  # who asks for a text that follows one is told
                 self._grammars = grammars_of(bundle, self.tokenizer)
 

@@ -59,7 +59,7 @@ def advice(made: StoredBundle, store: BundleStore) -> str | None:
     """
     manifest = bundles.load(made.path).manifest
     target = manifest.roles[bundles.TARGET]
-    if len(manifest.roles) > 1 or target.embedding is not None:
+    if len(manifest.roles) > 1 or not target.writes:
         return None
     found = [
         (bundles.load(each.path).target.parameters, name)

@@ -129,9 +129,9 @@ class HeldOutText:
 
         Returns:
             The quality, of an embedding model that of its rows; None if the built-in passages do
-            not suit the model or the operators were not compiled, which is logged.
+            not suit the model, it ranks texts, or the operators were not compiled, which is logged.
         """
-        if not self._texts:
+        if not self._texts or self._checkpoint.ranking is not None:
             return None
         if (opened := opener()) is None:
             _log.warning("quality not measured: %s", missing_kernels())
@@ -171,8 +171,11 @@ def _compared(
 def _rows_compared(model: Model, texts: Sequence[Sequence[int]], read: Floats) -> RowQuality:
     """Compares a bundle's rows with the original's behind its last norm."""
     cosines = list[float]()
+    whole = len(texts[0])  # some models read a text in one pass
     for text, rows in zip(texts, np.split(read, len(texts)), strict=True):
-        for own, original in zip(predictions(model, text, WARM_UP), rows[WARM_UP:], strict=True):
+        for own, original in zip(
+            predictions(model, text, WARM_UP, whole), rows[WARM_UP:], strict=True
+        ):
             lengths = float(np.linalg.norm(own) * np.linalg.norm(original))
             cosines.append(float(own @ original) / max(lengths, float(_TINY)))
     return RowQuality(len(cosines), fmean(cosines), model.device)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.bundle import PART, PLACE, SIGHT
 from edgespec.bundle.sublayers import rope_inputs
 from edgespec.errors import CheckpointError
 from edgespec.export.calibration.graph import LAYER_INPUT, RESULT, STREAM, FloatGraph
@@ -20,6 +21,7 @@ from edgespec.export.formats.checked import check_range, read_finite
 from edgespec.export.formats.products import in_threads
 from edgespec.export.formats.tiles import Floats
 from edgespec.models import Checkpoint, Linear, Mlp, Sublayer
+from edgespec.models.layers.decoder import TokenRows
 from edgespec.models.layers.sublayers import PlainMlp
 
 Array = npt.NDArray[Any]
@@ -84,6 +86,8 @@ class Forward:
         self._places = places.ravel()
         self._layer_inputs: Mapping[str, Array] = self._begun(ids)
         self.stream: Floats = self._layer_inputs[RESULT][self._places]
+        if (rows := checkpoint.decoder.token_rows) is not None:
+            self.stream = self._entered(rows)
 
     def layers(self) -> Iterator[tuple[int, tuple[Sublayer, ...]]]:
         """Yields number and sublayers of each layer, to be computed before those of the next."""
@@ -178,6 +182,21 @@ class Forward:
         rows = {name: np.concatenate([self._row(name, n) for n in ids.tolist()]) for name in tables}
         return self.compute(part, [ALL], rows)
 
+    def _entered(self, rows: TokenRows) -> Floats:
+        """Computes what enters the first layer; no text of calibration is a pair."""
+        graph = FloatGraph(self._tensors)
+        graph.token_rows(rows)
+        tables = dict[str, Floats]()
+        if rows.positions:
+            last = rows.first + self._length
+            own = read_finite(self._tensors, rows.positions, rows.first, last)
+            tables[rows.positions] = np.tile(own, (len(self.texts), 1))
+        if rows.segments:
+            tables[rows.segments] = self._row(rows.segments, 0).repeat(len(self.stream), 0)
+        part = self._part(graph)
+        found: Floats = self.compute(part, self.texts, {STREAM: self.stream, **tables})[RESULT]
+        return found
+
     def _row(self, table: str, number: int) -> Floats:
         """Reads a token's row of a table; tokens that one has no row of have its first."""
         number = number if number < self._tensors.shape(table)[0] else 0
@@ -223,6 +242,9 @@ class Forward:
             "sequence": np.zeros_like(every),
             "context": none,
             "starts": begin,
+            SIGHT: every[::-1].copy(),
+            PLACE: every.astype(np.int64),
+            PART: np.zeros(len(every), np.int64),
             "recent_write": every,
             "recent": none,
             "recent_starts": begin,

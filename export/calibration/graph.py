@@ -20,6 +20,7 @@ from edgespec.models import (
     Sublayer,
     TensorSource,
 )
+from edgespec.models.layers.decoder import TokenRows
 from edgespec.models.layers.recurrent import Recurrent
 from edgespec.models.layers.sublayers import PlainMlp, inner_parts
 
@@ -60,6 +61,10 @@ class FloatGraph(LayerGraph):
             for number, name in self.layer_inputs.items():
                 self.graph.output(f"{LAYER_INPUT}.{number}", name, FLOAT, ["S", size])
         self._end(stream if decoder.altup is None else spread(self, stream, decoder.altup))
+
+    def token_rows(self, rows: TokenRows) -> None:
+        """Emits what enters the first layer, of embeddings of tokens."""
+        self._end(self.entered(self._stream(), rows))
 
     def sublayer(self, number: int, sublayer: Sublayer) -> None:
         """Emits a sublayer of a layer, and adds what it gives to the stream."""
@@ -102,7 +107,7 @@ class FloatGraph(LayerGraph):
             y = g.op("Mul", y, g.constant(factor, np.float32))
         return g.op("Add", y, residual) if residual else y
 
-    def embedding(self, ids: str, name: str, scale: float = 1.0) -> str:
+    def embedding(self, ids: str, name: str, scale: float = 1.0, exact: bool = False) -> str:
         """Declares rows of a table as an input of its name."""
         rows = self.graph.input(name, FLOAT, ["S", self.tensors.shape(name)[1]])
         return (

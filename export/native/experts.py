@@ -26,7 +26,7 @@ def emit_experts(native: NativeGraphBuilder, x: str, chosen: str, shares: str, l
     if isinstance(expert, Mlp):
         inner = native.gated(inner, expert.activation)
     else:
-        inner = native.squared(inner)
+        inner = native.activated(inner, expert.activation)
     return products(native, inner, chosen, [downs], shares)
 
 

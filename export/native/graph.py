@@ -16,6 +16,7 @@ from edgespec.export.native.experts import emit_experts, products
 from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import FusedMatrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
+from edgespec.models.layers.decoder import Scorer
 from edgespec.models.vision.gemma4 import PatchTower
 from edgespec.models.vision.grid import AnyTower
 
@@ -49,6 +50,8 @@ class NativeGraphBuilder(LayerGraph):
         hidden = begin = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
         if decoder.altup is not None:
             hidden = spread(self, hidden, decoder.altup)
+        if decoder.token_rows is not None:
+            hidden = self.entered(hidden, decoder.token_rows)
         hidden = g.rename(hidden, entering(0))
         if tower is not None:
             if tower.together:
@@ -76,6 +79,10 @@ class NativeGraphBuilder(LayerGraph):
         if decoder.altup is not None:
             hidden = gathered(self, hidden, decoder.altup)
         hidden = self.norm(hidden, decoder.norm)
+        if decoder.scorer is not None:
+            scores = self._scored(hidden, decoder.scorer)
+            g.output(LOGITS, scores, FLOAT, ["R", decoder.scorer.out.out_features])
+            return
         if decoder.embeds:
             g.output(LAST_HIDDEN, hidden, FLOAT, ["R", decoder.hidden_size])
             return
@@ -85,6 +92,13 @@ class NativeGraphBuilder(LayerGraph):
         bias = self.biases([head])
         logits = self.product(hidden, [matrix], bias, soft_cap=cap)
         g.output(LOGITS, logits, FLOAT, ["R", head.out_features])
+
+    def _scored(self, hidden: str, scorer: Scorer) -> str:
+        """Emits scores of rows, whose few matrices stay as they are, [R, scores]."""
+        if scorer.dense is not None:
+            dense = self.linear(hidden, scorer.dense, exact=True)
+            hidden = self.norm(self.activated(dense, scorer.activation), scorer.norm)
+        return self.linear(hidden, scorer.out, exact=True)
 
     def layers(self, decoder: Decoder, hidden: str) -> str:
         """Emits the layers of a decoder; returns the rows behind them, [S, hidden]."""
@@ -165,9 +179,9 @@ class NativeGraphBuilder(LayerGraph):
             name, TensorProto.UINT8, [matrix.nbytes], matrix.offset, matrix.nbytes
         )
 
-    def embedding(self, ids: str, name: str, scale: float = 1.0) -> str:
+    def embedding(self, ids: str, name: str, scale: float = 1.0, exact: bool = False) -> str:
         """See `LayerGraph`."""
-        matrix = self.weights.matrix(name)
+        matrix = self.weights.matrix(name, exact=exact)
         rows = self.graph.op(
             "BlockEmbedding",
             ids,

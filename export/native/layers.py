@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from edgespec.bundle import PoolShape, StateShape
+from edgespec.bundle import PART, PLACE, SIGHT, PoolShape, StateShape
 from edgespec.bundle.sublayers import rope_inputs
 from edgespec.export.formats.checked import read_finite
 from edgespec.export.formats.tiles import Floats
@@ -32,8 +32,13 @@ from edgespec.models import (
     Sublayer,
     TensorSource,
 )
-from edgespec.models.layers.decoder import LayerInputs
-from edgespec.models.layers.elements import Activation, ClampedSwiglu, LayerNorm
+from edgespec.models.layers.decoder import LayerInputs, TokenRows
+from edgespec.models.layers.elements import (
+    Activation,
+    ClampedSwiglu,
+    LayerNorm,
+    PlainActivation,
+)
 from edgespec.models.layers.recurrent import Recurrent
 from edgespec.models.layers.sublayers import (
     AltUpLayer,
@@ -96,8 +101,15 @@ class LayerGraph(ABC):
         """
 
     @abstractmethod
-    def embedding(self, ids: str, name: str, scale: float = 1.0) -> str:
-        """Emits rows of a table by token, [S, width]."""
+    def embedding(self, ids: str, name: str, scale: float = 1.0, exact: bool = False) -> str:
+        """Emits rows of a table by token, [S, width].
+
+        Args:
+            ids: numbers of the rows, [S] int64.
+            name: name of the table.
+            scale: factor of the rows.
+            exact: whether the table stays in float32 whatever matrices become.
+        """
 
     @abstractmethod
     def by_head(self, x: str, layers: Sequence[Linear]) -> str:
@@ -172,6 +184,18 @@ class LayerGraph(ABC):
         ]
         return self.graph.constant(np.concatenate(parts), np.float32)
 
+    def entered(self, hidden: str, rows: TokenRows) -> str:
+        """Emits what enters the first layer, of embeddings of tokens, [S, hidden]."""
+        g = self.graph
+        if rows.positions:
+            place = g.input(PLACE, TensorProto.INT64, ["S"])
+            place = g.op("Add", place, g.constant(rows.first, np.int64)) if rows.first else place
+            hidden = g.op("Add", hidden, self.embedding(place, rows.positions, exact=True))
+        if rows.segments:
+            part = g.input(PART, TensorProto.INT64, ["S"])
+            hidden = g.op("Add", hidden, self.embedding(part, rows.segments, exact=True))
+        return self.norm(hidden, rows.norm)
+
     def emit_layer_inputs(self, inputs: LayerInputs, ids: str, hidden: str, count: int) -> None:
         """Emits the `layer_inputs` of so many layers, by token and its embedding."""
         g = self.graph
@@ -197,6 +221,9 @@ class LayerGraph(ABC):
                 alpha=float(activation.alpha),
                 limit=float(activation.limit),
             )
+        if activation == "gelu":
+            gate, up = self.graph.multi_op("Split", both, outputs=2, axis=1, num_outputs=2)
+            return self.graph.op("Mul", self.activated(gate, activation), up)
         return self.graph.op("GatedUnit", both, domain=NATIVE, activation=activation)
 
     def added(self, hidden: str, number: int, sublayer: Sublayer) -> str:
@@ -208,6 +235,13 @@ class LayerGraph(ABC):
             for part in sublayer.parts:
                 hidden = self.lowered(x, number, part, hidden, part.output_factor)
             return hidden
+        total = self._sum(hidden, number, sublayer)
+        if isinstance(sublayer, Attention | Mlp | PlainMlp):
+            return self.norm(total, sublayer.sum_norm)
+        return total
+
+    def _sum(self, hidden: str, number: int, sublayer: OneStream) -> str:
+        """Emits the stream with what a sublayer adds to it."""
         if sublayer.post_norm is None and not isinstance(sublayer, Moe | MlpAndMoe):
             x = self.norm(hidden, sublayer.norm)
             return self.lowered(x, number, sublayer, hidden, sublayer.output_factor)
@@ -241,10 +275,15 @@ class LayerGraph(ABC):
         found = self.experts(x, chosen, shares, layer)
         return found if layer.back is None else self.linear(found, layer.back)
 
-    def squared(self, x: str) -> str:
-        """Emits the squares of what is positive, and 0 for the others."""
-        x = self.graph.op("Relu", x)
-        return self.graph.op("Mul", x, x)
+    def activated(self, x: str, activation: PlainActivation) -> str:
+        """Emits an activation without a gate."""
+        if activation == "relu2":
+            x = self.graph.op("Relu", x)
+            return self.graph.op("Mul", x, x)
+        if activation == "tanh":
+            return self.graph.op("Tanh", x)
+        approximate = "tanh" if activation == "gelu_tanh" else "none"
+        return self.graph.op("Gelu", x, approximate=approximate)
 
     def lowered(
         self,
@@ -278,7 +317,7 @@ class LayerGraph(ABC):
             inner = self.gated(both, sublayer.activation)
             last = sublayer.down
         elif isinstance(sublayer, PlainMlp):
-            inner = self.squared(self.linear(x, sublayer.up))
+            inner = self.activated(self.linear(x, sublayer.up), sublayer.activation)
             last = sublayer.down
         elif isinstance(sublayer, Injection):
             gate = self.linear(x, sublayer.gate)
@@ -345,7 +384,7 @@ class LayerGraph(ABC):
             "" if layer.k_norm is None else self.norm_weight(layer.k_norm),
             "" if layer.sinks is None else self.vector(layer.sinks),
             key_scale,
-            self.sight if layer.window or not self.sight_in_windows else "",
+            self._sight(layer),
             domain=NATIVE,
             heads=layer.heads,
             kv_heads=layer.kv_heads,
@@ -358,6 +397,16 @@ class LayerGraph(ABC):
             source=source,
             **{name: float(norm.eps) for name, norm in eps.items() if norm is not None},
         )
+
+    def _sight(self, layer: Attention) -> str:
+        """Returns what lets rows see others than their ancestors; empty if nothing does."""
+        if layer.behind == 0:
+            return self.sight if layer.window or not self.sight_in_windows else ""
+        if SIGHT not in self.graph.inputs:
+            self.graph.input(SIGHT, INT32, ["S"])
+        if layer.behind is None:
+            return SIGHT
+        return self.graph.op("Min", SIGHT, self.graph.constant(layer.behind, np.int32))
 
     def _key_scale(self, layer: Attention, keys: Linear | None) -> str:
         """Declares what keys are multiplied by in a cache of 8 bits, [kv_heads, head_dim].

@@ -39,6 +39,8 @@ class Llama:
         norms_of_heads: The same of queries and keys.
         biased: What names of projections end with that have a bias if the config says so.
         heads_together: Whether these are of all heads as one vector, and not of each.
+        both_ways: Whether rows see all of their text, so that the model writes none.
+        beside: What names of tensors begin with that are for other uses of the model.
 
     Args:
         config: The config.
@@ -62,6 +64,8 @@ class Llama:
     norms_of_heads: ClassVar[tuple[str, str]] = ("", "")
     heads_together: ClassVar[bool] = False
     biased: ClassVar[tuple[str, ...]] = ("",)
+    both_ways: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = ("lm_head.weight", "mtp.")  # see `models/heads/mtp.py`
 
     def __init__(self, config: ModelConfig, layers: str = "model.layers") -> None:
         self.config = config
@@ -71,6 +75,15 @@ class Llama:
     def but(cls, **changed: object) -> Mapping[str, object]:
         """Returns its defaults with others, or further ones, for those of a subclass."""
         return {**cls.defaults, **changed}
+
+    @classmethod
+    def inner_name(cls, name: str) -> str:
+        """Returns a tensor's name in the description, from that in a file of an embedding model.
+
+        Published ones were saved with an output projection, or without it and then with shorter
+        names.
+        """
+        return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
 
     @classmethod
     def usual(cls, fields: ConfigFields) -> ConfigFields:

@@ -5,8 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.layers.elements import Compound, Linear, Norm, Shapes, union
-from edgespec.models.layers.sublayers import Attention, OneStream, Sublayer, inner_parts
+from edgespec.models.layers.elements import (
+    Compound,
+    Linear,
+    Norm,
+    PlainActivation,
+    Shapes,
+    union,
+)
+from edgespec.models.layers.sublayers import (
+    Attention,
+    OneStream,
+    Sublayer,
+    inner_parts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,8 +73,52 @@ class LayerInputs(Compound):
 
 
 @dataclass(frozen=True)
+class TokenRows(Compound):
+    """What becomes of embeddings of tokens before the first layer (BERT: Devlin et al., 2018).
+
+    Attributes:
+        positions: Name of the table whose row of a row's place in its text is added; empty: none.
+        places: Shape of that table.
+        first: The row of the first place.
+        segments: Name of the table whose row is added of the part of a pair that a row is of;
+            empty: none.
+        parts: Shape of that table.
+        norm: Applied to the sum; None: no normalization.
+    """
+
+    positions: str = ""
+    places: tuple[int, int] = (0, 0)
+    first: int = 0
+    segments: str = ""
+    parts: tuple[int, int] = (0, 0)
+    norm: Norm | None = None
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        tables = {self.positions: self.places, self.segments: self.parts}
+        return {name: shape for name, shape in tables.items() if name} | super().tensors()
+
+
+@dataclass(frozen=True)
+class Scorer(Compound):
+    """Makes scores of a row: `out(norm(activation(dense(x))))`.
+
+    Attributes:
+        out: [hidden] to [scores].
+        dense: [hidden] to [hidden]; None: `out` reads the row itself.
+        activation: Activation behind `dense`.
+        norm: Applied to what it gives; None: no normalization.
+    """
+
+    out: Linear
+    dense: Linear | None = None
+    activation: PlainActivation = "tanh"
+    norm: Norm | None = None
+
+
+@dataclass(frozen=True)
 class Decoder:
-    """A decoder-only language model.
+    """A language model: a stack of layers, whose rows see those before them, or all of a text.
 
     Attributes:
         embedding: Name of the [vocab_size, hidden_size] tensor.
@@ -84,6 +140,9 @@ class Decoder:
         altup: How the stream becomes several, if its layers are `AltUpLayer`; else None.
         embeds: Whether its results are the rows behind the last norm, of which embeddings are made,
             and not scores of tokens. `lm_head` is then never computed.
+        token_rows: What becomes of embeddings of tokens before the first layer; None: nothing.
+        scorer: What makes scores of the rows behind the last norm, of a model that ranks; else
+            None.
     """
 
     embedding: str
@@ -101,6 +160,13 @@ class Decoder:
     layer_factors: tuple[str, ...] = ()
     altup: AltUp | None = None
     embeds: bool = False
+    token_rows: TokenRows | None = None
+    scorer: Scorer | None = None
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether rows see rows behind them, so that a text is read in one call."""
+        return any(each.behind != 0 for each in self.attentions)
 
     @property
     def sublayers(self) -> tuple[Sublayer, ...]:
@@ -132,10 +198,12 @@ class Decoder:
         """Returns names and shapes of all tensors in order of computation; a tied one once."""
         return (
             {self.embedding: (self.vocab_size, self.hidden_size)}
+            | ({} if self.token_rows is None else self.token_rows.tensors())
             | ({} if self.layer_inputs is None else self.layer_inputs.tensors())
             | dict.fromkeys(self.layer_factors, (1,))
             | ({} if self.altup is None else self.altup.tensors())
             | union(sublayer.tensors() for sublayer in self.sublayers)
             | self.norm.tensors()
             | self.lm_head.tensors()
+            | ({} if self.scorer is None else self.scorer.tensors())
         )

@@ -25,8 +25,11 @@ class ClampedSwiglu:
     limit: float
 
 
-Activation = Literal["silu", "gelu_tanh"] | ClampedSwiglu
-"""Activation of an MLP's gate: x * sigmoid(x), GELU approximated with tanh, or gpt-oss's."""
+Activation = Literal["silu", "gelu", "gelu_tanh"] | ClampedSwiglu
+"""Activation of an MLP's gate: x * sigmoid(x), GELU, GELU approximated with tanh, or gpt-oss's."""
+
+PlainActivation = Literal["relu2", "gelu", "gelu_tanh", "tanh"]
+"""Activation without a gate: the square of what is positive, GELU in two forms, or tanh."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,8 @@ class Compound:
     """What is made of matrices, norms and the like: a dataclass, whose fields these are.
 
     Of sublayers, `norm` is applied to the input, `post_norm` to the output, and `output_factor` is
-    a factor of this; where a norm is None, there is none.
+    a factor of this; `sum_norm` is applied to the stream, once the output is added. Where a norm is
+    None, there is none.
     """
 
     @property

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, window_of
+from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, behind_of, window_of
 from edgespec.models.layers.elements import (
     Activation,
     Compound,
     Linear,
     Norm,
+    PlainActivation,
     Shapes,
 )
 from edgespec.models.layers.recurrent import Recurrent
@@ -72,11 +73,17 @@ class Attention(Compound):
     output_factor: float = 1.0
     sinks: str | None = None
     source: int | None = None
+    sum_norm: Norm | None = None
 
     @property
     def window(self) -> int | None:
         """Number of positions that it sees, its own included; None: all before it."""
         return window_of(self.mask)
+
+    @property
+    def behind(self) -> int | None:
+        """Number of positions behind its own that it sees; None: all of the text."""
+        return behind_of(self.mask)
 
     @property
     def rotated(self) -> int:
@@ -150,15 +157,17 @@ class Mlp(Compound):
     cutoff: float | None = None
     post_norm: Norm | None = None
     output_factor: float = 1.0
+    sum_norm: Norm | None = None
 
 
 @dataclass(frozen=True)
 class PlainMlp(Compound):
-    """MLP without a gate: `down(relu(up(x))²)` (So et al., Primer, 2021).
+    """MLP without a gate: `down(activation(up(x)))`.
 
     Attributes:
         up: [hidden] to [intermediate].
         down: [intermediate] to [hidden].
+        activation: The activation, of the newest models squares (So et al., Primer, 2021).
     """
 
     norm: Norm | None
@@ -166,6 +175,8 @@ class PlainMlp(Compound):
     down: Linear
     post_norm: Norm | None = None
     output_factor: float = 1.0
+    activation: PlainActivation = "relu2"
+    sum_norm: Norm | None = None
 
 
 @dataclass(frozen=True)

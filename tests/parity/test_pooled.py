@@ -44,7 +44,9 @@ def test_poolings_prompts_and_normalization_are_read(folder):
     assert load_checkpoint(folder).embedding == Embedding("mean", False, {})
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("lasttoken", "last"), ("mean", "mean")])
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("lasttoken", "last"), ("mean", "mean"), ("cls", "first")]
+)
 def test_a_pooling_that_is_named_by_one_field(folder, mode, expected):
     write(folder / "1_Pooling" / "config.json", {"pooling_mode": mode})
     assert load_checkpoint(folder).embedding.pooling == expected
@@ -85,10 +87,9 @@ def test_the_longest_text_is_the_smaller_of_two_limits(folder):
 def test_poolings_that_are_not_supported_are_named(folder):
     file = folder / "1_Pooling" / "config.json"
     for content, name in (
-        ({"pooling_mode_cls_token": True}, "pooling_mode_cls_token"),
         ({"pooling_mode_max_tokens": True}, "pooling_mode_max_tokens"),
         ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
-        ({"pooling_mode": "cls"}, r"pooling_mode \(cls\)"),
+        ({"pooling_mode": "max"}, r"pooling_mode \(max\)"),
         ({"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": True}, "lasttoken and mean"),
         ({}, "no pooling mode"),
         ({"pooling_mode_mean_tokens": True, "include_prompt": False}, "include_prompt=False"),

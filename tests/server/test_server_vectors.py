@@ -16,7 +16,7 @@ from embeddings import ids_of, make_served
 from servers import MODEL, PLACE, refused, serving, until
 
 from edgespec import LLM
-from edgespec.llm.embedding import Embedder
+from edgespec.llm.pooling import TextRows
 
 PATH = "/v1/embeddings"
 ASKED = {"model": MODEL, "input": "x"}
@@ -217,14 +217,14 @@ def test_a_text_that_is_too_long_has_a_code_of_its_own(client):
 def endless(monkeypatch):
     """Texts are read until somebody stops it."""
 
-    def row(self, text, check):
+    def read(self, group, check):
         end = time.monotonic() + 60
         while time.monotonic() < end:
             check()
             time.sleep(0.005)
         raise AssertionError("nobody has stopped it")
 
-    monkeypatch.setattr(Embedder, "_row", row)
+    monkeypatch.setattr(TextRows, "_read", read)
 
 
 def test_a_client_that_goes_ends_the_work(running, endless):

@@ -112,7 +112,7 @@ def _passes(arguments: argparse.Namespace, machine: Mapping[str, Any]) -> dict[s
             "to_limit": round(passes[1] * machine["bandwidth"] / size, 2),
             "bits": 8 * llm.bundle.role_size("target") / target.parameters,
             "has_draft": llm.bundle.draft is not None,
-            "embeds": target.embedding is not None,
+            "writes": target.writes,
         }
 
 
@@ -155,7 +155,7 @@ def _advice_on_model(facts: Mapping[str, Any], busy: bool) -> Iterator[str]:
         yield "passes wait for arithmetic, not for memory: more cores or newer kernels would help"
     elif facts["to_limit"] < _NEAR and not busy:
         yield "a token alone is near the limit of memory: only drafts, or fewer bits, go beyond it"
-    if not facts["has_draft"] and not facts["embeds"]:
+    if not facts["has_draft"] and facts["writes"]:
         yield (
             "there is no draft model: `--draft MODEL`, a smaller one of the same family, is most "
             "of what drafts gain on new text"

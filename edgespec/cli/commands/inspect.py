@@ -80,7 +80,7 @@ def _roles(bundle: Bundle) -> Table:
 
 
 def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
-    chats = role is bundle.target and role.embedding is None
+    chats = role is bundle.target and role.writes
     native = role.native
     active = role.active_parameters
     read = "" if active == role.parameters else f", of which a token reads {active:,}"
@@ -97,6 +97,7 @@ def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
         "context": f"{role.context_length:,} tokens",
         "chats": _sampling(bundle.manifest.sampling) if chats else "",
         "embeddings": "" if role.embedding is None else str(role.embedding),
+        "ranks": "" if role.ranking is None else str(role.ranking),
         "images": _images(role),
         "weights": ", ".join(
             name if count == total else f"{count / total:.1%} {name}" for name, count in formats

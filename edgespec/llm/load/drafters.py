@@ -189,7 +189,7 @@ def make_drafters(
     parts = DrafterParts(bundle, options, tokenizer, models, recycling)
     made = dict[str, Drafter]()
     names: tuple[str, ...] = (NO_DRAFT,)
-    if bundle.target.embedding is not None:
+    if not bundle.target.writes:
         _require_no_drafts(options)
     elif options.draft != NO_DRAFT:
         made = {kind: each for kind, make in MAKERS.items() if (each := make(parts)) is not None}

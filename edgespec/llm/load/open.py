@@ -20,6 +20,7 @@ from edgespec.runtime.sequences.chain import Chain, Link
 from edgespec.runtime.sequences.model import NATIVE, Graph, Model, RotationTable
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
+from edgespec.runtime.sequences.whole_texts import WholeTextGraph
 from edgespec.runtime.speculation.generation import AUTO
 from edgespec.system.machine import default_threads
 
@@ -108,6 +109,8 @@ def load_model(
         width = len(role.taps) * bundle.target.hidden_size
         blocks = role.block is not None and not role.block.features
         graph = BlockGraph(graph, width) if blocks else HeadGraph(graph, width, role.hidden_size)
+    if role.both_ways:
+        graph = WholeTextGraph(graph)
     recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
     pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
     made = Model(graph, pool, _ropes(bundle, name), device=device)

@@ -205,6 +205,12 @@ def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:
             f"--{'draft-' if name == DRAFT else ''}device cpu, where they are installed"
             + (two and ", without --gpu-layers")
         )
+    if not everywhere and role.both_ways:
+        raise DeviceError(
+            f"{bundle.path}: the rows of a text see each other in its {name}, which needs "
+            f"edgespec's compiled operators, and cannot run on {placed.device}: use --device cpu, "
+            "where they are installed"
+        )
     if placed.rows is not None and role.block is not None and placed.rows < role.block.rows:
         raise DeviceError(
             f"{bundle.path}: its {role.architecture} head drafts blocks of {role.block.rows} rows, "

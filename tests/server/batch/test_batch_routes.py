@@ -260,14 +260,15 @@ def stop_and_go_on(batch, lines, tmp_path, monkeypatch, parallel, begin=lambda: 
 
 
 def test_a_line_that_is_cancelled_within_has_no_answer(embedding, monkeypatch):
-    """Between the texts of a line, and not only between lines."""
+    """Between the passes of a line, of which short texts share one, and not only between lines."""
     with LLM(embedding, **PLACE) as llm:
-        asked = EmbeddingsRequest(input=SAID)
+        texts = [each * 9 for each in SAID]
+        asked = EmbeddingsRequest(input=texts)
         whole = VectorsOfLine(llm, asked)
         cut = VectorsOfLine(llm, asked)
         assert whole.tokens == 0
-        assert len(whole.finish().vectors) == len(SAID)
-        assert whole.tokens == sum(map(len, llm.embedder.tokens(SAID)))
+        assert len(whole.finish().vectors) == len(texts)
+        assert whole.tokens == sum(map(len, llm.embedder.tokens(texts)))
         target = inside(llm).models["target"]
         passes = []
         forward = target.forward

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.bundle.sublayers import ATTENTION, MLP, Sublayer, Sublayers, parse, window_of
+from edgespec.bundle.sublayers import (
+    ATTENTION,
+    MLP,
+    Sublayer,
+    Sublayers,
+    behind_of,
+    parse,
+    window_of,
+)
 from edgespec.errors import InputError
 
 PAIRS = Sublayers(Sublayer(layer, kind) for layer in range(21) for kind in (ATTENTION, MLP))
@@ -97,15 +105,23 @@ def test_layers_need_not_be_pairs():
 
 
 @pytest.mark.parametrize(
-    ("mask", "window"), [("causal", None), ("window:1", 1), ("window:512", 512)]
+    ("mask", "window", "behind"),
+    [
+        ("causal", None, 0),
+        ("window:1", 1, 0),
+        ("window:512", 512, 0),
+        ("all", None, None),
+        ("around:64", 65, 64),
+    ],
 )
-def test_masks(mask, window):
+def test_masks(mask, window, behind):
     assert window_of(mask) == window
+    assert behind_of(mask) == behind
 
 
 @pytest.mark.parametrize(
     "mask", ["", "window:0", "window:", "windows:3", "window:-1", "bidirectional"]
 )
 def test_masks_that_are_not_known(mask):
-    with pytest.raises(ValueError, match=": use causal or window:N"):
+    with pytest.raises(ValueError, match=": use causal, window:N, all or around:N"):
         window_of(mask)

@@ -171,7 +171,7 @@ def test_eos_ids(folder, generation, config, expected):
         ({"model_type": "gpt2"}, ["model_type='gpt2'", "qwen3"]),
         ({"model_type": None}, ["model_type=(absent)"]),
         ({"model_type": ["llama"]}, ["model_type=['llama']"]),
-        ({"hidden_act": "gelu"}, ["hidden_act='gelu'"]),
+        ({"hidden_act": "relu"}, ["hidden_act='relu'"]),
         (
             {"layer_types": ["full_attention", "chunked_attention"]},
             ["layer_types", "'chunked_attention'", "layer 1"],

@@ -1,0 +1,132 @@
+"""Models whose rows see all of their text: parity with transformers."""
+
+from __future__ import annotations
+
+from shutil import copytree
+
+import numpy as np
+import pytest
+from checkpoints import edit_json
+from embeddings import ids_of
+from encoders import TEXTS, make_encoder, vector_of
+from native_llms import with_library
+
+from edgespec import LLM, export
+from edgespec.errors import ContextLengthError, DeviceError, InputError, UnsupportedModelError
+from edgespec.export import ExportOptions
+from edgespec.llm.llm import inside
+from edgespec.models import load_checkpoint
+from edgespec.tuning.calibrating import TextCalibration
+
+pytestmark = with_library
+FULL_PRECISION = {
+    "bert-mean": {},
+    "bert-first": {"pooling": "cls_token"},
+    "roberta-mean": {"pad_token_id": 1},
+    "xlm-roberta-first": {"pooling": "cls_token", "pad_token_id": 1},
+}
+PLAIN = {"threads": 1}
+
+
+def kind_of(name):
+    return name.rpartition("-")[0]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Checkpoint, transformers' model and fp32 bundle of each name, made at its first use."""
+    found = {}
+
+    def make(name):
+        if name not in found:
+            folder = tmp_path_factory.mktemp(name)
+            model = make_encoder(folder / "checkpoint", kind_of(name), **FULL_PRECISION[name])
+            export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
+            found[name] = folder, model
+        return found[name]
+
+    return make
+
+
+@pytest.mark.parametrize("name", FULL_PRECISION)
+def test_vectors_are_those_of_transformers(made, name):
+    folder, model = made(name)
+    with LLM(folder / "bundle", **PLAIN) as llm:
+        found = llm.embed(TEXTS)
+        assert not inside(llm).engine.target.pool.used
+    for text, vector in zip(TEXTS, found, strict=True):
+        ids = ids_of(folder / "checkpoint", text)
+        expected = vector_of(model, ids, FULL_PRECISION[name].get("pooling", "mean_tokens"))
+        assert np.abs(vector - expected).max() < 1e-4
+
+
+def test_company_changes_no_bit(made):
+    folder, _ = made("bert-mean")
+    with LLM(folder / "bundle", **PLAIN) as llm:
+        whole = llm.embed(TEXTS)
+        assert np.array_equal(llm.embed(TEXTS[::-1]), whole[::-1])
+        for text, vector in zip(TEXTS, whole, strict=True):
+            assert np.array_equal(llm.embed(text), [vector])
+
+
+def test_int4_is_near_the_original(made, tmp_path):
+    folder, _ = made("bert-mean")
+    export.make(folder / "checkpoint", tmp_path / "bundle", calibration=TextCalibration())
+    with LLM(folder / "bundle", **PLAIN) as exact, LLM(tmp_path / "bundle", **PLAIN) as rounded:
+        assert (exact.embed(TEXTS) * rounded.embed(TEXTS)).sum(1).min() > 0.97
+
+
+def test_a_model_without_files_of_sentence_transformers_means_all_rows(made, tmp_path):
+    folder, _ = made("bert-mean")
+    source = copytree(folder / "checkpoint", tmp_path / "checkpoint")
+    (source / "modules.json").unlink()
+    export.make(source, tmp_path / "bundle", options=ExportOptions("fp32"))
+    with LLM(folder / "bundle", **PLAIN) as told, LLM(tmp_path / "bundle", **PLAIN) as untold:
+        found = untold.embed(TEXTS)
+        found /= np.linalg.norm(found, axis=1, keepdims=True)
+        assert np.allclose(found, told.embed(TEXTS), atol=1e-6)
+
+
+def test_a_text_is_read_whole_and_no_longer_one_is(made):
+    folder, _ = made("xlm-roberta-first")
+    with LLM(folder / "bundle", **PLAIN) as llm:
+        assert llm.context_length == 510  # two rows of the table are of no place
+        assert llm.embed([7] * 510).shape == (1, 64)
+        with pytest.raises(ContextLengthError, match="it has 511 tokens"):
+            llm.embed([7] * 511)
+
+
+def test_no_text_is_generated(made):
+    folder, _ = made("bert-mean")
+    with LLM(folder / "bundle", **PLAIN) as llm:
+        llm.warm_up()
+        with pytest.raises(InputError, match=r"makes embeddings, and no text: use LLM\.embed"):
+            llm.chat("hello")
+
+
+def test_what_has_no_operators_for_it_is_refused(made, monkeypatch):
+    folder, _ = made("bert-mean")
+    monkeypatch.setattr("edgespec.llm.load.place.library", lambda: None)
+    with pytest.raises(DeviceError, match="the rows of a text see each other in its target"):
+        LLM(folder / "bundle", **PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+        ({"is_decoder": True}, "is_decoder=True"),
+        ({"hidden_act": "mish"}, "hidden_act='mish'"),
+        (
+            {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}},
+            "id2label=.* use a model with one label",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_not_implemented_is_named(made, tmp_path, fields, reason):
+    folder, _ = made("bert-mean")
+    source = copytree(folder / "checkpoint", tmp_path / "checkpoint")
+    edit_json(source / "config.json", **fields)
+    with pytest.raises(UnsupportedModelError, match=reason):
+        load_checkpoint(source)
