@@ -18,6 +18,7 @@ from edgespec.llm.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
 from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.messages import Messages
 from edgespec.llm.options import GenerationOptions, conversational
+from edgespec.llm.ranking import RankedDocument, Reranker
 from edgespec.llm.request import GenerationRequest
 from edgespec.llm.result import Result
 from edgespec.llm.sessions import Session
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class LLM(Unpicklable):
-    """A loaded bundle that generates text, or makes embeddings if its model is for that.
+    """A loaded bundle that generates text, or makes embeddings or ranks texts.
 
     Any number of threads may use it at once: their texts share passes of the target. It is also a
     context manager that closes the model.
@@ -353,6 +354,43 @@ class LLM(Unpicklable):
         """
         embedder = self.embedder
         return embedder.vectors(embedder.tokens(texts, prompt_name), dimensions)
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_n: int | None = None,
+        instruction: str | None = None,
+    ) -> list[RankedDocument]:
+        """Ranks documents by how well they answer a query.
+
+        A model that ranks reads each document with the query. One that writes text is asked whether
+        the document meets the query, as Qwen3-Reranker is, and the shares of yes and no count.
+
+        Args:
+            query: the query.
+            documents: the documents; of one that does not fit the context, the end is left out.
+            top_n: number of documents to return; None: all.
+            instruction: what a model that writes text is to judge by; None: whether the document
+                answers a web search.
+
+        Returns:
+            The best documents first: their numbers and scores from 0 to 1.
+
+        Raises:
+            InputError: if the model makes embeddings, or a text is empty or none.
+            ContextLengthError: if the query does not fit the context.
+        """
+        return self.reranker(instruction).ranked(query, documents, top_n)
+
+    def reranker(self, instruction: str | None = None) -> Reranker:
+        """Returns what ranks documents; see `rerank`.
+
+        Raises:
+            InputError: if the model makes embeddings, or was closed.
+        """
+        self._loaded.engine.require_open()
+        return Reranker(self._loaded, instruction)
 
     @property
     def embedder(self) -> Embedder:

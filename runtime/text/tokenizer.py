@@ -168,12 +168,7 @@ class Tokenizer:
         Raises:
             InputError: If `text` holds lone surrogates, as undecodable input does.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"the text is not valid Unicode at character {error.start}: give UTF-8"
-            ) from error
+        _require_unicode(text)
         try:
             with caught_panics():
                 # Other than `encode`, it lets other threads go on meanwhile, and keeps no places in
@@ -183,6 +178,28 @@ class Tokenizer:
         except RuntimeError as error:
             raise InputError(f"the tokenizer cannot read this text: {error}") from error
         return [*self._prepended, *ids] if add_special else ids
+
+    def pair(self, first: str, second: str, most: int) -> tuple[list[int], list[int]]:
+        """Returns the token ids of a pair of texts, and which of them each is of, 0 or 1.
+
+        Args:
+            first: The first text.
+            second: The second one, whose end is left out where both do not fit.
+            most: Number of tokens that fit; the first text alone may have more.
+
+        Raises:
+            InputError: If a text holds lone surrogates, as undecodable input does.
+        """
+        for each in (first, second):
+            _require_unicode(each)
+        with caught_panics():
+            one, other = (
+                self._backend.encode(each, add_special_tokens=False) for each in (first, second)
+            )
+            around = self._backend.num_special_tokens_to_add(is_pair=True)
+            other.truncate(max(most - len(one.ids) - around, 0))
+            found = self._backend.post_process(one, other)
+        return found.ids, found.type_ids
 
     @cached_property
     def longest(self) -> int:
@@ -277,6 +294,15 @@ class Tokenizer:
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self._backend.token_to_id(token)
+
+
+def _require_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the text is not valid Unicode at character {error.start}: give UTF-8"
+        ) from error
 
 
 def _unless_blank(source: str | None) -> str | None:

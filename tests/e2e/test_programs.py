@@ -10,6 +10,7 @@ from chats import template
 from checkout import ROOT
 from checkpoints import make_checkpoint
 from embeddings import PROMPTS, make_embedding
+from encoders import make_ranker
 from ggufs import write_gguf
 from programs import finished
 from towers import save_pictured
@@ -44,6 +45,7 @@ def home(tmp_path_factory):
     make_embedding(folder / "qwen3-embedding", "qwen3", prompts=PROMPTS)
     fields = {"qwen3.pooling_type": 3, "tokenizer.ggml.add_eos_token": True}
     write_gguf(folder / "qwen3-embedding", folder / "embedding.gguf", **fields)
+    make_ranker(folder / "bge-reranker", "xlm-roberta", pad_token_id=1)
     return folder
 
 
@@ -66,6 +68,12 @@ def test_one_generates(run):
     expected = EXPECTED.generate("def gcd(a, b):", max_tokens=64)
     assert text.startswith(f"{expected.text}\n{expected.new_tokens} tokens, ")
     assert text.endswith(f" a second, {expected.finish_reason}\n")
+
+
+def test_one_ranks(run):
+    said = run(PROGRAMS["Reranking"]).splitlines()
+    assert len(said) == 2
+    assert all(re.match(r"0\.\d{3} (def|The|class) ", line) for line in said)
 
 
 def test_one_streams(run):

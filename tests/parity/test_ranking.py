@@ -1,0 +1,163 @@
+"""Reranking: parity with transformers, of models that rank and of those that write text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import make_checkpoint
+from embeddings import make_embedding
+from encoders import make_ranker
+from native_llms import with_library
+from tokenizers import Tokenizer
+
+from edgespec import LLM, export
+from edgespec.errors import ContextLengthError, InputError
+from edgespec.export import ExportOptions
+from edgespec.llm.llm import inside
+from edgespec.llm.ranking import INSTRUCTION
+
+pytestmark = with_library
+RANKERS = {
+    "bert": {},
+    "roberta": {"pad_token_id": 1},
+    "xlm-roberta": {"pad_token_id": 1, "type_vocab_size": 2},
+}
+PLAIN = {"threads": 1, "draft": "none"}
+QUERY = "what is a tree"
+DOCUMENTS = ["a tree is a plant", "the quick brown fox", "one two three " * 30, "x", "tree?"]
+TEMPLATE = (
+    "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}{% if enable_thinking is defined and not enable_thinking %}"
+    "(no thought) {% endif %}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module", params=RANKERS)
+def ranker(request, tmp_path_factory):
+    """A model that ranks, as transformers and as a bundle, and its tokenizer."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = make_ranker(folder / "checkpoint", request.param, **RANKERS[request.param])
+    export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
+    with LLM(folder / "bundle", **PLAIN) as llm:
+        yield llm, model, Tokenizer.from_file(str(folder / "checkpoint" / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    """The same of a model that writes text, and in whose vocabulary yes and no are."""
+    folder = tmp_path_factory.mktemp("writer")
+    model = make_checkpoint(
+        folder / "checkpoint", "qwen3", vocab_size=340, max_position_embeddings=2048
+    )
+    file = folder / "checkpoint" / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.add_tokens(["yes", "no"])
+    tokenizer.save(str(file))
+    (folder / "checkpoint" / "chat_template.jinja").write_text(TEMPLATE)
+    export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
+    with LLM(folder / "bundle", **PLAIN) as llm:
+        yield llm, model, tokenizer
+
+
+def scores_of(ranked):
+    """Returns scores in the order of the documents."""
+    return [each.score for each in sorted(ranked, key=lambda each: each.index)]
+
+
+@torch.no_grad()
+def test_scores_are_those_of_transformers(ranker):
+    llm, model, tokenizer = ranker
+    found = llm.rerank(QUERY, DOCUMENTS)
+    assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
+    for document, score in zip(DOCUMENTS, scores_of(found), strict=True):
+        read = tokenizer.encode(QUERY, document)
+        parts = {}
+        if model.config.type_vocab_size > 1:
+            parts = {"token_type_ids": torch.tensor([read.type_ids])}
+        logit = model(torch.tensor([read.ids]), **parts).logits[0, 0]
+        assert score == pytest.approx(float(torch.sigmoid(logit)), abs=1e-5)
+    assert not inside(llm).engine.target.pool.used
+
+
+def test_a_document_that_is_too_long_is_cut(ranker):
+    llm, _, tokenizer = ranker
+    document = "tree " * 2000
+    read = tokenizer.encode(QUERY, document)
+    count = llm.context_length - (len(read.ids) - 2000)
+    assert llm.rerank(QUERY, [document]) == llm.rerank(QUERY, ["tree " * count])
+    with pytest.raises(ContextLengthError, match=r"the query is too long: .*: shorten the query"):
+        llm.rerank(document, ["a"])
+
+
+def test_a_model_that_ranks_does_nothing_else(ranker):
+    llm, _, _ = ranker
+    llm.warm_up()
+    with pytest.raises(InputError, match=r"ranks texts, and writes none: use LLM\.rerank"):
+        llm.generate("a")
+    with pytest.raises(InputError, match="makes scores of texts, and no embeddings"):
+        llm.embed("a")
+
+
+@torch.no_grad()
+def test_a_model_that_writes_text_is_asked_for_yes_and_no(writer):
+    llm, model, tokenizer = writer
+    found = scores_of(llm.rerank(QUERY, DOCUMENTS))
+    yes, no = (tokenizer.token_to_id(each) for each in ("yes", "no"))
+    for document, score in zip(DOCUMENTS, found, strict=True):
+        asked = f"<Instruct>: {INSTRUCTION}\n<Query>: {QUERY}\n<Document>: {document}"
+        judge = (
+            "Judge whether the Document meets the requirements based on the Query and the Instruct "
+            'provided. Note that the answer can only be "yes" or "no".'
+        )
+        text = f"system: {judge}\nuser: {asked}\n(no thought) "
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        logits = model(torch.tensor([ids])).logits[0, -1, [no, yes]]
+        assert score == pytest.approx(float(torch.softmax(logits, 0)[1]), abs=1e-5)
+    other = scores_of(llm.rerank(QUERY, DOCUMENTS, instruction="Find plants"))
+    assert not np.allclose(found, other, atol=1e-4)
+
+
+def test_a_long_document_of_a_model_that_writes_text_is_cut(writer):
+    llm, _, _ = writer
+    found = llm.rerank(QUERY, ["tree " * 3000, "x"])
+    assert sorted(each.index for each in found) == [0, 1]
+    with pytest.raises(ContextLengthError, match="the query is too long"):
+        llm.rerank("tree " * 3000, ["x"])
+
+
+def test_the_best_documents_and_no_others(ranker):
+    llm, _, _ = ranker
+    whole = llm.rerank(QUERY, DOCUMENTS)
+    assert llm.rerank(QUERY, DOCUMENTS, top_n=2) == whole[:2]
+    assert llm.rerank(QUERY, DOCUMENTS, top_n=99) == whole
+    assert llm.rerank(QUERY, []) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "documents", "options", "reason"),
+    [
+        ("", ["a"], {}, "the query is empty"),
+        (1, ["a"], {}, "the query is 1: give a text"),
+        ("a", ["b", " "], {}, r"documents\[1\] is empty"),
+        ("a", "b", {}, "documents is 'b': give a list of texts"),
+        ("a", [["b"]], {}, r"documents\[0\] is \['b'\]: give a text"),
+        ("a", ["b"], {"top_n": 0}, "top_n is 0"),
+        ("a", ["\ud800"], {}, "not valid Unicode"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_ranked_is_named(ranker, query, documents, options, reason):
+    with pytest.raises(InputError, match=reason):
+        ranker[0].rerank(query, documents, **options)
+
+
+def test_models_that_cannot_rank(tmp_path):
+    make_embedding(tmp_path / "checkpoint", "qwen3")
+    export.make(tmp_path / "checkpoint", tmp_path / "bundle", options=ExportOptions("fp32"))
+    for bundle, reason in (
+        (tmp_path / "bundle", "makes embeddings, and ranks no texts"),
+        (None, "no chat template by which"),
+    ):
+        with LLM(bundle, **PLAIN) as llm, pytest.raises(InputError, match=reason):
+            llm.rerank("a", ["b"])
