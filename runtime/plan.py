@@ -245,8 +245,9 @@ def _planned(
             fused = not where.native and where.rows is None
             spare = spare_places(slots[name]) if fused else 0
             parts[where.memory][1] += (slots[name] + spare) * KVPool.slot_bytes([each], formats)
-        states = RecurrentPool.planned_bytes(role.native.recurrent, request.sequences)
-        parts[placed.memory][1] += states
+        for held in role.native.recurrent:
+            states = RecurrentPool.planned_bytes([held], request.sequences)
+            parts[placed.of(held.layer).memory][1] += states
         stored = bundle.manifest.files[role.native.data].size
         for where, share in _shares(role, placed):
             mapped, weights = (stored, 0) if where.native else (0, portable_bytes(role, where.half))

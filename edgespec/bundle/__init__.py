@@ -30,6 +30,7 @@ from edgespec.bundle.manifest import (
     PART,
     PLACE,
     READS_TARGET,
+    RECURRENT_ROWS,
     SIGHT,
     TARGET_FEATURES,
     Block,

@@ -33,6 +33,9 @@ PLACE, PART = "place", "part"
 """Inputs of a model that reads a text in one call, beside `SIGHT`: the place of each row in its
 text, and which text of a pair it is of, 0 or 1."""
 
+RECURRENT_ROWS = 64
+"""Most rows of a call of a portable graph with states of recurrent layers."""
+
 LOGITS, LAST_HIDDEN = "logits", "last_hidden"
 """Outputs of a target: scores of tokens or, of a model that ranks, of texts; or of an embedding
 model the rows behind the last norm."""

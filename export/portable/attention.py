@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -18,7 +17,6 @@ _INPUTS = (
     "q_norm", "k_norm", "sinks", "key_scale", "sight",
 )  # fmt: skip
 _DEFAULTS = {"scale": 1.0, "soft_cap": 0.0, "window": 0, "gated": 0, "norm_after_rope": 0}
-_Made = TypeVar("_Made")
 
 
 class _KeysAndValues(NamedTuple):
@@ -61,7 +59,7 @@ class StandardAttention:
         if k:
             self._keep(k, v)
         # Of an assistant's graph it is the target's alone.
-        known = self._once(("pool", self._names["pool"]), self._known)
+        known = self._low.once(("pool", self._names["pool"]), self._known)
         mixed = self._mixed(self._queries(q, known.dim), known)
         mixed = g.op("Reshape", mixed, g.ints(self._heads, -1, known.dim))
         mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
@@ -137,7 +135,7 @@ class StandardAttention:
         g = self._graph
         if not self._names["cos"]:
             return x
-        cos, sin = self._once(("rope", self._names["cos"]), self._tables)
+        cos, sin = self._low.once(("rope", self._names["cos"]), self._tables)
         half = int(dims_of(self._low.inputs[self._names["cos"]])[-1])
         rest = ""
         if 2 * half < self._size:
@@ -215,14 +213,14 @@ class StandardAttention:
         if cap:
             both = g.op("Mul", g.op("Tanh", both), g.constant(cap, np.float32))
         key = "bias", self._own["window"], self._sight, self._group
-        bias = self._once(key, lambda: self._group_bias(bool(known.new_keys)))
+        bias = self._low.once(key, lambda: self._group_bias(bool(known.new_keys)))
         both = g.op("Add", both, bias)
         sinks = self._sinks()
         if not known.new_keys:  # assistants have no sinks
             return g.op("MatMul", g.op("Softmax", both, axis=-1), known.old_values)
         if sinks:
             both = g.op("Concat", sinks, both, axis=-1)
-        lengths = self._once(("lengths", bool(sinks)), self._lengths)
+        lengths = self._low.once(("lengths", bool(sinks)), self._lengths)
         shares = g.op("Softmax", both, axis=-1)
         *_, old, new = g.multi_op("Split", shares, lengths, outputs=3 if sinks else 2, axis=-1)
         return g.op(
@@ -243,7 +241,7 @@ class StandardAttention:
         parts = ["bias", *([SIGHT] if self._sight else []), *([str(window)] if window else [])]
         name = ".".join(parts)
         dims = ["S", "C+S" if new else "C"]
-        bias = self._once(name, lambda: self._graph.input(name, FLOAT, dims))
+        bias = self._low.once(name, lambda: self._graph.input(name, FLOAT, dims))
         if self._group == 1:
             return bias
         return self._graph.op("Concat", *[bias] * self._group, axis=0)
@@ -267,11 +265,3 @@ class StandardAttention:
         sinks = g.op("Reshape", sinks, g.ints(self._kv, self._group, 1))
         shape = g.op("Concat", g.ints(self._kv, self._group), self._rows(), axis=0)
         return g.op("Reshape", g.op("Expand", sinks, shape), g.ints(1, self._kv, -1, 1))
-
-    def _once(self, key: object, make: Callable[[], _Made]) -> _Made:
-        """Returns what several nodes share, made by the first of them."""
-        shared = self._low.shared
-        if key not in shared:
-            shared[key] = make()
-        made: _Made = shared[key]
-        return made

@@ -62,7 +62,7 @@ class FusedAttention(StandardAttention):
             "GroupQueryAttention",
             *self._queries_keys_values(self._cast(packed, kind)),
             *caches,
-            *self._once("end", self._end),
+            *self._low.once("end", self._end),
             *self._further(kind),
             outputs=3,
             domain=CONTRIB,
@@ -124,11 +124,15 @@ class FusedAttention(StandardAttention):
         tables = ["", ""]
         if self._rotates:
             key = "tables", self._names["cos"], kind
-            tables = self._once(key, lambda: self._tables_by_place(kind))
+            tables = self._low.once(key, lambda: self._tables_by_place(kind))
         window = self._own["window"]
         name = f"seen.{window}" if window else "seen"
         dims: Shape = [1, 1, "S", "P"]
-        found = [*tables, "", self._once((name, kind), lambda: self._graph.input(name, kind, dims))]
+        found = [
+            *tables,
+            "",
+            self._low.once((name, kind), lambda: self._graph.input(name, kind, dims)),
+        ]
         weights = [self._names.get("sinks", ""), "", ""]
         weights += [
             self._names[each] if self._norms_inside else "" for each in ("q_norm", "k_norm")
@@ -144,7 +148,9 @@ class FusedAttention(StandardAttention):
         cos, sin = self._names["cos"], self._names["sin"]
         half = int(dims_of(self._low.inputs[cos])[-1])
         table = g.input(f"turns.{cos}", kind, ["2P", half])
-        places = self._once("turn_rows", lambda: g.input("turn_rows", TensorProto.INT64, ["2S", 1]))
+        places = self._low.once(
+            "turn_rows", lambda: g.input("turn_rows", TensorProto.INT64, ["2S", 1])
+        )
         new = self._cast(g.op("Concat", cos, sin, axis=0), kind)
         after = g.op("ScatterND", table, places, new)
         after = g.output_in_place(after, f"{table}.after", kind, ["2P", half])

@@ -27,16 +27,23 @@ from edgespec.export.graph_builder import (
 from edgespec.export.portable.attention import StandardAttention
 from edgespec.export.portable.experts import lower_expert_linear
 from edgespec.export.portable.fused import FusedAttention, fusible_pools
-from edgespec.export.portable.lowering import Lowering, attributes, dims_of
+from edgespec.export.portable.lowering import Lowering, attributes, dims_of, silu
+from edgespec.export.portable.recurrent import lower_short_conv
+from edgespec.export.portable.states import StandardGatedDelta, StandardStateSpace
 from edgespec.system.files import sync_file
 
 GRAPH, DATA = "portable.onnx", "portable.data"
 """Files of a portable graph and of its weights."""
-VERSION = 4
+VERSION = 5
 """Raised by whoever changes what `lower` writes, so that graphs in caches are made again."""
 
-# Inputs of the native graph that tell attention what a row sees and where its keys go.
-_REPLACED = ("write", "parent", "sequence", "context", "starts", SIGHT)
+# Inputs of the native graph that tell which rows a row follows, and where it is kept.
+_REPLACED = (
+    *("write", "parent", "sequence", "context", "starts", SIGHT),
+    *("recent_write", "recent", "recent_starts", "carry"),
+)
+_FOLLOWING = ("GatedDelta", "ShortConv", "StateSpace", "TreeAttention")  # operators that read them
+_POOLS = ("pool.", "scales.", "rows.", "states.")  # declared by who reads them
 
 
 def lower(
@@ -65,7 +72,7 @@ def lower(
             `soft_cap`, which attention does besides.
 
     Raises:
-        InputError: if the graph has recurrent layers, or other operators that only CPUs have.
+        InputError: if the graph has operators that only CPUs have.
         OSError: if the destination cannot be written.
     """
     native = (
@@ -94,11 +101,11 @@ def lower(
 
 def _check(graph: onnx.GraphProto) -> None:
     for node in graph.node:
-        if node.domain != NATIVE or node.op_type in _OPERATORS:
-            continue
-        layers = [each.partition(".")[2] for each in node.input if each.startswith("rows.")]
-        what = f"layer {layers[0]} is recurrent" if layers else f"it has a {node.op_type}"
-        raise InputError(f"{what}, which the CPU alone can run: load the model with device cpu")
+        if node.domain == NATIVE and node.op_type not in _OPERATORS:
+            raise InputError(
+                f"it has a {node.op_type}, which the CPU alone can run: load the model with device "
+                "cpu"
+            )
 
 
 def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
@@ -108,7 +115,7 @@ def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
         low.apart = _read_by_units_alone(graph)
         low.in_order = fusible_pools(low, graph)
     for each in graph.input:
-        if each.name in needed and not each.name.startswith(("pool.", "scales.")):
+        if each.name in needed and not each.name.startswith(_POOLS):
             kind = each.type.tensor_type
             dims = dims_of(each)
             rows = "S" if each.name in (TARGET_FEATURES, OWN_FEATURES) else dims[0]
@@ -178,7 +185,7 @@ def _needed(outputs: Iterable[str], makers: Mapping[str, NodeProto]) -> set[str]
             waiting += _joined(node, makers) or [
                 each
                 for each in node.input
-                if node.op_type != "TreeAttention" or each not in _REPLACED
+                if node.op_type not in _FOLLOWING or each not in _REPLACED
             ]
     return needed
 
@@ -223,12 +230,10 @@ def _gated(low: Lowering, node: NodeProto) -> str:
     gate = low.shared.get(("gate", node.input[0]))
     if gate is None:
         gate, up = g.multi_op("Split", up, outputs=2, axis=-1, num_outputs=2)
-    if own["activation"] == "silu" and low.fused is not None:
-        return g.op("Mul", g.op("QuickGelu", gate, domain=CONTRIB, alpha=1.0), up)
     if own["activation"] == "gelu_tanh":
         return g.op("Mul", g.op("Gelu", gate, approximate="tanh"), up)
     if own["activation"] == "silu":
-        return g.op("Mul", g.op("Mul", gate, g.op("Sigmoid", gate)), up)
+        return g.op("Mul", silu(low, gate), up)
     limit = g.constant(own["limit"], np.float32)
     gate = g.op("Min", gate, limit)
     up = g.op("Clip", up, g.constant(-own["limit"], np.float32), limit)
@@ -287,10 +292,13 @@ _OPERATORS: Mapping[str, Callable[[Lowering, NodeProto], str]] = {
     "BlockEmbedding": _embedding,
     "BlockLinear": _linear,
     "ExpertLinear": lower_expert_linear,
+    "GatedDelta": lambda low, node: StandardGatedDelta(low, node).emitted(),
     "GatedUnit": _gated,
     "Moments": _moments,
     "Norm": _norm,
+    "ShortConv": lower_short_conv,
     "Sigmoid": _sigmoid,
     "Softmax": _softmax,
+    "StateSpace": lambda low, node: StandardStateSpace(low, node).emitted(),
     "TreeAttention": _attention,
 }

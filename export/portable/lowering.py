@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from onnx import (
     GraphProto,
     NodeProto,
@@ -16,13 +19,14 @@ from onnx import (
     numpy_helper,
 )
 
-from edgespec.export.graph_builder import DataFile, GraphBuilder, Shape
+from edgespec.export.graph_builder import CONTRIB, DataFile, GraphBuilder, Shape
 from edgespec.export.portable.weights import PortableWeights, TileMatrix
 
 FLOAT = TensorProto.FLOAT
 # Operators whose results are as wide as their first inputs, Where's condition aside. ONNX's norms
 # are in graphs that were made before there was a `Norm`.
 _AS_WIDE = ("Add", "Gather", "LayerNormalization", "Mul", "RMSNormalization", "Where")
+_Made = TypeVar("_Made")
 
 
 class Lowering:
@@ -92,8 +96,19 @@ class Lowering:
 
     def constant(self, name: str, kind: int) -> str:
         """Returns the name of a small constant of the native graph here, with other numbers."""
-        values = numpy_helper.to_array(self._constants[name])
-        return self.graph.constant(values, helper.tensor_dtype_to_np_dtype(kind))
+        return self.graph.constant(self.array(name), helper.tensor_dtype_to_np_dtype(kind))
+
+    def array(self, name: str) -> npt.NDArray[np.generic]:
+        """Returns the numbers of a small constant of the native graph."""
+        values: npt.NDArray[np.generic] = numpy_helper.to_array(self._constants[name])
+        return values
+
+    def once(self, key: object, make: Callable[[], _Made]) -> _Made:
+        """Returns what several nodes share, made by the first of them."""
+        if key not in self.shared:
+            self.shared[key] = make()
+        made: _Made = self.shared[key]
+        return made
 
     def sum_of(self, first: str, second: str) -> str:
         """Returns the sum of two values here, for `keep`: a fused norm may add them."""
@@ -152,6 +167,13 @@ class Lowering:
         """Returns whether values of the native graph are known to be rows of one width."""
         found = {self.widths.get(name) for name in names}
         return len(found) == 1 and None not in found
+
+
+def silu(low: Lowering, x: str) -> str:
+    """Emits a SiLU, in one operator where there are fused ones."""
+    if low.fused is not None:
+        return low.graph.op("QuickGelu", x, domain=CONTRIB, alpha=1.0)
+    return low.graph.op("Mul", x, low.graph.op("Sigmoid", x))
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:

@@ -56,19 +56,11 @@ class PoolMemory(Protocol):
 
 
 class HostMemory:
-    """The host's memory, which is not touched before it is written.
-
-    Args:
-        chunk: number of slots that a pool grows by, at least.
-    """
-
-    def __init__(self, chunk: int = _CHUNK) -> None:
-        self._chunk = chunk
+    """The host's memory, which is not touched before it is written."""
 
     def capacity(self, before: int, needed: int) -> int:
         """See `PoolMemory`."""
-        chunks = -(-(needed - before) // self._chunk)
-        return before + max(chunks, before // 2 // self._chunk) * self._chunk
+        return _in_chunks(before, needed, _CHUNK)
 
     def resize(self, arrays: dict[str, Any], shapes: Shapes) -> None:
         """See `PoolMemory`."""
@@ -87,6 +79,23 @@ class HostMemory:
         at = slots_at(slots, axis)
         for name, array in arrays.items():
             array[at] = rows[name]
+
+
+class ChunkedMemory:
+    """A memory for another kind of pool, which grows by other numbers of slots.
+
+    Args:
+        memory: where arrays lie.
+        chunk: number of slots that a pool grows by, at least.
+    """
+
+    def __init__(self, memory: PoolMemory, chunk: int) -> None:
+        self.resize, self.read, self.write = memory.resize, memory.read, memory.write
+        self._chunk = chunk
+
+    def capacity(self, before: int, needed: int) -> int:
+        """See `PoolMemory`."""
+        return _in_chunks(before, needed, self._chunk)
 
 
 Parts = dict[str, tuple[tuple[int, ...], tuple[int, ...], type[np.number[Any]]]]
@@ -204,6 +213,12 @@ class Pool:
         self._counts += [0] * (after - before)
         # The lowest first: rows of a sequence lie together, and untouched memory stays untouched.
         self._free[:0] = range(after - 1, before - 1, -1)
+
+
+def _in_chunks(before: int, needed: int, chunk: int) -> int:
+    """Returns a capacity that grows by whole chunks, and by half at least."""
+    chunks = -(-(needed - before) // chunk)
+    return before + max(chunks, before // 2 // chunk) * chunk
 
 
 def _nothing(_: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.runtime.arrays import Array
-from edgespec.runtime.sequences.pool import HostMemory, Pool
+from edgespec.runtime.sequences.pool import ChunkedMemory, HostMemory, Pool, PoolMemory
 
 if TYPE_CHECKING:
     from edgespec.bundle import StateShape
@@ -33,21 +33,24 @@ class RecurrentPool:
 
     Args:
         shapes: the recurrent layers.
+        memory: where arrays lie; None: where numpy has them.
 
     Attributes:
         rows: `rows.L` [slots, width] float32 of each layer L: what rows add.
-        states: `states.L` [slots, *state] float32 of each layer that has a state.
+        states: `states.L` [slots, *state] float32 of each layer that has a state. A device has
+            both in a form of its own.
         before: number of rows before a row that it is computed from, besides the state.
     """
 
-    def __init__(self, shapes: Sequence[StateShape]) -> None:
+    def __init__(self, shapes: Sequence[StateShape], memory: PoolMemory | None = None) -> None:
+        lying = HostMemory() if memory is None else memory
         self.rows = Pool(
             {f"rows.{each.layer}": ((), (each.width,), np.float32) for each in shapes},
-            HostMemory(_ROWS),
+            ChunkedMemory(lying, _ROWS),
         )
         self.states = Pool(
             {f"states.{each.layer}": ((), each.state, np.float32) for each in shapes if each.state},
-            HostMemory(_STATES),
+            ChunkedMemory(lying, _STATES),
         )
         self.before = max(each.before for each in shapes)
         self._new: dict[int, int] = {}  # by slot of the cache: rows that no sequence has taken

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import onnxruntime as ort
 import pytest
 
 from edgespec.runtime.engines.portable import examined
+from edgespec.runtime.engines.portable.device import Gpu
+
+
+class HostAsGpu(Gpu):
+    """Runs what GPUs run, with pools that stay where the device has them, in the host's memory."""
+
+    name = "webgpu:0"
+    hardware = "none"
+    version = ort.__version__
+    own_bytes = 1 << 33
+    provider, kind = "CPUExecutionProvider", "cpu"
+
+    def __init__(self, number):
+        assert number == 0
+
+    def select(self, options):
+        return [self.provider]
 
 
 def usable(name):

@@ -38,11 +38,14 @@ def nothing_is_left(model):
 class History:
     """Random passes over sequences that are forked, cut and resumed.
 
-    Each row's logits are compared with those of its tokens read in one chunk by a new sequence.
+    Each row's logits are compared with those of its tokens read in one chunk by a new sequence, of
+    another model if one is given.
     """
 
-    def __init__(self, model, rng):
+    def __init__(self, model, rng, reference=None, alike=same_bits):
         self.model = model
+        self.reference = reference or model
+        self.alike = alike
         self.rng = rng
         self.logits = []
         self.sequences = [model.sequence([]) for _ in range(3)]
@@ -50,8 +53,8 @@ class History:
 
     def expected(self, tokens):
         if tokens not in self._expected:
-            sequence = self.model.sequence(list(tokens))
-            for end, row in enumerate(read(sequence, self.model), 1):
+            sequence = self.reference.sequence(list(tokens))
+            for end, row in enumerate(read(sequence, self.reference), 1):
                 self._expected[tokens[:end]] = row
             sequence.free()
         return self._expected[tokens]
@@ -63,7 +66,7 @@ class History:
         paths = []
         for token, parent, row in zip(rows.tokens, rows.parents, logits, strict=True):
             paths.append((*before, token) if parent < 0 else (*paths[parent], token))
-            same_bits(row, self.expected(paths[-1]))
+            self.alike(row, self.expected(paths[-1]))
             self.logits.append(row)
 
     def step(self):

@@ -111,7 +111,7 @@ def load_model(
         graph = BlockGraph(graph, width) if blocks else HeadGraph(graph, width, role.hidden_size)
     if role.both_ways:
         graph = WholeTextGraph(graph)
-    recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
+    recurrent = RecurrentPool(role.native.recurrent, memory) if role.native.recurrent else None
     pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
     made = Model(graph, pool, _ropes(bundle, name), device=device)
     made.gives_features = features

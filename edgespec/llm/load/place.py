@@ -197,14 +197,6 @@ def _require_suited(bundle: Bundle, name: str, placed: Placement) -> None:
             f"alone, not on {placed.device}: use --device cpu"
         )
     everywhere = placed.native and (placed.behind is None or placed.behind[1].native)
-    if not everywhere and role.recurrent:
-        two = "" if placed.behind is None else f" and {placed.behind[1].device}"
-        raise DeviceError(
-            f"{bundle.path}: its {name} has recurrent layers, which need edgespec's compiled "
-            f"operators, and cannot run on {placed.device}{two}: use "
-            f"--{'draft-' if name == DRAFT else ''}device cpu, where they are installed"
-            + (two and ", without --gpu-layers")
-        )
     if not everywhere and role.both_ways:
         raise DeviceError(
             f"{bundle.path}: the rows of a text see each other in its {name}, which needs "

@@ -40,7 +40,7 @@ def portable_graph(
         fused: see `edgespec.export.portable.lower`.
 
     Raises:
-        InputError: if the graph has recurrent layers, or the cache folder has no room for it.
+        InputError: if the graph has what the CPU alone computes, or the cache folder has no room.
     """
     from edgespec.export.portable import DATA, GRAPH, VERSION, lower  # loads the onnx package
 

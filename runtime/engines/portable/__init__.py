@@ -94,11 +94,18 @@ def open_graph(device: str, graph: Path, threads: int) -> PortableGraph:
     """
     engine, shape = _opened(device)
     file = GraphFile(graph)
+    if shape is not None and shape.rows > (file.most_rows or shape.rows):
+        raise DeviceError(
+            f"device {device}: calls with recurrent layers have {file.most_rows} rows at most: "
+            f"name it {engine.name}#{file.most_rows}x{shape.capacity}"
+        )
     runner = engine.open(file, threads, shape)
     name = engine.name if shape is None else f"{engine.name}#{shape.rows}x{shape.capacity}"
     rows = engine.rows
-    if file.in_order and engine.fused_rows is not None:
-        rows = tuple(each for each in rows if each <= engine.fused_rows)
+    most = [file.most_rows, engine.fused_rows if file.in_order else None]
+    least = min((each for each in most if each is not None), default=None)
+    if least is not None:
+        rows = tuple(each for each in rows if each <= least)
     return PortableGraph(name, file, runner, rows, shape)
 
 

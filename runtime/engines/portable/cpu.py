@@ -19,8 +19,8 @@ from edgespec.runtime.engines.ort_session import (
     first_line,
     session_options,
 )
-from edgespec.runtime.engines.portable.engine import Runner
-from edgespec.runtime.engines.portable.file import GraphFile, Shape
+from edgespec.runtime.engines.portable.engine import CallSlots, Runner
+from edgespec.runtime.engines.portable.file import GraphFile, Shape, pool_kind, returned
 from edgespec.runtime.engines.portable.places import Cache, cache_tensors
 from edgespec.system import machine
 
@@ -32,15 +32,26 @@ class HostPools:
         """See `Runner`."""
         return grown(old, shape, dtype)
 
+    def _read(
+        self, pools: Mapping[str, Array], slots: CallSlots, file: GraphFile
+    ) -> dict[str, Array]:
+        """Returns what the graph reads of pools: all of them, or some slots."""
+        found = dict(pools)
+        for name, dims in file.recurrent.items():
+            held = pools[name][0, 0, slots.read[pool_kind(name)]]
+            found[name] = held.reshape(-1, *dims) if len(dims) == 1 else held.reshape(dims)
+        return found
+
     def _written(
-        self, found: Mapping[str, Array], pools: Mapping[str, Array], slots: Array
+        self, found: Mapping[str, Array], pools: Mapping[str, Array], slots: CallSlots
     ) -> dict[str, Floats]:
-        """Writes new keys and values to their slots; returns the other outputs."""
+        """Writes what is kept of a call to its slots; returns the other outputs."""
         rest = dict(found)
         for name, pool in pools.items():
-            new = rest.pop(name.replace("pool.", "new."), None)
+            new = rest.pop(returned(name), None)
             if new is not None:
-                pool[:, :, slots] = new
+                own = slots.write[pool_kind(name)]
+                pool[:, :, own] = new.reshape(*pool.shape[:2], len(own), pool.shape[3])
         return rest
 
     def move(self, caches: Sequence[Cache], order: Ids) -> None:
@@ -56,19 +67,21 @@ class HostSession(HostPools):
     Args:
         device: name of the device.
         session: the session.
+        file: the graph.
     """
 
-    def __init__(self, device: str, session: Any) -> None:
+    def __init__(self, device: str, session: Any, file: GraphFile) -> None:
         self._device = device
         self._session = session
+        self._file = file
         self._outputs = [each.name for each in session.get_outputs()]
 
     def run(
-        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots
     ) -> dict[str, Floats]:
         """See `Runner`."""
         with failures_of(self._device):
-            results = self._session.run(None, {**inputs, **pools})
+            results = self._session.run(None, {**inputs, **self._read(pools, slots, self._file)})
         return self._written(dict(zip(self._outputs, results, strict=True)), pools, slots)
 
 
@@ -85,15 +98,16 @@ class AppendingSession(HostPools):
         self._device = device
         self._session = session
         self._file = file
-        self._outputs = [*file.outputs, *(each.replace("pool.", "new.") for each in file.written)]
+        self._outputs = [*file.outputs, *map(returned, file.written)]
         self._turns: dict[str, Array] = {}
 
     def run(
-        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots
     ) -> dict[str, Floats]:
         """See `Runner`."""
         own = {name: each for name, each in pools.items() if not isinstance(each, Cache)}
-        given = {name: np.ascontiguousarray(each) for name, each in {**inputs, **own}.items()}
+        read = {**inputs, **self._read(own, slots, self._file)}
+        given = {name: np.ascontiguousarray(each) for name, each in read.items()}
         in_place = {**self._tables(int(inputs["total"][0])), **cache_tensors(pools)}
 
         def bind(binding: Any) -> None:
@@ -156,7 +170,7 @@ class Cpu:
         session = CpuSession(file.path, fixed_options(file, threads, shape))
         if file.in_order:
             return AppendingSession(self.name, session, file)
-        return HostSession(self.name, session)
+        return HostSession(self.name, session, file)
 
 
 def fixed_options(file: GraphFile, threads: int, shape: Shape | None) -> Any:

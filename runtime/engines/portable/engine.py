@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,18 +16,32 @@ FEW_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128)
 """Numbers of rows of a call where each further number costs an engine a plan."""
 
 
+@dataclass(frozen=True)
+class CallSlots:
+    """The slots of a call, by the beginnings of their pools' names.
+
+    Attributes:
+        write: where rows go: `pool`, keys and values of each of S rows, those of padding repeat the
+            last one; `rows`, likewise what recurrent layers keep; `states`, that of the state.
+        read: which slots the graph reads of `rows` and `states`; it reads all others wholly.
+    """
+
+    write: Mapping[str, Ids]
+    read: Mapping[str, Ids] = field(default_factory=dict)
+
+
 class Runner(Protocol):
     """An engine with a file."""
 
     def run(
-        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots
     ) -> Mapping[str, Floats]:
-        """Makes a pass, and writes its keys and values to slots of the pools.
+        """Makes a pass, and writes what is kept of it to slots of the pools.
 
         Args:
             inputs: all inputs but the pools.
             pools: the pools, as `resized` made them.
-            slots: [S] slot of each row; rows of padding repeat the last one.
+            slots: what is read and written of them.
 
         Returns:
             The other outputs, which the next pass may overwrite.

@@ -10,13 +10,15 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from edgespec.bundle import SIGHT
+from edgespec.bundle import RECURRENT_ROWS, SIGHT
 from edgespec.errors import DeviceError
 from edgespec.runtime.engines.portable.visibility import Bias
 
 # Beginnings of the names of inputs that are not of the rows.
-_KNOWN = ("pool.", "keys.", "values.", "bias", "seen", "turn", "end", "total", "logit_rows")
-_RECURRENT = ("recent", "carry", "rows.", "states.")  # beginnings of the names of their inputs
+_KNOWN = (
+    *("pool.", "keys.", "values.", "bias", "seen", "turn", "end", "total", "logit_rows"),
+    *("rows.", "states.", "lines", "trail."),
+)
 _NUMBERS = {np.dtype(np.float32): "fp32", np.dtype(np.float16): "fp16"}
 
 
@@ -30,6 +32,11 @@ class Shape(NamedTuple):
 
     rows: int
     capacity: int
+
+    @property
+    def recent(self) -> int:
+        """Q, rows before a call that recurrent layers read, and a row of zeros."""
+        return 64 + self.rows
 
 
 class PoolInput(NamedTuple):
@@ -59,12 +66,15 @@ class GraphFile:
         model: its content without the weights.
         inputs: dimensions of each input, numbers or sums of S, R and C.
         pools: the inputs that hold keys and values.
+        recurrent: dimensions of what recurrent layers read: `rows.L` [Q, width], and `states.L`
+            of one sequence.
+        trails: how many rows their convolutions read.
         biases: what each bias says, by its name.
         seen: likewise, of layers whose rows lie in order.
         turns: the tables of these layers' rotations, with their widths.
         types: types of the inputs' numbers.
         by_row: inputs with one entry for each row.
-        written: names of the pools that rows are written to, all but those of another model.
+        written: names of the pools that calls write to, all but those of another model.
         outputs: dimensions of each output but new keys and values, all of them float32.
         wanted: outputs of the rows that are asked for; the others have all rows.
 
@@ -87,28 +97,36 @@ class GraphFile:
             for name, size in self.inputs.items()
             if name.startswith(("pool.", "keys."))
         }
+        self.recurrent = {
+            name: tuple(int(each) for each in size if each != "Q")
+            for name, size in self.inputs.items()
+            if name.startswith(("rows.", "states."))
+        }
+        trails = [int(size[1]) for name, size in self.inputs.items() if name.startswith("trail.")]
+        self.trails = sorted(trails)
         self.biases = self._of_kind("bias")
         self.seen = self._of_kind("seen")
         self.turns = {n: int(size[1]) for n, size in self.inputs.items() if n.startswith("turns.")}
-        if not self.pools:
+        held = (*self.pools, *self.recurrent)
+        if not held:
             raise DeviceError(f"{path}: it is no portable graph: export it again")
         rest = {name for name in self.inputs if not name.startswith(_KNOWN)}
-        if recurrent := sorted(name for name in rest if name.startswith(_RECURRENT)):
-            raise DeviceError(
-                f"{path}: recurrent layers ({recurrent[0]}) need edgespec's own operators: use "
-                "--device cpu, and install a C++ compiler if they are missing"
-            )
         self.by_row = sorted(name for name in rest if self.inputs[name][0] == "S")
         if unknown := sorted(rest - set(self.by_row)):
             raise DeviceError(f"{path}: its input {unknown[0]} is not known: export it again")
         outputs = {each.name: _dimensions(each) for each in self.model.graph.output}
-        self.written = [name for name in self.pools if name.replace("pool.", "new.") in outputs]
+        self.written = [name for name in held if returned(name) in outputs]
         self.outputs = {
             name: size
             for name, size in outputs.items()
             if not name.startswith("new.") and not name.endswith(".after")
         }
         self.wanted = {name for name, size in self.outputs.items() if size[0] == "R"}
+
+    @property
+    def most_rows(self) -> int | None:
+        """Rows of the largest call; None: any number."""
+        return RECURRENT_ROWS if "lines" in self.inputs else None
 
     @property
     def in_order(self) -> list[str]:
@@ -120,14 +138,26 @@ class GraphFile:
 
     @property
     def kv(self) -> str:
-        """Number format of the pools, fp32 or fp16."""
-        return _NUMBERS[next(iter(self.pools.values())).dtype]
+        """Number format of keys and values, fp32 or fp16."""
+        dtypes = [each.dtype for each in self.pools.values()]
+        return _NUMBERS[dtypes[0]] if dtypes else "fp32"
 
     def sizes(self, shape: Shape) -> dict[str, int]:
         """Returns the size of each symbolic dimension of the inputs, for calls of one shape."""
-        known = {"S": shape.rows, "R": shape.rows, "C": shape.capacity}
+        known = {"S": shape.rows, "R": shape.rows, "C": shape.capacity, "1": 1}
+        known["Q"] = shape.recent
         symbols = {each for size in self.inputs.values() for each in size if isinstance(each, str)}
         return {each: sum(known[part] for part in each.split("+")) for each in symbols}
+
+
+def pool_kind(name: str) -> str:
+    """Returns the beginning of a pool's name, which says what is in it."""
+    return name.partition(".")[0]
+
+
+def returned(name: str) -> str:
+    """Returns the name of the output that is written to a pool."""
+    return f"new.{name.removeprefix('pool.')}"
 
 
 def _bias(name: str, size: Sequence[int | str]) -> Bias:

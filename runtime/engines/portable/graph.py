@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from edgespec.bundle import OWN_FEATURES, READS_TARGET, SIGHT, TARGET_FEATURES
-from edgespec.runtime.arrays import Array, Floats
-from edgespec.runtime.engines.portable.engine import Runner
-from edgespec.runtime.engines.portable.file import GraphFile, Shape
+from edgespec.errors import DeviceError
+from edgespec.runtime.arrays import Array, Floats, Ids
+from edgespec.runtime.engines.portable.engine import CallSlots, Runner
+from edgespec.runtime.engines.portable.file import GraphFile, Shape, pool_kind
 from edgespec.runtime.engines.portable.places import Cache
 from edgespec.runtime.engines.portable.pools import DevicePools, caches_of
+from edgespec.runtime.engines.portable.recurrence import RecurrentCall, RecurrentPaths
 from edgespec.runtime.engines.portable.visibility import Visibility
 
 
@@ -54,17 +56,19 @@ class PortableGraph(DevicePools):
             Outputs by name, without padding.
 
         Raises:
-            DeviceError: if the engine fails.
+            DeviceError: if the engine fails, or has a fixed shape that is too small.
         """
         feeds = _spread(feeds)
         visibility = Visibility(feeds)
+        paths = RecurrentPaths(feeds, self._file.trails) if self._file.recurrent else None
         wanted = feeds["logit_rows"]
         parts = list[dict[str, Floats]]()
         places = list[Array]()
-        for part in self._parts(feeds):
+        for part in self._parts(feeds, () if paths is None else [*paths.ends()]):
             first = part.start
             chosen = np.flatnonzero((wanted >= part.start) & (wanted < part.stop))
-            parts.append(self._run(feeds, visibility, part, wanted[chosen] - first))
+            call = self._recurrent_call(paths, part)
+            parts.append(self._run(feeds, visibility, part, wanted[chosen] - first, call))
             places.append(chosen)
         if len(parts) == 1:
             return parts[0]
@@ -72,26 +76,36 @@ class PortableGraph(DevicePools):
         order = np.argsort(np.concatenate(places))
         return {n: each[order] if n in self._file.wanted else each for n, each in joined.items()}
 
-    def _parts(self, feeds: Mapping[str, Array]) -> Iterator[slice]:
-        """Yields the rows of each call of the engine; a block's are in one, see `SIGHT`."""
+    def _parts(self, feeds: Mapping[str, Array], ends: Sequence[int]) -> Iterator[slice]:
+        """Yields the rows of each call of the engine; a block's are in one, see `SIGHT`.
+
+        Args:
+            feeds: all rows.
+            ends: where calls must end besides.
+        """
         count = len(feeds["input_ids"])
         first = 0
-        most = self._rows[-1] if self._rows else count
+        most = self._rows[-1] if self._rows else self._file.most_rows or count
         sight = feeds.get(SIGHT)
         while first < count:
-            end = min(first + most, count)
+            end = min(first + most, *(each for each in (*ends, count) if each > first))
             while sight is not None and end < count and sight[end - 1] > 0:
                 end -= 1
             yield slice(first, end)
             first = end
 
     def _run(
-        self, feeds: Mapping[str, Any], visibility: Visibility, part: slice, wanted: Array
+        self,
+        feeds: Mapping[str, Any],
+        visibility: Visibility,
+        part: slice,
+        wanted: Array,
+        recurrent: RecurrentCall | None,
     ) -> dict[str, Floats]:
         """Makes one call of the engine; `wanted` are numbers of rows in this part."""
         count = part.stop - part.start
         size = self._size(count)
-        pools = {name: feeds[name] for name in self._file.pools}
+        pools = {name: feeds[name] for name in (*self._file.pools, *self._file.recurrent)}
         inputs: dict[str, Array] = {
             name: _padded(feeds[name][part], size) for name in self._file.by_row
         }
@@ -105,11 +119,38 @@ class PortableGraph(DevicePools):
             inputs |= self._by_place(feeds, visibility, part, size, caches)
         if "logit_rows" in self._file.inputs:
             inputs["logit_rows"] = _padded(asked, number)
-        found = self._runner.run(inputs, pools, _padded(feeds["write"][part], size))
+        own = CallSlots({"pool": _padded(feeds["write"][part], size)})
+        if recurrent is not None:
+            inputs |= {n: each for n, each in recurrent.inputs.items() if n in self._file.inputs}
+            own = _with_recurrent(own, recurrent, pools)
+        found = self._runner.run(inputs, pools, own)
         return {
             name: each[: len(wanted) if name in self._file.wanted else count]
             for name, each in found.items()
         }
+
+    def _recurrent_call(
+        self, recurrence: RecurrentPaths | None, part: slice
+    ) -> RecurrentCall | None:
+        """Returns what a call is told of recurrent layers, if there are any."""
+        if recurrence is None:
+            return None
+        return recurrence.call(part, self._size(part.stop - part.start), self._recent_size)
+
+    def _recent_size(self, count: int) -> int:
+        """Returns the number of rows before a call that it reads, at least so many.
+
+        Raises:
+            DeviceError: if the shape is fixed, and has too few.
+        """
+        if self._shape is None:
+            return max(8, 1 << (count - 1).bit_length()) if self._rows else count
+        if count > self._shape.recent:
+            raise DeviceError(
+                f"device {self.device}: recurrent layers read {count} rows before a call, and it "
+                f"has room for {self._shape.recent}: name it with more rows, or use smaller drafts"
+            )
+        return self._shape.recent
 
     def _by_place(
         self,
@@ -136,6 +177,19 @@ class PortableGraph(DevicePools):
 
     def _size(self, count: int) -> int:
         return self._rows[bisect_left(self._rows, count)] if self._rows else count
+
+
+def _with_recurrent(slots: CallSlots, call: RecurrentCall, pools: Mapping[str, Any]) -> CallSlots:
+    """Returns the slots of a call with those of what recurrent layers keep."""
+    read = dict[str, Ids]()
+    write = dict(slots.write)
+    of_kind = {pool_kind(name): each for name, each in pools.items()}
+    states = np.array([[call.read_state], [call.write_state]])
+    for kind, own in (("rows", (call.recent, call.write)), ("states", states)):
+        if kind in of_kind:
+            # The last slot of a device's pool has zeros, and is that of what there is not.
+            read[kind], write[kind] = (each % _slots(of_kind[kind]) for each in own)
+    return CallSlots(write, read)
 
 
 def _spread(feeds: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,8 +14,8 @@ from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.portable.cpu import HostPools, failed
-from edgespec.runtime.engines.portable.engine import FEW_ROWS
-from edgespec.runtime.engines.portable.file import GraphFile, Shape
+from edgespec.runtime.engines.portable.engine import FEW_ROWS, CallSlots
+from edgespec.runtime.engines.portable.file import GraphFile, Shape, returned
 from edgespec.system.cachedir import intact, seal
 
 _REMEDIES = {
@@ -104,16 +104,17 @@ class OpenVinoRunner(HostPools):
 
     def __init__(self, device: str, file: GraphFile, compiled: Any) -> None:
         self._device = device
+        self._file = file
         self._request = compiled.create_infer_request()
-        named = [*file.outputs, *(name.replace("pool.", "new.") for name in file.written)]
+        named = [*file.outputs, *map(returned, file.written)]
         self._ports = {name: compiled.output(name) for name in named}
         self._bound: dict[str, Array] = {}  # tensors share their memory
 
     def run(
-        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots
     ) -> dict[str, Floats]:
         """See `Runner`."""
-        for name, array in {**inputs, **pools}.items():
+        for name, array in {**inputs, **self._read(pools, slots, self._file)}.items():
             if self._bound.get(name) is not array:
                 self._bound[name] = shared = np.ascontiguousarray(array)
                 self._request.set_tensor(name, ov.Tensor(shared, shared_memory=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from edgespec.runtime.arrays import Array, Ids, slots_at, spare_places
 from edgespec.runtime.engines.portable.engine import Runner
 from edgespec.runtime.engines.portable.file import GraphFile, Shape
 from edgespec.runtime.engines.portable.places import Cache, Places
+from edgespec.runtime.engines.portable.recurrence import columns_of, strips_of
 
 _STEP = 256  # slots that a pool grows by, at least
 
@@ -64,13 +66,17 @@ class DevicePools:
         Args:
             arrays: what is there, by the name of the graph's input.
             shapes: [2, kv_heads, slots, dim] and type of the numbers, that of `kv`; a fixed shape
-                has its own number of slots.
+                has its own number of slots. Or [slots, ...] of what recurrent layers keep.
 
         Raises:
             DeviceError: if the graph has no such input, or the device no room.
         """
         places = next((each.places for each in caches_of(arrays)), None) or Places()
-        for name, ((pair, heads, slots, dim), dtype) in shapes.items():
+        for name, (shape, dtype) in shapes.items():
+            if name in self._file.recurrent:
+                arrays[name] = self._resized(name, shape, arrays.get(name))
+                continue
+            pair, heads, slots, dim = shape
             own = self._file.pools.get(name)
             if own is None or own[:3] != (heads, dim, np.dtype(dtype)):
                 raise DeviceError(
@@ -88,10 +94,24 @@ class DevicePools:
                 arrays[name] = Cache(made[0], made[1], places)
             else:
                 count = slots if self._shape is None else self._shape.capacity
-                shape = (pair, heads, count, dim)
-                arrays[name] = self._runner.resized(shape, own.dtype, old)
+                arrays[name] = self._runner.resized((pair, heads, count, dim), own.dtype, old)
         if caches_of(arrays):
             places.grow(slots)
+
+    def _resized(self, name: str, shape: Sequence[int], old: Any) -> Any:
+        """Returns a pool of recurrent layers [1, 1, slots + 1, numbers]; the last slot has zeros.
+
+        Raises:
+            DeviceError: if the graph has another input.
+        """
+        dims = self._file.recurrent[name]
+        slots, *own = shape
+        if prod(own) != prod(dims):
+            raise DeviceError(
+                f"{self._file.path}: its input {name} has {list(dims)}, and the bundle {own}: "
+                "export it again"
+            )
+        return self._runner.resized((1, 1, slots + 1, prod(dims)), np.dtype(np.float32), old)
 
     def read(self, arrays: Mapping[str, Any], slots: Sequence[int], axis: int) -> dict[str, Array]:
         """Returns copies of what slots hold: each array, of these slots alone."""
@@ -101,6 +121,9 @@ class DevicePools:
                 at = array.places.of_slots[slots]
                 parts = [_host(each)[0][:, at] for each in (array.keys, array.values)]
                 found[name] = np.stack(parts)
+            elif name in self._file.recurrent:
+                held = _host(array)[0, 0, list(slots)]
+                found[name] = strips_of(held.reshape(-1, *self._file.recurrent[name]))
             else:
                 found[name] = _host(array)[slots_at(slots, axis)]
         return found
@@ -117,6 +140,9 @@ class DevicePools:
             if isinstance(array, Cache):
                 for part, new in zip((array.keys, array.values), rows[name], strict=True):
                     _update(part, (slice(None), slice(None), places), new[None])
+            elif name in self._file.recurrent:
+                held = columns_of(rows[name]).reshape(len(slots), -1)
+                _update(array, (0, 0, list(slots)), held)
             else:
                 _update(array, at, rows[name])
 

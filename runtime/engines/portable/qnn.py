@@ -81,7 +81,7 @@ class Qnn:
             options = session_options(threads=1)
             options.add_provider_for_devices(self._devices, self._settings)
             session = open_session(made / _COMPILED, options)
-        return HostSession(self.name, session)
+        return HostSession(self.name, session, file)
 
     def _compile(self, file: GraphFile, shape: Shape, made: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=made.parent) as folder:

@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 
 from edgespec.errors import DeviceError, installing
 from edgespec.runtime.engines.ort_session import open_session, session_options, silenced
-from edgespec.runtime.engines.portable.device import Gpu, Tensors, small_graph
+from edgespec.runtime.engines.portable.device import Gpu
+from edgespec.runtime.engines.portable.transfers import Tensors, small_graph
 
 _PACKAGE = "onnxruntime-ep-webgpu"
 _INSTALL = installing("webgpu")

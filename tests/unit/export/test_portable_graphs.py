@@ -16,7 +16,6 @@ from tree_attention import LAYERS, NAMES, attended, parts, random_call
 
 from edgespec import bundle as bundles
 from edgespec import export
-from edgespec.errors import InputError
 from edgespec.export import ExportOptions
 from edgespec.export.formats.tiles import TILE_FORMATS, tile_weights, tiles_of_floats
 from edgespec.export.graph_builder import NATIVE, DataFile, GraphBuilder
@@ -105,13 +104,6 @@ def test_a_call_without_wanted_rows_has_no_logits(tmp_path):
     both = Both(tmp_path / "portable", exported(tmp_path, "llama", "int4"))
     feeds = Calls(both.role).prompts([5]) | {"logit_rows": np.zeros(0, np.int64)}
     assert both.portable(feeds)["logits"].shape == (0, 331)
-
-
-def test_recurrent_layers_are_refused(tmp_path):
-    bundle = exported(tmp_path, "lfm2")
-    with pytest.raises(InputError, match="layer 0 is recurrent"):
-        lower(bundle.path / bundle.target.native.graph, tmp_path / "portable", 0)
-    assert {each.name for each in tmp_path.iterdir()} == {"source", "bundle"}
 
 
 # Attention

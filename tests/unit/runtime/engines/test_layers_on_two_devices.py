@@ -86,13 +86,7 @@ def test_the_device_with_fewest_slots_limits_the_cache(pairs, gpu):
             pool.take(513)
 
 
-@pytest.mark.parametrize(
-    ("name", "layers", "message"),
-    [
-        ("qwen3_5_text", 1, "its target has recurrent layers.* without --gpu-layers"),
-        ("gemma4_text", 1, "its target cannot run on two devices .*: use another --gpu-layers"),
-    ],
-)
-def test_what_runs_on_one_device_alone(pairs, gpu, name, layers, message):
+def test_what_runs_on_one_device_alone(pairs, gpu):
+    message = "its target cannot run on two devices .*: use another --gpu-layers"
     with pytest.raises(DeviceError, match=message):
-        loaded(pairs, name, "none", gpu_layers=layers)
+        loaded(pairs, "gemma4_text", "none", gpu_layers=1)

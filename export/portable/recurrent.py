@@ -1,0 +1,241 @@
+"""Recurrent layers in the portable graph: all rows of a tree at once.
+
+Along a path, logarithms of decays add up. So what a row reads of an earlier one is what that one
+has added, times the exponential of a difference.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from edgespec.export.portable.lowering import FLOAT, Lowering, attributes, silu
+
+_LANES = 16  # columns of a state that native operators keep together
+_FAINTEST = -87.0  # logarithm of the least decay, about that of the least float32
+_END = np.iinfo(np.int64).max
+
+
+def lower_short_conv(low: Lowering, node: NodeProto) -> str:
+    """Emits a `ShortConv`, see `runtime/kernels/short_conv.cc`."""
+    g = low.graph
+    x, weight, rows = node.input[:3]
+    channels = low.sizes[weight]
+    low.widths[node.output[0]] = channels
+    before, after, values = g.multi_op("Split", low.value(x), outputs=3, axis=1, num_outputs=3)
+    own = g.op("Mul", before, values)
+    recent = g.input(rows, FLOAT, ["Q", channels])
+    g.output(f"new.{rows}", own, FLOAT, ["S", channels])
+    return g.op("Mul", after, _convolved(low, weight, recent, own))
+
+
+def _convolved(low: Lowering, weight: str, recent: str, own: str) -> str:
+    """Emits a convolution over the last rows on the path of each row, [S, channels]."""
+    g = low.graph
+    by = low.array(weight)
+    name = f"trail.{len(by)}"
+    trail = low.once(name, lambda: g.input(name, TensorProto.INT64, ["S", len(by)]))
+    read = g.op("Gather", g.op("Concat", recent, own, axis=0), trail, axis=0)
+    weighted = g.op("Mul", read, g.constant(by, np.float32))
+    return g.op("ReduceSum", weighted, g.ints(1), keepdims=0)
+
+
+class Held(NamedTuple):
+    """What rows read, by head; S rows follow Q recent ones.
+
+    Attributes:
+        state: [.., key size, columns].
+        keys: of the rows, [.., S, key size].
+        all_keys: of recent rows and these, [.., key size, Q + S].
+        added: what recent rows have added, [.., Q, columns].
+        fade: how much is left of what each row has added, [.., S, Q + S]; 0 where it is not seen.
+        since: how much is left of the state, [.., S, 1].
+        last_fade: what is left at the state that the call returns, [.., 1, Q + S].
+        last_since: likewise, [.., 1, 1].
+    """
+
+    state: str
+    keys: str
+    all_keys: str
+    added: str
+    fade: str
+    since: str
+    last_fade: str
+    last_since: str
+
+
+class StandardRecurrence(ABC):
+    """What has states. Its values by head are [key heads, value heads of each, rows, size].
+
+    Args:
+        low: receives the nodes.
+        node: the operator.
+        inputs: names of its inputs.
+    """
+
+    def __init__(self, low: Lowering, node: NodeProto, inputs: Sequence[str]) -> None:
+        self._low = low
+        self._graph = low.graph
+        self._names = dict(zip(inputs, node.input, strict=False))
+        own = attributes(node)
+        self._keys: int = own["key_heads"]
+        self._heads: int = own["value_heads"]
+        self._key_size: int = own["key_size"]
+        self._size: int = own["value_size"]
+        self._eps: float = own["eps"]
+        self._group = self._heads // self._keys
+        self._columns = -(-self._size // _LANES) * _LANES
+        # Of a row that is kept: what convolutions read, keys, decays, and what it adds.
+        self._parts = (
+            2 * self._keys * self._key_size + self._heads * self._size,
+            self._keys * self._key_size,
+            self._heads,
+            self._heads * self._columns,
+        )
+        self._recent = self._apart(
+            self._graph.input(self._names["rows"], FLOAT, ["Q", sum(self._parts)]), *self._parts
+        )
+        low.widths[node.output[0]] = self._heads * self._size
+
+    @abstractmethod
+    def emitted(self) -> str:
+        """Emits all nodes; returns [S, value heads * value size]."""
+
+    @abstractmethod
+    def _added(self, held: Held, values: str) -> str:
+        """Emits what rows add to states besides their keys, by head."""
+
+    def _mixed(self, own: str) -> str:
+        """Emits the convolution of [S, channels], and the SiLU behind it."""
+        y = _convolved(self._low, self._names["weight"], self._recent[0], own)
+        if shift := self._names.get("shift"):
+            y = self._graph.op("Add", y, self._low.value(shift))
+        return silu(self._low, y)
+
+    def _steps(self, x: str) -> str:
+        """Emits the steps of heads, [S, heads]."""
+        biased = self._graph.op("Add", x, self._low.value(self._names["bias"]))
+        return self._graph.op("Softplus", biased)
+
+    def _result(self, own: str, keys: str, queries: str, values: str, steps: str) -> str:
+        """Emits what rows read of their states, and what is kept of rows and states.
+
+        Args:
+            own: [S, channels] before the convolution.
+            keys: by head.
+            queries: by head.
+            values: by head.
+            steps: [S, heads].
+
+        Returns:
+            [S, heads * size].
+        """
+        g = self._graph
+        decays = g.op("Mul", steps, self._low.value(self._names["factor"]))
+        decays = g.op("Max", decays, g.constant(_FAINTEST, np.float32))
+        held = self._held(keys, decays)
+        new = self._added(held, values)
+        added = g.op("Concat", held.added, new, axis=2)
+        seen = g.op("Mul", g.op("MatMul", queries, held.all_keys), held.fade)
+        y = g.op("Mul", g.op("MatMul", queries, held.state), held.since)
+        y = g.op("Add", y, g.op("MatMul", seen, added))
+        self._keep_rows(own, keys, g.op("Exp", decays), new)
+        self._keep_state(held, added)
+        if self._columns != self._size:
+            y = g.op("Slice", y, g.ints(0), g.ints(self._size), g.ints(3))
+        return self._by_row(y, self._heads * self._size)
+
+    def _held(self, keys: str, decays: str) -> Held:
+        """Emits how paths lead from the state to rows.
+
+        Args:
+            keys: by head.
+            decays: their logarithms, [S, heads].
+        """
+        g = self._graph
+        once = self._low.once
+        lines = once("lines", lambda: g.input("lines", FLOAT, ["S+1", "Q+S"]))
+        before = once("lines.recent", lambda: g.input("lines.recent", FLOAT, ["Q", "Q"]))
+        least = g.constant(np.exp(np.float32(_FAINTEST)), np.float32)
+        recent = g.op("Log", g.op("Max", self._recent[2], least))
+        sums = g.op("MatMul", lines, g.op("Concat", recent, decays, axis=0))
+        rows, last = g.ints(0), g.ints(-1)
+        own = g.op("Slice", sums, rows, last, rows)
+        columns = g.op("Concat", g.op("MatMul", before, recent), own, axis=0)
+        ends, starts = (
+            g.op(
+                "Reshape",
+                g.op("Transpose", each, perm=[1, 0]),
+                g.ints(self._keys, self._group, *dims),
+            )
+            for each, dims in ((sums, (-1, 1)), (columns, (1, -1)))
+        )
+        # Of what a row does not see the difference may be above 0, and its exponential infinite.
+        apart = g.op("Min", g.op("Sub", ends, starts), g.constant(0, np.float32))
+        fades = g.op("Mul", g.op("Exp", apart), lines)
+        since = g.op("Exp", ends)
+        axis, end = g.ints(2), g.ints(_END)
+        fade, since_rows = (g.op("Slice", each, rows, last, axis) for each in (fades, since))
+        last_fade, last_since = (g.op("Slice", each, last, end, axis) for each in (fades, since))
+        dims = [self._heads, self._key_size, self._columns]
+        state = g.input(self._names["states"], FLOAT, dims)
+        state = g.op("Reshape", state, g.ints(self._keys, self._group, *dims[1:]))
+        recent_keys = self._by_head(self._recent[1], 1, self._key_size)
+        both = g.op("Concat", recent_keys, keys, axis=2)
+        return Held(
+            state,
+            keys,
+            g.op("Transpose", both, perm=[0, 1, 3, 2]),
+            self._by_head(self._recent[3], self._group, self._columns),
+            fade,
+            since_rows,
+            last_fade,
+            last_since,
+        )
+
+    def _keep_rows(self, own: str, keys: str, decays: str, new: str) -> None:
+        """Emits what the runtime keeps of rows."""
+        g = self._graph
+        *_, key_width, _, width = self._parts
+        parts = own, self._by_row(keys, key_width), decays, self._by_row(new, width)
+        kept = g.op("Concat", *parts, axis=1)
+        g.output(f"new.{self._names['rows']}", kept, FLOAT, ["S", sum(self._parts)])
+
+    def _keep_state(self, held: Held, added: str) -> None:
+        """Emits the state that the call returns."""
+        g = self._graph
+        left = g.op("Mul", g.op("Transpose", held.last_fade, perm=[0, 1, 3, 2]), added)
+        moved = g.op("Mul", held.state, held.last_since)
+        moved = g.op("Add", moved, g.op("MatMul", held.all_keys, left))
+        dims = [self._heads, self._key_size, self._columns]
+        moved = g.op("Reshape", moved, g.ints(*dims))
+        g.output(f"new.{self._names['states']}", moved, FLOAT, dims)
+
+    def _apart(self, x: str, *sizes: int) -> list[str]:
+        """Emits parts of the columns of x."""
+        g = self._graph
+        return g.multi_op("Split", x, g.ints(*sizes), outputs=len(sizes), axis=1)
+
+    def _by_head(self, x: str, group: int, size: int) -> str:
+        """Emits the rows of x [rows, heads * size] by head."""
+        x = self._graph.op("Reshape", x, self._graph.ints(-1, self._keys, group, size))
+        return self._graph.op("Transpose", x, perm=[1, 2, 0, 3])
+
+    def _by_row(self, x: str, width: int) -> str:
+        """Emits values by head as rows again."""
+        x = self._graph.op("Transpose", x, perm=[2, 0, 1, 3])
+        return self._graph.op("Reshape", x, self._graph.ints(-1, width))
+
+    def _values(self, x: str) -> str:
+        """Emits values [S, heads * size] by head, with zeros up to the columns of a state."""
+        x = self._by_head(x, self._group, self._size)
+        missing = self._columns - self._size
+        return self._graph.op("Pad", x, self._graph.ints(*[0] * 7, missing)) if missing else x
+
+    def _of_heads(self, x: str) -> str:
+        """Emits a number for each row and head, [S, heads], by head."""
+        return self._by_head(x, self._group, 1)

@@ -1,0 +1,103 @@
+"""Recurrent layers in standard operators: rows are those of the native graph in any history."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from checkpoints import RECURRENT
+from gpus import HostAsGpu, usable
+from histories import History, read
+from nodes import needs_library
+from parity import distance
+
+from edgespec import bundle as bundles
+from edgespec.bundle import RECURRENT_ROWS, TARGET
+from edgespec.errors import DeviceError
+from edgespec.llm.load.open import load_model
+from edgespec.runtime.engines.portable import examined, webgpu
+from edgespec.runtime.plan import HOST, Placement
+
+pytestmark = needs_library
+
+ALIKE = 1e-4
+DEVICES = ("cpu", "cpu#4x1024", "openvino:cpu", "openvino:cpu#16x1024")
+
+
+def alike(row, expected):
+    assert distance(np.asarray(row), np.asarray(expected)) < ALIKE
+
+
+def on_device(pairs, name, device):
+    """The target on a device, and its native graph."""
+    bundle = bundles.load(pairs.pair(name).path)
+    found = examined(usable(device))
+    place = Placement(device, HOST, False, found.slots, found.half, rows=found.rows)
+    native = load_model(bundle, TARGET, Placement(HOST), threads=1)
+    return load_model(bundle, TARGET, place, threads=1), native
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", RECURRENT)
+def test_rows_are_those_of_the_native_graph(pairs, name, device):
+    model, native = on_device(pairs, name, device)
+    history = History(model, np.random.default_rng(1), native, alike)
+    history.run(8)
+    assert len(history.logits) > 150
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_pools_stay_on_a_gpu(pairs, name, monkeypatch):
+    monkeypatch.setattr(webgpu, "WebGpu", HostAsGpu)
+    model, native = on_device(pairs, name, "webgpu:0")
+    assert not isinstance(model.pool.recurrent.rows.arrays["rows.0"], np.ndarray)
+    history = History(model, np.random.default_rng(2), native, alike)
+    history.run(8)
+
+
+@pytest.mark.parametrize("name", ["granitemoehybrid", "qwen3_5_text"])
+def test_rows_on_a_gpu_are_those_of_the_native_graph(pairs, name, gpu_in_software):
+    model, native = on_device(pairs, name, "webgpu:0")
+    History(model, np.random.default_rng(3), native, alike).run(1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_of_one_token_again_and_again(pairs, device):
+    """Their keys are alike, so that what each adds depends most on what all others do."""
+    model, native = on_device(pairs, "qwen3_5_text", device)
+    tokens = [7] * (2 * RECURRENT_ROWS + 10)
+    count = len(tokens)
+    expected = read(native.sequence(tokens), native, certain=count)
+    alike(read(model.sequence(tokens), model, certain=count), expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", "webgpu:0"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_what_is_kept_of_a_text_is_that_of_the_native_graph(pairs, name, device, monkeypatch):
+    monkeypatch.setattr(webgpu, "WebGpu", HostAsGpu)
+    model, native = on_device(pairs, name, device)
+    tokens = [*range(1, 51)]
+    kept = []
+    for each in (model, native):
+        sequence = each.sequence(tokens[:40])
+        read(sequence, each, certain=40)
+        sequence.tokens += tokens[40:]
+        read(sequence, each)
+        kept.append(sequence.read())
+    for held, expected in zip(kept[0].items(), kept[1].items(), strict=True):
+        assert held[0] == expected[0]
+        alike(held[1], expected[1])
+    for each, held in zip((native, model), kept, strict=True):  # the other's
+        sequence = each.sequence([*tokens])
+        sequence.write(held)
+        sequence.tokens += [3, 4]
+        whole = each.sequence([*tokens, 3, 4])
+        alike(read(sequence, each), read(whole, each)[-2:])
+
+
+def test_fixed_shapes_that_are_too_small_or_too_large(pairs):
+    model, _ = on_device(pairs, "qwen3_5_text", "cpu#4x1024")
+    sequence = model.sequence([*range(1, 100)])
+    with pytest.raises(DeviceError, match=r"read \d+ rows before a call.*has room for 68: name"):
+        read(sequence, model)  # none of them is certain
+    with pytest.raises(DeviceError, match="rows at most: name it cpu#64x512"):
+        on_device(pairs, "qwen3_5_text", "cpu#65x512")
