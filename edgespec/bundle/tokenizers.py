@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from itertools import groupby
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import tokenizers
 from tokenizers.models import BPE
@@ -33,10 +34,27 @@ _BPE_OPTIONS = {
 }
 
 
-def parse_tokenizer(text: str) -> tokenizers.Tokenizer:
+class ParsedTokenizer(NamedTuple):
+    """A tokenizer of the library, as a file defines it.
+
+    Attributes:
+        backend: The tokenizer.
+        vocab_size: One more than the highest id, added tokens included.
+    """
+
+    backend: tokenizers.Tokenizer
+    vocab_size: int
+
+
+def parse_tokenizer(text: str, keep: bool = False) -> ParsedTokenizer:
     """Returns the tokenizer of a file's content.
 
     What would have the library panic, and write about it to stderr, is looked for before.
+
+    Args:
+        text: The content.
+        keep: Whether the same text is read again in a moment, as one is whose bundle is made: its
+            vocabulary and merges are kept until then.
 
     Raises:
         Exception: if it is damaged; the library raises nothing narrower.
@@ -44,34 +62,52 @@ def parse_tokenizer(text: str) -> tokenizers.Tokenizer:
     if _PREFIX.search(text):
         _require_prefixes(json.loads(text))
     with caught_panics():
-        backend = _in_pieces(text) or tokenizers.Tokenizer.from_str(text)
-    processor = backend.post_processor
+        parsed = _in_pieces(text, keep) or _sized(tokenizers.Tokenizer.from_str(text))
+    processor = parsed.backend.post_processor
     if processor is not None:
         _require_defined(json.loads(processor.__getstate__()))
-    return backend
+    return parsed
 
 
-def _in_pieces(text: str) -> tokenizers.Tokenizer | None:
+def _sized(backend: tokenizers.Tokenizer) -> ParsedTokenizer:
+    ids = backend.get_vocab(with_added_tokens=True).values()
+    return ParsedTokenizer(backend, 1 + max(ids, default=-1))
+
+
+class _Pieces(NamedTuple):
+    """A file of the kind BPE.
+
+    Attributes:
+        content: What it holds beside vocabulary and merges.
+        model: Vocabulary and merges.
+        highest: The highest id of the vocabulary.
+    """
+
+    content: dict[str, Any]
+    model: BPE
+    highest: int
+
+
+_kept: dict[bytes, _Pieces] = {}  # of one text at most, by its hash
+
+
+def _in_pieces(text: str, keep: bool = False) -> ParsedTokenizer | None:
     """Returns the tokenizer of a sound file of the kind BPE, made while other threads go on.
 
     Returns:
         The same as the library makes of the whole file; None if that must read it.
     """
     try:
-        content = json.loads(text, parse_int=_number)
-        options = dict(content["model"])
-        if options.pop("type") != "BPE":
+        name = sha256(text.encode()).digest() if keep or _kept else b""
+        pieces = _kept.pop(name, None) or _pieces(text)
+        if pieces is None:
             return None
-        vocabulary = options.pop("vocab")
-        merges = options.pop("merges")
-        if not options.keys() <= _BPE_OPTIONS or not isinstance(merges, list):
-            return None
-        given = {name: value for name, value in options.items() if value is not None}
-        model = BPE(vocabulary, _Merges(merges), **given)
-        added = content.pop("added_tokens", [])
-        content["model"] |= {"vocab": {}, "merges": []}
-        backend = tokenizers.Tokenizer.from_str(json.dumps({**content, "added_tokens": []}))
-        backend.model = model
+        if keep:
+            _kept.clear()
+            _kept[name] = pieces
+        added = pieces.content.get("added_tokens", [])
+        backend = tokenizers.Tokenizer.from_str(json.dumps({**pieces.content, "added_tokens": []}))
+        backend.model = pieces.model
         # Their numbers follow from the vocabulary, so that they can only come behind it.
         for special, tokens in groupby(added, lambda token: token["special"]):
             made = [_added_token(token) for token in tokens]
@@ -82,7 +118,23 @@ def _in_pieces(text: str) -> tokenizers.Tokenizer | None:
         if type(error) is Exception or isinstance(error, _OF_DAMAGE):
             return None
         raise
-    return backend
+    highest = max(pieces.highest, *backend.get_added_tokens_decoder(), -1)
+    return ParsedTokenizer(backend, 1 + highest)
+
+
+def _pieces(text: str) -> _Pieces | None:
+    content = json.loads(text, parse_int=_number)
+    options = dict(content["model"])
+    if options.pop("type") != "BPE":
+        return None
+    vocabulary = options.pop("vocab")
+    merges = options.pop("merges")
+    if not options.keys() <= _BPE_OPTIONS or not isinstance(merges, list):
+        return None
+    given = {name: value for name, value in options.items() if value is not None}
+    model = BPE(vocabulary, _Merges(merges), **given)
+    content["model"] |= {"vocab": {}, "merges": []}
+    return _Pieces(content, model, max(vocabulary.values(), default=-1))
 
 
 def _number(digits: str) -> int:

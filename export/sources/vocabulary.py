@@ -142,7 +142,7 @@ def _is_written(checkpoint: HasTokenizer, token: str) -> bool:
 def _read_tokens(path: Path, text: str) -> dict[str, int]:
     """Reads the tokens with the library that the runtime uses, so that bundles can be loaded."""
     try:
-        return parse_tokenizer(text).get_vocab()
+        return parse_tokenizer(text, keep=True).backend.get_vocab()
     except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(
             f"{path} is not a tokenizer that can be used ({error}): download it again"

@@ -12,11 +12,11 @@ import tokenizers
 from edgespec.errors import BundleError, InputError, caught_panics
 from edgespec.runtime.text.tokenizer_files import (
     CHAT_TEMPLATE,
-    backend_of,
     config_of,
     existing,
     folder_files,
-    parsed_backend,
+    parsed_file,
+    parsed_files,
     template_of,
 )
 
@@ -35,6 +35,7 @@ class Tokenizer:
         config: The content of `tokenizer_config.json`.
         chat_template: The jinja2 source, if the model has one; compiled at its first use.
         tool_template: The source of another one for conversations with tools, if the model has one.
+        vocab_size: One more than the highest id; None: it is counted, which takes a while of many.
 
     Attributes:
         vocab_size: One more than the highest id, added tokens included. A model may have more
@@ -52,6 +53,7 @@ class Tokenizer:
         config: Mapping[str, Any],
         chat_template: str | None = None,
         tool_template: str | None = None,
+        vocab_size: int | None = None,
     ) -> None:
         self._backend = backend
         self._special_tokens = _special_tokens(config)
@@ -67,7 +69,7 @@ class Tokenizer:
             ]
         )
         self.special_ids = _special_ids(backend)
-        self.vocab_size = _vocab_size(backend)
+        self.vocab_size = _vocab_size(backend) if vocab_size is None else vocab_size
         self.unknown_id = self._id_of(self._special_tokens.get("unk_token"))
         # Most tokenizers add a BOS in their post-processor; this is for those without one.
         self._prepended: list[int] = []
@@ -103,7 +105,8 @@ class Tokenizer:
         Raises:
             BundleError: If the file is missing or damaged.
         """
-        return cls(parsed_backend(existing(path), path), {})
+        backend, vocab_size = parsed_file(existing(path), path)
+        return cls(backend, {}, vocab_size=vocab_size)
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -152,10 +155,10 @@ class Tokenizer:
         Raises:
             BundleError: If `tokenizer.json` is missing or a file is damaged.
         """
-        made = backend_of(files, source)
+        backend, vocab_size = parsed_files(files, source)
         config = config_of(files, source)
         template = files.get(CHAT_TEMPLATE, template_of(config, "default"))
-        return cls(made, config, template, template_of(config, "tool_use"))
+        return cls(backend, config, template, template_of(config, "tool_use"), vocab_size)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Returns the token ids of `text`.

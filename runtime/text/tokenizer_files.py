@@ -11,7 +11,7 @@ from typing import Any
 
 import tokenizers
 
-from edgespec.bundle.tokenizers import parse_tokenizer
+from edgespec.bundle.tokenizers import ParsedTokenizer, parse_tokenizer
 from edgespec.errors import BundleError, caught_panics
 from edgespec.system.files import read_text
 
@@ -38,7 +38,7 @@ def folder_files(folder: Path, listed: Collection[str] | None = None) -> dict[st
     return {**files, _TOKENIZER: existing(folder / _TOKENIZER)}
 
 
-def backend_of(files: Mapping[str, str], source: Path) -> tokenizers.Tokenizer:
+def parsed_files(files: Mapping[str, str], source: Path) -> ParsedTokenizer:
     """Returns the tokenizer of the `tokenizers` library.
 
     Args:
@@ -51,11 +51,11 @@ def backend_of(files: Mapping[str, str], source: Path) -> tokenizers.Tokenizer:
     path = source / _TOKENIZER
     if _TOKENIZER not in files:
         raise _missing(path)
-    return parsed_backend(files[_TOKENIZER], path)
+    return parsed_file(files[_TOKENIZER], path)
 
 
 def config_of(files: Mapping[str, str], source: Path) -> dict[str, Any]:
-    """Returns the config, which is empty if there is none; for arguments see `backend_of`.
+    """Returns the config, which is empty if there is none; for arguments see `parsed_files`.
 
     Raises:
         BundleError: If a file of it is damaged.
@@ -79,7 +79,7 @@ def template_of(config: Mapping[str, Any], name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def parsed_backend(text: str, path: Path) -> tokenizers.Tokenizer:
+def parsed_file(text: str, path: Path) -> ParsedTokenizer:
     """Parses the content of a `tokenizer.json`, and tries it.
 
     Raises:
@@ -88,11 +88,11 @@ def parsed_backend(text: str, path: Path) -> tokenizers.Tokenizer:
     try:
         with caught_panics():
             # Read by us, because the library cannot open paths that are not UTF-8.
-            backend = parse_tokenizer(text)
-            backend.no_truncation()
-            backend.no_padding()
-            _try(backend)
-            return backend
+            found = parse_tokenizer(text)
+            found.backend.no_truncation()
+            found.backend.no_padding()
+            _try(found.backend)
+            return found
     except Exception as error:  # the library raises nothing narrower
         raise _damaged(path, error) from error
 

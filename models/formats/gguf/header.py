@@ -52,6 +52,7 @@ _NUMBERS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
 _TEXT, _ARRAY = 8, 9
+_WHOLE = 2**24  # floats of 32 bits hold all whole numbers below
 
 
 @dataclass(frozen=True)
@@ -220,9 +221,13 @@ class _Reader:
         if form is None:  # lists of lists, too, which no model has
             raise ValueError(f"a list of values of kind {kind}")
         self.take(count * _NUMBER)
-        values = np.frombuffer(self._data, np.dtype(f"<{form}"), count, self.position).tolist()
+        stored = np.frombuffer(self._data, np.dtype(f"<{form}"), count, self.position)
         self.position += count * struct.calcsize(f"<{form}")
-        return [_meant(value, form) for value in values] if form == "f" else values
+        values: list[object] = stored.tolist()
+        if form == "f":  # scores of a vocabulary are many, and most of them small whole numbers
+            for place in np.flatnonzero((stored != np.trunc(stored)) | (abs(stored) >= _WHOLE)):
+                values[place] = _meant(stored[place], form)
+        return values
 
     def _texts(self, count: int) -> Iterator[str]:
         data = self._data

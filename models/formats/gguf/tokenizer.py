@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from edgespec.models.formats.gguf.merging import pairs
 from edgespec.models.formats.gguf.splitting import SPLITTINGS
 from edgespec.models.formats.gguf.vocabulary import BYTE_LEVEL, MERGED, NORMAL, SENTENCEPIECE, SPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
+    from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary, Merges
 
 _PRE = "tokenizer.ggml.pre"
 _COMMENT = "#version"  # where merges are texts, one that begins so is passed over
@@ -81,7 +82,7 @@ def _byte_level(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]:
         "normalizer": splitting.normalizer(),
         "pre_tokenizer": splitting.pre_tokenizer(),
         "decoder": bytes_,
-        "model": _bpe(vocabulary.ids(), vocabulary.merges(), ignore_merges=splitting.whole),
+        "model": _bpe(vocabulary.ids, vocabulary.merges(), ignore_merges=splitting.whole),
     }
     return parts, splitting.begins
 
@@ -108,7 +109,7 @@ def _sentencepiece(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]
         after.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     unknown = vocabulary.special("unknown")
     model = _bpe(
-        vocabulary.ids(),
+        vocabulary.ids,
         vocabulary.merges() if merged else _merges_by_score(vocabulary),
         unk_token=None if unknown is None else vocabulary.tokens[unknown],
         fuse_unk=True,
@@ -123,45 +124,21 @@ def _sentencepiece(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]
     return parts, True
 
 
-def _merges_by_score(vocabulary: GGUFVocabulary) -> list[tuple[str, str]]:
+def _merges_by_score(vocabulary: GGUFVocabulary) -> Merges:
     """All pairs of tokens that make a token, those of the highest score first."""
-    scores = vocabulary.scores()
-    ids = {
-        token: id_
-        for id_, (token, use) in enumerate(zip(vocabulary.tokens, vocabulary.uses, strict=True))
-        if use == NORMAL and token
-    }
-    beginnings = _beginnings(ids)
-    merges = []
-    for token in sorted(ids, key=lambda token: (-scores[ids[token]], ids[token])):
-        pairs = []
-        left = beginnings[token]
-        while left:
-            right = token[len(left) :]
-            if right in ids:
-                pairs.append((left, right))
-            left = beginnings[left]
-        if len(pairs) > 1:
-            pairs.sort(key=lambda pair: ids[pair[0]])
-        merges += pairs
-    return merges
+    tokens = vocabulary.tokens
+    uses = zip(tokens, vocabulary.uses, strict=True)
+    ids = {token: id_ for id_, (token, use) in enumerate(uses) if use == NORMAL and token}
+    numbers = np.fromiter(ids.values(), np.int64, len(ids))
+    whole, left, right = (numbers[each] for each in pairs(list(ids)))
+    scores = np.array(vocabulary.scores())
+    order = np.lexsort((left, whole, -scores[whole]))
+    lefts = [tokens[id_] for id_ in left[order].tolist()]
+    rights = [tokens[id_] for id_ in right[order].tolist()]
+    return lefts, rights
 
 
-def _beginnings(tokens: Iterable[str]) -> dict[str, str]:
-    """The longest other token with which each begins; an empty text where none does."""
-    beginnings = dict[str, str]()
-    begun = ""
-    for token in sorted(tokens):  # a token comes behind all that it begins with
-        while not token.startswith(begun):
-            begun = beginnings[begun]
-        beginnings[token] = begun
-        begun = token
-    return beginnings
-
-
-def _bpe(
-    ids: dict[str, int], merges: list[tuple[str, str]], **options: object
-) -> dict[str, object]:
+def _bpe(ids: dict[str, int], merges: Merges, **options: object) -> dict[str, object]:
     usual = {
         "dropout": None,
         "unk_token": None,
@@ -171,14 +148,15 @@ def _bpe(
         "byte_fallback": False,
         "ignore_merges": False,
     }
-    return {"type": "BPE", **usual, **options, "vocab": ids, "merges": _written(merges)}
+    return {"type": "BPE", **usual, **options, "vocab": ids, "merges": _written(*merges)}
 
 
-def _written(merges: list[tuple[str, str]]) -> list[str] | list[tuple[str, str]]:
+def _written(lefts: list[str], rights: list[str]) -> list[str] | list[tuple[str, str]]:
     """Merges as texts, which are read in half the time of pairs, unless a text would be misread."""
-    texts = [f"{left} {right}" for left, right in merges]
-    plain = all(text.count(" ") == 1 and not text.startswith(_COMMENT) for text in texts)
-    return texts if plain else merges
+    texts = [f"{left} {right}" for left, right in zip(lefts, rights, strict=True)]
+    lines = "\n".join(texts)
+    plain = lines.count(" ") == len(texts) and _COMMENT not in lines
+    return texts if plain else list(zip(lefts, rights, strict=True))
 
 
 def _beginning(token: str, id_: int) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.errors import CheckpointError
@@ -17,6 +18,9 @@ BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
 MERGED = "gemma4"  # SentencePiece with the merges themselves in place of scores
 SPACE = "\u2581"
 """Stands for a space in tokens of SentencePiece."""
+
+Merges = tuple[list[str], list[str]]
+"""The first and the second token of all pairs that are merged."""
 
 # What a token is for, by its number in the file.
 NORMAL = 1
@@ -143,13 +147,14 @@ class GGUFVocabulary:
             )
         return scores
 
-    def merges(self) -> list[tuple[str, str]]:
+    def merges(self) -> Merges:
         """Returns the pairs of tokens that are merged, in their order.
 
         Raises:
             CheckpointError: There are none, or one is no pair.
         """
-        pairs = []
+        lefts = []
+        rights = []
         for number, each in enumerate(_list(self.metadata, "merges", str)):
             left, space, right = str(each).partition(" ")
             if not (left and space and right):
@@ -157,18 +162,20 @@ class GGUFVocabulary:
                     f"{self.metadata.source}: {_PLACE}.merges has {each!r} as number {number}, "
                     "which is no pair: download the file again"
                 )
-            pairs.append((left, right))
-        return pairs
+            lefts.append(left)
+            rights.append(right)
+        return lefts, rights
 
     def added(self) -> Iterator[tuple[int, str, bool]]:
         """Yields the tokens that are found before a text is split: id, text, whether special."""
-        ids = self.ids()
+        ids = self.ids
         for id_, (token, use) in enumerate(zip(self.tokens, self.uses, strict=True)):
             if use in (CONTROL, USER_DEFINED, UNKNOWN) and token and ids[token] == id_:
                 yield id_, token, use != USER_DEFINED
 
+    @cached_property
     def ids(self) -> dict[str, int]:
-        """Returns the id of each token that a text can have; of equal ones the first."""
+        """The id of each token that a text can have; of equal ones the first."""
         ids: dict[str, int] = {}
         for id_, (token, use) in enumerate(zip(self.tokens, self.uses, strict=True)):
             if use != UNUSED:

@@ -52,16 +52,35 @@ def test_sound_files_are_read_alike(name):
     found = tokenizers._in_pieces(text)
     expected = Tokenizer.from_str(text)
     assert found is not None
-    assert found.to_str() == expected.to_str()
-    assert found.encode(TEXT).ids == expected.encode(TEXT).ids
-    assert found.get_vocab() == expected.get_vocab()
+    assert found.backend.to_str() == expected.to_str()
+    assert found.backend.encode(TEXT).ids == expected.encode(TEXT).ids
+    assert found.backend.get_vocab() == expected.get_vocab()
+    assert found.vocab_size == 1 + max(expected.get_vocab().values())
 
 
 def test_the_embedded_pairs_file_is_read_alike():
     text = (BUNDLE / "tokenizer.json").read_text(encoding="utf-8")
     found = tokenizers._in_pieces(text)
     assert found is not None
-    assert found.to_str() == Tokenizer.from_str(text).to_str()
+    assert found.backend.to_str() == Tokenizer.from_str(text).to_str()
+
+
+def test_what_is_kept_of_a_text_is_read_once_again(monkeypatch):
+    reads = []
+    read = tokenizers._pieces
+    monkeypatch.setattr(tokenizers, "_pieces", lambda text: reads.append(text) or read(text))
+    text, other = (json.dumps(SOUND[name]) for name in ("added tokens", "pairs"))
+    first = tokenizers.parse_tokenizer(text, keep=True)
+    first.backend.add_special_tokens(["<mine>"])
+    tokenizers.parse_tokenizer(other)
+    second = tokenizers.parse_tokenizer(text)
+    third = tokenizers.parse_tokenizer(text)
+    assert reads == [text, other, text]
+    assert first.backend.token_to_id("<mine>") == first.vocab_size
+    for each in (second, third):
+        assert each.backend.to_str() == Tokenizer.from_str(text).to_str()
+        assert each.vocab_size == first.vocab_size
+    assert not tokenizers._kept
 
 
 DAMAGED = {
@@ -96,7 +115,7 @@ def test_damaged_files_are_left_to_the_library(name):
 )
 def test_other_files_are_read_by_the_library(text):
     assert tokenizers._in_pieces(text) is None
-    assert tokenizers.parse_tokenizer(text).to_str() == Tokenizer.from_str(text).to_str()
+    assert tokenizers.parse_tokenizer(text).backend.to_str() == Tokenizer.from_str(text).to_str()
 
 
 def test_errors_of_the_caller_are_not_taken_for_damage(monkeypatch):
