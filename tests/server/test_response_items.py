@@ -118,10 +118,8 @@ def why(given):
         ({"given": [said("user", [{"type": "input_audio"}])]},
          "Input should be a part of type input_text, output_text, input_image"),
         ({"given": [{**CALL, "arguments": {}}]}, "input.0.arguments is {}"),
-        ({"given": "hi", "previous_response_id": "resp_1"},
-         "previous_response_id is 'resp_1': Nothing is stored here: send the whole conversation"),
-        ({"given": "hi", "conversation": "c"}, "conversation is 'c': Nothing is stored"),
-        ({"given": "hi", "prompt": {"id": "p"}}, "prompt is {'id': 'p'}: Nothing is stored"),
+        ({"given": "hi", "conversation": "c"}, "conversation is 'c': It is not stored here"),
+        ({"given": "hi", "prompt": {"id": "p"}}, "prompt is {'id': 'p'}: It is not"),
         ({"given": "hi", "background": True}, "background is True: Input should be false"),
         ({"given": "hi", "n": 2}, "n is 2, which is not supported"),
         ({"given": "hi", "max_tokens": 2}, "max_tokens is 2, which is not supported"),
@@ -259,3 +257,24 @@ def test_what_no_model_could_be_asked_is_refused(given, fields, param, reason):
     with pytest.raises(RequestError, match=reason) as caught:
         asked(given, **fields).request(SimpleNamespace(sampling={}))
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+def test_tools_that_take_a_text_are_functions_for_the_model():
+    form = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
+    patch = {"type": "custom", "name": "patch", "description": "Edits.", "format": form}
+    call = {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "é"}
+    image = {"type": "input_image", "image_url": "data:image/png;base64,QUI="}
+    output = {"type": "custom_tool_call_output", "call_id": "c1", "output": [image]}
+    body = asked([call, output], tools=[patch], tool_choice={"type": "custom", "name": "patch"})
+    options = body.options({})
+    [tool] = options["tools"]
+    assert tool["function"]["parameters"]["required"] == ["input"]
+    assert 'start: "a"' in tool["function"]["description"]
+    assert options["tool_choice"] == "patch"
+    answer, result = chat_messages(None, body.input)
+    assert answer["tool_calls"][0]["function"] == {"name": "patch", "arguments": '{"input": "é"}'}
+    assert result == {
+        "role": "tool",
+        "tool_call_id": "c1",
+        "content": [{"type": "image", "image": b"AB"}],
+    }

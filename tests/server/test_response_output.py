@@ -44,6 +44,32 @@ WHOLE = {
 }
 
 
+def test_the_text_for_a_tool_comes_whole():
+    output = Output(ORIGIN.id_of, custom={"f"})
+    pieces = [(0, "", "c1", "f"), (0, '{"input": "a'), (0, '\\n\\u00e9"}'), (1, "{}", "c2", "g")]
+    events = [event for each in pieces for event in output.add(part(calls=[each]))]
+    events += output.close(True)
+    custom, function = output.items
+    assert custom["type"] == "custom_tool_call"
+    assert (custom["call_id"], custom["name"], custom["input"]) == ("c1", "f", "a\né")
+    assert (function["type"], function["arguments"]) == ("function_call", "{}")
+    kinds = [event["type"] for event in events if event["output_index"] == 0]
+    own = "response.custom_tool_call_input"
+    assert kinds == [
+        "response.output_item.added",
+        f"{own}.delta",
+        f"{own}.done",
+        "response.output_item.done",
+    ]
+
+
+def test_a_text_for_a_tool_that_was_cut_is_empty():
+    output = Output(ORIGIN.id_of, custom={"f"})
+    output.add(part(calls=[(0, '{"input": "a', "c1", "f")]))
+    output.close(False)
+    assert output.items[0]["input"] == ""
+
+
 def streamed(parts, whole=True):
     """Returns the events, and the items."""
     output = Output(ORIGIN.id_of)

@@ -79,6 +79,8 @@ def test_the_document_has_all_routes(running):
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/embeddings",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
         "/v1/models",
         "/v1/models/{model}",
         "/v1/responses",

@@ -26,7 +26,7 @@ def test_a_response_is_the_answer_of_a_chat(client, expected):
     assert given.output_text == expected.text
     [message] = given.output
     assert (message.type, message.role, message.status) == ("message", "assistant", "incomplete")
-    assert (given.object, given.model, given.store) == ("response", MODEL, False)
+    assert (given.object, given.model, given.store) == ("response", MODEL, True)
     assert (given.instructions, given.metadata, given.temperature) == ("be brief", {"of": "me"}, 0)
     # Texts of this model end by length only.
     assert given.status == "incomplete"
@@ -131,9 +131,32 @@ def test_what_is_wrong_is_told_as_everywhere(client, running):
         with pytest.raises(openai.BadRequestError, match="longer than the model's") as caught:
             client.responses.create(**long)
         assert caught.value.code == "context_length_exceeded"
-    with pytest.raises(openai.NotFoundError):  # nothing is stored
+    with pytest.raises(openai.NotFoundError):  # those that are kept are no files to fetch
         client.responses.retrieve("resp_1")
     refused(running.post({"input": []}, PATH), 400, "at least 1 item")
+
+
+def test_a_request_goes_on_from_an_earlier_response(client, llm):
+    first = client.responses.create(**GREEDY)
+    more = {**GREEDY, "input": "and?", "instructions": None}
+    second = client.responses.create(**more, previous_response_id=first.id)
+    third = client.responses.create(**more, previous_response_id=second.id, store=False)
+    said = [{"role": "user", "content": GREEDY["input"]}, *answered(first)]
+    assert second.output_text == llm.chat(said, max_new_tokens=24, temperature=0).text
+    said += [*answered(second)]
+    assert third.output_text == llm.chat(said, max_new_tokens=24, temperature=0).text
+    assert (third.previous_response_id, third.store) == (second.id, False)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(**more, previous_response_id=third.id)
+    assert caught.value.code == "previous_response_not_found"
+
+
+def answered(response):
+    """What a conversation has behind a response that asks further."""
+    return [
+        {"role": "assistant", "content": response.output_text},
+        {"role": "user", "content": "and?"},
+    ]
 
 
 def test_a_device_that_fails_in_the_midst_ends_the_stream_with_a_failed_response(

@@ -29,7 +29,7 @@ from edgespec.serve.protocols.protocol import (
 )
 from edgespec.serve.protocols.render import RenderRequest, render
 from edgespec.serve.protocols.responses.answer import ResponsesAnswer
-from edgespec.serve.protocols.responses.request import ResponsesRequest
+from edgespec.serve.protocols.responses.request import ResponsesProtocol, ResponsesRequest
 from edgespec.serve.protocols.tokens import (
     DetokenizeRequest,
     TokenizeRequest,
@@ -42,7 +42,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
         CompletionRequest, "the continuation of a prompt", CompletionAnswer
     ),
     "/v1/chat/completions": TextProtocol(ChatRequest, "the answer in a conversation", ChatAnswer),
-    "/v1/responses": TextProtocol(
+    "/v1/responses": ResponsesProtocol(
         ResponsesRequest, "the answer to items of a conversation", ResponsesAnswer
     ),
     "/v1/messages": TextProtocol(

@@ -174,7 +174,7 @@ def test_vectors_have_the_body_of_the_servers_answer(batch, embedding):
 WRONG_TEXTS = [
     (response("good", "x"), 200, None),
     (response("stream", "x", stream=True), 400, "stream is true: leave it out"),
-    (response("stored", "x", previous_response_id="resp_1"), 400, "Nothing is stored here"),
+    (response("stored", "x", previous_response_id="resp_1"), 400, "which is not here"),
     (response("model", "x", model="gpt-4o"), 404, f"use '{MODEL}'"),
     (response("field", "x", n=2), 400, "n is 2, which is not supported"),
     (response("none", []), 400, "input"),

@@ -5,7 +5,8 @@ https://platform.openai.com/docs/api-reference/responses-streaming describes the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import count
 from typing import Any
 
@@ -17,13 +18,14 @@ from edgespec.serve.parts import Part
 from edgespec.serve.protocols.choices import rounds_told
 from edgespec.serve.protocols.fields import Json
 from edgespec.serve.protocols.protocol import Answer, Origin
-from edgespec.serve.protocols.responses.items import within
+from edgespec.serve.protocols.responses.items import CUSTOM_INPUT, within
 from edgespec.serve.protocols.responses.request import ResponsesRequest
 from edgespec.serve.refusals import RequestError
 
 _GROWING = "in_progress"
 _ENDED = ("stop", "tool_calls")  # finish reasons of answers that are whole
-_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
+_CUSTOM = "custom_tool_call"
+_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", _CUSTOM: "ctc_"}
 _PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 _FACTS: dict[str, Json] = {"message": {"role": "assistant"}, "reasoning": {"summary": []}}
 
@@ -34,6 +36,7 @@ class Output:
     Args:
         id_of: see `Origin.id_of`.
         places: the namespace and the name there of functions, by the names that the model knows.
+        custom: names of the tools that take a text.
 
     Attributes:
         items: the finished items.
@@ -43,7 +46,9 @@ class Output:
         self,
         id_of: Callable[[str, int], str],
         places: Mapping[str, tuple[str, str]] | None = None,
+        custom: Set[str] = frozenset(),
     ) -> None:
+        self._custom = custom
         self._id_of = id_of
         self._places = places or {}
         self.items: list[Json] = []
@@ -64,7 +69,10 @@ class Output:
         if part.text or (logprobs and said):
             events += self._grow("message", part.text, logprobs)
         for call in part.calls:
-            events += self._grow("function_call", call.arguments, call=call)
+            kind = _CUSTOM if call.name in self._custom else "function_call"
+            if call.id is None and self._last is not None:  # a further piece
+                kind = self._last.kind
+            events += self._grow(kind, call.arguments, call=call)
         return events
 
     def close(self, whole: bool) -> list[Json]:
@@ -128,6 +136,9 @@ class _Item:
     def value(self, status: str) -> Json:
         """Returns the item as it is by now."""
         facts = {"id": self._id, "type": self.kind, "status": status}
+        if self.kind == _CUSTOM:
+            said = "" if status == _GROWING else self._input()
+            return {**facts, **self._facts, "input": said}
         if self.kind not in _PARTS:
             arguments = "".join(self._pieces)
             return {**facts, **self._facts, "arguments": arguments}
@@ -139,15 +150,31 @@ class _Item:
             return []
         self._pieces.append(text)
         self._logprobs += logprobs
+        if self.kind == _CUSTOM:  # which is JSON until it is whole
+            return []
         return [self._text_event("delta", logprobs, delta=text)]
 
     def closing(self) -> list[Json]:
         """Returns the events at the end, without the item's own."""
         text = "".join(self._pieces)
+        if self.kind == _CUSTOM:
+            said = self._input()
+            kind = f"{_CUSTOM}_input"
+            return [
+                self._own_event(f"{kind}.delta", delta=said),
+                self._own_event(f"{kind}.done", input=said),
+            ]
         if self.kind not in _PARTS:
             return [self._text_event("done", (), arguments=text)]
         part = self._own_event("content_part.done", part=self._part())
         return [self._text_event("done", self._logprobs, text=text), part]
+
+    def _input(self) -> str:
+        """Returns the text for a tool; nothing of one that was cut short."""
+        try:
+            return str(json.loads("".join(self._pieces))[CUSTOM_INPUT])
+        except (ValueError, KeyError, TypeError):
+            return ""
 
     def _part(self) -> Json:
         part: Json = {"type": _PARTS[self.kind], "text": "".join(self._pieces)}
@@ -171,6 +198,7 @@ class ResponsesAnswer(Answer):
     last = ()
 
     def __init__(self, body: ResponsesRequest, origin: Origin) -> None:
+        self._body = body
         self._origin = origin
         self._texts = origin.texts
         self._told = 0  # tokens whose log-probabilities were in parts
@@ -181,6 +209,7 @@ class ResponsesAnswer(Answer):
                 for namespace, function in body.functions
                 if namespace is not None
             },
+            body.custom,
         )
         self._numbers = count()
         self._facts = {
@@ -242,6 +271,7 @@ class ResponsesAnswer(Answer):
 
     def _finished(self, result: Result) -> Json:
         """Returns the response after the last token."""
+        self._body.keep(self._facts["id"], self._output.items)
         facts = {
             "output": self._output.items,
             "usage": _usage(result),
@@ -267,9 +297,11 @@ _REPEATED: Json = {
 }  # fmt: skip
 # What no request changes.
 _CONSTANT: Json = {
-    "background": False, "conversation": None, "previous_response_id": None,
-    "service_tier": "default", "store": False,
-}  # fmt: skip
+    "background": False,
+    "conversation": None,
+    "previous_response_id": None,
+    "service_tier": "default",
+}
 
 
 def _settings(body: ResponsesRequest, sampling: SamplingKeywords) -> Json:
@@ -279,7 +311,8 @@ def _settings(body: ResponsesRequest, sampling: SamplingKeywords) -> Json:
     text = _REPEATED["text"] | given.get("text", {})
     settings = {name: used.get(name, value) for name, value in _REPEATED.items()}
     truncation = body.truncation or "disabled"
-    return {**_CONSTANT, "truncation": truncation, **settings, "text": text}
+    own = {"previous_response_id": body.previous_response_id, "store": body.store is not False}
+    return {**_CONSTANT, **own, "truncation": truncation, **settings, "text": text}
 
 
 def _usage(result: Result) -> Json:

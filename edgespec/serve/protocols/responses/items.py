@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Tag
+from pydantic import Tag, TypeAdapter
 
 from edgespec.llm.images import decode_data_url
 from edgespec.runtime.text.tools.calls import ToolCall
 from edgespec.serve.protocols.fields import LONG, Fields, Json, member
 from edgespec.serve.protocols.messages import content_text, kinds
+
+CUSTOM_INPUT = "input"
+"""The argument by which a model gives its text to a tool that takes one."""
 
 
 class InputText(Fields):
@@ -64,7 +68,7 @@ def _shows(content: str | list[InputText | InputImage]) -> bool:
     return any(isinstance(each, InputImage) for each in content)
 
 
-Content = str | Annotated[list[InputText], LONG]
+Content = str | Annotated[list[ContentPart], LONG]
 
 
 class MessageItem(Fields):
@@ -72,7 +76,7 @@ class MessageItem(Fields):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[ContentPart], LONG]
+    content: Content
 
 
 class ReasoningItem(Fields):
@@ -100,7 +104,31 @@ class FunctionOutputItem(Fields):
     output: Content
 
 
-Item = MessageItem | ReasoningItem | FunctionCallItem | FunctionOutputItem
+class CustomCallItem(Fields):
+    """A tool that the model called with a text."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    input: str
+
+
+class CustomOutputItem(Fields):
+    """What such a tool returned."""
+
+    type: Literal["custom_tool_call_output"]
+    call_id: str
+    output: Content
+
+
+Item = (
+    MessageItem
+    | ReasoningItem
+    | FunctionCallItem
+    | FunctionOutputItem
+    | CustomCallItem
+    | CustomOutputItem
+)
 
 _SYSTEM = ("system", "developer")
 
@@ -108,17 +136,24 @@ AnyItem = Annotated[
     Annotated[MessageItem, Tag(member("message"))]
     | Annotated[ReasoningItem, Tag(member("reasoning"))]
     | Annotated[FunctionCallItem, Tag(member("function_call"))]
-    | Annotated[FunctionOutputItem, Tag(member("function_call_output"))],
+    | Annotated[FunctionOutputItem, Tag(member("function_call_output"))]
+    | Annotated[CustomCallItem, Tag(member("custom_tool_call"))]
+    | Annotated[CustomOutputItem, Tag(member("custom_tool_call_output"))],
     kinds(
         "message",
         "reasoning",
         "function_call",
         "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
         what="an item",
         usual="message",
     ),
 ]
 """An item by its `type`; one without a type is a message."""
+
+ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[AnyItem])
+"""Reads and writes items."""
 
 
 def chat_messages(instructions: str | None, given: str | Sequence[Item]) -> list[Json]:
@@ -134,7 +169,7 @@ def chat_messages(instructions: str | None, given: str | Sequence[Item]) -> list
     Raises:
         InputError: as `LLM.chat`, for an image.
     """
-    items = [MessageItem(role="user", content=given)] if isinstance(given, str) else given
+    items = as_items(given)
     first: list[str] = []
     for item in items:
         if not (isinstance(item, MessageItem) and item.role in _SYSTEM) or _shows(item.content):
@@ -147,14 +182,19 @@ def chat_messages(instructions: str | None, given: str | Sequence[Item]) -> list
     return [each | {"content": each["content"] or ""} for each in messages]
 
 
+def as_items(given: str | Sequence[Item]) -> list[Item]:
+    """Returns items of a conversation; a text is what the user says."""
+    return [MessageItem(role="user", content=given)] if isinstance(given, str) else list(given)
+
+
 def _extend(messages: list[Json], item: Item) -> None:
     """Adds an item to the messages of a chat; the parts of an answer are several items."""
     last: Json = messages[-1] if messages else {}
     answer: Json = {"role": "assistant", "content": None}
     begun = last.get("role") == "assistant"
-    if isinstance(item, FunctionOutputItem):
-        text = content_text(item.output)
-        messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
+    if isinstance(item, FunctionOutputItem | CustomOutputItem):
+        told = _plain(item.output)
+        messages.append({"role": "tool", "tool_call_id": item.call_id, "content": told})
     elif isinstance(item, MessageItem) and item.role != "assistant":
         role = "system" if item.role in _SYSTEM else item.role
         messages.append({"role": role, "content": _plain(item.content)})
@@ -162,14 +202,19 @@ def _extend(messages: list[Json], item: Item) -> None:
         if not begun or last["content"] is not None or "tool_calls" in last:
             messages.append(answer)
         messages[-1]["content"] = _plain(item.content)
-    elif isinstance(item, FunctionCallItem):
+    elif isinstance(item, FunctionCallItem | CustomCallItem):
         if not begun:
             messages.append(answer)
-        name = within(item.namespace, item.name)
-        call = ToolCall(item.call_id, name, item.arguments)
-        messages[-1].setdefault("tool_calls", []).append(call.message)
+        messages[-1].setdefault("tool_calls", []).append(_call(item).message)
     elif text := content_text(item.content or ""):
         messages.append({**answer, "reasoning_content": text})
+
+
+def _call(item: FunctionCallItem | CustomCallItem) -> ToolCall:
+    if isinstance(item, CustomCallItem):
+        arguments = json.dumps({CUSTOM_INPUT: item.input}, ensure_ascii=False)
+        return ToolCall(item.call_id, item.name, arguments)
+    return ToolCall(item.call_id, within(item.namespace, item.name), item.arguments)
 
 
 def within(namespace: str | None, name: str) -> str:

@@ -6,12 +6,15 @@ https://platform.openai.com/docs/api-reference/responses/create describes it.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PrivateAttr,
     Tag,
     model_validator,
 )
@@ -34,7 +37,17 @@ from edgespec.serve.protocols.fields import (
     member,
 )
 from edgespec.serve.protocols.messages import kinds
-from edgespec.serve.protocols.responses.items import AnyItem, chat_messages, within
+from edgespec.serve.protocols.protocol import TextProtocol
+from edgespec.serve.protocols.responses.items import (
+    CUSTOM_INPUT,
+    ITEMS,
+    AnyItem,
+    Item,
+    as_items,
+    chat_messages,
+    within,
+)
+from edgespec.serve.protocols.responses.store import ResponseStore
 from edgespec.serve.protocols.text import RequestBody
 from edgespec.serve.protocols.tools import NAME, OwnTool, ToolChoice, own_kinds_left_out
 from edgespec.serve.protocols.unsupported import NoValue
@@ -118,10 +131,45 @@ class Namespace(Fields):
     ]
 
 
+class CustomFormat(Fields):
+    """What the text for a tool looks like."""
+
+    type: Literal["text", "grammar"]
+    syntax: str | None = None
+    definition: str | None = None
+
+
+class TextTool(Fields):
+    """A tool that the model gives a text, and no arguments."""
+
+    type: Literal["custom"]
+    name: str
+    description: str | None = None
+    format: CustomFormat | None = None
+
+    @property
+    def function(self) -> FunctionTool:
+        """The function that it is for a model, which is told the grammar, but not held to it."""
+        form = self.format or CustomFormat(type="text")
+        told = [self.description] if self.description else []
+        if form.definition is not None:
+            told.append(f"The input follows this grammar ({form.syntax}):\n{form.definition}")
+        text = {"type": "string"}
+        parameters = {
+            "type": "object",
+            "properties": {CUSTOM_INPUT: text},
+            "required": [CUSTOM_INPUT],
+        }
+        return FunctionTool(
+            type="function", name=self.name, description="\n\n".join(told), parameters=parameters
+        )
+
+
 AnyTool = Annotated[
     Annotated[FunctionTool, Tag(member("function"))]
-    | Annotated[Namespace, Tag(member("namespace"))],
-    kinds("function", "namespace", what="a tool"),
+    | Annotated[Namespace, Tag(member("namespace"))]
+    | Annotated[TextTool, Tag(member("custom"))],
+    kinds("function", "namespace", "custom", what="a tool"),
 ]
 """A function, or several."""
 
@@ -129,7 +177,7 @@ AnyTool = Annotated[
 class FunctionChoice(Fields):
     """The function that the model must call."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: str
     namespace: str | None = None
 
@@ -146,7 +194,9 @@ class AllowedTools(Fields):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: Annotated[
-        list[FunctionChoice], SOME, own_kinds_left_out(list[FunctionChoice | OwnTool], "function")
+        list[FunctionChoice],
+        SOME,
+        own_kinds_left_out(list[FunctionChoice | OwnTool], "function", "custom"),
     ]
 
     @property
@@ -159,7 +209,9 @@ class AllowedTools(Fields):
 def _unstored(value: Any) -> None:
     if value is not None:
         raise PydanticCustomError(
-            "unstored", "Nothing is stored here: send the whole conversation as input"
+            "unstored",
+            "It is not stored here: send the whole conversation as input, or go on from a "
+            "response by previous_response_id",
         )
 
 
@@ -167,7 +219,7 @@ Unstored = Annotated[None, BeforeValidator(_unstored)]
 
 
 class ResponsesRequest(RequestBody):
-    """`POST /v1/responses`. Nothing of it is stored, whatever `store` says."""
+    """`POST /v1/responses`."""
 
     input: str | Annotated[list[AnyItem], MESSAGES]
     instructions: str | None = None
@@ -178,7 +230,7 @@ class ResponsesRequest(RequestBody):
         Annotated[
             list[AnyTool],
             LONG,
-            own_kinds_left_out(list[AnyTool | OwnTool], "function", "namespace"),
+            own_kinds_left_out(list[AnyTool | OwnTool], "function", "namespace", "custom"),
         ]
         | None
     ) = None
@@ -186,7 +238,8 @@ class ResponsesRequest(RequestBody):
     parallel_tool_calls: bool | None = None
     include: Any = None
     top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
-    previous_response_id: Unstored | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
     conversation: Unstored | None = None
     prompt: Unstored | None = None
     background: Off | None = None
@@ -206,8 +259,27 @@ class ResponsesRequest(RequestBody):
     def shortens(self) -> bool:  # noqa: D102 - of the base class
         return self.truncation == "auto"
 
+    _store: ResponseStore | None = PrivateAttr(None)
+    _before: list[Item] = PrivateAttr(default_factory=list)
+
+    def go_on(self, store: ResponseStore) -> None:
+        """Lets the request go on from the response that it names, and keep what comes of it.
+
+        Raises:
+            RequestError: if the response is not there.
+        """
+        self._store = store
+        if self.previous_response_id is not None:
+            self._before = store.conversation(self.previous_response_id)
+
+    def keep(self, id_: str, output: Sequence[Json]) -> None:
+        """Keeps what was asked and answered, unless the request does not want it."""
+        if self._store is not None and self.store is not False:
+            items = [*as_items(self.input), *ITEMS.validate_python(output)]
+            self._store.put(id_, self.previous_response_id, items)
+
     def request(self, llm: LLM) -> GenerationRequest:  # noqa: D102
-        messages = chat_messages(self.instructions, self.input)
+        messages = chat_messages(self.instructions, [*self._before, *as_items(self.input)])
         if not messages:
             raise RequestError(400, "input says nothing: give a message", "invalid_value", "input")
         return GenerationRequest(messages, ChatOptions(**self.options(llm.sampling)))
@@ -234,11 +306,18 @@ class ResponsesRequest(RequestBody):
     @property
     def functions(self) -> list[tuple[str | None, FunctionTool]]:
         """The functions that may be called, each with its namespace, if it has one."""
-        return [
-            (tool.name if isinstance(tool, Namespace) else None, function)
-            for tool in self.tools or ()
-            for function in (tool.tools if isinstance(tool, Namespace) else [tool])
-        ]
+        found = list[tuple[str | None, FunctionTool]]()
+        for tool in self.tools or ():
+            if isinstance(tool, Namespace):
+                found += ((tool.name, function) for function in tool.tools)
+            else:
+                found.append((None, tool.function if isinstance(tool, TextTool) else tool))
+        return found
+
+    @property
+    def custom(self) -> frozenset[str]:
+        """Names of the tools that take a text."""
+        return frozenset(tool.name for tool in self.tools or () if isinstance(tool, TextTool))
 
     @property
     def _called(self) -> Json:
@@ -262,3 +341,24 @@ def _described(namespace: str | None, function: FunctionTool) -> Json:
         )
     told = function.model_dump(exclude={"type"}, exclude_none=True)
     return {"type": "function", "function": told | {"name": name}}
+
+
+@dataclass(frozen=True)
+class ResponsesProtocol(TextProtocol):
+    """`POST /v1/responses`, whose requests may go on from earlier responses.
+
+    Attributes:
+        store: the responses of this process.
+    """
+
+    store: ResponseStore = field(default_factory=ResponseStore)
+
+    def parse(self, data: bytes) -> ResponsesRequest:
+        """See `Protocol`.
+
+        Raises:
+            RequestError: if the body is invalid, or goes on from a response that is not there.
+        """
+        body: ResponsesRequest = super().parse(data)
+        body.go_on(self.store)
+        return body
