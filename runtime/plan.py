@@ -97,6 +97,7 @@ class PlacementRequest:
         context: tokens of prompt and output together; None: as many as fit.
         sequences: number of sequences of full length that pools have room for.
         draft: whether the draft model must not give way.
+        skipping: whether the target without some layers drafts; of that devices have copies.
         limits: bytes by memory that may be taken.
     """
 
@@ -104,6 +105,7 @@ class PlacementRequest:
     context: int | None = None
     sequences: int = 1
     draft: bool = False
+    skipping: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -251,6 +253,8 @@ def _planned(
         stored = bundle.manifest.files[role.native.data].size
         for where, share in _shares(role, placed):
             mapped, weights = (stored, 0) if where.native else (0, portable_bytes(role, where.half))
+            if name == TARGET and request.skipping:
+                weights *= 2
             if role.is_head and not where.native:
                 weights += _borrowed_bytes(bundle.target, where.half)
             parts[where.memory][0] += int(share * weights)

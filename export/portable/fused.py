@@ -16,13 +16,21 @@ from edgespec.export.portable.attention import StandardAttention
 from edgespec.export.portable.lowering import FLOAT, Lowering, dims_of
 
 
-def fusible_pools(low: Lowering, graph: GraphProto) -> set[str]:
-    """Returns the names of the pools of layers that the device computes in one operator."""
-    nodes = [node for node in graph.node if node.op_type == "TreeAttention"]
+def fusible_pools(low: Lowering, graph: GraphProto, whole: GraphProto) -> set[str]:
+    """Returns the names of the pools of layers that the device computes in one operator.
+
+    Args:
+        low: the portable graph.
+        graph: the native one.
+        whole: what that is a part of, since other parts may have the same pools.
+    """
+    parts, nodes = (
+        [node for node in each.node if node.op_type == "TreeAttention"] for each in (graph, whole)
+    )
     readers = Counter(node.input[3] for node in nodes)
     return {
         node.input[3]
-        for node in nodes
+        for node in parts
         if readers[node.input[3]] == 1 and FusedAttention(low, node).fits()
     }
 

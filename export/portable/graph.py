@@ -75,9 +75,8 @@ def lower(
         InputError: if the graph has operators that only CPUs have.
         OSError: if the destination cannot be written.
     """
-    native = (
-        onnx.load(graph, load_external_data=False) if part is None else onnx.load_from_string(part)
-    )
+    whole = onnx.load(graph, load_external_data=False)
+    native = whole if part is None else onnx.load_from_string(part)
     _check(native.graph)
     with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=destination.parent) as folder:
         partial = Path(folder) / "portable"
@@ -86,6 +85,9 @@ def lower(
         try:
             builder = GraphBuilder(native.graph.name, DATA)
             low = Lowering(native.graph, graph.parent, builder, data, accuracy, half, fused)
+            if fused is not None:
+                low.apart = _read_by_units_alone(native.graph)
+                low.in_order = fusible_pools(low, native.graph, whole.graph)
             _emit(low, native.graph)
         finally:
             data.close()
@@ -111,9 +113,6 @@ def _check(graph: onnx.GraphProto) -> None:
 def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
     makers = {name: node for node in graph.node for name in node.output}
     needed = _needed([each.name for each in graph.output], makers)
-    if low.fused is not None:
-        low.apart = _read_by_units_alone(graph)
-        low.in_order = fusible_pools(low, graph)
     for each in graph.input:
         if each.name in needed and not each.name.startswith(_POOLS):
             kind = each.type.tensor_type

@@ -15,7 +15,7 @@ from edgespec.runtime.drafters.frequent import FrequentTokens
 from edgespec.runtime.drafters.head import HeadGraph
 from edgespec.runtime.drafters.shared_pool import AssistantGraph
 from edgespec.runtime.kernels import library
-from edgespec.runtime.plan import MemoryPlan, Placement
+from edgespec.runtime.plan import HOST, MemoryPlan, Placement
 from edgespec.runtime.sequences.chain import Chain, Link
 from edgespec.runtime.sequences.model import NATIVE, Graph, Model, RotationTable
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
@@ -27,6 +27,9 @@ from edgespec.system.machine import default_threads
 _FREQUENT = 1 << 16
 """Tokens that a draft model scores where a text has few others; vocabularies begin with the most
 frequent ones."""
+
+
+_Opened = tuple[Graph, PoolMemory | None]
 
 
 @dataclass
@@ -69,7 +72,7 @@ def load_models(bundle: Bundle, options: LoadOptions, plan: MemoryPlan) -> Model
             roles[name] = load_assistant_draft(bundle, roles[TARGET], placed, threads)
         else:
             roles[name] = load_model(bundle, name, placed, threads, plan.slots[name], features)
-    part = _best_part(bundle, options, roles[TARGET])
+    part = _best_part(bundle, options, roles[TARGET], plan.roles[TARGET])
     frequent = None
     if DRAFT in roles and roles[DRAFT].device == NATIVE:
         frequent = _frequent(bundle, threads)
@@ -101,7 +104,8 @@ def load_model(
         InputError: if a portable graph cannot be made.
     """
     role = bundle.manifest.roles[name]
-    graph, memory = _graph(bundle, name, placed, threads, features, accuracy)
+    opener = _GraphOpener(bundle, name, threads or default_threads(), features, accuracy)
+    graph, memory = opener.placed(placed)
     device = NATIVE if placed.native else placed.device
     if placed.behind is not None:
         device += f"+{placed.behind[1].device}"
@@ -121,18 +125,32 @@ def load_model(
 
 
 def load_part(
-    bundle: Bundle, target: Model, skipped: Collection[int], threads: int | None = None
+    bundle: Bundle,
+    target: Model,
+    skipped: Collection[int],
+    threads: int | None = None,
+    placed: Placement | None = None,
 ) -> Model:
     """Loads the target without some of its sublayers, over the pool of the whole target.
 
+    Args:
+        bundle: the bundle.
+        target: the whole target, on one device.
+        skipped: numbers of sublayers.
+        threads: number of threads on the CPU; None: one for each physical core.
+        placed: where the target runs; None: by its native graph. A device has copies of the
+            weights that are left.
+
     Raises:
-        DeviceError: if ONNX Runtime refuses the graph.
+        DeviceError: if the device refuses the graph.
+        InputError: if a portable graph cannot be made.
         ValueError: if the graph has no such sublayers, or needs them.
     """
     from edgespec.runtime.engines.parts import without  # loads the onnx package
 
-    file = bundle.path / bundle.target.native.graph
-    graph = _native(file, threads, without(file, skipped))
+    part = without(bundle.path / bundle.target.native.graph, skipped)
+    place = placed or Placement(HOST)
+    graph, _ = _GraphOpener(bundle, TARGET, threads or default_threads()).opened(place, part)
     made = Model(graph, target.pool, _ropes(bundle, TARGET), target.prefixes, target.device)
     made.picture_width = target.picture_width
     return made
@@ -168,21 +186,28 @@ def load_assistant_draft(
     Raises:
         DeviceError: if the device refuses the graph.
     """
-    graph, _ = _graph(bundle, DRAFT, placed, threads, features=True, accuracy=None)
+    opener = _GraphOpener(bundle, DRAFT, threads or default_threads(), features=True)
+    graph, _ = opener.placed(placed)
     graph = AssistantGraph(graph, bundle.target.hidden_size, bundle.target.hidden_size)
     device = NATIVE if placed.native else placed.device
     return Model(graph, target.pool, _ropes(bundle, DRAFT), target.prefixes, device)
 
 
-def _best_part(bundle: Bundle, options: LoadOptions, target: Model) -> Model | None:
-    """Loads the target without the sublayers of its best skip set, if that may draft."""
+def _best_part(
+    bundle: Bundle, options: LoadOptions, target: Model, placed: Placement
+) -> Model | None:
+    """Loads the target without the sublayers of its best skip set, if that may draft.
+
+    On a device it has weights of its own, so there it must be asked for.
+    """
     sets = bundle.manifest.skip_sets
     if options.draft == AUTO:  # which leaves out what was found not to pay
         sets = tuple(each for each in sets if each.score is None or each.score.pays)
-    if not sets or options.draft not in (AUTO, LAYER_SKIP) or target.device != NATIVE:
+    wanted = options.draft == LAYER_SKIP or (options.draft == AUTO and placed.native)
+    if not sets or not wanted or placed.behind is not None:
         return None
     try:
-        return load_part(bundle, target, sets[0].skipped, options.threads)
+        return load_part(bundle, target, sets[0].skipped, options.threads, placed)
     except ValueError as error:
         raise BundleError(f"{bundle.path}: skip_sets[0]: {error}") from error
 
@@ -197,54 +222,69 @@ def _frequent(bundle: Bundle, threads: int | None) -> FrequentTokens | None:
     return None if graph is None else FrequentTokens(graph, _FREQUENT)
 
 
-def _graph(
-    bundle: Bundle,
-    name: str,
-    placed: Placement,
-    threads: int | None,
-    features: bool,
-    accuracy: int | None,
-) -> tuple[Graph, PoolMemory | None]:
-    """Opens a role's graph; returns it, and the memory of its pool if that is not numpy's."""
-    role = bundle.manifest.roles[name]
-    count = threads or default_threads()
-    file = bundle.path / role.native.graph
-    if role.native.adopted:
-        from edgespec.runtime.engines.adopted import AdoptedGraph
+@dataclass(frozen=True)
+class _GraphOpener:
+    """Opens the graph of a role, or parts of it.
 
-        return AdoptedGraph(file, count), None
+    Attributes:
+        bundle: the bundle.
+        name: name of the role.
+        threads: number of threads on the CPU.
+        features: see `load_model`.
+        accuracy: likewise.
+    """
 
-    def opened(place: Placement, part: bytes | None = None) -> tuple[Graph, PoolMemory | None]:
+    bundle: Bundle
+    name: str
+    threads: int
+    features: bool = False
+    accuracy: int | None = None
+
+    def opened(
+        self, place: Placement, part: bytes | None = None
+    ) -> tuple[Graph, PoolMemory | None]:
+        """Returns a graph on one device, and the memory of its pool if that is not numpy's."""
+        roles = self.bundle.manifest.roles
         if place.native:
-            return _native(file, count, part, features), None
+            file = self.bundle.path / roles[self.name].native.graph
+            return _native(file, self.threads, part, self.features), None
         from edgespec.runtime.engines.portable import (
             accuracy_level,
             fused_operators,
             open_graph,
         )
 
-        level = accuracy_level(place.device) if accuracy is None else accuracy
+        level = accuracy_level(place.device) if self.accuracy is None else self.accuracy
         fused = fused_operators(place.device)
-        if fused is not None and any(e.attends_target for e in bundle.manifest.roles.values()):
+        if fused is not None and any(each.attends_target for each in roles.values()):
             fused -= CACHE_TYPES  # the head reads the target's pools by their slots
-        made = portable_graph(bundle, name, level, place.half, part, fused)
-        graph = open_graph(place.device, made, count)
+        made = portable_graph(self.bundle, self.name, level, place.half, part, fused)
+        graph = open_graph(place.device, made, self.threads)
         return graph, graph
 
-    if placed.behind is None:
-        return opened(placed)
-    from edgespec.runtime.engines.parts import cut_graph  # loads the onnx package
+    def placed(self, placed: Placement) -> _Opened:
+        """Returns the whole graph where it is placed, else see `opened`."""
+        role = self.bundle.manifest.roles[self.name]
+        file = self.bundle.path / role.native.graph
+        if role.native.adopted:
+            from edgespec.runtime.engines.adopted import AdoptedGraph
 
-    first, last = placed.behind
-    try:
-        parts = cut_graph(file, first, role.hidden_size)
-    except ValueError as error:
-        raise DeviceError(
-            f"{bundle.path}: its {name} cannot run on two devices ({error}): use another "
-            "--gpu-layers, or none"
-        ) from error
-    chain = Chain([Link(0, *opened(placed, parts[0])), Link(first, *opened(last, parts[1]))])
-    return chain, chain
+            return AdoptedGraph(file, self.threads), None
+        if placed.behind is None:
+            return self.opened(placed)
+        from edgespec.runtime.engines.parts import cut_graph  # loads the onnx package
+
+        first, last = placed.behind
+        try:
+            parts = cut_graph(file, first, role.hidden_size)
+        except ValueError as error:
+            raise DeviceError(
+                f"{self.bundle.path}: its {self.name} cannot run on two devices ({error}): use "
+                "another --gpu-layers, or none"
+            ) from error
+        links = ((0, placed, parts[0]), (first, last, parts[1]))
+        chain = Chain([Link(layer, *self.opened(place, part)) for layer, place, part in links])
+        return chain, chain
 
 
 def _native(

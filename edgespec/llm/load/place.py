@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
-from edgespec.llm.load.options import MODEL_DRAFTS, LoadOptions
+from edgespec.llm.load.options import LAYER_SKIP, MODEL_DRAFTS, LoadOptions
 from edgespec.runtime.kernels import library, missing_kernels
 from edgespec.runtime.plan import HOST, MemoryPlan, Placement, PlacementRequest, plan
 from edgespec.runtime.speculation.generation import AUTO
@@ -114,7 +114,9 @@ def find_plan(
             if demand.memory in sizes:
                 sizes[demand.memory] -= taken
     wanted = options.draft in MODEL_DRAFTS
-    return plan(bundle, PlacementRequest(places, asked, options.sessions, wanted, limits), free)
+    skipping = options.draft == LAYER_SKIP
+    request = PlacementRequest(places, asked, options.sessions, wanted, skipping, limits)
+    return plan(bundle, request, free)
 
 
 def with_sessions(

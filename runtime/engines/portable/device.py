@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime as ort
+from onnx import helper
 
 from edgespec.runtime.arrays import Array, Floats, Ids
 from edgespec.runtime.engines.ort_session import (
@@ -216,8 +217,8 @@ class DeviceRunner:
     def _move(self, caches: Sequence[Cache], order: Ids) -> None:
         there = self.gpu.placed(order)
         back = self.gpu.placed(np.arange(len(order)))
-        dtypes = [each.dtype for each in self.file.pools.values() if each.in_order]
-        for cache, dtype in zip(caches, dtypes, strict=True):
+        for cache in caches:
+            dtype = helper.tensor_dtype_to_np_dtype(cache.keys.element_type())
             for each in (cache.keys, cache.values):
                 other = self.gpu.empty(each.shape(), dtype)
                 self._gathered(dtype, each, there, other)

@@ -115,8 +115,8 @@ class PortableGraph(DevicePools):
         # An engine is asked for one row at least.
         asked = wanted if len(wanted) else np.zeros(1, np.int64)
         number = size if self._shape else self._size(len(asked))
-        if caches := caches_of(pools):
-            inputs |= self._by_place(feeds, visibility, part, size, caches)
+        if self._file.in_order:  # rows of layers that this graph leaves out have places, too
+            inputs |= self._by_place(feeds, visibility, part, size, caches_of(feeds))
         if "logit_rows" in self._file.inputs:
             inputs["logit_rows"] = _padded(asked, number)
         own = CallSlots({"pool": _padded(feeds["write"][part], size)})
@@ -129,13 +129,11 @@ class PortableGraph(DevicePools):
             for name, each in found.items()
         }
 
-    def _recurrent_call(
-        self, recurrence: RecurrentPaths | None, part: slice
-    ) -> RecurrentCall | None:
+    def _recurrent_call(self, paths: RecurrentPaths | None, part: slice) -> RecurrentCall | None:
         """Returns what a call is told of recurrent layers, if there are any."""
-        if recurrence is None:
+        if paths is None:
             return None
-        return recurrence.call(part, self._size(part.stop - part.start), self._recent_size)
+        return paths.call(part, self._size(part.stop - part.start), self._recent_size)
 
     def _recent_size(self, count: int) -> int:
         """Returns the number of rows before a call that it reads, at least so many.
