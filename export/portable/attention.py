@@ -85,19 +85,33 @@ class StandardAttention:
             q, gate = self._without_gate(x)
             q = self._rotated(self._norm("q", q) if early else q)
             return q if early else self._norm("q", q), "", "", gate
-        values = kv if own["source"] == "own" else 0
-        q, k, v = self._split(x, heads * (1 + own["gated"]), kv, values)
-        q, gate = self._without_gate(q)
-        v = v or k
-        if early:
-            q = self._norm("q", q)
-            k = self._norm("k", k)
-        if self._names["cos"]:  # in one
-            q, k = self._split(self._rotated(g.op("Concat", q, k, axis=1)), heads, kv)
+        gate = ""
+        if self._rotated_as_it_is:
+            both, v = self._split(x, heads + kv, kv)
+            q, k = self._split(self._rotated(both), heads, kv)
+        else:
+            values = kv if own["source"] == "own" else 0
+            q, k, v = self._split(x, heads * (1 + own["gated"]), kv, values)
+            q, gate = self._without_gate(q)
+            v = v or k
+            if early:
+                q = self._norm("q", q)
+                k = self._norm("k", k)
+            if self._names["cos"]:  # in one
+                q, k = self._split(self._rotated(g.op("Concat", q, k, axis=1)), heads, kv)
         if not early:
             q = self._norm("q", q)
             k = self._norm("k", k)
         return q, k, self._norm("v", v), gate
+
+    @property
+    def _rotated_as_it_is(self) -> bool:
+        """Whether queries and keys are rotated as they come, side by side."""
+        own = self._own
+        normed = own.get("q_eps") or own.get("k_eps")
+        if own["source"] != "own" or own["gated"] or (normed and not own["norm_after_rope"]):
+            return False
+        return bool(self._names["cos"])
 
     def _split(self, x: str, *heads: int) -> list[str]:
         """Parts of the heads of x [S, n, head_dim]; empty names of parts without any."""
@@ -159,8 +173,9 @@ class StandardAttention:
         g = self._graph
         name = self._names["pool"]
         kind, (*_, dim) = self._kind_and_shape()
-        both = [g.op("Unsqueeze", each, g.ints(0)) for each in (keys, values)]
-        new = g.op("Transpose", g.op("Concat", *both, axis=0), perm=[0, 2, 1, 3])
+        both = g.op("Concat", keys, values, axis=1)
+        both = g.op("Reshape", both, g.ints(-1, 2, self._kv, self._size))
+        new = g.op("Transpose", both, perm=[1, 2, 0, 3])
         new = self._padded(new, 4, int(dim))
         if kind != FLOAT:
             new = g.op("Cast", new, to=kind)
