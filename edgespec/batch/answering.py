@@ -241,8 +241,8 @@ class VectorsOfLine:
     def __init__(self, llm: LLM, body: EmbeddingsRequest) -> None:
         require_embeddings(llm.bundle)
         self._embedder = llm.embedder
-        self._tokens = self._embedder.tokens(body.input, body.prompt_name)
-        self._dimensions = body.dimensions
+        self._tokens = body.tokens(self._embedder)
+        self._body = body
         self._cancelled = threading.Event()
         self._made = False
 
@@ -262,7 +262,7 @@ class VectorsOfLine:
             InputError: if the vectors have fewer dimensions than asked for.
         """
         try:
-            vectors = self._embedder.vectors(self._tokens, self._dimensions, self._check)
+            vectors = self._body.vectors(self._embedder, self._tokens, self._check)
         except _CancelledError:
             return None
         self._made = True

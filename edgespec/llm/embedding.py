@@ -22,6 +22,11 @@ Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int
 """A text, or token ids, or a list of such."""
 
 _LONG_TOKEN = 64  # characters; longer ones are rare, and reading a text for them takes long
+# Names of what vectors are for, of which one means the same as the others beside it.
+_ALIKE = (
+    ("query", "search_query", "retrieval.query", "retrieval-query"),
+    ("document", "passage", "search_document", "retrieval.passage", "retrieval-document"),
+)
 _LEAST_LENGTH = 1e-12  # of a vector that is normalized, as in torch
 
 
@@ -73,8 +78,15 @@ class Embedder(Unpicklable):
         tokens: Sequence[Sequence[int]],
         dimensions: int | None = None,
         check: Check = lambda: None,
+        normalized: bool | None = None,
     ) -> Floats:
         """Makes the vectors of texts that `tokens` has converted, [N, dimensions] float32.
+
+        Args:
+            tokens: the texts.
+            dimensions: see `LLM.embed`.
+            check: see `Check`.
+            normalized: whether vectors are divided by their length; None: as the model says.
 
         Raises:
             InputError: if there are not so many dimensions, or the model was closed.
@@ -87,10 +99,23 @@ class Embedder(Unpicklable):
         found = np.empty((len(tokens), dimensions or width), np.float32)
         for number, row in enumerate(self._rows.of([*map(TextTokens, tokens)], check)):
             vector = row[: dimensions or width]
-            if self._embedding.normalized:
+            if self._embedding.normalized if normalized is None else normalized:
                 vector = vector / max(float(np.linalg.norm(vector)), _LEAST_LENGTH)
             found[number] = vector
         return found
+
+    def prompt_for(self, purpose: str) -> str | None:
+        """Returns the name of the checkpoint's prompt for what vectors are to be used for.
+
+        Args:
+            purpose: such as query or document, in the words of any of the usual APIs.
+
+        Returns:
+            The name; None if there is none, and the default prompt is used.
+        """
+        names = {name.lower(): name for name in self._embedding.prompts}
+        alike = next((each for each in _ALIKE if purpose in each), (purpose,))
+        return next((names[each] for each in (purpose, *alike) if each in names), None)
 
     def _tokens(self, prompt_name: str | None, cuts: bool, text: str | Sequence[int]) -> list[int]:
         prompt = self._prompt(prompt_name)

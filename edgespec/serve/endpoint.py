@@ -17,6 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from edgespec.llm.embedding import Embedder
 from edgespec.llm.llm import LLM
+from edgespec.llm.pooling import TextTokens
+from edgespec.llm.ranking import Reranker
 from edgespec.serve.models import ServedModel
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.embeddings import EmbeddingResult, require_embeddings
@@ -27,11 +29,13 @@ from edgespec.serve.protocols.protocol import (
     ObjectProtocol,
     Origin,
     Protocol,
+    RankProtocol,
     Signal,
     StreamEvent,
     TextBody,
     TextProtocol,
 )
+from edgespec.serve.protocols.rerank import RankResult, require_ranking
 from edgespec.serve.queue import RequestQueue
 from edgespec.serve.refusals import RequestError, as_refusal, internal_error, shorten_value
 
@@ -105,7 +109,7 @@ class ObjectEndpoint(Endpoint):
 
 
 class VectorEndpoint(Endpoint):
-    """A route that makes vectors, for bodies as `EmbeddingsRequest`."""
+    """A route that makes vectors, for bodies as `VectorBody`."""
 
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
         """See `Endpoint`."""
@@ -115,21 +119,41 @@ class VectorEndpoint(Endpoint):
 
         def begin(llm: LLM) -> tuple[Embedder, list[list[int]]]:
             embedder = llm.embedder
-            return embedder, embedder.tokens(
-                body.inputs, getattr(body, "prompt_name", None), getattr(body, "cuts", False)
-            )
+            return embedder, body.tokens(embedder)
 
         def make(
             begun: tuple[Embedder, list[list[int]]], check: Callable[[], None]
         ) -> EmbeddingResult:
             embedder, tokens = begun
-            vectors = embedder.vectors(tokens, body.dimensions, check)
+            vectors = body.vectors(embedder, tokens, check)
             return EmbeddingResult(vectors, sum(map(len, tokens)))
 
         found = await queue.in_turn(model, begin, make)
         queue.metrics.embedded(model.name, len(found.vectors), found.tokens)
         spent = time.perf_counter_ns() - began
         await send_json(partial(body.answer, found, model.name, spent))
+
+
+class RankEndpoint(Endpoint):
+    """A route that ranks documents, for bodies as `RerankRequest`."""
+
+    async def answer(self, body: Any, model: ServedModel, send_json: SendJson, _send: Send) -> None:
+        """See `Endpoint`."""
+        queue = self.queue
+        require_ranking(model.bundle)
+
+        def begin(llm: LLM) -> tuple[Reranker, list[TextTokens]]:
+            reranker = llm.reranker(body.instruction)
+            return reranker, reranker.texts(body.query, body.texts)
+
+        def make(begun: tuple[Reranker, list[TextTokens]], check: Callable[[], None]) -> RankResult:
+            reranker, texts = begun
+            tokens = sum(len(each.tokens) for each in texts)
+            return RankResult(reranker.scores(texts, check), tokens)
+
+        found = await queue.in_turn(model, begin, make)
+        queue.metrics.ranked(model.name, len(found.scores), found.tokens)
+        await send_json(partial(body.answer, found, model.name))
 
 
 class TextEndpoint(Endpoint):
@@ -226,6 +250,8 @@ def endpoint(queue: RequestQueue, protocol: Protocol) -> Endpoint:
         return TextEndpoint(queue, protocol)
     if isinstance(protocol, ObjectProtocol):
         return ObjectEndpoint(queue, protocol)
+    if isinstance(protocol, RankProtocol):
+        return RankEndpoint(queue, protocol)
     return VectorEndpoint(queue, protocol)
 
 

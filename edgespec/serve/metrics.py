@@ -50,6 +50,7 @@ class Metrics:
 
         self._texts = counter("texts", "texts by finish reason", "finish_reason", "model")
         self._embeddings = counter("embeddings", "vectors of texts", "model")
+        self._ranked = counter("ranked_documents", "documents that were ranked", "model")
         self._refusals = counter(
             "refusals", "requests without a complete text, by status", "status"
         )
@@ -59,7 +60,7 @@ class Metrics:
         )
         for model in models.served:
             loaded.labels(model.name).set_function(partial(_is_loaded, model))
-            for each in (self._embeddings, *self._sums.values()):
+            for each in (self._embeddings, self._ranked, *self._sums.values()):
                 each.labels(model.name)  # from the start
         self._ttft = histogram(
             "time_to_first_token_seconds",
@@ -95,6 +96,11 @@ class Metrics:
     def embedded(self, model: str, vectors: int, tokens: int) -> None:
         """Counts vectors of texts, and the tokens of these."""
         self._embeddings.labels(model).inc(vectors)
+        self._sums["prompt_tokens"].labels(model).inc(tokens)
+
+    def ranked(self, model: str, documents: int, tokens: int) -> None:
+        """Counts ranked documents, and the tokens that were read for them."""
+        self._ranked.labels(model).inc(documents)
         self._sums["prompt_tokens"].labels(model).inc(tokens)
 
     def abandoned(self, rounds: int) -> None:

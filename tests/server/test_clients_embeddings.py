@@ -7,10 +7,12 @@ import os
 import numpy as np
 import pytest
 from embeddings import make_served
+from encoders import make_ranker
 from installed import installed
 from servers import MODEL, PLACE, serving
 
-from edgespec import LLM
+from edgespec import LLM, export
+from edgespec.export import ExportOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -62,3 +64,28 @@ def test_ollama(llm, url):
     assert same([client.embed(MODEL, TEXTS[0]).embeddings[0]], llm.embed(TEXTS[0]))
     assert same([client.embeddings(MODEL, TEXTS[0]).embedding], llm.embed(TEXTS[0]))
     assert client.show(MODEL).capabilities == ["embedding"]
+
+
+def test_cohere(llm, url):
+    cohere = installed("cohere")
+    asked = {"model": MODEL, "texts": TEXTS, "input_type": "search_query"}
+    expected = llm.embed(TEXTS, prompt_name="query")
+    newer = cohere.ClientV2("none", base_url=url)
+    found = newer.embed(**asked, embedding_types=["float"], output_dimension=64)
+    assert same(found.embeddings.float_, expected)
+    older = cohere.Client("none", base_url=url)
+    assert same(older.embed(**asked).embeddings, expected)
+    assert same(older.embed(**asked, embedding_types=["float"]).embeddings.float_, expected)
+
+
+def test_cohere_ranks(tmp_path):
+    cohere = installed("cohere")
+    make_ranker(tmp_path / "checkpoint", "bert")
+    export.make(tmp_path / "checkpoint", tmp_path / "bundle", options=ExportOptions("fp32"))
+    with LLM(tmp_path / "bundle", **PLACE) as ranker, serving(ranker) as running:
+        expected = [(each.index, each.score) for each in ranker.rerank("a tree", TEXTS, top_n=1)]
+        for kind in (cohere.Client, cohere.ClientV2):
+            found = kind("none", base_url=running.url).rerank(
+                model=MODEL, query="a tree", documents=TEXTS, top_n=1
+            )
+            assert [(each.index, each.relevance_score) for each in found.results] == expected

@@ -75,15 +75,20 @@ def test_the_document_has_all_routes(running):
         "/metrics",
         "/openapi.json",
         "/render",
+        "/rerank",
         "/tokenize",
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/embed",
         "/v1/embeddings",
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/v1/models",
         "/v1/models/{model}",
+        "/v1/rerank",
         "/v1/responses",
+        "/v2/embed",
+        "/v2/rerank",
     ]
     for path, methods in found["paths"].items():
         for method, described in methods.items():

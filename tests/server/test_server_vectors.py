@@ -276,3 +276,70 @@ def test_the_client_is_told_that_there_are_none(texts, given):
 )
 def test_what_else_is_wrong_is_told_first(texts, body, status, reason):
     refused(texts.post(body, PATH), status, reason)
+
+
+# What other APIs' clients ask for
+
+
+def test_what_vectors_are_for_names_the_prompt(llm, running):
+    query = llm.embed(TEXTS, prompt_name="query").tolist()
+    plain = llm.embed(TEXTS).tolist()
+    for field, purpose, expected in (
+        ("input_type", "query", query),
+        ("input_type", "search_query", query),
+        ("task", "retrieval.query", query),
+        ("input_type", "passage", plain),
+        ("task", "classification", plain),
+    ):
+        answer = running.post({"input": TEXTS, field: purpose}, PATH).json()
+        assert [each["embedding"] for each in answer["data"]] == expected
+    refused(running.post({"input": "a", "input_type": "poem"}, PATH), 400, "input_type is 'poem'")
+
+
+def test_jinas_form(llm, running):
+    body = {
+        "model": MODEL,
+        "input": [{"text": each} for each in TEXTS],
+        "task": "retrieval.passage",
+        "embedding_type": "float",
+        "normalized": True,
+        "late_chunking": False,
+        "truncate": True,
+        "dimensions": 8,
+    }
+    answer = running.post(body, PATH).json()
+    found = [each["embedding"] for each in answer["data"]]
+    assert found == llm.embed(TEXTS, dimensions=8).tolist()
+    raw = running.post({**body, "normalized": False}, PATH).json()["data"][0]["embedding"]
+    assert np.linalg.norm(raw) > 2
+    refused(running.post({**body, "late_chunking": True}, PATH), 400, "late_chunking is True")
+    long = {"input": "x " * 9000, "truncate": True}
+    assert running.post(long, PATH).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
+def test_coheres_form(llm, running, path):
+    body = {
+        "model": MODEL,
+        "texts": TEXTS,
+        "input_type": "search_query",
+        "embedding_types": ["float", "base64"],
+        "output_dimension": 8,
+        "truncate": "END",
+    }
+    answer = running.post(body, path).json()
+    expected = llm.embed(TEXTS, dimensions=8, prompt_name="query")
+    assert answer["embeddings"]["float"] == expected.tolist()
+    decoded = [
+        np.frombuffer(base64.b64decode(each), "<f4") for each in answer["embeddings"]["base64"]
+    ]
+    assert np.array_equal(decoded, expected)
+    assert answer["texts"] == TEXTS
+    assert answer["meta"]["tokens"]["input_tokens"] > 0
+    refused(running.post({**body, "images": ["a"]}, path), 400, "images is ['a'], which is not")
+
+
+def test_coheres_older_form_without_types(llm, running):
+    answer = running.post({"texts": TEXTS}, "/v1/embed").json()
+    assert answer["embeddings"] == llm.embed(TEXTS).tolist()
+    assert answer["response_type"] == "embeddings_floats"

@@ -258,7 +258,12 @@ class TextProtocol(Protocol):
 
 @dataclass(frozen=True)
 class VectorProtocol(Protocol):
-    """A route that makes vectors, for bodies as `EmbeddingsRequest`."""
+    """A route that makes vectors, for bodies as `VectorBody`."""
+
+
+@dataclass(frozen=True)
+class RankProtocol(Protocol):
+    """A route that ranks documents, for bodies as `RerankRequest`."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from edgespec.serve.protocols.anthropic.answer import MessagesAnswer, error_body
 from edgespec.serve.protocols.anthropic.request import CountRequest, MessagesRequest, count_tokens
 from edgespec.serve.protocols.chat import ChatAnswer, ChatRequest
+from edgespec.serve.protocols.cohere import CohereEmbedRequest, OlderCohereEmbedRequest
 from edgespec.serve.protocols.completions import CompletionAnswer, CompletionRequest
 from edgespec.serve.protocols.embeddings import EmbeddingsRequest
 from edgespec.serve.protocols.fields import Json
@@ -24,10 +25,12 @@ from edgespec.serve.protocols.protocol import (
     ErrorForm,
     ObjectProtocol,
     Protocol,
+    RankProtocol,
     TextProtocol,
     VectorProtocol,
 )
 from edgespec.serve.protocols.render import RenderRequest, render
+from edgespec.serve.protocols.rerank import CohereRerankRequest, RerankRequest
 from edgespec.serve.protocols.responses.answer import ResponsesAnswer
 from edgespec.serve.protocols.responses.request import ResponsesProtocol, ResponsesRequest
 from edgespec.serve.protocols.tokens import (
@@ -52,6 +55,11 @@ PROTOCOLS: Mapping[str, Protocol] = {
         CountRequest, "the number of tokens of a conversation", count_tokens
     ),
     "/v1/embeddings": VectorProtocol(EmbeddingsRequest, "vectors of texts"),
+    "/v1/embed": VectorProtocol(OlderCohereEmbedRequest, "vectors of texts"),
+    "/v2/embed": VectorProtocol(CohereEmbedRequest, "vectors of texts"),
+    "/v1/rerank": RankProtocol(RerankRequest, "documents ranked for a query"),
+    "/v2/rerank": RankProtocol(CohereRerankRequest, "documents ranked for a query"),
+    "/rerank": RankProtocol(RerankRequest, "documents ranked for a query"),
     "/infill": TextProtocol(InfillRequest, "the text at a cursor", InfillAnswer),
     "/tokenize": ObjectProtocol(TokenizeRequest, "the tokens of a text", tokenized),
     "/detokenize": ObjectProtocol(DetokenizeRequest, "the text of tokens", detokenized),

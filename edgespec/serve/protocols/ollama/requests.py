@@ -13,17 +13,16 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field, PrivateAttr, field_validator
 
 from edgespec.llm.chat import ChatOptions
-from edgespec.llm.embedding import Inputs
+from edgespec.llm.embedding import Embedder, Inputs
 from edgespec.llm.llm import LLM
 from edgespec.llm.options import GenerationOptions, in_conversation
 from edgespec.llm.request import GenerationRequest
 from edgespec.llm.stream import Stream
 from edgespec.serve.protocols.chat import effort_options, likeliest_of
 from edgespec.serve.protocols.completions import continuation_request
-from edgespec.serve.protocols.embeddings import EmbeddingResult
+from edgespec.serve.protocols.embeddings import EmbeddingResult, VectorBody
 from edgespec.serve.protocols.fields import (
     LONG,
-    Count,
     Fields,
     Int,
     Json,
@@ -219,28 +218,26 @@ class OllamaShowRequest(Fields):
     model: Text = Field(validation_alias=AliasChoices("model", "name"))
 
 
-class OllamaEmbedRequest(Fields):
+class OllamaEmbedRequest(VectorBody):
     """`POST /api/embed`."""
 
     model: Text
     keep_alive: Any = None
     options: Any = None  # those of loading a model
-    dimensions: Count | None = None
     input: str | Annotated[list[str], LONG] | None = None
     truncate: bool | None = None
-
-    @property
-    def cuts(self) -> bool:
-        """Whether the end of a text that is too long is left out."""
-        return self.truncate is not False
 
     @property
     def inputs(self) -> Inputs:
         """The texts; with none, the request only loads the model with Ollama."""
         return self.input if isinstance(self.input, list) else [self.input] if self.input else []
 
+    def tokens(self, embedder: Embedder) -> list[list[int]]:
+        """See `VectorBody`; the end of a text that is too long is left out."""
+        return embedder.tokens(self.inputs, cuts=self.truncate is not False)
+
     def answer(self, found: EmbeddingResult, _model: str, nanoseconds: int) -> Json:
-        """See `EmbeddingsRequest`."""
+        """See `VectorBody`."""
         return {
             "model": self.model,
             "embeddings": found.vectors.tolist(),
@@ -250,13 +247,12 @@ class OllamaEmbedRequest(Fields):
         }
 
 
-class OllamaEmbeddingsRequest(Fields):
+class OllamaEmbeddingsRequest(VectorBody):
     """`POST /api/embeddings`, which came before `/api/embed`."""
 
     model: Text
     keep_alive: Any = None
     options: Any = None
-    dimensions: Count | None = None
     prompt: str | None = None
 
     @property
@@ -265,5 +261,5 @@ class OllamaEmbeddingsRequest(Fields):
         return [self.prompt] if self.prompt else []
 
     def answer(self, found: EmbeddingResult, _model: str, _nanoseconds: int) -> Json:
-        """See `EmbeddingsRequest`."""
+        """See `VectorBody`."""
         return {"embedding": found.vectors[0].tolist() if len(found.vectors) else []}
