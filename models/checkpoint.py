@@ -37,7 +37,9 @@ from edgespec.models.families.minicpm import MiniCpm
 from edgespec.models.families.minicpm3 import MiniCpm3
 from edgespec.models.families.ministral3 import Ministral3
 from edgespec.models.families.mistral4 import Mistral4
+from edgespec.models.families.modernbert import ModernBert
 from edgespec.models.families.nemotron_h import NemotronH
+from edgespec.models.families.nomic_bert import NomicBert
 from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.olmo3 import Olmo3
 from edgespec.models.families.olmoe import Olmoe
@@ -108,7 +110,9 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "ministral3": Ministral3,
     "mistral": Mistral,
     "mistral4": Mistral4,
+    "modernbert": ModernBert,
     "nemotron_h": NemotronH,
+    "nomic_bert": NomicBert,
     "olmo2": Olmo2,
     "olmo3": Olmo3,
     "olmoe": Olmoe,

@@ -60,27 +60,18 @@ class Bert(Encoder):
         """Returns the model's description; the last layer's norm is that of all layers."""
         config = self.config
         first = self.first_place(config.fields)
-        segments = "embeddings.token_type_embeddings.weight"
-        made = super().decoder()
-        *layers, (attention, mlp) = made.layers
-        assert isinstance(mlp, PlainMlp)
-        assert isinstance(mlp.sum_norm, LayerNorm)
-        embedding = "embeddings.word_embeddings.weight"
-        return replace(
-            made,
-            embedding=embedding,
-            lm_head=replace(made.lm_head, weight=embedding),
-            layers=(*layers, (attention, replace(mlp, sum_norm=None))),
-            norm=mlp.sum_norm,
+        made = replace(
+            super().decoder(),
             token_rows=TokenRows(
                 "embeddings.position_embeddings.weight",
                 (config.context_length + first, config.hidden_size),
                 first,
-                segments,
+                "embeddings.token_type_embeddings.weight",
                 (config.fields.integer("type_vocab_size"), config.hidden_size),
                 self.own_norm("embeddings.LayerNorm"),
             ),
         )
+        return self.norm_at_end(made)
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import ALL
 from edgespec.models.families.llama import Llama
+from edgespec.models.layers.sublayers import Mlp, PlainMlp
 
 if TYPE_CHECKING:
+    from edgespec.models.config import ModelConfig
     from edgespec.models.fields import ConfigFields
     from edgespec.models.layers.decoder import Decoder, Scorer
     from edgespec.models.layers.elements import Norm
@@ -22,15 +24,21 @@ class Encoder(Llama):
 
     Attributes:
         prefixes: What names of its tensors may begin with in files, and not in descriptions.
+        embedding: Name of the table of tokens.
     """
 
-    both_ways = True
     prefixes: ClassVar[tuple[str, ...]] = ("model.",)
+    embedding: ClassVar[str] = "embeddings.word_embeddings.weight"
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, "layers")
 
     @classmethod
     def inner_name(cls, name: str) -> str:
         """Returns a tensor's name in the description, from that in a file."""
-        return next((name.removeprefix(each) for each in cls.prefixes if each in name), name)
+        for each in cls.prefixes:
+            name = name.removeprefix(each)
+        return name
 
     @staticmethod
     def ranks(fields: ConfigFields) -> bool:
@@ -51,6 +59,11 @@ class Encoder(Llama):
     def decoder(self) -> Decoder:
         """Returns the model's description."""
         made = super().decoder()
+        made = replace(
+            made,
+            embedding=self.embedding,
+            lm_head=replace(made.lm_head, weight=self.embedding),
+        )
         return replace(made, scorer=self.scorer()) if self.ranks(self.config.fields) else made
 
     def scorer(self) -> Scorer:
@@ -60,6 +73,14 @@ class Encoder(Llama):
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""
         return replace(super().attention(index), mask=ALL)
+
+    def norm_at_end(self, decoder: Decoder) -> Decoder:
+        """Returns a description with the norm behind its last sum as that of the whole model."""
+        *layers, (attention, mlp) = decoder.layers
+        assert isinstance(mlp, Mlp | PlainMlp)
+        assert mlp.sum_norm is not None
+        last = replace(mlp, sum_norm=None)
+        return replace(decoder, layers=(*layers, (attention, last)), norm=mlp.sum_norm)
 
     def own_norm(self, name: str) -> Norm:
         """Returns the norm of that name of rows of the stream."""

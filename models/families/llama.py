@@ -39,7 +39,6 @@ class Llama:
         norms_of_heads: The same of queries and keys.
         biased: What names of projections end with that have a bias if the config says so.
         heads_together: Whether these are of all heads as one vector, and not of each.
-        both_ways: Whether rows see all of their text, so that the model writes none.
         beside: What names of tensors begin with that are for other uses of the model.
 
     Args:
@@ -64,7 +63,6 @@ class Llama:
     norms_of_heads: ClassVar[tuple[str, str]] = ("", "")
     heads_together: ClassVar[bool] = False
     biased: ClassVar[tuple[str, ...]] = ("",)
-    both_ways: ClassVar[bool] = False
     beside: ClassVar[tuple[str, ...]] = ("lm_head.weight", "mtp.")  # see `models/heads/mtp.py`
 
     def __init__(self, config: ModelConfig, layers: str = "model.layers") -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import reduce
 from shutil import copytree
 
 import numpy as np
@@ -10,6 +12,7 @@ from checkpoints import edit_json
 from embeddings import ids_of
 from encoders import TEXTS, make_encoder, vector_of
 from native_llms import with_library
+from safetensors.numpy import load_file, save_file
 
 from edgespec import LLM, export
 from edgespec.errors import ContextLengthError, DeviceError, InputError, UnsupportedModelError
@@ -22,10 +25,33 @@ pytestmark = with_library
 FULL_PRECISION = {
     "bert-mean": {},
     "bert-first": {"pooling": "cls_token"},
+    "modernbert-first": {"pooling": "cls_token", "local_attention": 16},
+    "nomic_bert-mean": {},
     "roberta-mean": {"pad_token_id": 1},
     "xlm-roberta-first": {"pooling": "cls_token", "pad_token_id": 1},
 }
 PLAIN = {"threads": 1}
+NOMICS_FIELDS = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps",
+}
+# Whether a file has the one form or the other depends on transformers.
+NOMICS_NAMES = (
+    ("encoder.layers", "layers"),
+    ("layers.", "encoder.layers."),
+    ("embeddings.LayerNorm", "emb_ln"),
+    ("self_attn.o_proj", "attn.out_proj"),
+    ("self_attn", "attn"),
+    ("up_proj", "fc11"),
+    ("gate_proj", "fc12"),
+    ("down_proj", "fc2"),
+    ("post_attention_layernorm", "norm1"),
+    ("post_mlp_layernorm", "norm2"),
+)
 
 
 def kind_of(name):
@@ -130,3 +156,28 @@ def test_what_is_not_implemented_is_named(made, tmp_path, fields, reason):
     edit_json(source / "config.json", **fields)
     with pytest.raises(UnsupportedModelError, match=reason):
         load_checkpoint(source)
+
+
+def test_nomics_published_form(made, tmp_path):
+    """Its fields and names are of its own, which transformers converts."""
+    folder, _ = made("nomic_bert-mean")
+    source = copytree(folder / "checkpoint", tmp_path / "checkpoint")
+    told = json.loads((source / "config.json").read_text())
+    fields = {own: told.pop(usual) for own, usual in NOMICS_FIELDS.items()}
+    base = told.pop("rope_parameters")["rope_theta"]
+    (source / "config.json").write_text(json.dumps({**told, **fields, "rotary_emb_base": base}))
+    file = source / "model.safetensors"
+    tensors = {
+        f"bert.{reduce(lambda text, pair: text.replace(*pair), NOMICS_NAMES, name)}": tensor
+        for name, tensor in load_file(file).items()
+    }
+    for index in range(3):
+        name = f"bert.encoder.layers.{index}.attn"
+        parts = [tensors.pop(f"{name}.{each}_proj.weight", None) for each in "qkv"]
+        if parts[0] is not None:
+            tensors[f"{name}.Wqkv.weight"] = np.concatenate(parts)
+    assert "bert.encoder.layers.0.attn.Wqkv.weight" in tensors
+    save_file(tensors, file)
+    export.make(source, tmp_path / "bundle", options=ExportOptions("fp32"))
+    with LLM(folder / "bundle", **PLAIN) as one, LLM(tmp_path / "bundle", **PLAIN) as other:
+        assert np.array_equal(one.embed(TEXTS), other.embed(TEXTS))

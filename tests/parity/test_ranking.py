@@ -20,6 +20,7 @@ from edgespec.llm.ranking import INSTRUCTION
 pytestmark = with_library
 RANKERS = {
     "bert": {},
+    "modernbert": {"local_attention": 16},
     "roberta": {"pad_token_id": 1},
     "xlm-roberta": {"pad_token_id": 1, "type_vocab_size": 2},
 }
@@ -73,7 +74,7 @@ def test_scores_are_those_of_transformers(ranker):
     for document, score in zip(DOCUMENTS, scores_of(found), strict=True):
         read = tokenizer.encode(QUERY, document)
         parts = {}
-        if model.config.type_vocab_size > 1:
+        if getattr(model.config, "type_vocab_size", 1) > 1:
             parts = {"token_type_ids": torch.tensor([read.type_ids])}
         logit = model(torch.tensor([read.ids]), **parts).logits[0, 0]
         assert score == pytest.approx(float(torch.sigmoid(logit)), abs=1e-5)

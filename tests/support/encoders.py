@@ -29,6 +29,11 @@ SIZES: dict[str, Any] = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "cls_token_id": 2,
+    "sep_token_id": 3,
 }
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _WORDS = ["the", "quick", "brown", "fox", "over", "lazy", "dog", "tree", "one", "two", "three"]

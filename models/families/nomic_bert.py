@@ -1,0 +1,121 @@
+"""Nomic's BERT: rotated places, gated MLPs without biases."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgespec.models.families.bert import Bert
+from edgespec.models.families.encoder import Encoder
+from edgespec.models.families.partial_rotation import split
+from edgespec.models.formats.parts import Parts, TensorRows
+from edgespec.models.layers.decoder import TokenRows
+from edgespec.models.layers.elements import LayerNorm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.fields import ConfigFields
+    from edgespec.models.formats.tensors import TensorSource
+    from edgespec.models.layers.decoder import Decoder
+    from edgespec.models.layers.elements import Norm
+    from edgespec.models.layers.sublayers import Attention, Mlp
+
+_FUSED = "self_attn.Wqkv"
+# What published files call parts, and what fields of their configs are called elsewhere.
+_RENAMED: Mapping[str, str] = {
+    r"^encoder\.": "",
+    r"^emb_ln\.": "embeddings.LayerNorm.",
+    r"\.attn\.Wqkv\.": f".{_FUSED}.",
+    r"\.attn\.out_proj\.": ".self_attn.o_proj.",
+    r"\.fc11\.": ".up_proj.",
+    r"\.fc12\.": ".gate_proj.",
+    r"\.fc2\.": ".down_proj.",
+    r"\.norm1\.": ".post_attention_layernorm.",
+    r"\.norm2\.": ".post_mlp_layernorm.",
+}
+_FIELDS: Mapping[str, str] = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "rotary_emb_base": "rope_theta",
+}
+
+
+class NomicBert(Encoder):
+    """Describes a checkpoint of nomic-embed-text, in its own form or that of transformers."""
+
+    models = "nomic-embed-text v1 and v1.5"
+    defaults = Bert.but(
+        hidden_act="silu", max_position_embeddings=2048, rope_theta=1000.0, vocab_size=30528
+    )
+    prefixes = ("nomic_bert.", "bert.")
+    beside = ("pooler.", "cls.")
+
+    @classmethod
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
+        """See `Llama`."""
+        allowed: dict[str, tuple[object, ...]] = {
+            "activation_function": (None, "swiglu"),
+            "num_experts": (None, 0),
+            "prenorm": (None, False),
+            "qkv_proj_bias": (None, False),
+            "mlp_fc1_bias": (None, False),
+            "mlp_fc2_bias": (None, False),
+            "rotary_emb_fraction": (None, 1, 1.0),
+            "rotary_emb_interleaved": (None, False),
+            "rotary_scaling_factor": (None,),
+        }
+        fields.only(allowed, "use nomic-embed-text v1 or v1.5")
+        given = {name: fields.get(name) for name in _FIELDS}
+        return fields.changed(
+            **{_FIELDS[name]: value for name, value in given.items() if value is not None}
+        )
+
+    @classmethod
+    def inner_name(cls, name: str) -> str:
+        """See `Encoder`."""
+        name = super().inner_name(name)
+        for pattern, text in _RENAMED.items():
+            name = re.sub(pattern, text, name)
+        return name
+
+    def decoder(self) -> Decoder:
+        """Returns the model's description."""
+        config = self.config
+        made = replace(
+            super().decoder(),
+            token_rows=TokenRows(
+                segments="embeddings.token_type_embeddings.weight",
+                parts=(config.fields.integer("type_vocab_size"), config.hidden_size),
+                norm=self.own_norm("embeddings.LayerNorm"),
+            ),
+        )
+        return self.norm_at_end(made)
+
+    def arranged(self, tensors: TensorSource) -> TensorSource:
+        """Returns the weights; published files have one tensor for q, k and v."""
+        parts = dict[str, TensorRows]()
+        for index in range(self.config.num_layers):
+            stored = f"{self.layers}.{index}.{_FUSED}.weight"
+            if stored in tensors.names:
+                parts |= split(stored, *self.attention(index).linears[:-1])
+        return Parts(tensors, parts) if parts else tensors
+
+    def attention(self, index: int) -> Attention:
+        """Returns the attention of a layer."""
+        norm = self.own_norm(f"{self.layers}.{index}.post_attention_layernorm")
+        return replace(super().attention(index), norm=None, sum_norm=norm)
+
+    def mlp(self, index: int) -> Mlp:
+        """Returns the MLP of a layer."""
+        norm = self.own_norm(f"{self.layers}.{index}.post_mlp_layernorm")
+        return replace(super().mlp(index), norm=None, sum_norm=norm)
+
+    def norm(self, name: str, size: int) -> Norm:
+        """Returns the norm of that name."""
+        return LayerNorm(f"{name}.weight", size, self.config.norm_eps, bias=f"{name}.bias")
