@@ -65,7 +65,13 @@ from edgespec.models.formats.tensors import TensorSource, check_shapes, equal_te
 from edgespec.models.heads import nextn
 from edgespec.models.named import TOWER
 from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, CheckpointParts
-from edgespec.models.pooled import UNTOLD, PoolingConfig, read_pooled, without_projection
+from edgespec.models.pooled import (
+    BIDIRECTIONAL,
+    UNTOLD,
+    PoolingConfig,
+    read_pooled,
+    without_projection,
+)
 from edgespec.models.sampling import asked_sampling
 from edgespec.models.vision.grid import read_grid_tower
 from edgespec.models.vision.text_part import COMPOSITES, text_fields, text_group, text_name
@@ -199,7 +205,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     fields = opened.fields
     files = opened.tokenizer_files
     if opened.pooled is not None:
-        fields = without_projection(fields)
+        fields = without_projection(fields, _architecture(fields).bidirectional)
     architecture = _architecture(fields)
     generation = _parsed(path, files, "generation_config.json")
     config = ModelConfig.from_fields(
@@ -209,7 +215,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
     decoder = model.decoder()
     tensors = model.arranged(opened.tensors)
     if opened.pooled is not None:
-        decoder = _embedding(decoder, opened.pooled)
+        decoder = _embedding(fields, decoder, opened.pooled)
+    elif decoder.both_ways:
+        raise fields.unsupported(
+            BIDIRECTIONAL, "it writes no text: add sentence-transformers' modules.json and pooling"
+        )
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors, architecture.beside)
     return Checkpoint(
@@ -228,10 +238,17 @@ def load_checkpoint(path: Path) -> Checkpoint:
     )
 
 
-def _embedding(decoder: Decoder, pooled: PoolingConfig) -> Decoder:
+def _embedding(fields: ConfigFields, decoder: Decoder, pooled: PoolingConfig) -> Decoder:
     """Returns the description of a model that makes embeddings or scores."""
     length = decoder.context_length
-    return replace(decoder, embeds=True, context_length=min(length, pooled.length or length))
+    if pooled.dense and pooled.dense[-1].out_features != decoder.hidden_size:
+        raise fields.unsupported("hidden_size", "use a model whose vectors are as wide as its rows")
+    return replace(
+        decoder,
+        embeds=True,
+        context_length=min(length, pooled.length or length),
+        dense=pooled.dense,
+    )
 
 
 def _architecture(fields: ConfigFields) -> type[Llama]:
@@ -263,7 +280,7 @@ def _open_folder(path: Path) -> CheckpointParts:
         named = text_name
     elif fields.get("model_type") in nextn.MODEL_TYPES:
         named = partial(nextn.draft_name, layers=fields.integer("num_hidden_layers"))
-    folder = SafetensorsFolder(path, named)
+    folder = SafetensorsFolder(path, named, () if pooled is None else pooled.modules)
     tensors, quantization = unpacked(folder, _quantization(path, fields))
     tower = read_grid_tower(path, fields) or read_tower(path, fields)
     if composite:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from edgespec.bundle.manifest import FIRST_TOKEN, LAST_TOKEN, MEAN, Embedding, Reranking
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.fields import ConfigFields, read_checkpoint_text
+from edgespec.models.layers.elements import Linear
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,9 +26,10 @@ MODULES = "modules.json"
 _POOLINGS = {"lasttoken": LAST_TOKEN, "mean": MEAN, "cls": FIRST_TOKEN}
 _MODE_NAMES = ("pooling_mode_lasttoken", "pooling_mode_mean_tokens", "pooling_mode_cls_token")
 _MODES = "pooling_mode_"  # fields of a pooling's config with a flag for each mode
-_STEPS = (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize"))
-# Fields of configs with which every row sees all others. Layers here see what is before them.
-_BOTH_WAYS: Mapping[str, bool] = {"is_causal": False, "use_bidirectional_attention": True}
+_FIRST, _DENSE, _LAST = ("Transformer", "Pooling"), "Dense", "Normalize"
+# Fields of configs with which every row sees all others, where layers usually do not.
+BIDIRECTIONAL = "use_bidirectional_attention"
+_BOTH_WAYS: Mapping[str, bool] = {"is_causal": False, BIDIRECTIONAL: True}
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,19 @@ class PoolingConfig:
         embedding: How vectors are made; None: none are.
         length: The most tokens of a text; None: as many as the model was trained for.
         ranking: How scores are made; None: none are.
+        dense: What rows become before they are pooled; sentence-transformers has it behind the
+            pooling, which makes no difference to a mean, since nothing is activated.
     """
 
     embedding: Embedding | None
     length: int | None = None
     ranking: Reranking | None = None
+    dense: tuple[Linear, ...] = ()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Folders with weights of their own."""
+        return tuple(each.weight.partition(".")[0] for each in self.dense)
 
 
 UNTOLD = PoolingConfig(Embedding(MEAN, False, {}))
@@ -63,10 +73,12 @@ def read_pooled(folder: Path) -> PoolingConfig | None:
         return None
     steps = _steps(folder / MODULES)
     kinds = tuple(kind for kind, _ in steps)
-    if kinds not in _STEPS:
+    dense = [place for kind, place in steps if kind == _DENSE]
+    normalized = kinds[-1:] == (_LAST,)
+    if kinds != (*_FIRST, *(_DENSE for _ in dense), *(_LAST for _ in range(normalized))):
         raise UnsupportedModelError(
             f"{folder / MODULES}: the steps {' and '.join(kinds) or '(none)'} are not supported: "
-            "use a model whose steps are Transformer and Pooling, and perhaps Normalize"
+            "use a model whose steps are Transformer and Pooling, and perhaps Dense and Normalize"
         )
     if steps[0][1]:
         raise UnsupportedModelError(
@@ -79,17 +91,23 @@ def read_pooled(folder: Path) -> PoolingConfig | None:
         raise limits.unsupported("do_lower_case", "use a model that reads capitals")
     length = limits.integer("max_seq_length") if limits.get("max_seq_length") is not None else None
     prompts, usual = _prompts(_optional(folder / "config_sentence_transformers.json"))
-    return PoolingConfig(Embedding(pooling, len(steps) == len(_STEPS[1]), prompts, usual), length)
+    layers = tuple(_dense(ConfigFields.read(folder / each / "config.json"), each) for each in dense)
+    embedding = Embedding(pooling, normalized, prompts, usual)
+    return PoolingConfig(embedding, length, dense=layers)
 
 
-def without_projection(fields: ConfigFields) -> ConfigFields:
+def without_projection(fields: ConfigFields, bidirectional: bool) -> ConfigFields:
     """Returns the config of a model that makes embeddings, whose output projection is not read.
+
+    Args:
+        fields: The config.
+        bidirectional: See `Llama`.
 
     Raises:
         UnsupportedModelError: Its rows see those behind them.
     """
     for name, value in _BOTH_WAYS.items():
-        if fields.get(name) is value:
+        if fields.get(name) is value and not (bidirectional and name == BIDIRECTIONAL):
             raise fields.unsupported(
                 name, "use an embedding model whose tokens see only those before them"
             )
@@ -112,6 +130,17 @@ def _inside(folder: str) -> str:
     if folder != folder.strip("./\\") or ".." in folder:
         raise ValueError(f"path {folder!r}")
     return folder
+
+
+def _dense(fields: ConfigFields, module: str) -> Linear:
+    """Returns the linear layer of a step, whose weights are in a folder of this name."""
+    activation = fields.get("activation_function")
+    if activation is not None and not str(activation).endswith(".Identity"):
+        raise fields.unsupported("activation_function", "use a model whose Dense has no activation")
+    name = f"{module}.linear"
+    bias = f"{name}.bias" if fields.get("bias") is not False else None
+    sizes = fields.integer("in_features"), fields.integer("out_features")
+    return Linear(f"{name}.weight", *sizes, bias)
 
 
 def _pooling(fields: ConfigFields) -> str:

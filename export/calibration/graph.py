@@ -86,7 +86,7 @@ class FloatGraph(LayerGraph):
         stream = self._stream()
         if decoder.altup is not None:
             stream = gathered(self, stream, decoder.altup)
-        self._end(self.norm(stream, decoder.norm))
+        self._end(self.ended(stream, decoder))
 
     def linear(
         self, x: str, *layers: Linear, residual: str = "", factor: float = 1.0, exact: bool = False

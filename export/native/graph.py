@@ -78,7 +78,7 @@ class NativeGraphBuilder(LayerGraph):
         hidden = g.op("Gather", hidden, "logit_rows", axis=0)
         if decoder.altup is not None:
             hidden = gathered(self, hidden, decoder.altup)
-        hidden = self.norm(hidden, decoder.norm)
+        hidden = self.ended(hidden, decoder)
         if decoder.scorer is not None:
             scores = self._scored(hidden, decoder.scorer)
             g.output(LOGITS, scores, FLOAT, ["R", decoder.scorer.out.out_features])

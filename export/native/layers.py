@@ -32,7 +32,7 @@ from edgespec.models import (
     Sublayer,
     TensorSource,
 )
-from edgespec.models.layers.decoder import LayerInputs, TokenRows
+from edgespec.models.layers.decoder import Decoder, LayerInputs, TokenRows
 from edgespec.models.layers.elements import (
     Activation,
     ClampedSwiglu,
@@ -183,6 +183,13 @@ class LayerGraph(ABC):
             for layer in layers
         ]
         return self.graph.constant(np.concatenate(parts), np.float32)
+
+    def ended(self, hidden: str, decoder: Decoder) -> str:
+        """Emits the rows behind the last norm, of which logits or embeddings are made."""
+        hidden = self.norm(hidden, decoder.norm)
+        for each in decoder.dense:
+            hidden = self.linear(hidden, each, exact=True)
+        return hidden
 
     def entered(self, hidden: str, rows: TokenRows) -> str:
         """Emits what enters the first layer, of embeddings of tokens, [S, hidden]."""

@@ -36,7 +36,7 @@ class Gemma2(Llama):
     def decoder(self) -> Decoder:
         """Returns the model's description; its embedding is scaled."""
         fields = self.config.fields
-        if fields.get("use_bidirectional_attention"):  # of models for text embeddings
+        if fields.get("use_bidirectional_attention") and not self.bidirectional:
             raise fields.unsupported("use_bidirectional_attention", "use a model that writes text")
         return replace(
             super().decoder(),

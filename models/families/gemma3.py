@@ -1,11 +1,11 @@
-"""Gemma 3 (text only)."""
+"""Gemma 3 (text only), and EmbeddingGemma, whose rows see both ways."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.bundle.sublayers import DEFAULT_ROPE
+from edgespec.bundle.sublayers import ALL, DEFAULT_ROPE
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.layers.rope import LOCAL_ROPE, ropes_by_layer_type
 
@@ -31,6 +31,7 @@ class Gemma3(Gemma2):
         attn_logit_softcapping=None,
         final_logit_softcapping=None,
     )
+    bidirectional = True
     norms_of_heads = ("q_norm", "k_norm")
 
     def ropes(self) -> dict[str, Rope]:
@@ -40,5 +41,9 @@ class Gemma3(Gemma2):
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""
-        windowed = self.config.windows[index] is not None
-        return replace(super().attention(index), rope=LOCAL_ROPE if windowed else DEFAULT_ROPE)
+        window = self.config.windows[index]
+        rope = DEFAULT_ROPE if window is None else LOCAL_ROPE
+        made = replace(super().attention(index), rope=rope)
+        if not self.config.fields.get("use_bidirectional_attention"):
+            return made
+        return replace(made, mask=ALL if window is None else f"around:{window // 2}")

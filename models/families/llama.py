@@ -39,6 +39,8 @@ class Llama:
         norms_of_heads: The same of queries and keys.
         biased: What names of projections end with that have a bias if the config says so.
         heads_together: Whether these are of all heads as one vector, and not of each.
+        bidirectional: Whether rows of models that make embeddings may see those behind them, as
+            `use_bidirectional_attention` says.
         beside: What names of tensors begin with that are for other uses of the model.
 
     Args:
@@ -63,6 +65,7 @@ class Llama:
     norms_of_heads: ClassVar[tuple[str, str]] = ("", "")
     heads_together: ClassVar[bool] = False
     biased: ClassVar[tuple[str, ...]] = ("",)
+    bidirectional: ClassVar[bool] = False
     beside: ClassVar[tuple[str, ...]] = ("lm_head.weight", "mtp.")  # see `models/heads/mtp.py`
 
     def __init__(self, config: ModelConfig, layers: str = "model.layers") -> None:

@@ -22,7 +22,7 @@ from edgespec.models.formats.tensors import check_rows
 from edgespec.system.files import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -64,12 +64,19 @@ class SafetensorsFolder(Entries[_Entry]):
     Args:
         folder: The folder.
         named: Returns a tensor's name here from its name in the files; None: it is left out.
+        modules: Folders below it with a file of their own, with whose names and a dot the names of
+            the tensors there begin.
 
     Raises:
         CheckpointError: A file is missing, truncated or corrupt.
     """
 
-    def __init__(self, folder: Path, named: Callable[[str], str | None] = str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        named: Callable[[str], str | None] = str,
+        modules: Sequence[str] = (),
+    ) -> None:
         if (folder / SINGLE_FILE).is_file():
             entries = _read_header(folder / SINGLE_FILE)
         elif (folder / INDEX_FILE).is_file():
@@ -79,10 +86,11 @@ class SafetensorsFolder(Entries[_Entry]):
                 f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: give a GGUF file itself, "
                 "and PyTorch's weights as transformers' save_pretrained writes them"
             )
-        super().__init__(
-            folder,
-            {own: entry for name, entry in entries.items() if (own := named(name)) is not None},
-        )
+        found = {own: entry for name, entry in entries.items() if (own := named(name)) is not None}
+        for module in modules:
+            below = _read_header(folder / module / SINGLE_FILE)
+            found |= {f"{module}.{name}": entry for name, entry in below.items()}
+        super().__init__(folder, found)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """See `TensorSource`; dtypes that can be read are bf16, fp16 and fp32."""

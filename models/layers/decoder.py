@@ -141,6 +141,7 @@ class Decoder:
         embeds: Whether its results are the rows behind the last norm, of which embeddings are made,
             and not scores of tokens. `lm_head` is then never computed.
         token_rows: What becomes of embeddings of tokens before the first layer; None: nothing.
+        dense: What is applied one after the other to the rows behind the last norm.
         scorer: What makes scores of the rows behind the last norm, of a model that ranks; else
             None.
     """
@@ -161,6 +162,7 @@ class Decoder:
     altup: AltUp | None = None
     embeds: bool = False
     token_rows: TokenRows | None = None
+    dense: tuple[Linear, ...] = ()
     scorer: Scorer | None = None
 
     @property
@@ -205,5 +207,6 @@ class Decoder:
             | union(sublayer.tensors() for sublayer in self.sublayers)
             | self.norm.tensors()
             | self.lm_head.tensors()
+            | union(each.tensors() for each in self.dense)
             | ({} if self.scorer is None else self.scorer.tensors())
         )

@@ -8,8 +8,9 @@ from shutil import copytree
 
 import numpy as np
 import pytest
+import torch
 from checkpoints import edit_json
-from embeddings import ids_of
+from embeddings import ids_of, write
 from encoders import TEXTS, make_encoder, vector_of
 from native_llms import with_library
 from safetensors.numpy import load_file, save_file
@@ -181,3 +182,70 @@ def test_nomics_published_form(made, tmp_path):
     export.make(source, tmp_path / "bundle", options=ExportOptions("fp32"))
     with LLM(folder / "bundle", **PLAIN) as one, LLM(tmp_path / "bundle", **PLAIN) as other:
         assert np.array_equal(one.embed(TEXTS), other.embed(TEXTS))
+
+
+def make_gemma(folder):
+    """Save a checkpoint like EmbeddingGemma's; returns transformers' model and two matrices."""
+    model = make_encoder(
+        folder,
+        "gemma3_text",
+        use_bidirectional_attention=True,
+        sliding_window=16,
+        head_dim=24,
+        num_key_value_heads=1,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    )
+    steps = json.loads((folder / "modules.json").read_text())
+    drawn = np.random.default_rng(0)
+    matrices = []
+    for number, sizes in ((2, (64, 96)), (3, (96, 64))):
+        name = f"{number}_Dense"
+        steps.insert(number, {"path": name, "type": "sentence_transformers.models.Dense"})
+        write(
+            folder / name / "config.json",
+            {
+                "in_features": sizes[0],
+                "out_features": sizes[1],
+                "bias": False,
+                "activation_function": "torch.nn.modules.linear.Identity",
+            },
+        )
+        matrices.append(drawn.normal(size=sizes[::-1]).astype(np.float32))
+        save_file({"linear.weight": matrices[-1]}, folder / name / "model.safetensors")
+    write(folder / "modules.json", steps)
+    return model, matrices
+
+
+def test_embeddinggemma(tmp_path):
+    model, (first, second) = make_gemma(tmp_path / "checkpoint")
+    export.make(tmp_path / "checkpoint", tmp_path / "bundle", options=ExportOptions("fp32"))
+    with LLM(tmp_path / "bundle", **PLAIN) as llm:
+        for text, vector in zip(TEXTS, llm.embed(TEXTS), strict=True):
+            ids = torch.tensor([ids_of(tmp_path / "checkpoint", text)])
+            with torch.no_grad():
+                row = model(ids).last_hidden_state[0].mean(0).numpy()
+            expected = second @ (first @ row)
+            expected /= np.linalg.norm(expected)
+            assert np.abs(vector - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.Tanh"}, "activation_function='torch"),
+        ({"out_features": 32}, "hidden_size=64 is not supported: .* as wide as its rows"),
+    ],
+    ids=["activation", "width"],
+)
+def test_dense_layers_that_are_not_implemented(tmp_path, change, reason):
+    make_gemma(tmp_path)
+    edit_json(tmp_path / "3_Dense" / "config.json", **change)
+    with pytest.raises(UnsupportedModelError, match=reason):
+        load_checkpoint(tmp_path)
+
+
+def test_a_gemma_that_sees_both_ways_writes_no_text(tmp_path):
+    make_gemma(tmp_path)
+    (tmp_path / "modules.json").unlink()
+    with pytest.raises(UnsupportedModelError, match=r"use_bidirectional_attention=True.*modules"):
+        load_checkpoint(tmp_path)

@@ -111,7 +111,12 @@ SECOND = step("Pooling", "1_Pooling")
     ("steps", "error", "reason"),
     [
         ([FIRST], UnsupportedModelError, "the steps Transformer are not supported"),
-        ([FIRST, SECOND, step("Dense", "2_Dense")], UnsupportedModelError, "Dense"),
+        (
+            [FIRST, SECOND, step("Normalize"), step("Dense", "3_Dense")],
+            UnsupportedModelError,
+            "Dense",
+        ),
+        ([FIRST, SECOND, step("Dense", "2_Dense")], CheckpointError, "2_Dense.*does not exist"),
         ([step("StaticEmbedding")], UnsupportedModelError, "StaticEmbedding"),
         ([], UnsupportedModelError, r"\(none\)"),
         ([step("Transformer", "0_T"), SECOND], UnsupportedModelError, "in the folder '0_T'"),
