@@ -60,13 +60,13 @@ def test_no_output_projection_is_needed_or_read(folder):
 
 def test_what_a_gguf_file_says_of_its_pooling(saved, tmp_path):
     file = tmp_path / "model.gguf"
-    for number, expected in ((None, None), (0, None), (1, "mean"), (3, "last")):
+    for number, expected in ((None, None), (0, None), (1, "mean"), (2, "first"), (3, "last")):
         write_gguf(saved, file, **{"qwen3.pooling_type": number})
         found = load_checkpoint(file)
         assert found.decoder.embeds == (expected is not None)
         assert found.embedding == (expected and Embedding(expected, True, {}))
     for fields, reason in (
-        ({"qwen3.pooling_type": 2}, "qwen3.pooling_type=2 is not supported: use a model with 1"),
+        ({"qwen3.pooling_type": 4}, "qwen3.pooling_type=4 is not supported: use a model with 1"),
         (
             {"qwen3.pooling_type": 1, "qwen3.attention.causal": False},
             "qwen3.attention.causal=False is not supported",

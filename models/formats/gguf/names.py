@@ -76,6 +76,7 @@ class Naming:
         present: Tensors of a layer whose presence is a field of config.json, by that field.
         constants: Fields of config.json that GGUF files of this architecture leave out.
         log_multiplier: What RoPE's `mscale` of 1 is in a file; 0: it is none.
+        both_ways: Whether rows see all of their text, so that the model makes embeddings.
         only: The values of a field that can be read, None among them where it may be absent.
     """
 
@@ -94,6 +95,7 @@ class Naming:
     present: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, object] = field(default_factory=dict)
     log_multiplier: float = 0.0
+    both_ways: bool = False
     only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
     def translated(self, name: str, layers: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gguf import LlamaFileType
 
-from edgespec.bundle.manifest import LAST_TOKEN, MEAN, Embedding
+from edgespec.bundle.manifest import FIRST_TOKEN, LAST_TOKEN, MEAN, Embedding
 from edgespec.errors import CheckpointError
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.architectures import ARCHITECTURES
@@ -59,9 +59,9 @@ _READERS = {
 }
 _UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
 _TEMPLATE = "tokenizer.chat_template"
-# llama.cpp's numbers of ways to pool, of which 2 is the first token and 4 a ranking.
+# llama.cpp's numbers of ways to pool, of which 4 is a ranking.
 _NONE = 0
-_POOLINGS = {1: MEAN, 3: LAST_TOKEN}
+_POOLINGS = {1: MEAN, 2: FIRST_TOKEN, 3: LAST_TOKEN}
 
 
 def open_gguf(path: Path) -> CheckpointParts:
@@ -92,7 +92,7 @@ def open_gguf(path: Path) -> CheckpointParts:
         files["generation_config.json"] = json.dumps(sampling)
     config = ConfigFields(reader.config(vocabulary.ends()), str(path))
     tensors = GgufTensors(str(path), header.entries, naming, reader.layers, reader.columns())
-    pooled = _pooled(metadata, str(kind))
+    pooled = _pooled(metadata, str(kind), naming.both_ways)
     return CheckpointParts(
         config,
         Parts(tensors, reader.rows(tensors)),
@@ -150,7 +150,7 @@ def whole_header(path: Path) -> Header:
     return Header(first.metadata, entries)
 
 
-def _pooled(metadata: ConfigFields, kind: str) -> PoolingConfig | None:
+def _pooled(metadata: ConfigFields, kind: str, both_ways: bool) -> PoolingConfig | None:
     """Returns how embeddings are made with a model; None if it writes text.
 
     llama.cpp's server normalizes vectors whatever the model, and puts no prompt before texts.
@@ -162,11 +162,13 @@ def _pooled(metadata: ConfigFields, kind: str) -> PoolingConfig | None:
     causal = f"{kind}.attention.causal"
     found = metadata.get(name)
     if found in (None, _NONE):
-        return None
+        return PoolingConfig(Embedding(MEAN, True, {})) if both_ways else None
     if not isinstance(found, int) or found not in _POOLINGS:
-        raise metadata.unsupported(name, "use a model with 1 (mean) or 3 (last token)")
-    if metadata.get(causal) is False:
+        raise metadata.unsupported(
+            name, "use a model with 1 (mean), 2 (first token) or 3 (last token)"
+        )
+    if metadata.get(causal) is False and not both_ways:
         raise metadata.unsupported(
             causal, "use an embedding model whose tokens see only those before them"
         )
-    return PoolingConfig(Embedding(_POOLINGS[found], True, {}), None)
+    return PoolingConfig(Embedding(_POOLINGS[found], True, {}))

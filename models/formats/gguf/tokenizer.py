@@ -9,7 +9,15 @@ import numpy as np
 
 from edgespec.models.formats.gguf.merging import pairs
 from edgespec.models.formats.gguf.splitting import SPLITTINGS
-from edgespec.models.formats.gguf.vocabulary import BYTE_LEVEL, MERGED, NORMAL, SENTENCEPIECE, SPACE
+from edgespec.models.formats.gguf.vocabulary import (
+    BYTE_LEVEL,
+    MERGED,
+    NORMAL,
+    SENTENCEPIECE,
+    SPACE,
+    WITHIN,
+    WORD_PIECES,
+)
 
 if TYPE_CHECKING:
     from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary, Merges
@@ -28,8 +36,8 @@ def tokenizer_files(vocabulary: GGUFVocabulary) -> dict[str, str]:
         UnsupportedModelError: The tokenizer is not supported.
         CheckpointError: Something that it needs is missing or contradicts itself.
     """
-    parts = _byte_level if vocabulary.kind == BYTE_LEVEL else _sentencepiece
-    content, begins = parts(vocabulary)
+    kinds = {BYTE_LEVEL: _byte_level, WORD_PIECES: _word_pieces}
+    content, begins = kinds.get(vocabulary.kind, _sentencepiece)(vocabulary)
     first = vocabulary.special("bos")
     begins = vocabulary.flag("add_bos_token", begins) and first is not None
     phi3 = vocabulary.metadata.get("general.architecture") == "phi3"
@@ -124,6 +132,65 @@ def _sentencepiece(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]
     return parts, True
 
 
+def _word_pieces(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]:
+    """The parts of BERT's tokenizer, which knows no capitals and accents, as in llama.cpp.
+
+    A text is between two tokens of its own, and the second one ends each text of a pair.
+    """
+    first = _named(vocabulary, "cls", "bos")
+    last = _named(vocabulary, "seperator", "separator", "eos")  # GGUF spells it in the first way
+    unknown = _named(vocabulary, "unknown")
+    around = {vocabulary.tokens[each]: each for each in (first, last)}
+    begin, end = vocabulary.tokens[first], vocabulary.tokens[last]
+    model = {
+        "type": "WordPiece",
+        "unk_token": vocabulary.tokens[unknown],
+        "continuing_subword_prefix": WITHIN,
+        "max_input_chars_per_word": 100,
+        "vocab": vocabulary.ids(),
+    }
+    parts: dict[str, object] = {
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": True,
+            "lowercase": True,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": WITHIN, "cleanup": True},
+        "model": model,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [_token(begin), _text("A"), _token(end)],
+            "pair": [_token(begin), _text("A"), _token(end), _text("B", 1), _token(end, 1)],
+            "special_tokens": {
+                token: {"id": token, "ids": [id_], "tokens": [token]}
+                for token, id_ in around.items()
+            },
+        },
+    }
+    return parts, False
+
+
+def _named(vocabulary: GGUFVocabulary, *names: str) -> int:
+    """Returns the id of a special token by the first of these names that the file has."""
+    found = (vocabulary.special(name) for name in names)
+    id_ = next((each for each in found if each is not None), None)
+    if id_ is None:
+        place = f"tokenizer.ggml.{names[0]}_token_id"
+        raise vocabulary.metadata.invalid(place, "must be a token of the vocabulary")
+    return id_
+
+
+def _token(token: str, part: int = 0) -> dict[str, object]:
+    return {"SpecialToken": {"id": token, "type_id": part}}
+
+
+def _text(name: str, part: int = 0) -> dict[str, object]:
+    return {"Sequence": {"id": name, "type_id": part}}
+
+
 def _merges_by_score(vocabulary: GGUFVocabulary) -> Merges:
     """All pairs of tokens that make a token, those of the highest score first."""
     tokens = vocabulary.tokens
@@ -161,8 +228,9 @@ def _written(lefts: list[str], rights: list[str]) -> list[str] | list[tuple[str,
 
 def _beginning(token: str, id_: int) -> dict[str, object]:
     """A post-processor that puts a token before a text."""
-    first = {"SpecialToken": {"id": token, "type_id": 0}}
-    text, other = ({"Sequence": {"id": name, "type_id": n}} for n, name in enumerate("AB"))
+    first = _token(token)
+    text = _text("A")
+    other = _text("B", 1)
     return {
         "type": "TemplateProcessing",
         "single": [first, text],

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from edgespec.models.fields import ConfigFields
 
 BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
+WORD_PIECES = "bert"
 MERGED = "gemma4"  # SentencePiece with the merges themselves in place of scores
 SPACE = "\u2581"
 """Stands for a space in tokens of SentencePiece."""
+
+WITHIN = "##"
+"""Begins tokens of `WORD_PIECES` within a word."""
 
 Merges = tuple[list[str], list[str]]
 """The first and the second token of all pairs that are merged."""
@@ -49,7 +53,7 @@ class GGUFVocabulary:
     """A vocabulary; `ConfigFields` are the file's metadata.
 
     Attributes:
-        kind: `BYTE_LEVEL`, `SENTENCEPIECE` or `MERGED`.
+        kind: `BYTE_LEVEL`, `SENTENCEPIECE`, `WORD_PIECES` or `MERGED`.
         tokens: All tokens by id.
         uses: What each token is for.
         metadata: The file's metadata.
@@ -60,7 +64,11 @@ class GGUFVocabulary:
     uses: list[int]
     metadata: ConfigFields
 
-    _USUAL: ClassVar = {"bos": 1, "eos": 2, "unknown": 0}  # SentencePiece's own
+    # What files that name no such tokens mean.
+    _USUAL: ClassVar = {
+        SENTENCEPIECE: {"bos": 1, "eos": 2, "unknown": 0},
+        WORD_PIECES: {"unknown": 100, "bos": 101, "eos": 102},
+    }
 
     @classmethod
     def read(cls, metadata: ConfigFields) -> GGUFVocabulary:
@@ -71,7 +79,7 @@ class GGUFVocabulary:
             CheckpointError: Tokens are missing, or the file contradicts itself.
         """
         kind = metadata.get(f"{_PLACE}.model")
-        kinds = (BYTE_LEVEL, SENTENCEPIECE, MERGED)
+        kinds = (BYTE_LEVEL, SENTENCEPIECE, WORD_PIECES, MERGED)
         if not isinstance(kind, str) or kind not in kinds:
             raise metadata.unsupported(
                 f"{_PLACE}.model", f"use a model with one of {', '.join(kinds)}"
@@ -88,7 +96,9 @@ class GGUFVocabulary:
                 "tokens: download the file again"
             )
         uses = [CONTROL if token in _ENDS else use for token, use in zip(tokens, uses, strict=True)]
-        if kind != BYTE_LEVEL:  # found before spaces are replaced, so they have spaces
+        if kind == WORD_PIECES:
+            tokens = [*map(_word_piece, tokens, uses)]
+        elif kind != BYTE_LEVEL:  # found before spaces are replaced, so they have spaces
             spaced = (token.replace(SPACE, " ") for token in tokens)
             tokens = [
                 new if use == USER_DEFINED else token
@@ -105,7 +115,7 @@ class GGUFVocabulary:
         place = f"{_PLACE}.{name}_token_id"
         value = self.metadata.get(place)
         if value is None:
-            usual = self._USUAL.get(name) if self.kind == SENTENCEPIECE else None
+            usual = self._USUAL.get(self.kind, {}).get(name)
             return usual if usual is not None and usual < len(self.tokens) else None
         if value == 2**32 - 1 or value == -1:  # stands for none
             return None
@@ -202,6 +212,13 @@ class GGUFVocabulary:
         fixed = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": begins}
         ends = {"add_eos_token": True} if self.flag("add_eos_token", False) else {}
         return json.dumps({**special, **fixed, **ends}, ensure_ascii=False, indent=1)
+
+
+def _word_piece(token: str, use: int) -> str:
+    """Returns a token as BERT's vocabulary has it, where pieces within a word begin with ##."""
+    if use in (CONTROL, UNKNOWN) or not token:
+        return token
+    return token.removeprefix(SPACE) if token.startswith(SPACE) else f"{WITHIN}{token}"
 
 
 def _list(metadata: ConfigFields, name: str, kind: type) -> list[object]:
