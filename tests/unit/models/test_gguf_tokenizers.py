@@ -61,9 +61,9 @@ O200K = (
 )
 
 
-def split(pattern):
+def split(*patterns):
     return [
-        pre_tokenizers.Split(Regex(pattern), "isolated"),
+        *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ]
 
@@ -79,6 +79,14 @@ ORIGINALS = {
     "seed-coder": split(SEED),
     "tekken": split(TEKKEN),
     "gpt-4o": split(O200K),
+    "llama4": split(O200K),
+    "deepseek-coder": [
+        *split("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+")[
+            :-1
+        ],
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ],
 }
 
 
@@ -147,7 +155,32 @@ def test_ways_to_split_differ_on_the_hard_texts():
         return tuple(tuple(tokenizer.encode(text).ids) for text in HARD_TEXTS)
 
     names = ["gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "gpt-4o", "tekken", "deepseek-v3"]
+    names += ["deepseek-coder", "deepseek-llm"]
     assert len({ids(name) for name in names}) == len(names)
+
+
+def test_the_first_deepseek_knows_letters_with_two_cases_alone():
+    steps = SPLITTINGS["deepseek-llm"].pre_tokenizer()
+    steps["pretokenizers"] = steps["pretokenizers"][:-1]  # bytes stay as they are
+    content = {**json.loads(trained("gpt-2").to_str()), "pre_tokenizer": steps}
+    text = "Hello  Wort\u00fc 12.5!\n\u4e2d\u6587 \u05d0\u05d1  "
+    words = Tokenizer.from_str(json.dumps(content)).pre_tokenizer.pre_tokenize_str(text)
+    assert [word for word, _ in words] == [
+        "Hello",
+        " ",
+        " Wort",
+        "\u00fc",
+        " ",
+        "1",
+        "2",
+        ".",
+        "5",
+        "!",
+        "\n",
+        "\u4e2d\u6587",
+        " \u05d0\u05d1",
+        "  ",
+    ]
 
 
 def test_a_text_begins_as_the_file_says(tmp_path):
