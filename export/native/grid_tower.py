@@ -40,8 +40,10 @@ def _embedded(native: NativeGraphBuilder, tower: GridTower, pixels: str) -> str:
     """Emits rows of patches and their positions, [1, lines, columns, width]."""
     g = native.graph
     # A patch's pictures are all the same, so that the sum of their weights does for all.
-    weight = g.constant(native.read(f"{tower.embedding}.weight").sum(axis=2), np.float32)
-    bias = g.constant(native.read(f"{tower.embedding}.bias"), np.float32)
+    frames = (tower.width, 3, -1, tower.patch, tower.patch)
+    weights = (native.read(name).reshape(frames).sum(axis=2) for name in tower.embeddings)
+    weight = g.constant(np.sum(list(weights), axis=0), np.float32)
+    bias = g.constant(native.read(tower.bias), np.float32)
     x = g.op("Conv", pixels, weight, bias, strides=[tower.patch] * 2)
     learned = native.read(tower.positions).reshape(1, tower.side, tower.side, tower.width)
     places = g.op(

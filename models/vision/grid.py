@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# By the name of the whole model, the usual parts of a head that turn by time, line and column.
-_SECTIONS = {
+SECTIONS = {
     "qwen3_vl": (24, 20, 20), "qwen3_vl_moe": (24, 20, 20),
     "qwen3_5": (11, 11, 10), "qwen3_5_moe": (11, 11, 10),
 }  # fmt: skip
-_PATCHES = "visual.patch_embed.proj.weight"
+"""By the name of the whole model, the usual parts of a head that turn by time, line and column."""
+
+PATCHES = "visual.patch_embed.proj.weight"
+"""What the name of the tensor ends with that makes rows of patches."""
 _COLOURS, _EPS = 3, 1e-6
 _MOST_PATCHES = 4096  # of a picture: published files have 16 times as many, hours of a CPU
 _MOST_SIDE, _MOST_PATCH = 4096, 64  # positions and pixels of a side that a file may give
@@ -73,7 +75,8 @@ class GridTower(Compound):
         source: The weights.
         pixels: What becomes of pictures before.
         grid: How many rows they become, and how the text part reads these.
-        frames: A patch has so many pictures of a film, all of which are the same one here.
+        embeddings: Names and shapes of the tensors that make rows of patches, of one picture of a
+            film or of several, all of which are the same one here.
         patch: Pixels of a side of a patch.
         side: So many positions by so many are learned; those of patches lie between.
         heads: Number of heads.
@@ -92,7 +95,7 @@ class GridTower(Compound):
     source: TensorSource
     pixels: Pixels
     grid: PixelGrid
-    frames: int
+    embeddings: Shapes
     patch: int
     side: int
     heads: int
@@ -108,9 +111,9 @@ class GridTower(Compound):
     together: ClassVar[bool] = False
 
     @property
-    def embedding(self) -> str:
-        """What names of the tensors begin with that make rows of patches."""
-        return f"{self.name}patch_embed.proj"
+    def bias(self) -> str:
+        """Name of what is added to rows of patches."""
+        return f"{self.name}patch_embed.proj.bias"
 
     @property
     def positions(self) -> str:
@@ -124,10 +127,9 @@ class GridTower(Compound):
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        patch = (self.width, _COLOURS, self.frames, self.patch, self.patch)
         return {
-            f"{self.embedding}.weight": patch,
-            f"{self.embedding}.bias": (self.width,),
+            **self.embeddings,
+            self.bias: (self.width,),
             self.positions: (self.side**2, self.width),
             **super().tensors(),
         }
@@ -152,16 +154,32 @@ def read_grid_tower(path: Path, fields: ConfigFields) -> GridTower | None:
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     kind = fields.get("model_type")
-    if not isinstance(kind, str) or kind not in _SECTIONS:
+    if not isinstance(kind, str) or kind not in SECTIONS:
         return None
     settings = picture_settings(path, _PIXELS)
     if settings is None:
         return None
     source = SafetensorsFolder(path)
-    found = next((name for name in source.names if name.endswith(_PATCHES)), None)
-    if found is None:
-        _log.warning("%s has no %s, so that it reads texts alone", path, _PATCHES)
+    if not any(name.endswith(PATCHES) for name in source.names):
+        _log.warning("%s has no %s, so that it reads texts alone", path, PATCHES)
         return None
+    return grid_tower_of(fields, settings, source)
+
+
+def grid_tower_of(fields: ConfigFields, settings: ConfigFields, source: TensorSource) -> GridTower:
+    """Describes what makes rows of pictures, and checks its tensors.
+
+    Args:
+        fields: The config of the whole model.
+        settings: What becomes of pictures before.
+        source: The tensors, among them one whose name ends with `PATCHES`.
+
+    Raises:
+        UnsupportedModelError: It needs something that is not implemented.
+        CheckpointError: Something is missing, damaged or inconsistent.
+    """
+    kind = str(fields.get("model_type"))
+    found = next(name for name in source.names if name.endswith(PATCHES))
     own = fields.group("vision_config").with_defaults(_SIZES)
     text = fields.group("text_config")
     parts = _PartsOf(own, found.removesuffix("patch_embed.proj.weight"), text)
@@ -190,7 +208,7 @@ def read_grid_tower(path: Path, fields: ConfigFields) -> GridTower | None:
         source,
         pixels,
         PixelGrid(least, most, _sections(text, kind), len(behind)),
-        own.integer("temporal_patch_size"),
+        _embeddings(source, found, (parts.width, _COLOURS, patch, patch), own),
         patch,
         side,
         heads,
@@ -208,6 +226,17 @@ def read_grid_tower(path: Path, fields: ConfigFields) -> GridTower | None:
     )
     check_shapes(source, tower.tensors())
     return tower
+
+
+def _embeddings(
+    source: TensorSource, name: str, shape: tuple[int, int, int, int], own: ConfigFields
+) -> Shapes:
+    """Returns what makes rows of patches: a tensor, or as in GGUF files one for each picture."""
+    frames = own.integer("temporal_patch_size", most=_MOST_SIDE)
+    second = f"{name}.1"
+    if second in source.names:
+        return {name: shape, second: shape}
+    return {name: (*shape[:2], frames, *shape[2:])}
 
 
 class _PartsOf:
@@ -282,6 +311,6 @@ def _sections(text: ConfigFields, kind: str) -> tuple[int, int]:
         raise rotations.unsupported("mrope_interleaved", "use a checkpoint with parts in turns")
     found = rotations.get("mrope_section")
     if found is None:
-        return _SECTIONS[kind][1:]
+        return SECTIONS[kind][1:]
     _, line, column = rotations.numbers("mrope_section", 3)
     return int(line), int(column)

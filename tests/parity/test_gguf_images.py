@@ -85,6 +85,53 @@ def test_rows_and_logits_are_those_of_transformers_and_the_folder(made, tmp_path
     assert distance(own_logits, model(input_ids=ids, **read, **shown).logits[0].numpy()) < 1e-4
 
 
+GRIDS = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5")
+
+
+@pytest.fixture(scope="module", params=GRIDS)
+def grid(tmp_path_factory, request):
+    """The folder of a model that reads pictures of any size, and the file made of it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    save_pictured(folder / "checkpoint", request.param, sharp=12.0)
+    return folder / "checkpoint", write_pair(folder / "checkpoint", folder / "files")
+
+
+def test_rows_and_logits_of_pictures_of_any_size_are_those_of_the_folder(grid, tmp_path):
+    found = []
+    for source, name in zip(grid, "ab", strict=True):
+        export.make(source, tmp_path / name, options=ExportOptions("fp32"))
+        with LLM(tmp_path / name, **FAST) as llm:
+            tokens = llm.chat_tokens(ASKED)
+            viewer = Viewer(llm.bundle, llm.tokenizer, 1)
+            seen = viewer.look(tokens, viewer.open([ASKED[0]["content"][0]["image"]], 512))()
+            vision = llm.bundle.target.vision
+        text = Text(load(tmp_path / name))
+        text.sequence.pictures = seen
+        found.append((tokens, seen.rows, text.read(tokens, len(tokens)), vision))
+    (tokens, rows, logits, vision), (others, own_rows, own_logits, own_vision) = found
+    assert (others, own_vision) == (tokens, vision)
+    np.testing.assert_array_equal(own_rows, rows)
+    assert distance(own_logits, logits) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"vision__image_size": 1 << 20}, "num_position_embeddings"),
+        ({"vision__block_count": 1 << 30}, "block_count=1073741824 must be"),
+        ({"vision__block_count": 4}, r"has no tensor model.visual.blocks.3"),
+        ({"vision__image_mean": [0.5]}, "image_mean"),
+        ({"vision__is_deepstack_layers": 3}, "is_deepstack_layers=3 must be a list"),
+        ({"vision__attention__head_count": 5}, "num_heads=5 must divide"),
+    ],
+    ids=str,
+)
+def test_what_contradicts_itself_of_pictures_of_any_size_is_named(grid, tmp_path, fields, words):
+    with pytest.raises(CheckpointError, match=words) as error:
+        load_checkpoint(write_pair(grid[0], tmp_path, **fields))
+    assert "mmproj-model-f16.gguf" in str(error.value)
+
+
 def test_older_files_have_matrices_under_each_others_names(made, tmp_path):
     legacy = write_pair(made[1], tmp_path, legacy=True)
     towers = [load_checkpoint(each).tower for each in (made[2], legacy)]

@@ -14,6 +14,13 @@ from edgespec.models import SafetensorsFolder
 from edgespec.models.vision.text_part import text_name
 
 _BLOCK = 32
+PAD = "<|image_pad|>"
+_MERGERS = {
+    "visual.merger.norm": "v.post_ln",
+    "visual.merger.linear_fc1": "mm.0",
+    "visual.merger.linear_fc2": "mm.2",
+    "visual.deepstack_merger_list": "deepstack",
+}
 _LEGACY = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
 
 
@@ -28,8 +35,9 @@ def write_pair(folder, place, encoding="F32", soft="<image_soft_token>", **field
         fields: see `write_mmproj`.
     """
     place.mkdir(exist_ok=True)
-    write_mmproj(folder, place / "mmproj-model-f16.gguf", encoding, **fields)
     config = json.loads((folder / "config.json").read_text())
+    write = write_grid if config["model_type"].startswith("qwen") else write_mmproj
+    write(folder, place / "mmproj-model-f16.gguf", encoding, **fields)
     own = place / "text"
     source = SafetensorsFolder(folder, text_name)
     own.mkdir(exist_ok=True)
@@ -41,8 +49,11 @@ def write_pair(folder, place, encoding="F32", soft="<image_soft_token>", **field
     tokenizer = (folder / "tokenizer.json").read_text()
     if config["model_type"] == "gemma3":
         tokenizer = tokenizer.replace('"<image>"', f'"{soft}"')
+    template = (folder / "chat_template.jinja").read_text()
+    if config["model_type"].startswith("qwen"):
+        tokenizer, template = (each.replace("<image>", PAD) for each in (tokenizer, template))
     (own / "tokenizer.json").write_text(tokenizer)
-    chat = {"tokenizer.chat_template": (folder / "chat_template.jinja").read_text()}
+    chat = {"tokenizer.chat_template": template}
     write_gguf(own, place / "model.gguf", **chat)
     return place / "model.gguf"
 
@@ -94,13 +105,65 @@ def write_mmproj(folder, file, encoding="F32", *, legacy=False, **fields):
         part = place.split(".")[-2]
         if legacy and part in _LEGACY:
             place = place.replace(part, _LEGACY[part])
-        values = source.read(name) + ("soft_emb_norm" in name)
-        used = GGMLQuantizationType[
-            encoding
-            if values.ndim == 2 and values.shape[1] % _BLOCK == 0 and "embd" not in place
-            else "F32"
-        ]
-        writer.add_tensor(place, quants.quantize(values.astype(np.float32), used), raw_dtype=used)
+        _add(writer, place, source.read(name) + ("soft_emb_norm" in name), encoding)
+    _close(writer)
+
+
+def write_grid(folder, file, encoding="F32", **fields):
+    """Writes what the converter makes of what reads pictures of any size; see `write_mmproj`."""
+    config = json.loads((folder / "config.json").read_text())
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    vision = config["vision_config"]
+    behind = vision.get("deepstack_visual_indexes") or []
+    side = int(vision["num_position_embeddings"] ** 0.5)
+    given = {
+        "projector_type": "qwen3vl_merger",
+        "has_vision_encoder": True,
+        "use_gelu": True,
+        "vision__image_size": side * vision["patch_size"],
+        "vision__patch_size": vision["patch_size"],
+        "vision__embedding_length": vision["hidden_size"],
+        "vision__feed_forward_length": vision["intermediate_size"],
+        "vision__block_count": vision["depth"],
+        "vision__attention__head_count": vision["num_heads"],
+        "vision__attention__layer_norm_epsilon": 1e-6,
+        "vision__projection_dim": config["text_config"]["hidden_size"],
+        "vision__spatial_merge_size": vision["spatial_merge_size"],
+        "vision__is_deepstack_layers": [layer in behind for layer in range(vision["depth"])],
+        "vision__image_min_pixels": settings["size"]["shortest_edge"],
+        "vision__image_max_pixels": settings["size"]["longest_edge"],
+        "vision__image_mean": settings["image_mean"],
+        "vision__image_std": settings["image_std"],
+    }
+    writer = GGUFWriter(str(file), "clip")
+    for name, value in {**given, **fields}.items():
+        add_field(writer, f"clip.{name.replace('__', '.')}", value)
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, vision["depth"])
+    source = SafetensorsFolder(folder)
+    for name in sorted(each for each in source.names if each.startswith("model.visual.")):
+        values = source.read(name)
+        own = name.removeprefix("model.")
+        if own == "visual.patch_embed.proj.weight":
+            for frame, ending in enumerate(("weight", "weight.1")):
+                _add(writer, f"v.patch_embd.{ending}", values[:, :, frame], "F32")
+            continue
+        for part, place in _MERGERS.items():
+            own = own.replace(part, place)
+        if own.startswith("deepstack."):
+            _, number, rest = own.split(".", 2)
+            own = f"v.deepstack.{behind[int(number)]}.{rest.replace('linear_', '')}"
+        place = table.get_name(own, try_suffixes=(".weight", ".bias"))
+        _add(writer, place or own, values, encoding)
+    _close(writer)
+
+
+def _add(writer, place, values, encoding):
+    whole = values.ndim == 2 and values.shape[1] % _BLOCK == 0 and "embd" not in place
+    used = GGMLQuantizationType[encoding if whole else "F32"]
+    writer.add_tensor(place, quants.quantize(values.astype(np.float32), used), raw_dtype=used)
+
+
+def _close(writer):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

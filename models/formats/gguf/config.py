@@ -89,7 +89,7 @@ class ConfigReader:
             "head_dim": self.head_dim,
             "rope_theta": metadata.number(f"{self.kind}.rope.freq_base", DEFAULT_THETA),
             "rope_scaling": self._rope(),
-            "rope_parameters": {},  # not what a model of this kind has by default
+            "rope_parameters": self._sections(),  # not what such a model has by default
             "partial_rotary_factor": self._rotated / head_dim,
             "tie_word_embeddings": "output.weight" not in self._entries,
             "eos_token_id": list(eos_ids),
@@ -230,6 +230,11 @@ class ConfigReader:
     @property
     def _rotated(self) -> int:
         return self.integer("rope.dimension_count", self.head_dim)
+
+    def _sections(self) -> dict[str, object]:
+        """Which parts of heads turn by the place of a picture's row: by time, line and column."""
+        found = self.get("rope.dimension_sections")
+        return {"mrope_section": found[:3]} if isinstance(found, list) else {}
 
     def _windows(self) -> dict[str, object]:
         """Which layers have a window, if the file says so, and how it is rotated there."""

@@ -16,6 +16,7 @@ from edgespec.bundle.pictures import Pixels
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.header import read_header
+from edgespec.models.formats.gguf.mmproj_grid import GRID, IMAGE, read_grid
 from edgespec.models.formats.gguf.names import Naming
 from edgespec.models.formats.gguf.tensors import GgufTensors
 from edgespec.models.named import tower_beside
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from edgespec.models.formats.gguf.header import Header
     from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
+    from edgespec.models.vision.grid import GridTower
     from edgespec.models.vision.tower import Tower
 
 TOWER_KIND = "clip"
@@ -35,7 +37,7 @@ TOWER_KIND = "clip"
 _log = logging.getLogger(__name__)
 
 _WHOLE, _SPLITTING = "gemma3", "idefics3"  # types of projections, and of models in transformers
-_TYPES = (_WHOLE, _SPLITTING)
+_TYPES = (_WHOLE, _SPLITTING, GRID)
 _TYPE_PLACES = ("clip.projector_type", "clip.vision.projector_type")  # with sound, the second
 _VISION = "clip.vision"
 # of Gemma 3, where it is not told
@@ -59,6 +61,7 @@ _TOKENS: Mapping[str, Mapping[str, str]] = {
         "eoi_token_index": "<end_of_image>",
     },
     _SPLITTING: {"image_token_id": "<image>"},
+    GRID: {"image_token_id": IMAGE},
 }
 _UNUSED = re.compile(r"<unused\d+>")
 
@@ -81,7 +84,9 @@ _MODEL = {
 }
 
 
-def read_mmproj(model: Path, config: ConfigFields, vocabulary: GGUFVocabulary) -> Tower | None:
+def read_mmproj(
+    model: Path, config: ConfigFields, vocabulary: GGUFVocabulary
+) -> Tower | GridTower | None:
     """Reads what makes rows of pictures from the file beside a model's, and checks its tensors.
 
     Args:
@@ -112,7 +117,9 @@ def _tell(line: str) -> None:
     _log.warning("%s", line)
 
 
-def _tower(file: Path, header: Header, config: ConfigFields, vocabulary: GGUFVocabulary) -> Tower:
+def _tower(
+    file: Path, header: Header, config: ConfigFields, vocabulary: GGUFVocabulary
+) -> Tower | GridTower:
     """Describes a tower.
 
     Raises:
@@ -125,7 +132,7 @@ def _tower(file: Path, header: Header, config: ConfigFields, vocabulary: GGUFVoc
     if metadata.get("general.architecture") != TOWER_KIND:
         raise metadata.unsupported("general.architecture", f"{TOWER_KIND} reads pictures")
     if not isinstance(kind, str) or kind not in _TYPES:
-        raise metadata.unsupported(place, f"pictures are read with {' and '.join(_TYPES)}")
+        raise metadata.unsupported(place, f"pictures are read with {', '.join(_TYPES)}")
     if metadata.get("clip.use_gelu") is not True:
         raise metadata.unsupported("clip.use_gelu", "pictures are read with GELU")
     width = config.integer("hidden_size")
@@ -134,6 +141,8 @@ def _tower(file: Path, header: Header, config: ConfigFields, vocabulary: GGUFVoc
             f"{_VISION}.projection_dim", f"the model reads rows of {width}, so this is of another"
         )
     tokens = _tokens(kind, metadata, vocabulary)
+    if kind == GRID:
+        return read_grid(metadata, header, config, tokens["image_token_id"])
     vision = {own: metadata.integer(f"{_VISION}.{name}") for own, name in _SIZES.items()}
     vision["num_hidden_layers"] = metadata.integer(
         f"{_VISION}.block_count", most=len(header.entries)
