@@ -28,6 +28,9 @@ FORMATS = {
     "safetensors in GPTQ, AWQ, compressed-tensors, FP8": (
         "tests/parity/test_quantized_checkpoints.py"
     ),
+    "safetensors in NVFP4 (ModelOpt, compressed-tensors)": (
+        "tests/parity/test_float4_checkpoints.py"
+    ),
     "safetensors in MXFP4 (gpt-oss)": "tests/parity/test_mixtures.py",
     "GGUF, in one file or several": "tests/unit/models/test_gguf_weights.py",
     "ONNX with past and present, as optimum exports it": "tests/unit/export/test_adopted.py",

@@ -25,6 +25,7 @@ from edgespec.export.formats.tiles import (
     tiles_of_fields,
     tiles_of_stored_floats,
 )
+from edgespec.models.formats.nvfp4 import NVFP4, SCALED
 
 _D = ("d", "<f2")
 _M = ("m", "<f2")
@@ -50,10 +51,13 @@ _BLOCKS: Mapping[str, np.dtype[np.void]] = {
     "q6_k": np.dtype([_LOW_256, ("high", "<u4", 16), ("s", "i1", 16), _D]),
     "iq4_xs": np.dtype([_D, ("packed", "u1", 6), _LOW_256]),
     "tq2_0": np.dtype([("low", "<u4", 16), _D]),
+    NVFP4: np.dtype([("s", "u1", 4), ("low", "<u4", 8)]),
+    SCALED: np.dtype([("d", "<f4"), ("s", "u1", 4), ("low", "<u4", 8)]),
 }
 # Words that hold neighbouring columns, before those in the next higher bits of the same words.
-_RUNS = {"q2_k": 8, "q3_k": 8, "q4_k": 8, "q5_k": 8, "q6_k": 16, "q8_0": 8, "tq2_0": 8}
+_RUNS = {"q2_k": 8, "q3_k": 8, "q4_k": 8, "q5_k": 8, "q6_k": 16, "q8_0": 8, "tq2_0": 8, NVFP4: 2}
 _RUN, _HIGH_RUN = 4, 8
+_NAN = 127  # of 8 bits (e4m3)
 _CHUNK = 1 << 18  # weights that are moved at once, so that they stay in a core's L2 cache
 
 
@@ -63,8 +67,12 @@ def tile_format(encoding: str | None) -> TileFormat | None:
     Args:
         encoding: its name in lower case; None: the weights are in none.
     """
-    grid = GRIDS.get(encoding or "")
-    return TILE_FORMATS.get(grid.form if grid else encoding or "")
+    return TILE_FORMATS.get(_form(encoding or ""))
+
+
+def _form(encoding: str) -> str:
+    grid = GRIDS.get(encoding)
+    return grid.form if grid else {SCALED: NVFP4}.get(encoding, encoding)
 
 
 def tiles_of_gguf(name: str, stored: Bytes) -> Bytes:
@@ -72,8 +80,8 @@ def tiles_of_gguf(name: str, stored: Bytes) -> Bytes:
 
     Args:
         name: the encoding in lower case, one of `q4_0`, `q4_1`, `q5_0`, `q5_1`, `q8_0`, `q2_k` to
-            `q6_k`, `iq4_nl`, `iq4_xs`, `mxfp4`, `f32`, `f16`, `bf16`, `tq2_0` and those of `GRIDS`.
-            `tile_format` is that of the tiles.
+            `q6_k`, `iq4_nl`, `iq4_xs`, `mxfp4`, `nvfp4`, `nvfp4_scaled`, `f32`, `f16`, `bf16`,
+            `tq2_0` and those of `GRIDS`. `tile_format` is that of the tiles.
         stored: [N, bytes of a row] uint8. Some rows of a matrix are a multiple of 16, but for its
             last ones.
 
@@ -84,7 +92,7 @@ def tiles_of_gguf(name: str, stored: Bytes) -> Bytes:
         ValueError: the rows are not in whole blocks of the encoding.
     """
     grid = GRIDS.get(name)
-    kind = TILE_FORMATS[grid.form if grid else name]
+    kind = TILE_FORMATS[_form(name)]
     stored = np.ascontiguousarray(stored)
     if kind.unit == 1:
         return tiles_of_stored_floats(stored.view(kind.layout["values"].base), name)
@@ -119,6 +127,8 @@ def _move(kind: TileFormat, blocks: npt.NDArray[np.void], tiles: npt.NDArray[np.
     numbers = {name: blocks[name] for name in fields if name in (kind.layout.names or ())}
     if "packed" in fields:
         numbers |= _scales(kind.name, blocks["packed"])
+    if kind.name == NVFP4:
+        numbers |= _float_scales(blocks)
     for name, found in numbers.items():
         tiles[name] = by_lane(found)
     low = _spread(by_lane(blocks["low"]), kind.planes[0], _RUNS.get(kind.name, _RUN))
@@ -155,6 +165,13 @@ def _by_bit(words: Quads) -> Quads:
     nibbles = words[:, :, None, None] >> np.arange(0, 32, 4, dtype=np.uint32)[:, None]
     nibbles &= np.uint32(15)
     return nibbles * np.uint32(0x00204081) & np.uint32(0x01010101)  # bit i to byte i
+
+
+def _float_scales(blocks: npt.NDArray[np.void]) -> dict[str, Array]:
+    """The scales of NVFP4, whose table is doubled. What is no number is 0, as in `gguf.quants`."""
+    bits = blocks["s"]
+    whole = blocks["d"] if "d" in (blocks.dtype.names or ()) else np.ones(blocks.shape, np.float32)
+    return {"s": np.where(bits == _NAN, np.uint8(0), bits & 127), "d": whole * 128}
 
 
 def _scales(name: str, packed: Bytes) -> dict[str, Array]:

@@ -16,6 +16,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.models.formats.nvfp4 import float8
+
 LANES = 16
 BLOCK = 32
 """Number of columns whose planes lie together."""
@@ -127,6 +129,7 @@ TILE_FORMATS: Mapping[str, TileFormat] = {
         _levels("iq2_s", 256, 3, *_GRID_OF_16, table=_GRID_2),
         _levels("iq3_xxs", 256, 4, *_GRID_OF_32, table=_GRID_3_XXS),
         _levels("iq3_s", 256, 4, *_GRID_OF_32, table=_GRID_3),
+        _levels("nvfp4", 64, 4, ("d", "<f4", LANES), ("s", "u1", (4, LANES)), table=_FP4),
     )
 }
 """All formats by name. Those that an encoding of GGUF files has the numbers of have its name."""
@@ -273,6 +276,8 @@ def levels_of_tiles(name: str, tiles: Bytes, rows: int) -> TileLevels:
     if "e" in header:
         powers = header["e"].astype(np.int32) - _EXPONENT_BIAS
         header["d"] = np.ldexp(np.float32(1), powers)
+    if name == "nvfp4":
+        header["s"] = float8(header["s"])
     numbers = {field: found.astype(np.float32) for field, found in header.items()}
     with np.errstate(over="ignore", invalid="ignore"):  # as in damaged files
         scales = _times(numbers["d"], numbers.get("s"))

@@ -36,12 +36,12 @@ _CACHED = re.compile(r"models--(.+?)--(.+)")
 
 # A file's precision by its name, and which is taken of a repository of GGUF files: the nearest to
 # Q4_K_M that is there.
-_FILE_TYPE = re.compile(r"(?:^|[-._/])((?:I?Q\d|TQ\d|MXFP4|BF16|F16|F32)\w*)", re.IGNORECASE)
+_FILE_TYPE = re.compile(r"(?:^|[-._/])((?:I?Q\d|TQ\d|MXFP4|NVFP4|BF16|F16|F32)\w*)", re.IGNORECASE)
 _NEAREST = (
-    "Q4_K_M", "Q4_K_L", "Q4_K_XL", "Q4_K_S", "Q4_K", "MXFP4", "Q5_K_S", "Q5_K_M", "Q4_1", "IQ4_NL",
-    "IQ4_XS", "Q4_0", "Q5_1", "Q5_0", "Q6_K", "Q6_K_L", "Q8_0", "Q3_K_XL", "Q3_K_L", "Q3_K_M",
-    "Q3_K_S", "IQ3_M", "IQ3_S", "IQ3_XS", "BF16", "F16", "F32", "Q2_K_XL", "Q2_K_L", "Q2_K",
-    "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S",
+    "Q4_K_M", "Q4_K_L", "Q4_K_XL", "Q4_K_S", "Q4_K", "MXFP4", "NVFP4", "Q5_K_S", "Q5_K_M", "Q4_1",
+    "IQ4_NL", "IQ4_XS", "Q4_0", "Q5_1", "Q5_0", "Q6_K", "Q6_K_L", "Q8_0", "Q3_K_XL", "Q3_K_L",
+    "Q3_K_M", "Q3_K_S", "IQ3_M", "IQ3_S", "IQ3_XS", "BF16", "F16", "F32", "Q2_K_XL", "Q2_K_L",
+    "Q2_K", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S",
 )  # fmt: skip
 _NO_MODELS = (TOWER, "imatrix")  # image towers, and statistics
 

@@ -89,6 +89,10 @@ float value_at(Format format, const uint8_t* unit, int c, int k) {
     case Format::IQ3_XXS:
       return grid_scale(block) * float(grid3_xxs[level(192, 4, 256)] - Grid3XxsZero);
     case Format::IQ3_S: return grid_scale(block) * float(grid3[level(192, 4, 256)] - Grid3Zero);
+    case Format::NVFP4: {
+      const float scale = from_half(uint16_t((unit[64 + 16 * part + c] & 127) << 7));
+      return float_at(unit, c) * scale * float(float4[level(128, 4, 256)] - FloatZero);
+    }
   }
   return 0.0f;
 }

@@ -16,9 +16,9 @@ enum class Format : int {
   F32, F16, BF16,
   Q4_0, Q4_1, Q4_Z, Q5_0, Q5_1, Q8_0, Q8_Z, IQ4_NL, MXFP4,
   Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS,
-  TQ2_0, IQ1_S, IQ1_M, IQ2_XXS, IQ2_S, IQ3_XXS, IQ3_S,
+  TQ2_0, IQ1_S, IQ1_M, IQ2_XXS, IQ2_S, IQ3_XXS, IQ3_S, NVFP4,
 };
-constexpr int Formats = 25;
+constexpr int Formats = 26;
 
 struct Layout {
   const char* name;
@@ -33,7 +33,7 @@ constexpr Layout layouts[Formats] = {
     {"q2_k", 256, 1344},  {"q3_k", 256, 1824},  {"q4_k", 256, 2368}, {"q5_k", 256, 2880},
     {"q6_k", 256, 3360},  {"iq4_xs", 256, 2208}, {"tq2_0", 256, 1056},  {"iq1_s", 256, 1728},
     {"iq1_m", 256, 1856}, {"iq2_xxs", 256, 1728}, {"iq2_s", 256, 1856}, {"iq3_xxs", 256, 2240},
-    {"iq3_s", 256, 2240},
+    {"iq3_s", 256, 2240},   {"nvfp4", 64, 640},
 };
 
 inline bool is_float(Format format) { return int(format) <= int(Format::BF16); }
@@ -45,7 +45,7 @@ inline int64_t units_of(Format format, int64_t width) {
   return (width + unit - 1) / unit;
 }
 
-// Values of IQ4_NL's and IQ4_XS's levels, of MXFP4's times two, and those of the points of grids:
+// Values of IQ4_NL's and IQ4_XS's levels, of MXFP4's and NVFP4's times two, and those of the points of grids:
 // IQ1's times eight, IQ3_XXS's halved. As levels they are raised by a power of two so that none is
 // negative. Tables of eight end with values that no file has.
 constexpr int NonLinearZero = 128, FloatZero = 16;

@@ -130,6 +130,17 @@ struct Grid {  // IQ1 to IQ3; scales are floats, since they have powers of two t
   }
   static INLINE F minimum(const uint8_t*, int) { return set(0.0f); }
 };
+struct Float8Scales {  // NVFP4; a scale's bits are those of half precision times 2^8
+  using Levels = Tabled<4, float4, 28>;
+  static constexpr int Blocks = 2, Header = 128, Parts = 2, Zero = FloatZero;
+  static constexpr bool Minimum = false;
+  static INLINE F scale(const uint8_t* unit, int part) {
+    uint16_t scales[16];
+    for (int i = 0; i < 16; ++i) scales[i] = uint16_t((unit[64 + 16 * part + i] & 127) << 7);
+    return mul(load(reinterpret_cast<const float*>(unit)), load_f16(scales));
+  }
+  static INLINE F minimum(const uint8_t*, int) { return set(0.0f); }
+};
 using Grid1 = Tabled<3, grid1, 25>;
 using Grid2 = Tabled<3, grid2, 107>;
 using Grid3Xxs = Tabled<4, grid3_xxs, 63>;
@@ -326,6 +337,7 @@ void product(const Product& p, int64_t first, int64_t last) {
     case Format::IQ2_S: return integers<Grid<Grid2, 2, Grid2Zero>>(p, first, last);
     case Format::IQ3_XXS: return integers<Grid<Grid3Xxs, 1, Grid3XxsZero>>(p, first, last);
     case Format::IQ3_S: return integers<Grid<Grid3, 1, Grid3Zero>>(p, first, last);
+    case Format::NVFP4: return integers<Float8Scales>(p, first, last);
   }
 }
 

@@ -241,7 +241,7 @@ def test_damaged_files_give_one_clear_line(name, part, change, words, source, tm
         ("gptq", {"quant_method": None}, "quant_method=.absent."),
         ("awq", {"version": "gemv"}, "version='gemv'"),
         ("awq", {"bits": 8}, "bits=8"),
-        ("packed", {"format": "nvfp4-pack-quantized"}, "format='nvfp4-pack-quantized'"),
+        ("packed", {"format": "mxfp4-pack-quantized"}, "format='mxfp4-pack-quantized'"),
         ("packed", {"format": "marlin-24"}, "format='marlin-24'"),
         ("packed", {"transform_config": {"config_groups": {"R1": {}}}}, "transform_config="),
         ("packed", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse-24-bitmask"),

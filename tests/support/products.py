@@ -10,7 +10,12 @@ from edgespec.export.formats.tiles import TILE_FORMATS, bytes_of, tile_weights
 ROWS = (*range(1, 10), 16, 17)
 """Numbers of rows of a call: up to more than twice what kernels take together."""
 
-SHAPES = {256: ((40, 512), (5, 256)), 32: ((40, 101), (16, 64), (3, 31)), 1: ((40, 37), (16, 1))}
+SHAPES = {
+    256: ((40, 512), (5, 256)),
+    64: ((40, 128), (5, 64)),
+    32: ((40, 101), (16, 64), (3, 31)),
+    1: ((40, 37), (16, 1)),
+}
 """Some [N, K] for units of some size."""
 
 
@@ -86,6 +91,8 @@ def product(x, name, tiles, columns):
     for field in kind.layout.names:
         if field != "levels":
             plain[field] = {"d": 1, "s": 1, "e": 128}.get(field, 0)
+    if name == "nvfp4":
+        plain["s"] = 15 << 3  # whose bits are those of 1 in half precision
     integers = tile_weights(
         name, plain.view(np.uint8).reshape(tiles.shape), len(stored) * 16, width
     )
@@ -121,6 +128,8 @@ def _scales(kind, stored):
             minimum = -(d * stored["z"].astype(np.float32)).reshape(shape)
         return np.repeat(d, kind.unit // 32, axis=1).reshape(shape), minimum
     s = stored["s"] & 15 if kind.name == "q2_k" else stored["s"]
+    if kind.name == "nvfp4":
+        s = ((s & 127).astype(np.uint16) << 7).view(np.float16)
     scale = (d[:, :, None] * s.astype(np.float32)).reshape(shape)
     if "dmin" not in names:
         return scale, None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgespec.models.formats import nvfp4
 from edgespec.models.formats.entries import Entries, read_bytes
 from edgespec.models.formats.gguf.names import BOTH, COPIES, FACTORS, NUMBER
 from edgespec.models.formats.parts import TensorRows
@@ -31,6 +32,8 @@ _NORMS = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
 _STORED_NORM = ".linear_attn.norm.weight"  # to which nothing was added
 _SHARE = ".shared_expert_gate.weight"
 _MOST_EXPERTS = 2**12
+_WEIGHT = ".weight"
+_SCALES = (".scale", ".input_scale")  # of the whole matrix, and of what is multiplied with it
 
 
 class GgufTensors(Entries["GGUFEntry"]):
@@ -53,7 +56,10 @@ class GgufTensors(Entries["GGUFEntry"]):
         layers: int,
         columns: Mapping[str, NDArray[np.int64]],
     ) -> None:
-        super().__init__(place, dict(_translated(entries, naming, layers)))
+        found = dict(_translated(entries, naming, layers))
+        self._scales = {name: scale for name in found if (scale := _scale_of(found, name))}
+        beside = {name.removesuffix(_WEIGHT) + each for name in self._scales for each in _SCALES}
+        super().__init__(place, {name: found[name] for name in found.keys() - beside})
         self._naming = naming
         self._columns = columns
 
@@ -68,7 +74,10 @@ class GgufTensors(Entries["GGUFEntry"]):
     def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         """See `TensorSource`."""
         stored = self._stored(name, start, stop)
-        values = self.entry(name).encoding.decode(stored).reshape(-1, *self.shape(name)[1:])
+        if name in self._scales:
+            values = nvfp4.values(self._scaled(name, stored))
+        else:
+            values = self.entry(name).encoding.decode(stored).reshape(-1, *self.shape(name)[1:])
         offset = self._naming.norm_offset
         if offset and name.endswith(_NORMS) and not name.endswith(_STORED_NORM):
             values -= np.float32(offset)
@@ -95,8 +104,9 @@ class GgufTensors(Entries["GGUFEntry"]):
         order = self._columns.get(name)
         if len(entry.shape) != 2:
             return None
-        whole = order is None or _in_one_piece(order, entry.encoding.block)
-        return entry.encoding.name.lower() if whole else None
+        if order is not None and not _in_one_piece(order, entry.encoding.block):
+            return None
+        return nvfp4.SCALED if name in self._scales else entry.encoding.name.lower()
 
     def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """See `TensorSource`."""
@@ -108,11 +118,16 @@ class GgufTensors(Entries["GGUFEntry"]):
                 f"{encoding.name}"
             )
         stored = self._stored(name, start, stop)
-        if order is None:
-            return stored
-        blocks = stored.reshape(len(stored), -1, encoding.nbytes)
-        moved = np.take(blocks, order[:: encoding.block] // encoding.block, axis=1)
-        return moved.reshape(stored.shape)
+        if order is not None:
+            blocks = stored.reshape(len(stored), -1, encoding.nbytes)
+            moved = np.take(blocks, order[:: encoding.block] // encoding.block, axis=1)
+            stored = moved.reshape(stored.shape)
+        return self._scaled(name, stored) if name in self._scales else stored
+
+    def _scaled(self, name: str, stored: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        scale = self._scales[name]
+        (value,) = scale.encoding.decode(stored_rows(scale, 0, 1)).ravel()
+        return nvfp4.scaled(stored, float(value))
 
     def _stored(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         check_rows(name, start, stop, self.shape(name)[0])
@@ -147,6 +162,7 @@ def _translated(
         shape = entry.shape
         # Experts, or heads, lie one behind the other, each as a matrix or bias of its own would.
         fits = len(shape) == 3 or (len(shape) == 2 and entry.encoding.block == 1)
+        fits |= len(shape) == 1 and name.endswith(_SCALES)
         if NUMBER in name and name != stored and fits and shape[0] <= _MOST_EXPERTS:
             yield from _experts(name, entry)
         elif name.endswith(_CONVOLUTIONS) and len(shape) == 2:
@@ -159,9 +175,18 @@ def _translated(
             yield name, entry
 
 
+def _scale_of(entries: Mapping[str, GGUFEntry], name: str) -> GGUFEntry | None:
+    """The number by which all weights of a matrix in NVFP4 are multiplied, if there is one."""
+    if not name.endswith(_WEIGHT) or entries[name].encoding.name.lower() != nvfp4.NVFP4:
+        return None
+    scale = entries.get(name.removesuffix(_WEIGHT) + _SCALES[0])
+    return scale if scale is not None and scale.shape == (1,) else None
+
+
 def _experts(name: str, entry: GGUFEntry) -> Iterator[tuple[str, GGUFEntry]]:
     """Yields the matrices or biases of each expert; of a stack of gates above ups, both."""
-    (count, rows, *width), kinds = entry.shape, [name]
+    count, rows, *width = (*entry.shape, 1) if len(entry.shape) == 1 else entry.shape
+    kinds = [name]
     if BOTH in name and rows % 2 == 0:
         kinds = [name.replace(BOTH, each) for each in ("gate_proj", "up_proj")]
     rows = rows // len(kinds)

@@ -3,7 +3,8 @@
 `pack-quantized` has `weight_packed` [N, K * bits / 32] in 32-bit words, `weight_scale` [N, groups],
 `weight_shape`, and perhaps `weight_zero_point` [N * bits / 32, groups], packed along N, and
 `weight_g_idx` [K]. `int-quantized` has int8, and `float-quantized` 8-bit floats as `weight`. Packed
-numbers are unsigned: signed ones plus half of their range.
+numbers are unsigned: signed ones plus half of their range. `float4.py` has
+`nvfp4-pack-quantized`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.fields import ConfigFields
+from edgespec.models.formats.quantized.float4 import float4_matrices
 from edgespec.models.formats.quantized.fp8 import block_of, scaled_matrices
 from edgespec.models.formats.quantized.matrix import (
     Groups,
@@ -33,7 +35,14 @@ if TYPE_CHECKING:
 
     from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 
-_FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense")
+_FORMATS = (
+    "pack-quantized",
+    "nvfp4-pack-quantized",
+    "int-quantized",
+    "float-quantized",
+    "naive-quantized",
+    "dense",
+)
 _MIXED = "mixed-precision"  # each group has a format of its own
 _UNSET = -1  # group of every column, if act-order was not used
 _NONE = (None, -1)  # group sizes of matrices with a scale for each row
@@ -53,15 +62,18 @@ def compressed_matrices(
     blocks = [block_of(each, "block_structure") for each in groups]
     block = next((each for each in blocks if each is not None), None)
     sizes = {each.integer("group_size") for each in groups if each.get("group_size") not in _NONE}
-    found = {
-        f"{each}weight": _packed(tensors, each, sizes) for each in modules(tensors, "weight_packed")
+    packed = modules(tensors, "weight_packed")
+    floats = [each for each in packed if tensors.dtype(f"{each}weight_packed") == "U8"]
+    found = float4_matrices(tensors, floats, "weight_packed", "weight_global_scale")
+    found |= {
+        f"{each}weight": _packed(tensors, each, sizes) for each in packed if each not in floats
     }
     bytes_ = {
         f"{each}weight": _bytes(tensors, each, sizes)
         for each in modules(tensors, "weight")
         if tensors.dtype(f"{each}weight") == "I8"
     }
-    return found | bytes_ | scaled_matrices(tensors, _SCALE, block)
+    return found | bytes_ | scaled_matrices(tensors, _SCALE, block, found.values())
 
 
 def _checked_groups(config: ConfigFields) -> Iterator[ConfigFields]:

@@ -14,6 +14,8 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.formats.quantized.matrix import QuantizedMatrix, modules, require_shape
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from edgespec.models.fields import ConfigFields
@@ -34,15 +36,25 @@ def fp8_matrices(tensors: SafetensorsFolder, config: ConfigFields) -> dict[str, 
 
 
 def scaled_matrices(
-    tensors: SafetensorsFolder, scales: tuple[str, ...], block: tuple[int, int] | None
+    tensors: SafetensorsFolder,
+    scales: tuple[str, ...],
+    block: tuple[int, int] | None,
+    others: Iterable[QuantizedMatrix] = (),
 ) -> dict[str, QuantizedMatrix]:
-    """All matrices in 8-bit floats, by the names of their tensors; see `_matrix` for arguments.
+    """All matrices in 8-bit floats, by the names of their tensors.
+
+    Args:
+        tensors: The folder's tensors.
+        scales: Names that a scale's tensor may have.
+        block: See `_matrix`.
+        others: Matrices whose scales may be in 8-bit floats.
 
     Raises:
         UnsupportedModelError: A tensor holds several matrices, as those of all experts of a layer.
         CheckpointError: A scale is missing or has another shape.
     """
-    stored = {name for name in tensors.names if tensors.dtype(name) == _FP8}
+    parts = {part for each in others for part in each.parts}
+    stored = {name for name in tensors.names - parts if tensors.dtype(name) == _FP8}
     found = {f"{module}weight": module for module in modules(tensors, "weight")}
     for name in sorted(stored):
         if name not in found or tensors.stored(name).ndim > 2:

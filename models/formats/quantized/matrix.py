@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # What a runtime with 8-bit activations or caches reads; edgespec finds its own scales.
 _OF_ACTIVATIONS = (
-    ".input_scale", ".input_zero_point", ".activation_scale", ".output_scale", ".q_scale",
-    ".k_scale", ".v_scale",
+    ".input_scale", ".input_global_scale", ".input_zero_point", ".activation_scale",
+    ".output_scale", ".q_scale", ".k_scale", ".v_scale",
 )  # fmt: skip
 
 
@@ -33,12 +33,16 @@ class QuantizedMatrix:
         parts: Names of the tensors, the first of which stands for it in messages.
         form: Its blocks; None if it has none that `BlockRows` could hold.
         read: Reads rows start to stop: `BlockRows` if there is a form, else float32.
+        encoding: See `TensorSource.encoding`.
+        read_encoded: Reads rows start to stop of an encoding.
     """
 
     shape: tuple[int, int]
     parts: tuple[str, ...]
     form: Blocks | None
     read: Callable[[int, int], BlockRows | NDArray[np.float32]]
+    encoding: str | None = None
+    read_encoded: Callable[[int, int], NDArray[np.uint8]] | None = None
 
 
 class QuantizedFolder:
@@ -110,14 +114,19 @@ class QuantizedFolder:
         return rows
 
     def encoding(self, name: str) -> str | None:
-        """See `TensorSource`; what several tensors make up has none."""
-        return None if name in self._matrices else self._tensors.encoding(name)
+        """See `TensorSource`; what several tensors make up may have one."""
+        matrix = self._matrices.get(name)
+        return self._tensors.encoding(name) if matrix is None else matrix.encoding
 
     def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """See `TensorSource`."""
-        if name in self._matrices:
+        matrix = self._matrices.get(name)
+        if matrix is None:
+            return self._tensors.read_encoded(name, start, stop)
+        if matrix.read_encoded is None:
             raise ValueError(f"{name} has no encoding: several tensors make it up")
-        return self._tensors.read_encoded(name, start, stop)
+        check_rows(name, start, stop, matrix.shape[0])
+        return matrix.read_encoded(start, stop)
 
 
 def _read(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.models.formats.quantized import awq, compressed, fp8, gptq
+from edgespec.models.formats.quantized import awq, compressed, float4, fp8, gptq
 from edgespec.models.formats.quantized.matrix import QuantizedFolder
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ READERS: Mapping[str, Callable[[SafetensorsFolder, ConfigFields], dict[str, Quan
     "compressed-tensors": compressed.compressed_matrices,
     "fp8": fp8.fp8_matrices,
     "gptq": gptq.gptq_matrices,
+    "modelopt": float4.modelopt_matrices,
 }
 """Readers of quantized matrices by `quant_method`."""
 

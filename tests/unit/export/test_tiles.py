@@ -34,7 +34,7 @@ UNIT_BYTES = {
     "f32": 64, "f16": 32, "bf16": 32, "q4_0": 288, "q4_1": 320, "q4_z": 304, "q5_0": 352,
     "q5_1": 384, "q8_0": 544, "q8_z": 560, "iq4_nl": 288, "mxfp4": 272, "q2_k": 1344, "q3_k": 1824,
     "q4_k": 2368, "q5_k": 2880, "q6_k": 3360, "iq4_xs": 2208, "tq2_0": 1056, "iq1_s": 1728,
-    "iq1_m": 1856, "iq2_xxs": 1728, "iq2_s": 1856, "iq3_xxs": 2240, "iq3_s": 2240,
+    "iq1_m": 1856, "iq2_xxs": 1728, "iq2_s": 1856, "iq3_xxs": 2240, "iq3_s": 2240, "nvfp4": 640,
 }  # fmt: skip
 
 
@@ -117,9 +117,12 @@ def weight_of(name, unit, lane, k):
         return half(0) * np.float32(scale(64)) * level - half(32) * np.float32(scale(192))
     if name == "mxfp4":
         return np.float32(2.0 ** (int(unit[lane]) - 128) * quants.MXFP4.kvalues[int(level)])
-    if name.startswith(("iq1", "iq2", "iq3")):
+    if TILE_FORMATS[name].layout["d"].base == np.float32:
+        part = np.float32(scale(64, np.int8))
+        if name == "nvfp4":
+            part = quants.NVFP4.ue4m3_to_fp32(scale(64)) / np.float32(128)
         number = np.float32(TILE_FORMATS[name].table[int(level)])
-        return unit[:64].view(np.float32)[lane] * np.float32(scale(64, np.int8)) * number
+        return unit[:64].view(np.float32)[lane] * part * number
     if name.startswith("iq4"):
         level = np.float32(quants.IQ4_NL.kvalues[int(level)])
     if name in ("q3_k", "q6_k", "iq4_xs"):
@@ -135,7 +138,7 @@ KERNELS = {
     "q3_k": (288, 3, 4, 16), "q4_k": (320, 4, 0, 32), "q5_k": (320, 5, 0, 32),
     "q6_k": (288, 6, 32, 16), "tq2_0": (32, 2, 1, 256), "iq1_s": (192, 3, 0, 32),
     "iq1_m": (320, 3, 0, 16), "iq2_xxs": (192, 3, 0, 32), "iq2_s": (320, 3, 0, 16),
-    "iq3_xxs": (192, 4, 0, 32), "iq3_s": (192, 4, 0, 32),
+    "iq3_xxs": (192, 4, 0, 32), "iq3_s": (192, 4, 0, 32), "nvfp4": (128, 4, 0, 16),
 }  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from gguf import GGMLQuantizationType, quants
 from ggufs import KINDS, write_gguf
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.export.formats.gguf_tiles import tiles_of_gguf
+from edgespec.export.formats.tiles import tile_weights
 from edgespec.models import load_checkpoint
 from edgespec.models.formats.gguf.encodings import ENCODINGS
 from edgespec.models.formats.tensors import block_weights
@@ -24,6 +26,31 @@ def equal_ropes(found, expected):
     for name, rope in found.items():
         np.testing.assert_allclose(rope.inv_freq, expected[name].inv_freq, rtol=1e-6)
         assert rope.attention_factor == pytest.approx(expected[name].attention_factor)
+
+
+def test_matrices_in_nvfp4_have_the_scale_of_the_whole(tmp_path):
+    sizes = {**WIDE, "num_experts": 4, "moe_intermediate_size": 128}
+    make_checkpoint(tmp_path / "folder", "qwen3_moe", **sizes)
+    factors = {"blk.0.attn_q.scale": [0.37], "blk.1.ffn_up_exps.scale": [3.0, 0.2, 0.7, 1.5]}
+    extra = {name: np.array(each, np.float32) for name, each in factors.items()}
+    extra["blk.0.attn_q.input_scale"] = np.array([2.0], np.float32)
+    write_gguf(tmp_path / "folder", tmp_path / "plain.gguf", "NVFP4")
+    write_gguf(tmp_path / "folder", tmp_path / "scaled.gguf", "NVFP4", extra=extra)
+    plain, found = (
+        load_checkpoint(tmp_path / f"{name}.gguf").tensors for name in ("plain", "scaled")
+    )
+    assert found.names == plain.names
+    scaled = {"model.layers.0.self_attn.q_proj.weight": 0.37}
+    for expert, factor in enumerate(factors["blk.1.ffn_up_exps.scale"]):
+        scaled[f"model.layers.1.mlp.experts.{expert}.up_proj.weight"] = factor
+    for name in found.names:
+        factor = scaled.get(name, 1)
+        np.testing.assert_allclose(found.read(name), plain.read(name) * factor, rtol=3e-7)
+        if name in scaled:
+            assert found.encoding(name) == "nvfp4_scaled"
+            tiles = tiles_of_gguf("nvfp4_scaled", found.read_encoded(name, 0, 32))
+            values = tile_weights("nvfp4", tiles, 32, found.shape(name)[1])
+            np.testing.assert_array_equal(values, found.read_rows(name, 0, 32))
 
 
 @pytest.fixture
