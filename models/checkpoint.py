@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from edgespec.bundle.manifest import FIRST_TOKEN, Reranking
 from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
+from edgespec.models.families.apertus import Apertus
 from edgespec.models.families.arcee import Arcee
 from edgespec.models.families.bert import Bert, Roberta
 from edgespec.models.families.cohere2 import Cohere2
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from edgespec.models.vision.grid import AnyTower
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
+    "apertus": Apertus,
     "arcee": Arcee,
     "bert": Bert,
     "cohere2": Cohere2,

@@ -38,6 +38,7 @@ from edgespec.models.layers.elements import (
     ClampedSwiglu,
     LayerNorm,
     PlainActivation,
+    Xielu,
 )
 from edgespec.models.layers.recurrent import Recurrent
 from edgespec.models.layers.sublayers import (
@@ -282,8 +283,10 @@ class LayerGraph(ABC):
         found = self.experts(x, chosen, shares, layer)
         return found if layer.back is None else self.linear(found, layer.back)
 
-    def activated(self, x: str, activation: PlainActivation) -> str:
+    def activated(self, x: str, activation: PlainActivation | Xielu) -> str:
         """Emits an activation without a gate."""
+        if isinstance(activation, Xielu):
+            return self._learned(x, activation)
         if activation == "relu2":
             x = self.graph.op("Relu", x)
             return self.graph.op("Mul", x, x)
@@ -291,6 +294,24 @@ class LayerGraph(ABC):
             return self.graph.op("Tanh", x)
         approximate = "tanh" if activation == "gelu_tanh" else "none"
         return self.graph.op("Gelu", x, approximate=approximate)
+
+    def _learned(self, x: str, activation: Xielu) -> str:
+        """Emits an activation with learned parameters."""
+        g = self.graph
+        names = (activation.positive, activation.negative, activation.slope)
+        positive, negative, slope = (float(self.tensors.read(name).reshape(())) for name in names)
+        above = g.op("Relu", x)
+        below = g.op("Sub", x, above)
+        # exp(x) - 1 by the sigmoid, whose bits are the same on all processors.
+        share = g.op("Sigmoid", below, domain=NATIVE)
+        rest = g.op("Sub", g.constant(1, np.float32), share)
+        grown = g.op("Div", g.op("Sub", share, rest), rest)
+        parts = (
+            (g.op("Mul", above, above), np.log1p(np.exp(positive))),
+            (g.op("Sub", grown, below), slope + np.log1p(np.exp(negative))),
+            (x, slope),
+        )
+        return g.op("Sum", *(g.op("Mul", y, g.constant(by, np.float32)) for y, by in parts))
 
     def lowered(
         self,

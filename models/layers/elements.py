@@ -145,6 +145,32 @@ class Compound:
         return union(each.tensors() for each in (*self.linears, *found))
 
 
+@dataclass(frozen=True)
+class Xielu(Compound):
+    """xIELU, an activation with learned parameters (Huang and Schlag, 2024).
+
+    With p and n, the softplus of parameters, it is `p x² + b x` of a positive x, and of others
+    `(n + b) (exp(x) - 1 - x) + b x`.
+
+    Attributes:
+        positive: Name of the [1] tensor of whose number p is the softplus.
+        negative: The same of n.
+        slope: Name of the tensor of the number b.
+        least: Name of the tensor of the number below which the exponential is taken, for training:
+            with one so near to 0 as in checkpoints, no result depends on it.
+    """
+
+    positive: str
+    negative: str
+    slope: str
+    least: str
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        learned = dict.fromkeys((self.positive, self.negative), (1,))
+        return {**learned, **dict.fromkeys((self.slope, self.least), ())}
+
+
 def union(parts: Iterable[Shapes]) -> Shapes:
     """Returns names and shapes of all tensors, a tensor of several parts once."""
     return {name: shape for part in parts for name, shape in part.items()}

@@ -17,6 +17,7 @@ from edgespec.models.layers.elements import (
     Norm,
     PlainActivation,
     Shapes,
+    Xielu,
 )
 from edgespec.models.layers.recurrent import Recurrent
 
@@ -175,7 +176,7 @@ class PlainMlp(Compound):
     down: Linear
     post_norm: Norm | None = None
     output_factor: float = 1.0
-    activation: PlainActivation = "relu2"
+    activation: PlainActivation | Xielu = "relu2"
     sum_norm: Norm | None = None
 
 

@@ -246,6 +246,11 @@ FULL_PRECISION = {
         "mlp_only_layers": [0], "tie_word_embeddings": True, "dtype": torch.bfloat16,
     },
     "qwen3_vl_text": {},
+    "apertus": {},
+    "apertus-biases-two-key-heads-tied-bf16": {
+        "attention_bias": True, "num_key_value_heads": 2, "tie_word_embeddings": True,
+        "rope_parameters": PLAIN_ROPE, "dtype": torch.bfloat16,
+    },
     "arcee": {},
     "arcee-biases-two-key-heads-tied-bf16": {
         "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2,
@@ -318,8 +323,8 @@ def test_logits_are_those_of_transformers(full):
 # Bits
 
 FAMILIES = (
-    "llama", "cohere2", "exaone4", "gemma2", "gemma3n_text", "gemma4_text", "glm4", "granite",
-    "hunyuan_v1_dense", "olmo3", "phi3", "smollm3", "stablelm", *RECURRENT,
+    "llama", "apertus", "cohere2", "exaone4", "gemma2", "gemma3n_text", "gemma4_text", "glm4",
+    "granite", "hunyuan_v1_dense", "olmo3", "phi3", "smollm3", "stablelm", *RECURRENT,
 )  # fmt: skip
 # Matrices of one size for all, so that their errors are alike.
 SIZES = {"hidden_size": 96, "head_dim": 24, "intermediate_size": 160, "num_key_value_heads": 2}

@@ -93,7 +93,7 @@ class Qwen3VLMoeForCausalLM(TextOfQwenVL, Qwen3VLMoePreTrainedModel):
 
 
 ARCHITECTURES = (
-    "arcee", "cohere2", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "exaone4", "gemma2",
+    "apertus", "arcee", "cohere2", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "exaone4", "gemma2",
     "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm", "glm4", "glm4_moe",
     "glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "hunyuan_v1_dense",
     "lfm2", "lfm2_moe", "llama", "minicpm", "minicpm3", "ministral", "ministral3", "mistral",
@@ -177,6 +177,12 @@ _SECTIONS: dict[str, Any] = {
 
 # What a family's two layers need so that all that is special in it matters.
 SPECIAL: dict[str, dict[str, Any]] = {
+    "apertus": {
+        "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+        },
+    },
     "cohere2": {
         "sliding_window": 40, "layer_types": _MIXED, "layer_norm_eps": 1e-3, "logit_scale": 0.75,
         "hidden_size": 96, "pad_token_id": 0,  # heads of 24

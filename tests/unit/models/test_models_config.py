@@ -220,6 +220,7 @@ def test_eos_ids(folder, generation, config, expected):
         ({"model_type": "deepseek_v2", "moe_layer_freq": 2}, ["moe_layer_freq=2"]),
         ({"model_type": "ernie4_5_moe", "use_bias": True}, ["use_bias=True"]),
         ({"model_type": "minicpm", "num_experts": 8}, ["num_experts=8", "without experts"]),
+        ({"model_type": "apertus", "hidden_act": "silu"}, ["hidden_act='silu'"]),
         ({"model_type": "arcee", "hidden_act": "silu"}, ["hidden_act='silu'"]),
         ({"model_type": "stablelm", "qk_layernorm": True}, ["qk_layernorm=True"]),
         ({"model_type": "glm4", "partial_rotary_factor": 0.4}, ["partial_rotary_factor=0.4", "9"]),
