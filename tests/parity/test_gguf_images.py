@@ -55,34 +55,44 @@ def made(tmp_path_factory, request):
     return model, folder / "checkpoint", write_pair(folder / "checkpoint", folder / "files")
 
 
-@torch.no_grad()
-def test_rows_and_logits_are_those_of_transformers_and_the_folder(made, tmp_path):
-    model, folder, file = made
+def read_alike(folder, file, place):
+    """Checks that a folder and a file give the same rows of a picture, and the same logits.
+
+    Returns:
+        The tokens, the picture, what is said of it, and the rows and logits of the file.
+    """
     found = []
     for source, name in ((folder, "a"), (file, "b")):
-        export.make(source, tmp_path / name, options=ExportOptions("fp32"))
-        with LLM(tmp_path / name, **FAST) as llm:
+        export.make(source, place / name, options=ExportOptions("fp32"))
+        with LLM(place / name, **FAST) as llm:
             tokens = llm.chat_tokens(ASKED)
             viewer = Viewer(llm.bundle, llm.tokenizer, 1)
             opened = viewer.open([ASKED[0]["content"][0]["image"]], 512)
             seen = viewer.look(tokens, opened)()
             vision = llm.bundle.target.vision
-        text = Text(load(tmp_path / name))
+        text = Text(load(place / name))
         text.sequence.pictures = seen
         found.append((tokens, seen.rows, text.read(tokens, len(tokens)), vision))
     (tokens, rows, logits, vision), (others, own_rows, own_logits, own_vision) = found
     assert (others, own_vision) == (tokens, vision)
     np.testing.assert_array_equal(own_rows, rows)
     assert distance(own_logits, logits) < 1e-5
-    pixels = np.concatenate([normalized(each, vision) for each in opened[0].pieces])
+    return tokens, opened[0], vision, own_rows, own_logits
+
+
+@torch.no_grad()
+def test_rows_and_logits_are_those_of_transformers_and_the_folder(made, tmp_path):
+    model, folder, file = made
+    tokens, opened, vision, rows, logits = read_alike(folder, file, tmp_path)
+    pixels = np.concatenate([normalized(each, vision) for each in opened.pieces])
     read = {"pixel_values": torch.tensor(pixels if vision.around else pixels[None])}
     ids = torch.tensor([tokens])
     shown = {"token_type_ids": (ids == IMAGE).int()} if vision.around else {}
     expected = np.concatenate(
         [each.numpy() for each in model.model.get_image_features(**read).pooler_output]
     )
-    np.testing.assert_allclose(own_rows, expected, atol=1e-4)
-    assert distance(own_logits, model(input_ids=ids, **read, **shown).logits[0].numpy()) < 1e-4
+    np.testing.assert_allclose(rows, expected, atol=1e-4)
+    assert distance(logits, model(input_ids=ids, **read, **shown).logits[0].numpy()) < 1e-4
 
 
 GRIDS = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5")
@@ -97,21 +107,7 @@ def grid(tmp_path_factory, request):
 
 
 def test_rows_and_logits_of_pictures_of_any_size_are_those_of_the_folder(grid, tmp_path):
-    found = []
-    for source, name in zip(grid, "ab", strict=True):
-        export.make(source, tmp_path / name, options=ExportOptions("fp32"))
-        with LLM(tmp_path / name, **FAST) as llm:
-            tokens = llm.chat_tokens(ASKED)
-            viewer = Viewer(llm.bundle, llm.tokenizer, 1)
-            seen = viewer.look(tokens, viewer.open([ASKED[0]["content"][0]["image"]], 512))()
-            vision = llm.bundle.target.vision
-        text = Text(load(tmp_path / name))
-        text.sequence.pictures = seen
-        found.append((tokens, seen.rows, text.read(tokens, len(tokens)), vision))
-    (tokens, rows, logits, vision), (others, own_rows, own_logits, own_vision) = found
-    assert (others, own_vision) == (tokens, vision)
-    np.testing.assert_array_equal(own_rows, rows)
-    assert distance(own_logits, logits) < 1e-5
+    read_alike(*grid, tmp_path)
 
 
 @pytest.mark.parametrize(
