@@ -147,7 +147,7 @@ def _word_pieces(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]:
         "unk_token": vocabulary.tokens[unknown],
         "continuing_subword_prefix": WITHIN,
         "max_input_chars_per_word": 100,
-        "vocab": vocabulary.ids(),
+        "vocab": vocabulary.ids,
     }
     parts: dict[str, object] = {
         "normalizer": {
