@@ -141,7 +141,8 @@ def _word_pieces(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]:
     last = _named(vocabulary, "seperator", "separator", "eos")  # GGUF spells it in the first way
     unknown = _named(vocabulary, "unknown")
     around = {vocabulary.tokens[each]: each for each in (first, last)}
-    begin, end = vocabulary.tokens[first], vocabulary.tokens[last]
+    begin = vocabulary.tokens[first]
+    end = vocabulary.tokens[last]
     model = {
         "type": "WordPiece",
         "unk_token": vocabulary.tokens[unknown],
