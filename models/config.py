@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import ConfigFields
     from edgespec.models.layers.elements import Activation, PlainActivation
+
+T = TypeVar("T")
 
 # Limits far beyond any model: describing a larger one would take minutes or all memory.
 _WIDEST = 2**20
@@ -125,15 +127,12 @@ class ModelConfig:
 
 
 def activation_of(fields: ConfigFields, name: str) -> Activation:
-    """Returns the activation that a field names.
+    """Returns the activation of a gate that a field names.
 
     Raises:
         UnsupportedModelError: The activation is not implemented.
     """
-    found = _ACTIVATIONS.get(str(fields.get(name)))
-    if found is None:
-        raise fields.unsupported(name, f"use one of {', '.join(_ACTIVATIONS)}")
-    return found
+    return _one_of(_ACTIVATIONS, fields, name)
 
 
 def plain_activation_of(fields: ConfigFields, name: str) -> PlainActivation:
@@ -142,9 +141,13 @@ def plain_activation_of(fields: ConfigFields, name: str) -> PlainActivation:
     Raises:
         UnsupportedModelError: The activation is not implemented.
     """
-    found = _PLAIN_ACTIVATIONS.get(str(fields.get(name)))
+    return _one_of(_PLAIN_ACTIVATIONS, fields, name)
+
+
+def _one_of(known: Mapping[str, T], fields: ConfigFields, name: str) -> T:
+    found = known.get(str(fields.get(name)))
     if found is None:
-        raise fields.unsupported(name, f"use one of {', '.join(_PLAIN_ACTIVATIONS)}")
+        raise fields.unsupported(name, f"use one of {', '.join(known)}")
     return found
 
 
