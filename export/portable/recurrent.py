@@ -1,7 +1,7 @@
 """Recurrent layers in the portable graph: all rows of a tree at once.
 
 Along a path, logarithms of decays add up. So what a row reads of an earlier one is what that one
-has added, times the exponential of a difference.
+has added, times the exponential of a sum.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto
 from edgespec.export.portable.lowering import FLOAT, Lowering, attributes, silu
 
 _LANES = 16  # columns of a state that native operators keep together
-_FAINTEST = -87.0  # logarithm of the least decay, about that of the least float32
+_FAINTEST = -14.0  # logarithm of the least decay: half precision still has its exponential
 _END = np.iinfo(np.int64).max
 
 
@@ -118,8 +118,19 @@ class StandardRecurrence(ABC):
 
     def _steps(self, x: str) -> str:
         """Emits the steps of heads, [S, heads]."""
-        biased = self._graph.op("Add", x, self._low.value(self._names["bias"]))
-        return self._graph.op("Softplus", biased)
+        g = self._graph
+        x = g.op("Add", x, self._low.value(self._names["bias"]))
+        if not self._low.half:
+            return g.op("Softplus", x)
+        # Qualcomm's Softplus is off by a hundredth. With y = exp(-|x|) it is max(x, 0) and
+        # log(1 + y) = 2 artanh(y / (2 + y)), by its series.
+        y = g.op("Exp", g.op("Neg", g.op("Abs", x)))
+        part = g.op("Div", y, g.op("Add", y, g.constant(2, np.float32)))
+        square = g.op("Mul", part, part)
+        total = g.constant(2 / 9, np.float32)
+        for order in (7, 5, 3, 1):
+            total = g.op("Add", g.op("Mul", total, square), g.constant(2 / order, np.float32))
+        return g.op("Add", g.op("Relu", x), g.op("Mul", part, total))
 
     def _result(self, own: str, keys: str, queries: str, values: str, steps: str) -> str:
         """Emits what rows read of their states, and what is kept of rows and states.
@@ -159,28 +170,19 @@ class StandardRecurrence(ABC):
         g = self._graph
         once = self._low.once
         lines = once("lines", lambda: g.input("lines", FLOAT, ["S+1", "Q+S"]))
-        before = once("lines.recent", lambda: g.input("lines.recent", FLOAT, ["Q", "Q"]))
+        unseen = once("unseen", lambda: g.input("unseen", FLOAT, ["Q+S", "Q+S+1"]))
         least = g.constant(np.exp(np.float32(_FAINTEST)), np.float32)
         recent = g.op("Log", g.op("Max", self._recent[2], least))
-        sums = g.op("MatMul", lines, g.op("Concat", recent, decays, axis=0))
-        rows, last = g.ints(0), g.ints(-1)
-        own = g.op("Slice", sums, rows, last, rows)
-        columns = g.op("Concat", g.op("MatMul", before, recent), own, axis=0)
-        ends, starts = (
-            g.op(
-                "Reshape",
-                g.op("Transpose", each, perm=[1, 0]),
-                g.ints(self._keys, self._group, *dims),
-            )
-            for each, dims in ((sums, (-1, 1)), (columns, (1, -1)))
-        )
-        # Of what a row does not see the difference may be above 0, and its exponential infinite.
-        apart = g.op("Min", g.op("Sub", ends, starts), g.constant(0, np.float32))
-        fades = g.op("Mul", g.op("Exp", apart), lines)
-        since = g.op("Exp", ends)
-        axis, end = g.ints(2), g.ints(_END)
-        fade, since_rows = (g.op("Slice", each, rows, last, axis) for each in (fades, since))
-        last_fade, last_since = (g.op("Slice", each, last, end, axis) for each in (fades, since))
+        every = self._by_head(g.op("Concat", recent, decays, axis=0), self._group, 1)
+        every = g.op("Reshape", every, g.ints(self._keys, self._group, 1, -1))
+        # Sums of the decays between two rows, and not differences of sums, which few bits spoil.
+        left = g.op("Exp", g.op("MatMul", g.op("Mul", lines, every), unseen))
+        first, last, end = g.ints(0), g.ints(-1), g.ints(_END)
+        rows, columns = g.ints(2), g.ints(3)
+        fades = g.op("Mul", g.op("Slice", left, first, last, columns), lines)
+        since = g.op("Slice", left, last, end, columns)
+        fade, since_rows = (g.op("Slice", each, first, last, rows) for each in (fades, since))
+        last_fade, last_since = (g.op("Slice", each, last, end, rows) for each in (fades, since))
         dims = [self._heads, self._key_size, self._columns]
         state = g.input(self._names["states"], FLOAT, dims)
         state = g.op("Reshape", state, g.ints(self._keys, self._group, *dims[1:]))

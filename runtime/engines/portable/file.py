@@ -17,7 +17,7 @@ from edgespec.runtime.engines.portable.visibility import Bias
 # Beginnings of the names of inputs that are not of the rows.
 _KNOWN = (
     *("pool.", "keys.", "values.", "bias", "seen", "turn", "end", "total", "logit_rows"),
-    *("rows.", "states.", "lines", "trail."),
+    *("rows.", "states.", "lines", "unseen", "trail."),
 )
 _NUMBERS = {np.dtype(np.float32): "fp32", np.dtype(np.float16): "fp16"}
 

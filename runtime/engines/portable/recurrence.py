@@ -87,7 +87,7 @@ class RecurrentPaths:
         before = {each: [numbers.get(slot, 0) for slot in path] for each, path in entries.items()}
         behind = {each: path[moved[each] :] for each, path in before.items()}
         lines = self._lines(part, size, count, behind)
-        inputs: dict[str, Array] = {"lines": lines, "lines.recent": _recent_lines(count, behind)}
+        inputs: dict[str, Array] = {"lines": lines, "unseen": _unseen(lines, count, behind)}
         inputs |= self._trailing(part, size, count, before)
         recent = np.full(count, NOTHING)
         recent[: len(numbers)] = [*numbers]
@@ -198,10 +198,17 @@ def strips_of(states: Array) -> Array:
     return states.reshape(count, heads, size, columns // _LANES, _LANES).transpose(0, 1, 3, 2, 4)
 
 
-def _recent_lines(count: int, behind: Mapping[_Entry, list[int]]) -> Floats:
-    """Returns what the states of recent rows have, as `lines` has it."""
-    lines = np.zeros((count, count), np.float32)
+def _unseen(lines: Floats, count: int, behind: Mapping[_Entry, list[int]]) -> Floats:
+    """Returns what the state of each row, which is a column, does not have.
+
+    Args:
+        lines: see `RecurrentPaths._lines`.
+        count: Q.
+        behind: rows before the call that the state does not have, by where paths enter it.
+    """
+    every = np.zeros((lines.shape[1], lines.shape[1] + 1), np.float32)
+    every[:, count:-1] = lines[:-1].T
     for path in behind.values():
         for place, number in enumerate(path, 1):
-            lines[number, path[:place]] = 1
-    return lines
+            every[path[:place], number] = 1
+    return 1 - every

@@ -87,9 +87,11 @@ def test_rows_have_their_paths_in_any_parts(seed):
         end = one.moved(part.stop)
         whole = one.path(min(one.certain, part.stop) - 1)
         assert [known[n] for n in np.flatnonzero(lines[size])] == whole[begin:end]
-        recent = call.inputs["lines.recent"]
+        unseen = call.inputs["unseen"]
+        np.testing.assert_array_equal(unseen[:, first:-1], 1 - lines[:-1].T)
+        assert unseen[:, -1].all()  # the state itself has no row
         for number, slot in enumerate(known[:first]):
-            seen = [known[n] for n in np.flatnonzero(recent[number])]
+            seen = [known[n] for n in np.flatnonzero(1 - unseen[:, number])]
             assert (not seen) == (slot == NOTHING or slot not in _behind(one, part, begin))
             assert not seen or seen[-1] == slot
 

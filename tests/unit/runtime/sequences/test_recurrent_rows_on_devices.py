@@ -27,11 +27,12 @@ def alike(row, expected):
     assert distance(np.asarray(row), np.asarray(expected)) < ALIKE
 
 
-def on_device(pairs, name, device):
+def on_device(pairs, name, device, half=None):
     """The target on a device, and its native graph."""
     bundle = bundles.load(pairs.pair(name).path)
     found = examined(usable(device))
-    place = Placement(device, HOST, False, found.slots, found.half, rows=found.rows)
+    half = found.half if half is None else half
+    place = Placement(device, HOST, False, found.slots, half, rows=found.rows)
     native = load_model(bundle, TARGET, Placement(HOST), threads=1)
     return load_model(bundle, TARGET, place, threads=1), native
 
@@ -43,6 +44,25 @@ def test_rows_are_those_of_the_native_graph(pairs, name, device):
     history = History(model, np.random.default_rng(1), native, alike)
     history.run(8)
     assert len(history.logits) > 150
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "most"),
+    [
+        *((name, "cpu#8x256", 0.02) for name in RECURRENT),
+        ("lfm2", "qnn:emulated#8x256", 0.02),
+        ("granitemoehybrid", "qnn:emulated#8x256", 0.02),
+    ],
+)
+def test_rows_of_weights_in_half_precision_are_about_the_same(pairs, name, device, most):
+    """As NPUs want them; Qualcomm's computes in half precision, too."""
+    model, native = on_device(pairs, name, device, half=True)
+    apart = []
+    history = History(
+        model, np.random.default_rng(4), native, lambda *rows: apart.append(distance(*rows))
+    )
+    history.run(1)
+    assert 0 < max(apart) < most
 
 
 @pytest.mark.parametrize("name", RECURRENT)
