@@ -24,13 +24,13 @@ def fusible_pools(low: Lowering, graph: GraphProto, whole: GraphProto) -> set[st
         graph: the native one.
         whole: what that is a part of, since other parts may have the same pools.
     """
-    parts, nodes = (
+    own, every = (
         [node for node in each.node if node.op_type == "TreeAttention"] for each in (graph, whole)
     )
-    readers = Counter(node.input[3] for node in nodes)
+    readers = Counter(node.input[3] for node in every)
     return {
         node.input[3]
-        for node in parts
+        for node in own
         if readers[node.input[3]] == 1 and FusedAttention(low, node).fits()
     }
 

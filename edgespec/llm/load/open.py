@@ -28,8 +28,7 @@ _FREQUENT = 1 << 16
 """Tokens that a draft model scores where a text has few others; vocabularies begin with the most
 frequent ones."""
 
-
-_Opened = tuple[Graph, PoolMemory | None]
+_Opened = tuple[Graph, PoolMemory | None]  # and the memory of its pool if that is not numpy's
 
 
 @dataclass
@@ -240,9 +239,7 @@ class _GraphOpener:
     features: bool = False
     accuracy: int | None = None
 
-    def opened(
-        self, place: Placement, part: bytes | None = None
-    ) -> tuple[Graph, PoolMemory | None]:
+    def opened(self, place: Placement, part: bytes | None = None) -> _Opened:
         """Returns a graph on one device, and the memory of its pool if that is not numpy's."""
         roles = self.bundle.manifest.roles
         if place.native:
