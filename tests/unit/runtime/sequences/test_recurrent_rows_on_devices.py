@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checkpoints import RECURRENT
+from checkpoints import RECURRENT, RECURRENT_MIXTURES, make_checkpoint
 from gpus import HostAsGpu, usable
 from histories import History, read
 from nodes import needs_library
 from parity import distance
 
 from edgespec import bundle as bundles
+from edgespec import export
 from edgespec.bundle import RECURRENT_ROWS, TARGET
 from edgespec.errors import DeviceError
+from edgespec.export import ExportOptions
 from edgespec.llm.load.open import load_model
 from edgespec.runtime.engines.portable import examined, webgpu
 from edgespec.runtime.plan import HOST, Placement
@@ -29,7 +31,10 @@ def alike(row, expected):
 
 def on_device(pairs, name, device, half=None):
     """The target on a device, and its native graph."""
-    bundle = bundles.load(pairs.pair(name).path)
+    return both(bundles.load(pairs.pair(name).path), device, half)
+
+
+def both(bundle, device, half=None):
     found = examined(usable(device))
     half = found.half if half is None else half
     place = Placement(device, HOST, False, found.slots, half, rows=found.rows)
@@ -44,6 +49,14 @@ def test_rows_are_those_of_the_native_graph(pairs, name, device):
     history = History(model, np.random.default_rng(1), native, alike)
     history.run(8)
     assert len(history.logits) > 150
+
+
+@pytest.mark.parametrize("name", RECURRENT_MIXTURES)
+def test_rows_of_mixtures_are_those_of_the_native_graph(name, tmp_path):
+    make_checkpoint(tmp_path / "source", name)
+    export.make(tmp_path / "source", tmp_path / "bundle", options=ExportOptions("fp32"))
+    model, native = both(bundles.load(tmp_path / "bundle"), "cpu#8x1024")
+    History(model, np.random.default_rng(5), native, alike).run(4)
 
 
 @pytest.mark.parametrize(
