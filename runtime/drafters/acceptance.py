@@ -49,10 +49,10 @@ class Candidates:
     logits: Floats
     normalizers: Floats
 
-    def row(self, number: int) -> Candidates:
-        """Returns the candidates of one row."""
-        one = slice(number, number + 1)
-        return Candidates(self.tokens[one], self.logits[one], self.normalizers[one])
+    def rows(self, first: int, end: int) -> Candidates:
+        """Returns the candidates of consecutive rows."""
+        own = slice(first, end)
+        return Candidates(self.tokens[own], self.logits[own], self.normalizers[own])
 
 
 def likeliest(logits: Floats, sampler: Sampler, width: int, ids: Ids | None = None) -> Candidates:
@@ -73,9 +73,23 @@ def likeliest(logits: Floats, sampler: Sampler, width: int, ids: Ids | None = No
     count = width if small and sampler.options.temperature == 0 else max(_CANDIDATES, width)
     best = likeliest_tokens(logits, columns, min(count, columns))
     found = logits[np.arange(len(logits))[:, None], best]
-    summed = logits[:, :columns] if small else found
-    total = np.log(np.exp(summed - found[:, :1]).sum(axis=1)) + found[:, 0]
-    return Candidates(best if ids is None else ids[best], found, total)
+    return listed(best, found, ids, logits[:, :columns] if small else None)
+
+
+def listed(
+    tokens: Ids, logits: Floats, ids: Ids | None = None, whole: Floats | None = None
+) -> Candidates:
+    """Returns candidates, the likeliest first; see `likeliest`.
+
+    Args:
+        tokens: [n, K] columns of the logits.
+        logits: [n, K] float32, those of these columns.
+        ids: see `likeliest`.
+        whole: [n, V] logits of all tokens that probabilities are shared by; None: those above.
+    """
+    summed = logits if whole is None else whole
+    total = np.log(np.exp(summed - logits[:, :1]).sum(axis=1)) + logits[:, 0]
+    return Candidates(tokens if ids is None else ids[tokens], logits, total)
 
 
 class Ranking(NamedTuple):

@@ -54,7 +54,7 @@ class Independent:
 
     def behind(self, depth: int, token: int) -> tuple[Candidates, float]:
         """See `Guess`."""
-        return self.candidates.row(depth), 1.0
+        return self.candidates.rows(depth, depth + 1), 1.0
 
     def key(self, depth: int, token: int) -> tuple[int, int]:
         """See `Guess`."""

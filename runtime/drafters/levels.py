@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.acceptance import edge_cell, rank
+from edgespec.runtime.drafters.acceptance import Candidates, edge_cell, rank
 from edgespec.runtime.drafters.model import USUAL_READING, Grower
 from edgespec.runtime.drafters.reader import DraftReader, DraftSequence
 from edgespec.runtime.sequences.model import Rows
+from edgespec.runtime.sequences.queue import ranked_rows
 from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import PassPlan
 from edgespec.runtime.speculation.schedule import PassPart
@@ -90,6 +91,19 @@ class _Path:
         return token in known
 
 
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What the model says behind nodes, and behind those that were queued below them.
+
+    Attributes:
+        candidates: of the nodes, and then of those below the last one.
+        slots: of the nodes that were queued.
+    """
+
+    candidates: Candidates
+    slots: Sequence[int] = ()
+
+
 class LevelGrower(Grower):
     """Makes each level by one call over the best nodes of the level above, of all sequences.
 
@@ -139,25 +153,32 @@ class LevelGrower(Grower):
         """Reads what is new in the sequences, and finds what may follow them."""
         begin = time.perf_counter()
         last: list[Rows] = []
+        roots = []
         for part in parts:
             tree = self.trees[part.generation]
             tokens = self.reader.catch_up(tree.draft)
             last.append(self.reader.chain(tree.draft, tokens, [len(tokens) - 1]))
             tree.leaves = []
             tree.proposal = Proposal()
-        logits = self.reader.model.forward(last)
-        for part, rows, found in zip(parts, last, logits, strict=True):
+            roots.append((part, [GrowingNode(tokens[-1], None, 1.0, 0, 0, ROOT, [])]))
+        further = self._queued(last, parts, plan)
+        for (part, [root]), rows, found in self._run(last, roots, further):
             tree = self.trees[part.generation]
-            features = None if rows.features is None else rows.features[-1]
+            root.features = None if rows.features is None else rows.features[-1]
             tree.run = self.reader.keep(rows)
-            tree.root = GrowingNode(rows.tokens[-1], None, 1.0, 0, 0, ROOT, list(tree.run))
-            tree.root.features = features
+            root.slots = list(tree.run)
+            tree.root = root
             tree.draft.drafted = True
-            self._add_children(part, [tree.root], found)
-        self.spend(plan, begin, USUAL_READING * len(parts))
+            self._add_all(part, [root], found)
+        self.spend(plan, begin, USUAL_READING * len(parts), [len(parts)] * further)
 
-    def expand(self, chosen: Sequence[tuple[GrowingNode, PassPart]]) -> None:
-        """Runs nodes, each behind the slots of its ancestors, and adds their children."""
+    def expand(self, chosen: Sequence[tuple[GrowingNode, PassPart]], further: int = 0) -> None:
+        """Runs nodes, each behind the slots of its ancestors, and adds their children.
+
+        Args:
+            chosen: the nodes.
+            further: how many passes are queued behind theirs, if each is of a sequence of its own.
+        """
         groups: dict[GrowingNode, tuple[PassPart, list[GrowingNode]]] = {}
         for node, part in chosen:
             assert node.parent is not None, "no root is run"
@@ -169,13 +190,12 @@ class LevelGrower(Grower):
             draft = self.trees[part.generation].draft
             tokens = [node.token for node in nodes]
             batch.append(self.reader.level(draft, tokens, parent.slots, parent.features))
-        logits = self.reader.model.forward(batch)
-        for rows, (part, nodes), found in zip(batch, groups.values(), logits, strict=True):
+        for (part, nodes), rows, found in self._run(batch, [*groups.values()], further):
             for number, node in enumerate(nodes):
                 node.slots = [*node.slots, rows.slots[number]]
                 node.features = None if rows.features is None else rows.features[number]
             self.trees[part.generation].run += rows.slots
-            self._add_children(part, nodes, found)
+            self._add_all(part, nodes, found)
 
     def go_on(self, tree: GrowingTree, node: GrowingNode, count: int) -> None:
         """Keeps what the next draft needs, and frees the slots of all other nodes.
@@ -213,13 +233,57 @@ class LevelGrower(Grower):
         count = plan.worthwhile(values, self.reader.model.cost, hope)
         return [(node, part) for _, node, part in gains[:count]]
 
-    def _add_children(self, part: PassPart, parents: Sequence[GrowingNode], logits: Floats) -> None:
+    def _queued(self, batch: Sequence[Rows], parts: Sequence[PassPart], plan: PassPlan) -> int:
+        """Returns how many passes are to be queued behind the one that reads sequences."""
+        rows = sum(len(each.tokens) for each in batch)
+        if not self.reader.queues([part.generation for part in parts], rows):
+            return 0
+        hopes = [self.trees[part.generation].draft.hope for part in parts]
+        most = min(min(part.depth - 1, part.most_nodes) for part in parts)
+        return plan.queued(hopes, self.reader.model.cost, most)
+
+    def _run(
+        self,
+        batch: Sequence[Rows],
+        groups: Sequence[tuple[PassPart, list[GrowingNode]]],
+        further: int,
+    ) -> Iterator[tuple[tuple[PassPart, list[GrowingNode]], Rows, _Found]]:
+        """Yields what is found behind nodes, of which a part of the batch has the rows."""
+        model = self.reader.model
+        generations = [part.generation for part, _ in groups]
+        if self.reader.ranks(generations, sum(len(rows.tokens) for rows in batch)):
+            for group, rows, ranked in zip(
+                groups, batch, ranked_rows(model, batch, further), strict=True
+            ):
+                yield group, rows, _Found(self.reader.ranked(ranked), ranked.slots)
+            return
+        logits = model.forward(batch)
+        for (part, nodes), rows, each in zip(groups, batch, logits, strict=True):
+            branches = (node.branch for node in nodes)
+            candidates = self.reader.candidates(part.generation, each, branches)
+            yield (part, nodes), rows, _Found(candidates)
+
+    def _add_all(self, part: PassPart, parents: list[GrowingNode], found: _Found) -> None:
+        """Adds the children of nodes at one depth, and of those that were queued behind them."""
+        tree = self.trees[part.generation]
+        count = len(parents)
+        self._add_children(part, parents, found.candidates.rows(0, count))
+        for number, slot in enumerate(found.slots, count):
+            [parent] = parents
+            node = parent.children[0]  # the likeliest
+            node.slots = [*node.slots, slot]
+            tree.run.append(slot)
+            tree.leaves.remove(node)
+            parents = [node]
+            self._add_children(part, parents, found.candidates.rows(number, number + 1))
+
+    def _add_children(
+        self, part: PassPart, parents: Sequence[GrowingNode], candidates: Candidates
+    ) -> None:
         """Adds the likeliest children of nodes at one depth."""
         generation = part.generation
         tree = self.trees[generation]
         depth = parents[0].depth
-        branches = (parent.branch for parent in parents)
-        candidates = self.reader.candidates(generation, logits, branches)
         position = len(generation.tokens) + depth
         width = generation.request.limits.width
         rankings = rank(self.reader.sampler(generation), candidates, position, width)

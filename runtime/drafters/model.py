@@ -75,12 +75,20 @@ class Grower(ABC):
         """
         return plan.worthwhile([draft.hope for draft, _ in ready], self.reader.model.cost)
 
-    def spend(self, plan: PassPlan, begin: float, usual: int) -> None:
+    def spend(self, plan: PassPlan, begin: float, usual: int, further: Sequence[int] = ()) -> None:
         """Adds the time since `begin` to what a round takes, at most that of so many rows.
 
         The prompt is read only once, so it is no part of that.
+
+        Args:
+            plan: of the pass.
+            begin: time by `time.perf_counter`.
+            usual: rows of the first call, at most.
+            further: rows of each call that was queued behind it.
         """
-        plan.spent += min(time.perf_counter() - begin, self.reader.model.cost.seconds(usual))
+        cost = self.reader.model.cost
+        most = sum(cost.seconds(rows) for rows in (usual, *further))
+        plan.spent += min(time.perf_counter() - begin, most)
 
 
 class ModelDrafter:

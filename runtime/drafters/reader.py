@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgespec.runtime.arrays import Floats, Ids
-from edgespec.runtime.drafters.acceptance import Candidates, likeliest
+from edgespec.runtime.drafters.acceptance import Candidates, likeliest, listed
 from edgespec.runtime.drafters.frequent import FrequentTokens
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Graph, Model, Rows
 from edgespec.runtime.sequences.pool import TokenSequence
+from edgespec.runtime.sequences.queue import RankedRows
 from edgespec.runtime.speculation.generation import Generation
 
 CHUNK = 64
@@ -150,6 +151,23 @@ class DraftReader(ABC):
         # The last token is read again, since what may follow it is known by its row's logits.
         return slots[: count - 1]
 
+    def ranks(self, generations: Sequence[Generation], rows: int) -> bool:
+        """Whether the model ranks so many rows of these generations where it runs."""
+        return False
+
+    def queues(self, generations: Sequence[Generation], rows: int) -> bool:
+        """Whether passes can be queued behind one of so many rows of these generations.
+
+        Each reads the likeliest token of a row where the model runs. It is not what is to be
+        guessed where noise is added, and must be one of the model's own tokens.
+        """
+        sampled = any(each.is_sampled for each in generations)
+        return self.ranks(generations, rows) and self._ids is None and not sampled
+
+    def ranked(self, rows: RankedRows) -> Candidates:
+        """Returns the likeliest tokens of ranked rows, see `candidates`."""
+        return listed(rows.tokens, rows.logits, self._ids)
+
     def sampler(self, generation: Generation) -> Sampler:
         """Returns what chooses the tokens that the model is to guess."""
         return generation.request.sampler
@@ -251,3 +269,9 @@ class ModelReader(DraftReader):
     def make_room(self, draft: DraftSequence, depth: int) -> bool:
         """See `DraftReader`."""
         return len(draft.sequence.tokens) + depth <= self.context_length
+
+    def ranks(self, generations: Sequence[Generation], rows: int) -> bool:
+        """See `DraftReader`. Penalties change the logits of all tokens."""
+        ranking = self.model.ranking
+        plain = all(each.penalties is None for each in generations)
+        return ranking is not None and rows <= ranking.longest and plain

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import copysign, exp, inf, log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -127,6 +127,33 @@ class RotationTable:
         return self._cos[rows, self._pairs], self._sin[rows, self._pairs]
 
 
+@runtime_checkable
+class RankingGraph(Protocol):
+    """A graph that also ranks rows, on a device that goes on by itself.
+
+    Attributes:
+        longest: largest number of rows of a call.
+    """
+
+    longest: int
+
+    def best(self, calls: Sequence[Mapping[str, Array]]) -> list[Floats]:
+        """Makes passes of which each reads the likeliest tokens of the one before.
+
+        None waits for another. Each has one row for each row whose logits the one before wants.
+
+        Args:
+            calls: inputs of each; all but the first have any `input_ids`.
+
+        Returns:
+            For each pass [wanted rows, 2 K] float32: of each row the K likeliest tokens, the best
+            first, and then their logits.
+
+        Raises:
+            DeviceError: if the device fails.
+        """
+
+
 class PassCost:
     """Seconds of a pass by number of rows, never decreasing.
 
@@ -207,6 +234,7 @@ class Model:
         seconds: time inside the graph so far.
         gives_features: whether its passes give what a draft head reads.
         picture_width: size of the rows of pictures that it reads; 0 if it reads none.
+        ranking: ranks rows where it runs; None if their logits are read.
     """
 
     def __init__(
@@ -227,6 +255,7 @@ class Model:
         self.seconds = 0.0
         self.gives_features = False
         self.picture_width = 0
+        self.ranking: RankingGraph | None = None
         self._ropes = ropes
 
     def measuring(self, most_seconds: float) -> Iterator[None]:
@@ -256,6 +285,7 @@ class Model:
     def close(self) -> None:
         """Frees the graph and what is in the pool, whoever still refers to the model."""
         self.graph = _closed
+        self.ranking = None
         self.pool.close()
 
     def sequence(self, tokens: list[int]) -> pools.TokenSequence:
@@ -277,6 +307,41 @@ class Model:
             DeviceError: if the graph fails.
         """
         begin = time.perf_counter()
+        feeds = self.prepare(batch)
+        feeds.update(self.pool.arrays)
+        called = time.perf_counter()
+        try:
+            outputs = self.graph(feeds)
+        except BaseException:
+            for each in batch:
+                self.pool.free(each.slots)
+                each.slots = []
+                if self.pool.recurrent is not None:  # of some layers, states may be new
+                    each.sequence.free()
+            raise
+        end = time.perf_counter()
+        self.seconds += end - called
+        self.cost.observe(len(feeds["write"]), end - begin)
+        logits = outputs[LOGITS if LOGITS in outputs else LAST_HIDDEN]
+        features = outputs.get(FEATURES)
+        self.gives_features = features is not None
+        parts = []
+        row = 0
+        wanted = 0
+        for each in batch:
+            own = slice(row, row + len(each.tokens))
+            each.features = None if features is None else features[own]
+            parts.append(logits[wanted : wanted + len(each.wanted)])
+            row = own.stop
+            wanted = wanted + len(each.wanted)
+        return parts
+
+    def prepare(self, batch: Sequence[Rows]) -> dict[str, Array]:
+        """Gives rows their slots; returns what the graph reads besides the pool's arrays.
+
+        Raises:
+            MemoryLimitError: see `forward`.
+        """
         feeds, positions = _inputs(batch)
         slots = self.pool.take(len(positions))
         feeds["write"] = np.array(slots, np.int32)
@@ -295,36 +360,13 @@ class Model:
         for rope in self._ropes:
             cos, sin = rope.inputs
             feeds[cos], feeds[sin] = rope.at(turned, last)
-        feeds.update(self.pool.arrays)
-        recurrent = self.pool.recurrent
-        if recurrent is not None:
-            feeds.update(recurrent.inputs(batch, slots))
-        called = time.perf_counter()
-        try:
-            outputs = self.graph(feeds)
-        except BaseException:
-            self.pool.free(slots)
-            if recurrent is not None:  # some layers' states may be new, and others old
-                for each in batch:
-                    each.sequence.free()
-            raise
-        end = time.perf_counter()
-        self.seconds += end - called
-        self.cost.observe(len(positions), end - begin)
-        logits = outputs[LOGITS if LOGITS in outputs else LAST_HIDDEN]
-        features = outputs.get(FEATURES)
-        self.gives_features = features is not None
-        parts = []
+        if self.pool.recurrent is not None:
+            feeds.update(self.pool.recurrent.inputs(batch, slots))
         row = 0
-        wanted = 0
         for each in batch:
-            own = slice(row, row + len(each.tokens))
-            each.slots = slots[own]
-            each.features = None if features is None else features[own]
-            parts.append(logits[wanted : wanted + len(each.wanted)])
-            row = own.stop
-            wanted = wanted + len(each.wanted)
-        return parts
+            each.slots = slots[row : row + len(each.tokens)]
+            row += len(each.tokens)
+        return feeds
 
 
 def _closed(feeds: Mapping[str, Array]) -> Mapping[str, Floats]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import accumulate
@@ -124,19 +124,8 @@ class PassPlan:
                 on. One call may pay only together with others, where some rows more cost much and
                 then several more cost little.
         """
-        rate = max(self._rate(self.best()[1]), self._plain)
         values = self._values()
-        rows = self._rows
-        most = len(values) + max(len(gains), _LONGEST_CHAIN)
-        times = [self._cost.seconds(rows), *self._cost.further(rows, most)]
-
-        def worth(nodes: Sequence[float]) -> float:
-            """Returns tokens of the best of these nodes, less those due in the pass's time."""
-            sums = accumulate(nodes, initial=0.0)
-            return max(
-                [total - rate * seconds for total, seconds in zip(sums, times, strict=False)]
-            )
-
+        rate, worth = self._judged(len(values) + max(len(gains), _LONGEST_CHAIN))
         best = worth(values)
         count = 0
         for number, draft in enumerate(cost.further(0, len(gains)), 1):
@@ -153,6 +142,47 @@ class PassPlan:
             if worth(sorted([*values, *chain], reverse=True)) - rate * number * draft > best:
                 return 1
         return count
+
+    def queued(self, hopes: Sequence[float], cost: Cost, most: int) -> int:
+        """Returns how many calls of a draft model are to follow the one that reads sequences.
+
+        Each has a row for every sequence, of the likeliest token behind the row before. They are
+        queued at once, so nothing is known of their tokens but hopes.
+
+        Args:
+            hopes: by sequence how likely the target is to choose the model's best token.
+            cost: of the draft model's calls.
+            most: number of calls at most.
+        """
+        most = min(most, _LONGEST_CHAIN - 1)
+        values = sorted([*self._values(), *hopes], reverse=True)
+        rate, worth = self._judged(len(values) + most * len(hopes))
+        *_, draft = cost.further(0, len(hopes))
+        best, count = worth(values), 0
+        for number in range(1, most + 1):
+            values = sorted([*values, *(hope ** (number + 1) for hope in hopes)], reverse=True)
+            found = worth(values) - rate * number * draft
+            if found > best:
+                best, count = found, number
+        return count
+
+    def _judged(self, most: int) -> tuple[float, Callable[[Sequence[float]], float]]:
+        """Returns tokens per second without further drafts, and by that what nodes are worth.
+
+        These are the tokens of the best of so many nodes at most, whose values are given in order,
+        less those due in the pass's time.
+        """
+        rate = max(self._rate(self.best()[1]), self._plain)
+        rows = self._rows
+        times = [self._cost.seconds(rows), *self._cost.further(rows, most)]
+
+        def worth(nodes: Sequence[float]) -> float:
+            sums = accumulate(nodes, initial=0.0)
+            return max(
+                [total - rate * seconds for total, seconds in zip(sums, times, strict=False)]
+            )
+
+        return rate, worth
 
     def saving(self, acceptance: float, cost: PassCost) -> float:
         """Returns the seconds that a draft model saves for each token; 0 if it saves none.

@@ -9,6 +9,14 @@ from edgespec.runtime.engines.portable import examined
 from edgespec.runtime.engines.portable.device import Gpu
 
 
+def usable(name):
+    """Returns the name of a device; what this machine does not have is skipped with the reason."""
+    found = examined(name)
+    if found.reason is not None:
+        pytest.skip(found.reason)
+    return name
+
+
 class HostAsGpu(Gpu):
     """Runs what GPUs run, with pools that stay where the device has them, in the host's memory."""
 
@@ -25,9 +33,7 @@ class HostAsGpu(Gpu):
         return [self.provider]
 
 
-def usable(name):
-    """Returns the name of a device; what this machine does not have is skipped with the reason."""
-    found = examined(name)
-    if found.reason is not None:
-        pytest.skip(found.reason)
-    return name
+class FusedHostAsGpu(HostAsGpu):
+    """The same, with fused operators."""
+
+    fused = frozenset({"float32", "float16", "sinks", "soft_cap"})

@@ -17,7 +17,7 @@ from edgespec.runtime.drafters.shared_pool import AssistantGraph
 from edgespec.runtime.kernels import library
 from edgespec.runtime.plan import HOST, MemoryPlan, Placement
 from edgespec.runtime.sequences.chain import Chain, Link
-from edgespec.runtime.sequences.model import NATIVE, Graph, Model, RotationTable
+from edgespec.runtime.sequences.model import NATIVE, Graph, Model, RankingGraph, RotationTable
 from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.sequences.whole_texts import WholeTextGraph
@@ -117,6 +117,8 @@ def load_model(
     recurrent = RecurrentPool(role.native.recurrent, memory) if role.native.recurrent else None
     pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
     made = Model(graph, pool, _ropes(bundle, name), device=device)
+    if isinstance(graph, RankingGraph):
+        made.ranking = graph
     made.gives_features = features
     if role.vision is not None:
         made.picture_width = role.vision.streams * role.hidden_size
@@ -256,7 +258,8 @@ class _GraphOpener:
         if fused is not None and any(each.attends_target for each in roles.values()):
             fused -= CACHE_TYPES  # the head reads the target's pools by their slots
         made = portable_graph(self.bundle, self.name, level, place.half, part, fused)
-        graph = open_graph(place.device, made, self.threads)
+        ranked = _ranked_columns(self.bundle, self.name, place)
+        graph = open_graph(place.device, made, self.threads, ranked)
         return graph, graph
 
     def placed(self, placed: Placement) -> _Opened:
@@ -282,6 +285,19 @@ class _GraphOpener:
         links = ((0, placed, parts[0]), (first, last, parts[1]))
         chain = Chain([Link(layer, *self.opened(place, part)) for layer, place, part in links])
         return chain, chain
+
+
+def _ranked_columns(bundle: Bundle, name: str, placed: Placement) -> int | None:
+    """Returns by how many tokens a role's rows are ranked on its device; None: they are not.
+
+    They are where the role is a model that drafts the target's own tokens, by attention alone.
+    """
+    role = bundle.manifest.roles[name]
+    others = role.is_head or role.tokenizer or role.native.recurrent
+    if name != DRAFT or others or placed.behind is not None:
+        return None
+    columns = role.output_tokens or role.vocab_size
+    return columns if role.native.ids else min(columns, bundle.target.vocab_size)
 
 
 def _native(

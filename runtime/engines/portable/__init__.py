@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from edgespec.errors import DeviceError, installing
-from edgespec.runtime.engines.portable.engine import GraphEngine
+from edgespec.runtime.engines.portable.engine import GraphEngine, QueueRunner
 from edgespec.runtime.engines.portable.file import GraphFile, Shape
 from edgespec.runtime.engines.portable.graph import PortableGraph
+from edgespec.runtime.engines.portable.queue import QueuedGraph
 
 __all__ = [
     "DEVICES",
@@ -80,20 +81,22 @@ class Device:
     experimental: bool = False
 
 
-def open_graph(device: str, graph: Path, threads: int) -> PortableGraph:
+def open_graph(device: str, graph: Path, threads: int, columns: int | None = None) -> PortableGraph:
     """Opens a portable graph, which also gives its pool memory on the device.
 
     Args:
         device: one of `DEVICES`, perhaps with a number or a shape.
         graph: ONNX file, beside that of its weights.
         threads: number of threads, on the CPU.
+        columns: where the device goes on by itself, it ranks rows by so many first columns of their
+            logits, see `QueuedGraph`; None: it ranks none.
 
     Raises:
         DeviceError: if there is no such device, its library or driver is missing, or it refuses the
             graph.
     """
     engine, shape = _opened(device)
-    file = GraphFile(graph)
+    file = GraphFile(graph, columns if engine.queues else None)
     if shape is not None and shape.rows > (file.most_rows or shape.rows):
         raise DeviceError(
             f"device {device}: calls with recurrent layers have {file.most_rows} rows at most: "
@@ -106,6 +109,8 @@ def open_graph(device: str, graph: Path, threads: int) -> PortableGraph:
     least = min((each for each in most if each is not None), default=None)
     if least is not None:
         rows = tuple(each for each in rows if each <= least)
+    if file.ranked:
+        return QueuedGraph(name, file, cast("QueueRunner", runner), rows, shape)
     return PortableGraph(name, file, runner, rows, shape)
 
 

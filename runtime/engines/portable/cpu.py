@@ -161,6 +161,7 @@ class Cpu:
     half = None
     fused = frozenset({"float32", "float16", "sinks", "soft_cap"})
     fused_rows = None
+    queues = False
 
     def __init__(self) -> None:
         self.hardware = machine.processor_name()

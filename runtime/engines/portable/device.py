@@ -14,14 +14,16 @@ from onnx import helper
 from edgespec.runtime.arrays import Array, Floats, Ids
 from edgespec.runtime.engines.ort_session import (
     bind_host_input,
-    bind_host_output,
+    look_for_data_beside,
     open_wholly,
     session_options,
 )
+from edgespec.runtime.engines.portable.calls import BoundCall
 from edgespec.runtime.engines.portable.cpu import failures_of, fixed_options
-from edgespec.runtime.engines.portable.engine import FEW_ROWS, CallSlots
+from edgespec.runtime.engines.portable.engine import FEW_ROWS, CallSlots, Turn
 from edgespec.runtime.engines.portable.file import GraphFile, Shape, returned
 from edgespec.runtime.engines.portable.places import Cache, cache_tensors
+from edgespec.runtime.engines.portable.ranking import BEST, NEXT
 from edgespec.runtime.engines.portable.transfers import (
     Read,
     Recording,
@@ -60,12 +62,14 @@ class Gpu(ABC):
     fused: frozenset[str] | None = None
     fused_rows: int = FEW_ROWS[-1]
     captures = False
+    queues = True
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> DeviceRunner:
         """See `Engine`."""
         options = fixed_options(file, 1, shape)
+        look_for_data_beside(file.path, options)
         places = _of_sizes(file.model.graph)
-        return DeviceRunner(self, file, self.session(file.path, options, places))
+        return DeviceRunner(self, file, self.session(file.source, options, places))
 
     def session(self, graph: Path | bytes, options: Any, places: Collection[str] = ()) -> Any:
         """Opens a session whose computing nodes all run on this device.
@@ -156,9 +160,11 @@ class DeviceRunner:
         }
         self._tables: dict[str, Any] = {}
         self._bound = dict[str, Any]()
-        self._calls = dict[tuple[int, ...], _Call]()
+        self._calls = dict[tuple[int, ...], BoundCall]()
         self._reads = dict[int, Read]()
         self._writes = dict[int, Write]()
+        self._ranking = dict[tuple[int, bool, int, int], BoundCall]()
+        self._next = dict[tuple[int, int], Any]()
 
     def run(
         self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots
@@ -169,28 +175,95 @@ class DeviceRunner:
     def _run(
         self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots
     ) -> dict[str, Floats]:
-        if any(pools[name] is not bound for name, bound in self._bound.items()) or not self._bound:
-            self._forget()
-            self._bound.update(pools)
-        rows = len(slots.write["pool"])
+        write = self._write_of(pools, slots)
         recent = len(slots.read.get("rows", ()))
-        sizes = (rows, len(inputs.get("logit_rows", ())))
-        if rows not in self._writes and self.writing is not None:
-            self._writes[rows] = Write(self, pools, slots)
-        write = self._writes.get(rows)
         if recent not in self._reads and self.reading is not None:
             self._reads[recent] = Read(self, pools, slots)
         read = self._reads.get(recent)
+        sizes = (len(slots.write["pool"]), len(inputs.get("logit_rows", ())))
         if (*sizes, recent) not in self._calls:
-            new = {} if write is None else write.new
             held = {} if read is None else read.held
-            self._calls[*sizes, recent] = _Call(self, inputs, {**pools, **held}, new, sizes)
+            call = self._bound_call(inputs, {**pools, **held}, write)
+            self._calls[*sizes, recent] = call
+            known = dict(zip("SR", sizes, strict=True))
+            for name, dimensions in self.file.outputs.items():
+                shape = [each if isinstance(each, int) else known[each] for each in dimensions]
+                call.give(name, shape, on_host=not self.gpu.captures)
         if read is not None:
             read.run(slots)
-        found = self._calls[*sizes, recent].run(inputs)
+        self._calls[*sizes, recent].run(inputs)
+        found = self._calls[*sizes, recent].found()
         if write is not None:
             write.run(slots)
         return found
+
+    def send(
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots, turn: Turn
+    ) -> Callable[[], Floats]:
+        """See `QueueRunner`."""
+        call = self.gpu.call(self._send, inputs, pools, slots, turn)
+        return lambda: self.gpu.call(call.found)[BEST]
+
+    def _send(
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots, turn: Turn
+    ) -> BoundCall:
+        write = self._write_of(pools, slots)
+        wanted = len(inputs["logit_rows"])
+        key = (*turn, len(slots.write["pool"]), wanted)
+        if key not in self._ranking:
+            read = {} if not turn.number else {"input_ids": self._next[turn.number - 1, wanted]}
+            self._ranking[key] = call = self._bound_call(inputs, pools, write, read)
+            # Copying to the host waits for the device, so that the last call alone does it.
+            on_host = turn.last and not self.gpu.captures
+            call.give(BEST, (wanted, 2 * self.file.ranked), on_host)
+            call.give_tensor(NEXT, self._next_tokens(turn.number, wanted))
+        self._ranking[key].run(inputs, wait=turn.last or write is not None)
+        if write is not None:
+            write.run(slots)
+        return self._ranking[key]
+
+    def _next_tokens(self, number: int, rows: int) -> Any:
+        """Returns where a pass of a queue puts the tokens that the next one reads."""
+        if (number, rows) not in self._next:
+            self._next[number, rows] = self.gpu.empty((rows,), np.dtype(np.int64))
+        return self._next[number, rows]
+
+    def _write_of(self, pools: Mapping[str, Any], slots: CallSlots) -> Write | None:
+        """Returns the write of so many rows, if any pool is written apart; binds new pools."""
+        if any(pools[name] is not bound for name, bound in self._bound.items()) or not self._bound:
+            self._forget()
+            self._bound.update(pools)
+        if self.writing is None:
+            return None
+        rows = len(slots.write["pool"])
+        if rows not in self._writes:
+            self._writes[rows] = Write(self, pools, slots)
+        return self._writes[rows]
+
+    def _bound_call(
+        self,
+        inputs: Mapping[str, Array],
+        pools: Mapping[str, Any],
+        write: Write | None,
+        found: Mapping[str, Any] | None = None,
+    ) -> BoundCall:
+        """Returns a call with all bound but outputs; another call has found inputs of `found`."""
+        call = BoundCall(self.gpu, self.session)
+        there = {n: value for n, value in pools.items() if not isinstance(value, Cache)}
+        there |= found or {}
+        for name, array in inputs.items():
+            if name not in there:
+                call.read(name, array, name in self.on_host)
+        for name, value in there.items():
+            dims = self.file.recurrent.get(name, ())
+            call.read_tensor(name, value, dims if len(dims) > 1 else None)
+        for name, value in cache_tensors(pools).items():
+            call.change(name, value)
+        for name in self.file.turns:
+            call.change(name, self.table(name, int(inputs["total"][0])))
+        for name, value in ({} if write is None else write.new).items():
+            call.give_tensor(returned(name), value)
+        return call
 
     def resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
         """See `Runner`."""
@@ -240,75 +313,9 @@ class DeviceRunner:
         return self._tables[name]
 
     def _forget(self) -> None:
-        for each in (self._bound, self._calls, self._reads, self._writes, self._tables):
+        bound = (self._bound, self._calls, self._reads, self._writes, self._ranking, self._tables)
+        for each in bound:
             each.clear()
-
-
-class _Call:
-    """The graph's inputs and outputs for one size of calls."""
-
-    def __init__(
-        self,
-        runner: DeviceRunner,
-        inputs: Mapping[str, Array],
-        pools: Mapping[str, Any],
-        new: Mapping[str, Any],
-        sizes: tuple[int, int],
-    ) -> None:
-        self._gpu = runner.gpu
-        self._session = runner.session
-        self._handle = runner.session.io_binding()
-        self._options = Recording(self._gpu)
-        self._arrays: dict[str, Array] = {}  # of inputs that are read on the host
-        self._values: dict[str, Any] = {}
-        for name, array in inputs.items():
-            if name in runner.on_host:
-                self._arrays[name] = array.copy()
-                bind_host_input(self._handle, name, self._arrays[name])
-            else:
-                self._values[name] = self._gpu.empty(array.shape, array.dtype)
-                self._handle.bind_ortvalue_input(name, self._values[name])
-        for name, value in pools.items():
-            if name in runner.file.recurrent:
-                self._bind_recurrent(name, value, runner.file.recurrent[name])
-            elif not isinstance(value, Cache):
-                self._handle.bind_ortvalue_input(name, value)
-        for name, value in cache_tensors(pools).items():
-            self._bind_in_place(name, value)
-        for name in runner.file.turns:
-            self._bind_in_place(name, runner.table(name, int(inputs["total"][0])))
-        known = dict(zip("SR", sizes, strict=True))
-        self._found: dict[str, Any] = {}
-        for name, dimensions in runner.file.outputs.items():
-            shape = [each if isinstance(each, int) else known[each] for each in dimensions]
-            if self._gpu.captures:  # a recorded call copies nothing to the host
-                self._found[name] = self._gpu.empty(shape, np.dtype(np.float32))
-                self._handle.bind_ortvalue_output(name, self._found[name])
-            else:
-                self._found[name] = np.empty(shape, np.float32)
-                bind_host_output(self._handle, name, self._found[name])
-        for name, value in new.items():
-            self._handle.bind_ortvalue_output(returned(name), value)
-
-    def _bind_recurrent(self, name: str, value: Any, dims: tuple[int, ...]) -> None:
-        shape = value.shape() if len(dims) == 1 else dims
-        device = (self._gpu.kind, self._gpu.number, np.float32)
-        self._handle.bind_input(name, *device, shape, value.data_ptr())
-
-    def _bind_in_place(self, name: str, value: Any) -> None:
-        self._handle.bind_ortvalue_input(name, value)
-        self._handle.bind_ortvalue_output(f"{name}.after", value)
-
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Floats]:
-        for name, array in inputs.items():
-            if name in self._arrays:
-                self._arrays[name][:] = array
-            else:
-                self._values[name].update_inplace(array)
-        self._gpu.run(self._session, self._handle, self._options.next())
-        if self._gpu.captures:
-            return {name: value.numpy() for name, value in self._found.items()}
-        return {name: array.copy() for name, array in self._found.items()}
 
 
 def _of_sizes(graph: Any) -> set[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,6 +28,18 @@ class CallSlots:
 
     write: Mapping[str, Ids]
     read: Mapping[str, Ids] = field(default_factory=dict)
+
+
+class Turn(NamedTuple):
+    """Which pass of a queue one is.
+
+    Attributes:
+        number: how many there are before it.
+        last: whether none is behind it.
+    """
+
+    number: int
+    last: bool
 
 
 class Runner(Protocol):
@@ -57,6 +69,29 @@ class Runner(Protocol):
         """Moves rows of caches: at each place is then the row that was at that of `order`."""
 
 
+class QueueRunner(Runner, Protocol):
+    """An engine with a file of ranked rows, whose device works while the host goes on."""
+
+    def send(
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots, turn: Turn
+    ) -> Callable[[], Floats]:
+        """Makes a pass, and waits for the last one of a queue alone.
+
+        Args:
+            inputs: see `Runner`; the tokens of all but a queue's first pass are those that the one
+                before found likeliest.
+            pools: see `Runner`.
+            slots: likewise.
+            turn: which pass of the queue it is.
+
+        Returns:
+            What returns the output `BEST`, once the last pass was made.
+
+        Raises:
+            DeviceError: if the engine fails.
+        """
+
+
 class GraphEngine(Protocol):
     """A device of this machine.
 
@@ -72,6 +107,7 @@ class GraphEngine(Protocol):
         fused: what fused operators do there, see `edgespec.export.portable.lower`; None: its
             graphs have standard operators.
         fused_rows: rows of the largest call that fused attention is right in; None: any.
+        queues: whether its runners are those of queues, see `QueueRunner`.
     """
 
     name: str
@@ -83,6 +119,7 @@ class GraphEngine(Protocol):
     half: bool | None
     fused: frozenset[str] | None
     fused_rows: int | None
+    queues: bool
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> Runner:
         """Opens a graph.

@@ -12,6 +12,7 @@ from onnx import helper
 
 from edgespec.bundle import RECURRENT_ROWS, SIGHT
 from edgespec.errors import DeviceError
+from edgespec.runtime.engines.portable.ranking import BEST, NEXT, rank_rows
 from edgespec.runtime.engines.portable.visibility import Bias
 
 # Beginnings of the names of inputs that are not of the rows.
@@ -60,10 +61,13 @@ class GraphFile:
 
     Args:
         path: the file, beside that of its weights.
+        columns: rows are ranked on the device by these first columns of their logits, see
+            `ranking.py`; None: they are not.
 
     Attributes:
         path: see above.
         model: its content without the weights.
+        ranked: number of tokens that are told of a row; 0 if rows are not ranked.
         inputs: dimensions of each input, numbers or sums of S, R and C.
         pools: the inputs that hold keys and values.
         recurrent: dimensions of what recurrent layers read: `rows.L` [Q, width], and `states.L`
@@ -75,19 +79,21 @@ class GraphFile:
         types: types of the inputs' numbers.
         by_row: inputs with one entry for each row.
         written: names of the pools that calls write to, all but those of another model.
-        outputs: dimensions of each output but new keys and values, all of them float32.
+        outputs: dimensions of each output but new keys and values and what ranks rows, all of them
+            float32.
         wanted: outputs of the rows that are asked for; the others have all rows.
 
     Raises:
         DeviceError: if it is not a portable graph.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: int | None = None) -> None:
         self.path = path
         try:
             self.model = onnx.load(str(path), load_external_data=False)
         except Exception as error:  # its exceptions have no narrower base class
             raise DeviceError(f"{path} cannot be read ({error}): export it again") from error
+        self.ranked = 0 if columns is None else rank_rows(self.model, columns)
         self.inputs = {each.name: _dimensions(each) for each in self.model.graph.input}
         self.types = {each.name: _dtype(each) for each in self.model.graph.input}
         self.pools = {
@@ -120,6 +126,7 @@ class GraphFile:
             name: size
             for name, size in outputs.items()
             if not name.startswith("new.") and not name.endswith(".after")
+            if name not in (BEST, NEXT)
         }
         self.wanted = {name for name, size in self.outputs.items() if size[0] == "R"}
 
@@ -127,6 +134,11 @@ class GraphFile:
     def most_rows(self) -> int | None:
         """Rows of the largest call; None: any number."""
         return RECURRENT_ROWS if "lines" in self.inputs else None
+
+    @property
+    def source(self) -> Path | bytes:
+        """What a session is opened from."""
+        return bytes(self.model.SerializeToString()) if self.ranked else self.path
 
     @property
     def in_order(self) -> list[str]:

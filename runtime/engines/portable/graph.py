@@ -103,9 +103,28 @@ class PortableGraph(DevicePools):
         recurrent: RecurrentCall | None,
     ) -> dict[str, Floats]:
         """Makes one call of the engine; `wanted` are numbers of rows in this part."""
-        count = part.stop - part.start
-        size = self._size(count)
         pools = {name: feeds[name] for name in (*self._file.pools, *self._file.recurrent)}
+        inputs, slots = self._inputs(feeds, pools, visibility, part, wanted)
+        if recurrent is not None:
+            inputs |= {n: each for n, each in recurrent.inputs.items() if n in self._file.inputs}
+            slots = _with_recurrent(slots, recurrent, pools)
+        found = self._runner.run(inputs, pools, slots)
+        count = part.stop - part.start
+        return {
+            name: each[: len(wanted) if name in self._file.wanted else count]
+            for name, each in found.items()
+        }
+
+    def _inputs(
+        self,
+        feeds: Mapping[str, Any],
+        pools: Mapping[str, Any],
+        visibility: Visibility,
+        part: slice,
+        wanted: Array,
+    ) -> tuple[dict[str, Array], CallSlots]:
+        """Returns what one call of the engine reads besides pools, and the slots that it writes."""
+        size = self._size(part.stop - part.start)
         inputs: dict[str, Array] = {
             name: _padded(feeds[name][part], size) for name in self._file.by_row
         }
@@ -119,15 +138,7 @@ class PortableGraph(DevicePools):
             inputs |= self._by_place(feeds, visibility, part, size, caches_of(feeds))
         if "logit_rows" in self._file.inputs:
             inputs["logit_rows"] = _padded(asked, number)
-        own = CallSlots({"pool": _padded(feeds["write"][part], size)})
-        if recurrent is not None:
-            inputs |= {n: each for n, each in recurrent.inputs.items() if n in self._file.inputs}
-            own = _with_recurrent(own, recurrent, pools)
-        found = self._runner.run(inputs, pools, own)
-        return {
-            name: each[: len(wanted) if name in self._file.wanted else count]
-            for name, each in found.items()
-        }
+        return inputs, CallSlots({"pool": _padded(feeds["write"][part], size)})
 
     def _recurrent_call(self, paths: RecurrentPaths | None, part: slice) -> RecurrentCall | None:
         """Returns what a call is told of recurrent layers, if there are any."""

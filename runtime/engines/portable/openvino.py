@@ -40,6 +40,7 @@ class OpenVino:
     version: str = ov.__version__
     fused = None
     fused_rows = None
+    queues = False
     rows = FEW_ROWS
 
     def __init__(self, kind: str) -> None:

@@ -154,11 +154,15 @@ class DevicePools:
             slots: the slots.
             size: number of rows that are written there, with those of padding.
         """
+        caches[0].places.free(slots)
+        self.make_room(caches, max(size, len(slots)))
+        return caches[0].places.append(slots)
+
+    def make_room(self, caches: Sequence[Cache], rows: int) -> None:
+        """Moves rows together if there are no places for so many behind them."""
         places = caches[0].places
-        places.free(slots)
-        if places.end + max(size, len(slots)) > places.count:
+        if places.end + rows > places.count:
             self._runner.move(caches, places.moved_together())
-        return places.append(slots)
 
 
 def caches_of(pools: Mapping[str, Any]) -> list[Cache]:

@@ -45,6 +45,7 @@ class Qnn:
     own_bytes = None
     fused = None
     fused_rows = None
+    queues = False
     rows = ()
     shape = Shape(16, 1024)
     half = True

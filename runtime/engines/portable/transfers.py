@@ -27,6 +27,8 @@ _INDEX = int(TensorProto.INT64)
 # Older than those of model graphs, so that every build that accepts models accepts these.
 _OPSET, _IR_VERSION = 21, 10
 
+_NO_WAIT = "disable_synchronize_execution_providers"
+
 Tensors = dict[str, tuple[int, Sequence[int | str]]]
 """Inputs or outputs by name: number of the ONNX element type, and shape."""
 
@@ -55,12 +57,16 @@ class Recording:
         self._runs = 0
         self._options: Any = None
 
-    def next(self) -> Any:
-        """Returns the options of the next run."""
-        if self._captures and self._runs < 2:  # many sizes come once only
-            number = next(self._numbers) if self._runs else -1
-            self._options = ort.RunOptions()
-            self._options.add_run_config_entry("gpu_graph_id", str(number))
+    def next(self, wait: bool = True) -> Any:
+        """Returns the options of the next run; of one call, all of them wait or none does."""
+        if self._runs < 1 + self._captures:  # many sizes come once only
+            options = ort.RunOptions()
+            if self._captures:
+                number = next(self._numbers) if self._runs else -1
+                options.add_run_config_entry("gpu_graph_id", str(number))
+            if not wait:
+                options.add_run_config_entry(_NO_WAIT, "1")
+            self._options = options
             self._runs += 1
         return self._options
 

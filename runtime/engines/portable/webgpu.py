@@ -71,7 +71,8 @@ class WebGpu(Gpu):
     def select(self, options: Any) -> Any:
         """See `Gpu`."""
         # ONNX Runtime puts the provider's prefix before the names itself.
-        settings = {"powerPreference": "high-performance"}
+        # Tokens are numbers of 64 bits, and those that a call reads never leave the device.
+        settings = {"powerPreference": "high-performance", "enableInt64": "1"}
         options.add_provider_for_devices([self._device], settings)
 
 
