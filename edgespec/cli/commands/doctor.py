@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     facts = _machine(arguments)
     if arguments.model is not None:
         facts |= _passes(arguments, facts)
+        facts |= _places(arguments, facts)
     facts["advice"] = list(_advice(facts))
     if arguments.json:
         tell(json.dumps(facts))
@@ -62,6 +64,8 @@ def execute(arguments: argparse.Namespace) -> int:
         )
         rows = ", ".join(f"{n} rows {each / one:.2f}" for n, each in times.items() if n > 1)
         tell(f"drafts are verified in passes over several rows, in times of one row: {rows}")
+        for line in _told_places(facts):
+            tell(line)
     tell("what would make it faster:" if facts["advice"] else "nothing is known to be amiss")
     for line in facts["advice"]:
         tell(f"* {line}")
@@ -114,6 +118,44 @@ def _passes(arguments: argparse.Namespace, machine: Mapping[str, Any]) -> dict[s
             "has_draft": llm.bundle.draft is not None,
             "writes": target.writes,
         }
+
+
+def _places(arguments: argparse.Namespace, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Times the models on the GPU, if there is one, and on the CPU beside it."""
+    from edgespec.runtime.engines.portable import best_gpu
+
+    if best_gpu() is None or facts["embeds"]:
+        return {}
+    from edgespec import bundle as bundles
+    from edgespec.measuring.places import Timed, expectations, timed_places
+
+    threads = LoadOptions(**given(arguments, LoadOptions)).threads
+    with waiting("passes are timed on the GPU"):
+        found = [*timed_places(bundles.load(Path(facts["model"])), threads)]
+    timed = [each for each in found if isinstance(each, Timed)]
+    return {
+        "places": [asdict(each) for each in timed],
+        "places_refused": [each for each in found if isinstance(each, str)],
+        "expected": [asdict(each) for each in expectations(timed)],
+    }
+
+
+def _told_places(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what would run where, and why."""
+    from edgespec.measuring.places import RIGHT
+
+    yield from facts.get("places_refused", ())
+    for each in facts.get("places", ()):
+        times = each["seconds"]
+        rows = ", ".join(f"{rows} rows {1e3 * times[rows]:.1f}" for rows in times if rows > 1)
+        line = f"the {each['role']} on {each['device']}: a token {1e3 * times[1]:.2f} ms"
+        yield f"{line}, {rows} ms" if rows else f"{line} of a chain"
+    for number, each in enumerate(facts.get("expected", ())):
+        drafts = f"and the draft on {each['draft']}" if each["draft"] else "and no draft"
+        best = "best: " if number == 0 else ""
+        yield f"{best}the target on {each['target']} {drafts}: {each['rate']:.1f} tokens/s"
+    if facts.get("expected"):
+        yield f"if a draft's best token is right in {RIGHT:.0%} of all places; texts decide anew"
 
 
 def _advice(facts: Mapping[str, Any]) -> Iterator[str]:

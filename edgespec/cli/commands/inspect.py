@@ -72,7 +72,7 @@ def _roles(bundle: Bundle) -> Table:
     columns = []
     for name, role in bundle.manifest.roles.items():
         table.add_column(name, overflow="fold")
-        columns.append(_facts(bundle, role))
+        columns.append(_facts(bundle, role) | {"portable graphs": _portable(bundle, name)})
     for fact in columns[0]:
         if any(column[fact] for column in columns):
             table.add_row(fact, *(column[fact] for column in columns))
@@ -106,6 +106,16 @@ def _facts(bundle: Bundle, role: Role) -> dict[str, str]:
         "recurrent": f"{len(native.recurrent)} layers" if native.recurrent else "",
         "quantization error": _error(role.quantization_error),
     }
+
+
+def _portable(bundle: Bundle, name: str) -> str:
+    """Tells of the graphs for devices that were made so far."""
+    if bundle.manifest.roles[name].native.adopted:
+        return ""
+    from edgespec.llm.load.portable import nodes_a_layer
+
+    counts = nodes_a_layer(bundle, name)
+    return "\n".join(f"{device}: {count:.1f} nodes a layer" for device, count in counts.items())
 
 
 def _error(errors: dict[str, float]) -> str:

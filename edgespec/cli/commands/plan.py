@@ -7,14 +7,16 @@ import json
 from typing import TYPE_CHECKING
 
 from edgespec import bundle as bundles
+from edgespec.bundle import DRAFT
 from edgespec.cli.arguments import MACHINE, add_model, add_options, given
 from edgespec.cli.models import chosen
 from edgespec.cli.terminal import tell
 from edgespec.llm.load.options import LoadOptions
+from edgespec.runtime.plan import HOST
 from edgespec.system import records
 
 if TYPE_CHECKING:
-    from edgespec.runtime.plan import MemoryPlan
+    from edgespec.runtime.plan import MemoryPlan, Placement
 
 _PARTS = {
     "baseline": "interpreter and libraries",
@@ -51,6 +53,14 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _why(name: str, placed: Placement) -> str:
+    """Returns why a role runs where it does; no library of devices is asked for that."""
+    if placed.device != HOST or placed.behind is not None:
+        return "as it was asked for: `edgespec doctor MODEL` times it on the CPU, too"
+    option = "--draft-device" if name == DRAFT else "--device"
+    return f"since {option} names no other: `edgespec doctor MODEL` times it on a GPU, too"
+
+
 def _show(title: str, plan: MemoryPlan) -> None:
     """Prints a table with one column per memory, and a line for each role."""
     from rich.table import Table
@@ -71,3 +81,4 @@ def _show(title: str, plan: MemoryPlan) -> None:
         graph = "native" if placed.native else "portable"
         slots = f"{plan.slots[name]:,} slots of keys and values"
         console.print(f"{name} on {placed.device}, by its {graph} graph, with {slots}")
+        console.print(f"  {_why(name, placed)}")

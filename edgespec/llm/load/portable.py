@@ -42,21 +42,13 @@ def portable_graph(
     Raises:
         InputError: if the graph has what the CPU alone computes, or the cache folder has no room.
     """
-    from edgespec.export.portable import DATA, GRAPH, VERSION, lower  # loads the onnx package
+    from edgespec.export.portable import DATA, GRAPH, lower  # loads the onnx package
 
-    role = bundle.manifest.roles[name]
-    native = role.native
-    borrowed = [bundle.target.native.data] if role.is_head else []
+    native = bundle.manifest.roles[name].native
     folder = cache_folder("portable")
     if folder is None:
         raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")
-    files = (native.graph, native.data, *borrowed)
-    graph, *data = (bundle.manifest.files[each].sha256 for each in files)
-    if part is not None:
-        graph = hashlib.sha256(part).hexdigest()
-    operators = None if fused is None else sorted(fused)
-    facts = repr((VERSION, accuracy, half, operators, graph, data))
-    made = folder / hashlib.sha256(facts.encode()).hexdigest()[:24]
+    made = folder / _key(bundle, name, accuracy, half, fused, part)
     if not intact(made):
         if made.exists():
             _log.warning("%s is damaged or of another version, and is made anew", made)
@@ -78,3 +70,51 @@ def portable_graph(
             made,
         )
     return made / GRAPH
+
+
+def nodes_a_layer(bundle: Bundle, name: str) -> dict[str, float]:
+    """Returns the nodes that compute in a role's portable graphs, by layer, of each kind of device.
+
+    Those of the head and before the layers are counted with them. Kinds for which no graph lies in
+    the cache folder are left out: it is made when a device first needs it.
+    """
+    folder = cache_folder("portable")
+    found = dict[str, float]()
+    if folder is None or not any(folder.iterdir()):
+        return found
+    from edgespec.export.portable import GRAPH  # loads the onnx package
+    from edgespec.runtime.engines.portable import (
+        accuracy_level,
+        computing_nodes,
+        fused_forms,
+    )
+
+    for device, fused in fused_forms().items():
+        for half in (None, True, False):
+            made = folder / _key(bundle, name, accuracy_level(device), half, fused) / GRAPH
+            if made.is_file():
+                layers = bundle.manifest.roles[name].layers
+                found[device] = computing_nodes(made) / layers
+    return found
+
+
+def _key(
+    bundle: Bundle,
+    name: str,
+    accuracy: int,
+    half: bool | None,
+    fused: frozenset[str] | None,
+    part: bytes | None = None,
+) -> str:
+    """Returns the name of a graph's folder, see `portable_graph`."""
+    from edgespec.export.portable import VERSION  # loads the onnx package
+
+    role = bundle.manifest.roles[name]
+    borrowed = [bundle.target.native.data] if role.is_head else []
+    files = (role.native.graph, role.native.data, *borrowed)
+    graph, *data = (bundle.manifest.files[each].sha256 for each in files)
+    if part is not None:
+        graph = hashlib.sha256(part).hexdigest()
+    operators = None if fused is None else sorted(fused)
+    facts = repr((VERSION, accuracy, half, operators, graph, data))
+    return hashlib.sha256(facts.encode()).hexdigest()[:24]

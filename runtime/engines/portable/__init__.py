@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import count
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 from edgespec.errors import DeviceError, installing
 from edgespec.runtime.engines.portable.engine import GraphEngine, QueueRunner
-from edgespec.runtime.engines.portable.file import GraphFile, Shape
+from edgespec.runtime.engines.portable.file import GraphFile, Shape, computing_nodes
 from edgespec.runtime.engines.portable.graph import PortableGraph
 from edgespec.runtime.engines.portable.queue import QueuedGraph
 
@@ -21,7 +22,9 @@ __all__ = [
     "PortableGraph",
     "accuracy_level",
     "best_gpu",
+    "computing_nodes",
     "find_devices",
+    "fused_forms",
     "fused_operators",
     "open_graph",
 ]
@@ -132,6 +135,15 @@ def fused_operators(device: str) -> frozenset[str] | None:
     return engine.fused if shape is None else None
 
 
+def fused_forms() -> dict[str, frozenset[str] | None]:
+    """Returns what fused operators do on each kind of device, whether or not there is one here."""
+    forms = dict[str, frozenset[str] | None]()
+    for device, ((module, kind, _), _) in _ENGINES.items():
+        with suppress(ImportError):
+            forms[device.partition(":")[0]] = _class_of(module, kind).fused
+    return forms
+
+
 def find_devices() -> list[Device]:
     """Returns all devices that there is an engine for, with the reason where one has none."""
     found = [examined(name) for name in DEVICES]
@@ -170,6 +182,10 @@ def examined(name: str) -> Device:
     )
 
 
+def _class_of(module: str, kind: str) -> Any:
+    return getattr(import_module(f"{__name__}.{module}"), kind)
+
+
 def _opened(device: str) -> tuple[GraphEngine, Shape | None]:
     """Returns the engine of a device, and the shape of calls if it is fixed.
 
@@ -185,7 +201,7 @@ def _opened(device: str) -> tuple[GraphEngine, Shape | None]:
     if parsed["number"]:
         arguments = (int(parsed["number"][1:]),)
     try:
-        made = getattr(import_module(f"{__name__}.{module}"), kind)
+        made = _class_of(module, kind)
     except ImportError as error:
         raise DeviceError(f"device {base}: {error}: {install}, or use --device cpu") from error
     engine: GraphEngine = made(*arguments)

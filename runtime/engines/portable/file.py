@@ -20,6 +20,7 @@ _KNOWN = (
     *("pool.", "keys.", "values.", "bias", "seen", "turn", "end", "total", "logit_rows"),
     *("rows.", "states.", "lines", "unseen", "trail."),
 )
+_VIEWS = ("Reshape", "Identity", "Shape", "Squeeze", "Unsqueeze")
 _NUMBERS = {np.dtype(np.float32): "fp32", np.dtype(np.float16): "fp16"}
 
 
@@ -160,6 +161,16 @@ class GraphFile:
         known["Q"] = shape.recent
         symbols = {each for size in self.inputs.values() for each in size if isinstance(each, str)}
         return {each: sum(known[part] for part in each.split("+")) for each in symbols}
+
+
+def computing_nodes(path: Path) -> int:
+    """Returns the number of nodes in a graph that launch something, all but other views of data.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    graph = onnx.load(str(path), load_external_data=False).graph
+    return sum(node.op_type not in _VIEWS for node in graph.node)
 
 
 def pool_kind(name: str) -> str:

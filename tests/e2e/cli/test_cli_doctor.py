@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import sys
 from types import SimpleNamespace
 
@@ -11,12 +12,17 @@ import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from commandline import fails
 from ggufs import write_gguf
+from gpus import FusedHostAsGpu
 
 from edgespec import bundle as bundles
 from edgespec.cli.commands import doctor
+from edgespec.llm.load.portable import nodes_a_layer, portable_graph
 from edgespec.measuring import passes
 from edgespec.measuring.passes import row_bytes
 from edgespec.models.embedded import BUNDLE
+from edgespec.runtime.engines import portable
+from edgespec.runtime.engines.portable import webgpu
+from edgespec.runtime.engines.portable.webgpu import WebGpu
 
 SHARE = ["--share", "--limit", "1", "--repeat", "1", "-n", "8", "--threads", "1"]
 
@@ -28,6 +34,50 @@ def quick(monkeypatch):
     monkeypatch.setattr("edgespec.cli.sharing.bandwidth", lambda threads, seconds: 20e9)
     monkeypatch.setattr("psutil.getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(doctor, "_power", lambda: None)
+    monkeypatch.setattr(portable, "best_gpu", lambda: None)
+
+
+@pytest.fixture
+def beside_a_gpu(monkeypatch):
+    monkeypatch.setattr(webgpu, "WebGpu", FusedHostAsGpu)
+    monkeypatch.setattr(portable, "best_gpu", lambda: "webgpu:0")
+
+
+def test_models_are_timed_on_the_gpu_beside_the_cpu(cli, beside_a_gpu):
+    shown = cli("doctor", BUNDLE, "--threads", 1).out
+    places = re.findall(r"^the (target|draft) on (\S+): a token", shown, re.M)
+    both = ("cpu", "webgpu:0")
+    assert places == [(role, device) for device in both for role in ("target", "draft")]
+    lines = re.findall(r"the target on (\S+) and .* draft.*: ([\d.]+) tokens/s", shown)
+    assert sorted(device for device, _ in lines) == [*["cpu"] * 3, *["webgpu:0"] * 3]
+    rates = [float(rate) for _, rate in lines]
+    assert rates == sorted(rates, reverse=True)
+    assert shown.count("\nbest: the target on ") == 1
+
+
+def test_what_does_not_fit_on_the_gpu_is_said(cli, beside_a_gpu, monkeypatch):
+    monkeypatch.setattr(FusedHostAsGpu, "own_bytes", 1 << 10)
+    facts = json.loads(cli("doctor", BUNDLE, "--threads", 1, "--json").out)
+    assert {each["device"] for each in facts["places"]} == {"cpu"}
+    assert len(facts["places_refused"]) == 1
+    assert "webgpu:0" in facts["places_refused"][0] or "gpu" in facts["places_refused"][0]
+
+
+def test_plan_says_why_a_model_runs_where_it_does(cli, beside_a_gpu):
+    shown = cli("plan", BUNDLE, "--draft-device", "gpu").out
+    assert "since --device names no other: `edgespec doctor MODEL` times it on a GPU, too" in shown
+    assert "as it was asked for: `edgespec doctor MODEL` times it on the CPU, too" in shown
+
+
+def test_inspect_counts_nodes_of_graphs_that_were_made(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
+    assert "portable graphs" not in cli("inspect", BUNDLE).out
+    bundle = bundles.load(BUNDLE)
+    portable_graph(bundle, "draft", 0, None, None, WebGpu.fused)
+    portable_graph(bundle, "draft", 0, None, None, None)
+    found = nodes_a_layer(bundle, "draft")
+    assert 42 < found["openvino"] > 2 * found["webgpu"]
+    assert f"webgpu: {found['webgpu']:.1f} nodes a layer" in cli("inspect", BUNDLE).out
 
 
 def test_a_machine_alone(cli):
