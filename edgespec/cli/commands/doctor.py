@@ -124,7 +124,7 @@ def _places(arguments: argparse.Namespace, facts: Mapping[str, Any]) -> dict[str
     """Times the models on the GPU, if there is one, and on the CPU beside it."""
     from edgespec.runtime.engines.portable import best_gpu
 
-    if best_gpu() is None or facts["embeds"]:
+    if best_gpu() is None or not facts["writes"]:
         return {}
     from edgespec import bundle as bundles
     from edgespec.measuring.places import Timed, expectations, timed_places
