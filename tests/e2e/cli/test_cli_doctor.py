@@ -76,7 +76,7 @@ def test_inspect_counts_nodes_of_graphs_that_were_made(cli, tmp_path, monkeypatc
     portable_graph(bundle, "draft", 0, None, None, WebGpu.fused)
     portable_graph(bundle, "draft", 0, None, None, None)
     found = nodes_a_layer(bundle, "draft")
-    assert 42 < found["openvino"] > 2 * found["webgpu"]
+    assert found["openvino"] > 2 * found["webgpu"] > 10
     assert f"webgpu: {found['webgpu']:.1f} nodes a layer" in cli("inspect", BUNDLE).out
 
 
