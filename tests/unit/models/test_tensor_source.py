@@ -52,8 +52,8 @@ def test_an_export_from_another_source_has_the_same_files(
 
     expected = exported("files")
 
-    def in_memory(folder, named):
-        files = SafetensorsFolder(folder, named)
+    def in_memory(*place):
+        files = SafetensorsFolder(*place)
         return InMemory({name: files.read(name) for name in files.names})
 
     monkeypatch.setattr(checkpoint, "SafetensorsFolder", in_memory)
