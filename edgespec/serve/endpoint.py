@@ -116,6 +116,7 @@ class VectorEndpoint(Endpoint):
         began = time.perf_counter_ns()
         queue = self.queue
         require_embeddings(model.bundle)
+        queue.models.keep(model, body.keep_alive)
 
         def begin(llm: LLM) -> tuple[Embedder, list[list[int]]]:
             embedder = llm.embedder
@@ -170,7 +171,11 @@ class TextEndpoint(Endpoint):
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, send: Send) -> None:
         """See `Endpoint`."""
         answer = self._answer(body, self._origins[model.name])
-        if body.only_loads:
+        self.queue.models.keep(model, body.keep_alive)
+        if body.only_unloads:
+            self.queue.models.expect_end(model)
+            await send_json(partial(answer.whole, ()))
+        elif body.only_loads:
             await self.queue.in_turn(model, lambda _: None, lambda *_: None)
             await send_json(partial(answer.whole, ()))
         elif body.stream:

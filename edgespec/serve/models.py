@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -58,6 +59,7 @@ class ServedModel:
         llm: the model; None while it is not loaded.
         claims: number of requests that use it.
         used: when the last of them ended.
+        kept: seconds for which it stays loaded behind that; infinity: until another needs its room.
 
     Raises:
         EdgespecError: if the tokenizer is damaged, or the options do not suit the model.
@@ -78,6 +80,7 @@ class ServedModel:
         self.llm = llm
         self.claims = 0
         self.used = time.monotonic()
+        self.kept = math.inf
         self.modified = (bundle.path / MANIFEST).stat().st_mtime
         self.tokenizer = Tokenizer.of(bundle) if llm is None else llm.tokenizer
         self._alone = find_plan(bundle, options) if llm is None else llm.plan
@@ -85,6 +88,11 @@ class ServedModel:
         if llm is None and bundle.target.writes:
             with suppress(EdgespecError):  # who asks for a text that follows one is told
                 self._grammars = grammars_of(bundle, self.tokenizer)
+
+    @property
+    def left(self) -> float:
+        """Seconds for which it stays loaded if nobody uses it."""
+        return self.kept if self.claims else max(self.used + self.kept - time.monotonic(), 0.0)
 
     @property
     def plan(self) -> MemoryPlan:
@@ -170,12 +178,20 @@ class Models:
         served: the models. The first one answers who names none.
         most: the most that are loaded at once; None: as many as memory has room for.
         any_name: whether the first one also answers who asks for a name that is not known.
+        kept: seconds for which a model stays loaded that nobody uses.
     """
 
     def __init__(
-        self, served: Sequence[ServedModel], most: int | None = None, any_name: bool = False
+        self,
+        served: Sequence[ServedModel],
+        most: int | None = None,
+        any_name: bool = False,
+        kept: float = math.inf,
     ) -> None:
         self.served = served
+        for each in served:
+            each.kept = kept
+        self._kept = kept
         self._most = most or len(served)
         self._any_name = any_name
         self._names = {tagged(each.name): each for each in served}
@@ -237,7 +253,25 @@ class Models:
         elif claim.loaded.exception() is None:
             claim.model.claims -= 1
             claim.model.used = time.monotonic()
+            self.expect_end(claim.model)
         self._go_on()
+
+    def keep(self, model: ServedModel, seconds: float | None) -> None:
+        """Lets a model stay loaded so long behind its requests; None: as the server was told."""
+        model.kept = self._kept if seconds is None else seconds
+
+    def expect_end(self, model: ServedModel) -> None:
+        """Unloads a model once its time is over, unless somebody uses it until then."""
+        if model.llm is None or model.claims or math.isinf(model.kept):
+            return
+        if model.left:
+            asyncio.get_running_loop().call_later(model.left, self.expect_end, model)
+            return
+        ending = model.llm
+        model.llm = None
+        _log.info("%s is unloaded, since nobody has used it", model.name)
+        if not self._stopped:
+            self._thread.submit(_unload, ending)
 
     def stop(self) -> None:
         """Loads no more models."""
@@ -247,10 +281,8 @@ class Models:
     def close(self) -> None:
         """Closes the loaded models."""
         for model in self.served:
-            if (llm := model.llm) is not None:
-                if llm.options.draft_memory is not None:
-                    llm.save_draft_memory(llm.options.draft_memory)
-                llm.close()
+            if model.llm is not None:
+                _end(model.llm)
 
     def _go_on(self) -> None:
         """Lets those go on whose models are loaded, and loads what is waited for."""
@@ -288,7 +320,7 @@ class Models:
 
         def load() -> None:
             while ending:
-                ending.pop().close()
+                _end(ending.pop())
             release_memory()
             model.load(stay)
 
@@ -312,6 +344,18 @@ class Models:
             claim.loaded.set_result(claim.model.llm)
         elif refusal is not None:
             claim.loaded.set_exception(RequestError(refusal.status, str(refusal), refusal.code))
+
+
+def _end(llm: LLM) -> None:
+    """Closes a model, and keeps what it has learned if that is wanted."""
+    if llm.options.draft_memory is not None:
+        llm.save_draft_memory(llm.options.draft_memory)
+    llm.close()
+
+
+def _unload(llm: LLM) -> None:
+    _end(llm)
+    release_memory()
 
 
 def tagged(name: str) -> str:

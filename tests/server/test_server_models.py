@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import signal
 import subprocess
 import sys
@@ -52,10 +54,10 @@ def expected(bundles):
 
 @pytest.fixture
 def several(bundles):
-    def make(count=2, most=None, any_name=False, **options):
+    def make(count=2, most=None, any_name=False, kept=math.inf, **options):
         how = LoadOptions(draft="none", context=256, **{**PLACE, **options})
         served = [ServedModel(name, bundles[name], how) for name in NAMES[:count]]
-        return Models(served, most, any_name)
+        return Models(served, most, any_name, kept)
 
     return make
 
@@ -96,6 +98,59 @@ def paused(monkeypatch):
     monkeypatch.setattr(ServedModel, "load", slow)
     yield loading, go_on
     go_on.set()
+
+
+def in_use(running):
+    """What Ollama's clients hear of the loaded models: when each is to be unloaded."""
+    found = httpx.get(f"{running.url}/api/ps").json()["models"]
+    return {each["name"].partition(":")[0]: each["expires_at"] for each in found}
+
+
+def test_a_model_that_nobody_uses_is_unloaded_and_loaded_again(several, expected):
+    with serving(several(1, kept=0.3)) as running:
+        assert text(running, "first") == expected["first"]
+        until(lambda: loaded(running) == [])
+        assert text(running, "first") == expected["first"]
+
+
+def test_a_model_stays_while_it_is_used(several):
+    models = several(1, kept=0)
+    [model] = models.served
+
+    async def use():
+        with models.claim(model) as claim, models.claim(model) as other:
+            await claim.loaded
+            models.end(other)
+            models.expect_end(model)
+            assert model.llm is not None
+        assert model.llm is None
+
+    asyncio.run(use())
+    models.stop()
+
+
+def test_a_request_says_how_long_its_model_stays(several, expected):
+    with serving(several(1)) as running:
+        assert text(running, "first") == expected["first"]
+        assert in_use(running)["first"].startswith("3000-")
+
+        def asked(**body):
+            given = running.post({"model": "first", "stream": False, **body}, "/api/generate")
+            assert given.status_code == 200, given.text
+            return given.json()["done_reason"]
+
+        assert asked(keep_alive="10m") == "load"
+        assert not in_use(running)["first"].startswith("3000-")
+        assert asked(keep_alive=-1) == "load"
+        assert in_use(running)["first"].startswith("3000-")
+        assert asked(keep_alive=0) == "unload"
+        assert (loaded(running), in_use(running)) == ([], {})
+        assert asked(keep_alive=0) == "unload"  # it is not loaded for that
+        assert asked(prompt="x", keep_alive=0, raw=True, options={"num_predict": 2}) == "length"
+        until(lambda: loaded(running) == [])
+        refused = running.post({"model": "first", "keep_alive": "soon"}, "/api/generate")
+        assert refused.status_code == 400
+        assert "keep_alive is 'soon'" in refused.json()["error"]
 
 
 def test_each_is_loaded_when_it_is_asked_for_and_answers_as_alone(several, expected):

@@ -102,7 +102,7 @@ def test_a_text_begins_only_once():
         refused(chat(running), 400, "no chat template")
 
 
-@pytest.mark.parametrize("empty", [{}, {"prompt": ""}, {"prompt": None, "keep_alive": 0}])
+@pytest.mark.parametrize("empty", [{}, {"prompt": ""}, {"prompt": None, "keep_alive": -1}])
 def test_without_a_prompt_there_is_no_text(running, empty):
     given = running.post({"model": MODEL, **empty}, "/api/generate").json()
     assert (given["response"], given["done"], given["done_reason"]) == ("", True, "load")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import re
 import sys
@@ -25,6 +26,7 @@ from edgespec.cli.waiting import waiting
 from edgespec.errors import InputError, installing
 from edgespec.llm.at_once import TEXTS_AT_ONCE
 from edgespec.llm.load.options import LoadOptions, parse_size
+from edgespec.system.durations import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +65,16 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         help=Rare(
             "number of models that are loaded at once; the one that was not used for longest "
             "gives way to the next (default: as many as memory has room for)"
+        ),
+    )
+    parser.add_argument(
+        "--idle-unload",
+        type=parse_duration,
+        default=math.inf,
+        metavar="TIME",
+        help=Rare(
+            "unload a model that nobody has used for this long, such as 5m; the next request loads "
+            "it again (default: only where another one needs its room)"
         ),
     )
     parser.add_argument(
@@ -166,7 +178,9 @@ def execute(arguments: argparse.Namespace) -> int:
             usual = _BODY_WITH_IMAGES
         with waiting("the first model is loaded"):
             served = _models(found, arguments)
-            models = Models(served, arguments.max_models, arguments.any_model)
+            models = Models(
+                served, arguments.max_models, arguments.any_model, arguments.idle_unload
+            )
             warm_up_aside(served[0].load())  # which tells at once what is wrong
         parallel = arguments.parallel or TEXTS_AT_ONCE
         most = arguments.max_body or usual

@@ -14,7 +14,7 @@ from edgespec.bundle import Bundle
 from edgespec.llm.embedding import Embedder, Inputs
 from edgespec.llm.pooling import Check
 from edgespec.runtime.arrays import Floats
-from edgespec.serve.protocols.fields import Count, Fields, Json, Off, Text, Tokens
+from edgespec.serve.protocols.fields import Count, Fields, Json, KeepAlive, Off, Text, Tokens
 from edgespec.serve.protocols.unsupported import NoValue
 from edgespec.serve.refusals import RequestError
 
@@ -35,6 +35,7 @@ class EmbeddingResult:
 class VectorBody(Fields, ABC):
     """The body of a request for vectors."""
 
+    keep_alive: KeepAlive | None = None
     dimensions: Count | None = None
 
     @property

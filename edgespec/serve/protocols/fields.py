@@ -20,8 +20,10 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from edgespec.errors import InputError
 from edgespec.llm.options import GenerationOptions
 from edgespec.serve.refusals import SHOWN, RequestError, shorten_value
+from edgespec.system.durations import parse_duration
 from edgespec.system.options import declared
 
 Json = dict[str, Any]
@@ -57,6 +59,23 @@ Empty = Annotated[list[Any], Field(max_length=0)]
 Text = Annotated[str, Field(min_length=1)]
 Stop = Text | Annotated[list[Text], Field(max_length=16)]
 Tokens = Annotated[list[int], SOME, Whole]
+
+
+def _seconds(value: Any) -> float:
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return parse_duration(f"{value:f}")
+        return parse_duration(value if isinstance(value, str) else "")
+    except InputError as error:
+        raise PydanticCustomError("duration", "Give seconds, or a text such as 5m") from error
+
+
+KeepAlive = Annotated[
+    float,
+    Field(allow_inf_nan=True),
+    BeforeValidator(_seconds, json_schema_input_type=float | str),
+]
+"""Seconds for which a model stays loaded that nobody uses; what is negative is infinity."""
 
 
 def option_field(name: str) -> Any:

@@ -20,7 +20,7 @@ from edgespec.llm.stream import Stream
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.serve.models import ServedModel
 from edgespec.serve.parts import Part
-from edgespec.serve.protocols.fields import Fields, Json, one_line, parse_body
+from edgespec.serve.protocols.fields import Fields, Json, KeepAlive, one_line, parse_body
 from edgespec.serve.protocols.shortening import submit_shortened
 from edgespec.serve.protocols.token_texts import TokenTexts
 from edgespec.serve.refusals import RequestError
@@ -80,6 +80,7 @@ class TextBody(Fields, ABC):
     """The body of a request for texts."""
 
     stream: bool | None = None
+    keep_alive: KeepAlive | None = None
 
     @property
     def cache_key(self) -> str | None:
@@ -89,6 +90,11 @@ class TextBody(Fields, ABC):
     @property
     def only_loads(self) -> bool:
         """Whether no text is asked for, but that the model is loaded."""
+        return False
+
+    @property
+    def only_unloads(self) -> bool:
+        """Whether no text is asked for, but that the model is unloaded."""
         return False
 
     @property

@@ -50,7 +50,8 @@ class OllamaAnswer(Answer):
     def whole(self, results: Sequence[Result]) -> Json:
         """See `Answer`."""
         if not results:
-            return self._object(self._said(""), done=True, done_reason="load")
+            reason = "unload" if self._body.only_unloads else "load"
+            return self._object(self._said(""), done=True, done_reason=reason)
         [result] = results
         said = self._said(result.text, result.reasoning, result.tool_calls)
         return self._last(said, result, result.logprobs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import math
+from datetime import UTC, datetime, timedelta
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -75,7 +76,7 @@ def _running(model: ServedModel) -> Json:
         **_entry(model),
         "size": sum(sizes.values()),
         "size_vram": sum(size for memory, size in sizes.items() if memory != HOST),
-        "expires_at": _NEVER,
+        "expires_at": _expiry(model.left),
         "context_length": model.plan.context,
     }
 
@@ -114,6 +115,10 @@ def _entry(model: ServedModel) -> Json:
     name = tagged(model.name)
     facts = {"size": bundle.size, "digest": bundle.digest, "details": _details(model)}
     return {"name": name, "model": name, **facts}
+
+
+def _expiry(left: float) -> str:
+    return _NEVER if math.isinf(left) else utc_time(datetime.now(UTC) + timedelta(seconds=left))
 
 
 def _details(model: ServedModel) -> Json:

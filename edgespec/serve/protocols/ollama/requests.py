@@ -62,12 +62,15 @@ class OllamaTextRequest(TextBody):
     format: Literal["", "json"] | Json | None = None
     options: OllamaOptions | None = None
     think: bool | str | None = None
-    keep_alive: Any = None
     logprobs: bool | None = None
     truncate: bool | None = None
     shift: Any = None  # a text ends where its context does
 
     _prompt: list[int] | None = PrivateAttr(None)
+
+    @property
+    def only_unloads(self) -> bool:  # noqa: D102 - of the base class
+        return self.only_loads and self.keep_alive == 0
 
     @field_validator("stream")
     @classmethod
@@ -222,7 +225,6 @@ class OllamaEmbedRequest(VectorBody):
     """`POST /api/embed`."""
 
     model: Text
-    keep_alive: Any = None
     options: Any = None  # those of loading a model
     input: str | Annotated[list[str], LONG] | None = None
     truncate: bool | None = None
@@ -251,7 +253,6 @@ class OllamaEmbeddingsRequest(VectorBody):
     """`POST /api/embeddings`, which came before `/api/embed`."""
 
     model: Text
-    keep_alive: Any = None
     options: Any = None
     prompt: str | None = None
 

@@ -239,7 +239,6 @@ class ResponsesRequest(RequestBody):
     include: Any = None
     top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
     previous_response_id: str | None = None
-    store: bool | None = None
     conversation: Unstored | None = None
     prompt: Unstored | None = None
     background: Off | None = None
