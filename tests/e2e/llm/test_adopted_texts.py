@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from adopted import FOLDER, KINDS, Original, make_original
 from drafts import adds_up
+from native_llms import cheapen
 from pairs import LONG_PROMPT, SHORT_PROMPT, with_eos
 
 from edgespec import LLM, export
@@ -38,6 +39,7 @@ def bundles(tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_source_changes_the_text(bundles, kind):
     with LLM(bundles(kind), threads=1) as llm:
+        cheapen(llm)
         prompt = llm.tokenizer.encode(SHORT_PROMPT * 3)
         options = [{"max_new_tokens": NEW_TOKENS, **each} for each in TEXTS]
         plain = [llm.generate(prompt, draft_source="none", **each).tokens for each in options]

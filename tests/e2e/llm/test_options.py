@@ -74,8 +74,8 @@ def test_a_model_says_in_a_line_what_runs_it():
 
 PUBLIC = """
 achat agenerate bundle chat chat_stream chat_tokens close context_length draft draft_sources embed
-embedder engines forget generate infill infill_prompt load_session options plan sampling
-save_draft_memory session stream submit tokenizer warm_up
+embedder engines forget generate infill infill_prompt load_session options plan rerank reranker
+sampling save_draft_memory session stream submit tokenizer warm_up
 """
 
 
