@@ -31,6 +31,7 @@ _WANTED = ["*.safetensors", "*.json", "*.jinja"]
 # Mistral's repositories contain all weights twice; subfolders contain other formats.
 _UNWANTED = ["consolidated*", "*/*"]
 _POOLING = ["*_Pooling/config.json"]  # of an embedding model, see `models/pooled.py`
+_PATIENCE = 10.0  # seconds until a repository has told its files
 _CACHED = re.compile(r"models--(.+?)--(.+)")
 
 
@@ -113,16 +114,19 @@ def download(
 
 
 def _files_of(repository: str) -> list[str]:
-    """Returns the names of a repository's files; without a network none."""
-    from huggingface_hub import list_repo_files
+    """Returns the names of a repository's files; without a network none.
+
+    It is asked once: `list_repo_files` would try for 23 seconds where nobody answers.
+    """
+    from huggingface_hub import model_info
 
     try:
-        files: list[str] = list_repo_files(repository)
+        told = model_info(repository, timeout=_PATIENCE)
     except MemoryError:
         raise
     except Exception:  # its type depends on the HTTP library
         return []
-    return files
+    return [each.rfilename for each in told.siblings or ()]
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, fails
 from ggufs import write_gguf
+from hubs import list_files
 
 from edgespec import bundle as bundles
 from edgespec.cli import main
@@ -84,7 +85,7 @@ def downloads(tmp_path, folder, monkeypatch):
 
     listed = ["a/mmproj-F16.gguf", "mmproj-F16.gguf", "mmproj-F32.gguf", "model.Q8_0.gguf"]
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: listed)
+    list_files(monkeypatch, listed)
     return names
 
 

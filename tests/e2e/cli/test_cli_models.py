@@ -10,6 +10,7 @@ import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, PROMPT, fails
 from ggufs import write_gguf
+from hubs import list_files
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
 from edgespec.export import resolve_checkpoint
@@ -132,7 +133,7 @@ def hub(files, monkeypatch, tmp_path, own_cache):
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: listed)
+    list_files(monkeypatch, listed)
     return asked
 
 
@@ -174,7 +175,7 @@ def test_a_file_is_asked_for_by_its_precision(cli, hub, monkeypatch):
         assert cli("run", pasted, PROMPT, *QUICK).out == whole.out
         assert hub[0] == f"{NAME}:name.Q8_0.gguf"
     fails(cli("run", f"{NAME}:Q3_K_M", PROMPT), "no GGUF file in Q3_K_M: it has Q2_K, Q4_K_M, Q8_0")
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: ["model.safetensors"])
+    list_files(monkeypatch, ["model.safetensors"])
     fails(cli("run", f"{NAME}:Q4_K_M", PROMPT), "no GGUF file in Q4_K_M: leave out :Q4_K_M")
 
 
@@ -222,13 +223,13 @@ def test_what_others_have_and_is_none_here_says_how(cli, words, told):
     ],
 )  # fmt: skip
 def test_the_nearest_to_q4_k_m_is_taken(hub, monkeypatch, listed, taken):
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: listed)
+    list_files(monkeypatch, listed)
     resolve_checkpoint(NAME)
     assert hub[1] == f"{NAME}:{taken}"
 
 
 def test_a_repository_that_tells_no_precision(cli, hub, monkeypatch):
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: ["model.gguf"])
+    list_files(monkeypatch, ["model.gguf"])
     fails(cli("run", NAME, PROMPT), "no file's name tells its precision", f"{NAME}:model.gguf")
 
 
@@ -241,10 +242,19 @@ def test_a_repository_that_tells_no_precision(cli, hub, monkeypatch):
 )
 @pytest.mark.parametrize("name", ["owner/name", "owner/name:model.gguf"])
 def test_what_cannot_be_fetched_is_said(cli, own_cache, monkeypatch, name, error, part):
+    """And a Hub that does not answer is asked for its files once, not for half a minute."""
+    listed = []
+
     def fail(*_, **__):
         raise error
 
+    def unanswered(*asked, **_):
+        listed.append(asked)
+        raise ConnectionError
+
+    monkeypatch.setattr(huggingface_hub, "model_info", unanswered)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
     fails(cli("run", name, PROMPT), name, part)
     fails(cli("chat", BUNDLE, "--draft", name), name, part)
+    assert len(listed) <= 2
