@@ -168,19 +168,17 @@ def _of_taps(manifest: Manifest) -> Iterator[_Check]:
 
 
 def _of_embedding(manifest: Manifest) -> Iterator[_Check]:
-    """Checks that only a target alone is an embedding model, and how it makes vectors."""
+    """Checks that only a target alone embeds or ranks, and how it does."""
     for name, role in manifest.roles.items():
-        if (found := role.embedding) is None:
-            continue
-        place = f"roles.{name}.embedding"
-        known = ("", *found.prompts)
-        yield place, found, len(manifest.roles) == 1 and not manifest.skip_sets and not role.taps
-        yield f"{place}.pooling", found.pooling, found.pooling in POOLINGS
-        yield f"{place}.default_prompt", found.default_prompt, found.default_prompt in known
-    for name, role in manifest.roles.items():
+        alone = len(manifest.roles) == 1 and not manifest.skip_sets and not role.taps
+        if (found := role.embedding) is not None:
+            place = f"roles.{name}.embedding"
+            known = ("", *found.prompts)
+            yield place, found, alone
+            yield f"{place}.pooling", found.pooling, found.pooling in POOLINGS
+            yield f"{place}.default_prompt", found.default_prompt, found.default_prompt in known
         if (ranking := role.ranking) is not None:
             place = f"roles.{name}.ranking"
-            alone = len(manifest.roles) == 1 and not manifest.skip_sets and not role.taps
             yield place, ranking, alone and role.embedding is None
             yield f"{place}.pooling", ranking.pooling, ranking.pooling in (LAST_TOKEN, FIRST_TOKEN)
 

@@ -104,17 +104,13 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Reranking:
-    """How a model that ranks scores a text for a query.
+    """How a model that ranks scores a text for a query: as a pair that the tokenizer makes of both.
 
     Attributes:
-        pooling: one of `POOLINGS` but the mean: the row of which its graph makes scores. If there
-            are two, their difference counts.
-        template: text with {query} and {document}; empty: they are the two texts of a pair, as the
-            tokenizer puts them together.
+        pooling: one of `POOLINGS` but the mean: the row of which its graph makes a score.
     """
 
     pooling: str
-    template: str = field(default="", metadata=LEFT_OUT)
 
     def __str__(self) -> str:
         return f"scores of the {self.pooling} token's row"

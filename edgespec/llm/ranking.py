@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,46 +104,7 @@ class PairForm(RankForm):
         return float(row[0])
 
 
-class PromptForm(RankForm):
-    """A prompt with query and document, behind which a model says yes or no."""
-
-    @abstractmethod
-    def written(self, query: str, document: str) -> list[int]:
-        """Returns the token ids of the prompt."""
-
-    def text(self, query: str, document: str) -> TextTokens:
-        """See `RankForm`."""
-        ids = self.written(query, document)
-        if len(ids) > self.most:
-            around = len(self.written(query, ""))
-            room = self.most - around - _MARGIN
-            if room < 1:
-                self.refuse(around)
-            tokenizer = self.loaded.tokenizer
-            kept = tokenizer.encode(document, add_special=False)[:room]
-            ids = self.written(query, tokenizer.decode(kept, skip_special=False))[: self.most]
-        return TextTokens(ids)
-
-
-class TemplateForm(PromptForm):
-    """The prompt that a model's file has, which gives the scores of yes and no alone."""
-
-    def __init__(self, loaded: ModelInstance, template: str) -> None:
-        super().__init__(loaded)
-        self._template = template
-
-    def written(self, query: str, document: str) -> list[int]:
-        """See `PromptForm`."""
-        named = {"{query}": query, "{document}": document}
-        text = re.sub("|".join(named), lambda found: named[found[0]], self._template)
-        return self.loaded.tokenizer.encode(text, add_special=False)
-
-    def logit(self, row: Row) -> float:
-        """See `RankForm`."""
-        return float(row[0]) - float(row[1])
-
-
-class ChatForm(PromptForm):
+class ChatForm(RankForm):
     """The chat template of a model that writes text, which is asked as Qwen3-Reranker is.
 
     Raises:
@@ -168,8 +128,21 @@ class ChatForm(PromptForm):
             )
         self._yes, self._no = (each[0] for each in answers)
 
-    def written(self, query: str, document: str) -> list[int]:
-        """See `PromptForm`."""
+    def text(self, query: str, document: str) -> TextTokens:
+        """See `RankForm`."""
+        ids = self._written(query, document)
+        if len(ids) > self.most:
+            around = len(self._written(query, ""))
+            room = self.most - around - _MARGIN
+            if room < 1:
+                self.refuse(around)
+            tokenizer = self.loaded.tokenizer
+            kept = tokenizer.encode(document, add_special=False)[:room]
+            ids = self._written(query, tokenizer.decode(kept, skip_special=False))[: self.most]
+        return TextTokens(ids)
+
+    def _written(self, query: str, document: str) -> list[int]:
+        """Returns the token ids of the prompt."""
         messages = [
             {"role": "system", "content": _JUDGE},
             {"role": "user", "content": _ASKED.format(self._instruction, query, document)},
@@ -206,8 +179,6 @@ class Reranker(Unpicklable):
         self._form: RankForm
         if target.ranking is None:
             self._form = ChatForm(loaded, INSTRUCTION if instruction is None else instruction)
-        elif target.ranking.template:
-            self._form = TemplateForm(loaded, target.ranking.template)
         else:
             self._form = PairForm(loaded, target.ranking.pooling)
         self._rows = TextRows(loaded, self._form.pooling)
