@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticUndefined
 
 from edgespec.errors import InputError
 from edgespec.llm.options import GenerationOptions
@@ -136,6 +137,30 @@ def tell_once(what: str) -> None:
     if what not in _told and len(_told) < _MOST_TOLD:
         _told.add(what)
         _log.warning("%s: it is passed over", what)
+
+
+def kinds_left_out(
+    what: str, foreign: Callable[[str], bool], given: Any = PydanticUndefined
+) -> BeforeValidator:
+    """Returns what leaves members of some types out of a list; the log names each type once.
+
+    Args:
+        what: how the log says that a request has one.
+        foreign: whether members of a type are left out.
+        given: the type of such a list, for the document.
+    """
+
+    def stays(value: Any) -> bool:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if not isinstance(kind, str) or not foreign(kind):
+            return True
+        tell_once(f"{what} of the type {shorten_value(kind)}, which is not here")
+        return False
+
+    return BeforeValidator(
+        lambda values: list(filter(stays, values)) if isinstance(values, list) else values,
+        json_schema_input_type=given,
+    )
 
 
 def _off(value: bool) -> bool:

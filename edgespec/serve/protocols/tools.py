@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from edgespec.serve.protocols.fields import LONG, SOME, Fields, Json, tell_once
+from edgespec.serve.protocols.fields import LONG, SOME, Fields, Json, kinds_left_out
 from edgespec.serve.refusals import RequestError, shorten_value
 
 NAME = re.compile(r"^[a-zA-Z0-9_.-]{1,128}$")
@@ -50,18 +50,7 @@ def own_kinds_left_out(given: Any, *names: str) -> BeforeValidator:
         given: the type of such a list, for the document.
         names: types that stay.
     """
-
-    def known(tool: Any) -> bool:
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if not isinstance(kind, str) or kind in names:
-            return True
-        tell_once(f"a request offers a tool of the type {shorten_value(kind)}, which is not here")
-        return False
-
-    return BeforeValidator(
-        lambda tools: list(filter(known, tools)) if isinstance(tools, list) else tools,
-        json_schema_input_type=given,
-    )
+    return kinds_left_out("a request offers a tool", lambda kind: kind not in names, given)
 
 
 class ToolName(Fields):

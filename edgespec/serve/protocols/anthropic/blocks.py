@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Tag
+from pydantic import Tag
 
-from edgespec.llm.images import decode_data_url
+from edgespec.llm.images import decode_data_url, from_base64
 from edgespec.runtime.text.tools.calls import ToolCall
-from edgespec.serve.protocols.fields import LONG, Fields, Json, member, tell_once
+from edgespec.serve.protocols.fields import LONG, Fields, Json, kinds_left_out, member
 from edgespec.serve.protocols.messages import kinds
 
 _BILLING = "x-anthropic-billing-header:"
@@ -62,8 +62,7 @@ class ImageBlock(Fields):
         source = self.source
         if isinstance(source, UrlSource):
             return {"type": "image", "image": decode_data_url(source.url)}
-        # The kind of file is found in it.
-        return {"type": "image", "image": decode_data_url(f"data:image/png;base64,{source.data}")}
+        return {"type": "image", "image": from_base64(source.data)}
 
 
 class TextSource(Fields):
@@ -121,6 +120,7 @@ class ToolResultBlock(Fields):
 
 Block = Shown | ThinkingBlock | ToolUseBlock | ToolResultBlock
 
+# Of Anthropic's own models and tools; they say nothing to others.
 _OWN = (
     "redacted_thinking",
     "server_tool_use",
@@ -129,17 +129,7 @@ _OWN = (
     "code_execution_tool_result",
     "container_upload",
 )
-
-
-def _own_left_out(blocks: Any) -> Any:
-    """Leaves out blocks of Anthropic's own models and tools, which say nothing to others."""
-    if not isinstance(blocks, list):
-        return blocks
-    kinds_given = [each.get("type") if isinstance(each, dict) else None for each in blocks]
-    for kind in _OWN:
-        if kind in kinds_given:
-            tell_once(f"a message has a block of the type {kind}, which is not here")
-    return [each for each, kind in zip(blocks, kinds_given, strict=True) if kind not in _OWN]
+_OWN_LEFT_OUT = kinds_left_out("a message has a block", _OWN.__contains__)
 
 
 AnyBlock = Annotated[
@@ -160,7 +150,7 @@ class BlockMessage(Fields):
     """A message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | Annotated[list[AnyBlock], LONG, BeforeValidator(_own_left_out)]
+    content: str | Annotated[list[AnyBlock], LONG, _OWN_LEFT_OUT]
 
     @property
     def blocks(self) -> Sequence[Block]:

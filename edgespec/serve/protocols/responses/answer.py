@@ -295,13 +295,6 @@ _REPEATED: Json = {
     "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [], "top_logprobs": 0,
     "top_p": 1.0, "user": None,
 }  # fmt: skip
-# What no request changes.
-_CONSTANT: Json = {
-    "background": False,
-    "conversation": None,
-    "previous_response_id": None,
-    "service_tier": "default",
-}
 
 
 def _settings(body: ResponsesRequest, sampling: SamplingKeywords) -> Json:
@@ -311,8 +304,16 @@ def _settings(body: ResponsesRequest, sampling: SamplingKeywords) -> Json:
     text = _REPEATED["text"] | given.get("text", {})
     settings = {name: used.get(name, value) for name, value in _REPEATED.items()}
     truncation = body.truncation or "disabled"
-    own = {"previous_response_id": body.previous_response_id, "store": body.store is not False}
-    return {**_CONSTANT, **own, "truncation": truncation, **settings, "text": text}
+    return {
+        "background": False,
+        "conversation": None,
+        "previous_response_id": body.previous_response_id,
+        "service_tier": "default",
+        "store": body.store is not False,
+        "truncation": truncation,
+        **settings,
+        "text": text,
+    }
 
 
 def _usage(result: Result) -> Json:
