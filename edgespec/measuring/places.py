@@ -24,7 +24,7 @@ _LONGEST = 8  # drafted tokens of a round
 
 
 @dataclass(frozen=True)
-class Timed:
+class RoleTiming:
     """A role on a device.
 
     Attributes:
@@ -39,7 +39,7 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Expected:
+class DeviceChoice:
     """What devices promise.
 
     Attributes:
@@ -53,7 +53,7 @@ class Expected:
     rate: float
 
 
-def timed_places(bundle: Bundle, threads: int | None) -> Iterator[Timed | str]:
+def timed_places(bundle: Bundle, threads: int | None) -> Iterator[RoleTiming | str]:
     """Times the target and its draft model on the CPU and on the best GPU.
 
     Yields:
@@ -76,7 +76,7 @@ def timed_places(bundle: Bundle, threads: int | None) -> Iterator[Timed | str]:
                 yield _timed(bundle, name, placed, threads)
 
 
-def expectations(timed: list[Timed]) -> list[Expected]:
+def expectations(timed: list[RoleTiming]) -> list[DeviceChoice]:
     """Returns what each choice of devices promises, the best first.
 
     A draft beside a target on another device drafts on while that works; that is left out.
@@ -84,24 +84,24 @@ def expectations(timed: list[Timed]) -> list[Expected]:
     found = []
     for target in (each for each in timed if each.role == TARGET):
         cost = PassCost(target.seconds)
-        found.append(Expected(target.device, None, 1 / cost.seconds(1)))
+        found.append(DeviceChoice(target.device, None, 1 / cost.seconds(1)))
         for draft in (each for each in timed if each.role == DRAFT):
             rates = [
                 sum(RIGHT**n for n in range(count + 1))
                 / (count * draft.seconds[1] + cost.seconds(1 + count))
                 for count in range(1, _LONGEST + 1)
             ]
-            found.append(Expected(target.device, draft.device, max(rates)))
+            found.append(DeviceChoice(target.device, draft.device, max(rates)))
     return sorted(found, key=lambda each: -each.rate)
 
 
-def _timed(bundle: Bundle, name: str, placed: Placement, threads: int | None) -> Timed:
+def _timed(bundle: Bundle, name: str, placed: Placement, threads: int | None) -> RoleTiming:
     model = load_model(bundle, name, placed, threads)
     try:
         seconds = pass_seconds(model) if name == TARGET else {1: _chain_seconds(model)}
     finally:
         model.close()
-    return Timed(name, placed.device, seconds)
+    return RoleTiming(name, placed.device, seconds)
 
 
 def _chain_seconds(model: Model) -> float:

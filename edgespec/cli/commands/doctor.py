@@ -127,12 +127,12 @@ def _places(arguments: argparse.Namespace, facts: Mapping[str, Any]) -> dict[str
     if best_gpu() is None or not facts["writes"]:
         return {}
     from edgespec import bundle as bundles
-    from edgespec.measuring.places import Timed, expectations, timed_places
+    from edgespec.measuring.places import RoleTiming, expectations, timed_places
 
     threads = LoadOptions(**given(arguments, LoadOptions)).threads
     with waiting("passes are timed on the GPU"):
         found = [*timed_places(bundles.load(Path(facts["model"])), threads)]
-    timed = [each for each in found if isinstance(each, Timed)]
+    timed = [each for each in found if isinstance(each, RoleTiming)]
     return {
         "places": [asdict(each) for each in timed],
         "places_refused": [each for each in found if isinstance(each, str)],

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from edgespec.bundle import DRAFT, TARGET
-from edgespec.measuring.places import Timed, expectations
+from edgespec.measuring.places import RoleTiming, expectations
 
 FLAT = {1: 0.04, 2: 0.041, 4: 0.042, 8: 0.045, 16: 0.06}
 STEEP = {1: 0.04, 2: 0.08, 4: 0.16, 8: 0.32, 16: 0.64}
 
 
 def best(target, *drafts):
-    timed = [Timed(TARGET, "cpu", target)]
-    timed += [Timed(DRAFT, device, {1: seconds}) for device, seconds in drafts]
+    timed = [RoleTiming(TARGET, "cpu", target)]
+    timed += [RoleTiming(DRAFT, device, {1: seconds}) for device, seconds in drafts]
     found = expectations(timed)
     assert found == sorted(found, key=lambda each: -each.rate)
     assert len(found) == 1 + len(drafts)
@@ -32,5 +32,5 @@ def test_none_is_best_where_drafts_cost_more_than_they_bring():
 
 
 def test_a_target_on_the_gpu_is_weighed_as_well():
-    timed = [Timed(TARGET, "cpu", FLAT), Timed(TARGET, "cuda:0", {1: 0.01, 2: 0.011})]
+    timed = [RoleTiming(TARGET, "cpu", FLAT), RoleTiming(TARGET, "cuda:0", {1: 0.01, 2: 0.011})]
     assert [each.target for each in expectations(timed)] == ["cuda:0", "cpu"]
