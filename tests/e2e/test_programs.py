@@ -86,7 +86,7 @@ def test_one_streams(run):
 def test_one_chats_and_goes_on_from_a_file(run, home):
     out = run(PROGRAMS["Chat"])
     reused, tokens = map(int, re.findall(r"(\d+) of (\d+) tokens were known\n$", out)[0])
-    assert tokens / 2 < reused < tokens
+    assert tokens / 4 < reused < tokens  # an answer in random letters may be read again
     assert (home / "chat.safetensors").exists()
 
 
