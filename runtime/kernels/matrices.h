@@ -9,7 +9,10 @@
 
 namespace edgespec {
 
-constexpr int64_t PartBytes = 1 << 16;  // of weights, that a part of the work reads at least
+// Threads take parts of a matrix in turn. They are small, so that nobody waits long for the last one
+// of a slow core: `benchmarks/unequal_cores.py` says what that costs.
+constexpr int64_t PartBytes = 1 << 14;  // of weights, that a part reads at least
+constexpr int64_t MostParts = 256;
 constexpr int MostMatrices = 8;
 
 struct Matrix {
@@ -20,7 +23,7 @@ struct Matrix {
   // Into how many parts the work of a product is cut.
   int64_t parts(int64_t width) const {
     const int64_t found = bytes_of(format, columns, width) / PartBytes;
-    return std::clamp<int64_t>(found, 1, std::min<int64_t>(64, tiles()));
+    return std::clamp<int64_t>(found, 1, std::min(MostParts, tiles()));
   }
 };
 
