@@ -12,6 +12,8 @@ import onnx
 from onnx import numpy_helper
 
 from edgespec.bundle import TARGET, Bundle
+from edgespec.bundle.manifest import Role
+from edgespec.runtime.kernels import multiply_add
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 
 ROWS = (1, 2, 4, 8, 16)
@@ -20,17 +22,26 @@ ROWS = (1, 2, 4, 8, 16)
 _TOKEN = 1  # of all rows: what a pass costs does not depend on it
 _PART = 1 << 27  # bytes that a thread reads in a call, more than caches hold
 _BEHIND, _REPEATS = 256, 5
+PROMPT = 512
+"""Rows of a prompt whose time is told."""
+
+_PROMPTS = 3
+_BLOCKS = 1 << 16  # that a thread multiplies in a call, some milliseconds
 
 
 class PassTimer:
-    """Times passes of a model over rows that follow each other, all of them with logits."""
+    """Times passes of a model over rows that follow each other."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._sequence = model.sequence([])
 
     def seconds(
-        self, rows: int, length: int, clock: Callable[[], float] = time.perf_counter
+        self,
+        rows: int,
+        length: int,
+        clock: Callable[[], float] = time.perf_counter,
+        scored: int | None = None,
     ) -> float:
         """Returns the seconds of a pass behind a text, for which the cache is given slots unread.
 
@@ -38,11 +49,14 @@ class PassTimer:
             rows: number of rows.
             length: tokens of the text; not fewer than before.
             clock: tells seconds.
+            scored: how many of the last rows have logits; None: all.
         """
         model = self._model
         sequence = self._sequence
         sequence.append(model.pool.take(length - sequence.length))
-        call = Rows(sequence, [_TOKEN] * rows, [AFTER, *range(rows - 1)], list(range(rows)))
+        wanted = range(rows if scored is None else scored)
+        parents = [AFTER, *range(rows - 1)]
+        call = Rows(sequence, [_TOKEN] * rows, parents, [rows - 1 - each for each in wanted][::-1])
         begin = clock()
         model.forward([call])
         seconds = clock() - begin
@@ -65,6 +79,45 @@ def pass_seconds(model: Model, rows: Sequence[int] = ROWS) -> dict[int, float]:
             least[count] = min(least[count], timer.seconds(count, length))
     timer.close()
     return dict(least)
+
+
+def prompt_seconds(model: Model) -> tuple[int, float]:
+    """Returns the rows of a prompt, `PROMPT` where the pool allows, and the least time of one."""
+    timer = PassTimer(model)
+    limit = model.pool.limit
+    rows = PROMPT if limit is None else min(PROMPT, limit)
+    least = min(timer.seconds(rows, 0, scored=1) for _ in range(_PROMPTS))
+    timer.close()
+    return rows, least
+
+
+def integer_rate(threads: int, seconds: float) -> float:
+    """Returns the products a second that so many threads multiply and add, at best.
+
+    They are those of a quantized matrix, a level times an activation's, by the instructions that
+    the kernels use. What they read lies in registers and in the first cache.
+
+    Args:
+        threads: number of threads.
+        seconds: how long is multiplied.
+    """
+    best = 0.0
+    end = time.perf_counter() + seconds
+    with ThreadPoolExecutor(threads) as pool:
+        while not best or time.perf_counter() < end:
+            begin = time.perf_counter()
+            made = sum(pool.map(multiply_add, [_BLOCKS] * threads))
+            best = max(best, made / (time.perf_counter() - begin))
+    return best
+
+
+def prompt_products(role: Role) -> int:
+    """Returns the products of weights and activations that a row of a prompt takes.
+
+    Of the output projection there are none, since the last row alone is scored.
+    """
+    tables = 1 if role.tied or not role.writes else 2
+    return role.active_parameters - tables * role.vocab_size * role.hidden_size
 
 
 def bandwidth(threads: int, seconds: float) -> float:

@@ -62,6 +62,24 @@ def usable_kernels() -> tuple[str, ...]:
     return tuple(names.split(", ")) if names else ()
 
 
+def multiply_add(blocks: int) -> int:
+    """Multiplies as the kernels do, as fast as this thread can; returns how many products.
+
+    Args:
+        blocks: number of blocks, each of 32 levels for 16 columns and some rows; 2**20 at most.
+
+    Raises:
+        DeviceError: there is no library of operators, or it cannot be loaded.
+    """
+    path = library()
+    if path is None:
+        raise DeviceError("there is no library of operators: install edgespec with a C++ compiler")
+    call = _loaded(path).edgespec_multiply_add
+    call.restype = ctypes.c_int64
+    call.argtypes = [ctypes.c_int64]
+    return int(call(blocks))
+
+
 def missing_kernels() -> str | None:
     """Returns one line on what is missing, what it costs and what to do; None: nothing is."""
     if library() is not None:

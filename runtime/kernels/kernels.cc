@@ -101,3 +101,13 @@ EXPORTED const char* edgespec_kernels() {
 
 // The names of those that can be used.
 EXPORTED const char* edgespec_usable_kernels() { return edgespec::names_of_kernels(); }
+
+// Multiplies and adds integers of 8 bits for so many blocks of a product, 2^20 at most; returns how
+// many pairs that were.
+EXPORTED int64_t edgespec_multiply_add(int64_t blocks) {
+  uint8_t planes[256];
+  int8_t x[edgespec::MultipliedBlocks * 8 * 32];
+  std::memset(planes, 0x11, sizeof planes);
+  std::memset(x, 1, sizeof x);
+  return edgespec::kernels().multiply_add(planes, x, blocks);  // all levels are 1: the sum counts
+}

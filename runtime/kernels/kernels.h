@@ -56,6 +56,7 @@ struct Gate {
   float alpha, limit;  // of Clamped
 };
 
+constexpr int MultipliedBlocks = 16;
 constexpr int BlockPositions = 64;
 constexpr int MostHeadDim = 640;
 
@@ -110,6 +111,10 @@ struct Kernels {
   void (*round_row)(const float* x, int64_t width, const Rounded& rounded, int64_t row);
   // Computes tiles `first` up to `last`.
   void (*product)(const Product& product, int64_t first, int64_t last);
+  // Multiplies as fast as this core can: `blocks` of 32 levels of 4 bits, which stay in registers,
+  // by those of as many rows as a product takes at once, from the first cache: x has
+  // `MultipliedBlocks` for each of up to eight rows. Returns the sum over 16 columns.
+  int64_t (*multiply_add)(const uint8_t* planes, const int8_t* x, int64_t blocks);
   void (*attend)(AttendBlock& block);
   // out[i] = gate(x[i]) * up[i]
   void (*gate)(const Gate& gate, const float* x, const float* up, float* out, int64_t n);

@@ -7,8 +7,8 @@
 
 namespace edgespec {
 
-extern const Kernels plain_kernels = {"plain", round_row, product, attend, gate, sigmoid_gate,
-                                       norm, moments, softmax, decays, delta_step, delta_row,
-                                       state_row};
+extern const Kernels plain_kernels = {"plain", round_row, product, multiply_add, attend, gate,
+                                      sigmoid_gate, norm, moments, softmax, decays, delta_step,
+                                      delta_row, state_row};
 
 }  // namespace edgespec

@@ -372,5 +372,24 @@ void round_row(const float* x, int64_t width, const Rounded& rounded, int64_t ro
   }
 }
 
+int64_t multiply_add(const uint8_t* planes, const int8_t* x, int64_t blocks) {
+  constexpr int Rows = most_rows(15, 1);
+  const auto levels = prepared<15>(Planes<4>::quad<0>(planes));
+  I total[Rows];
+  unrolled<Rows>([&](auto r) INLINED { total[r] = set_int<0>(0); });
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int8_t* own = x + i % MultipliedBlocks * Rows * 32;  // else all are found to be the same
+    unrolled<Rows>([&](auto r) INLINED {
+      Dot<15> dot;
+      dot.begin(total[r]);
+      unrolled<8>([&](auto step) INLINED { dot.template add<step>(levels, own + 32 * r + 4 * step); });
+      total[r] = dot.value();
+    });
+  }
+  int64_t sum = 0;
+  unrolled<Rows>([&](auto r) INLINED { sum += sum_of(total[r]); });
+  return sum;
+}
+
 }  // namespace
 }  // namespace edgespec

@@ -16,10 +16,10 @@ from edgespec.llm.load.options import LoadOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_SECONDS = 1.0  # in which memory is read by all threads, and again by one
+_SECONDS = 1.0  # in which memory is read by all threads, again by one, and integers are multiplied
 _BUSY = 0.5  # load average a processor with which other programs disturb
 _ONE_MODULE = 28e9  # bytes a second; more comes of two channels of DDR4
-_NEAR, _FAR = 1.3, 1.8  # times of what memory takes
+_NEAR, _FAR = 0.77, 0.55  # of memory's speed
 _MOST_BITS = 6.6  # of a weight in int4, with a vocabulary in 8 bits
 _POWER = Path("/sys/devices/system/cpu/cpu0/cpufreq/energy_performance_preference")
 
@@ -55,15 +55,23 @@ def execute(arguments: argparse.Namespace) -> int:
         f"memory is read with {facts['bandwidth'] / 1e9:.1f} GB/s by all threads, "
         f"{facts['bandwidth_of_one'] / 1e9:.1f} GB/s by one"
     )
+    if facts["integer_rate"]:
+        tell(f"integers are multiplied and added with {facts['integer_rate'] / 1e9:.0f} G/s")
     if "passes_ms" in facts:
         one = facts["passes_ms"][1]
         times = facts["passes_ms"]
         tell(
             f"a token takes {one:.1f} ms: its {facts['row_bytes'] / 1e9:.2f} GB alone take "
-            f"{one / facts['to_limit']:.1f} ms from memory ({facts['to_limit']:.2f} times that)"
+            f"{one * facts['memory_share']:.1f} ms from memory ({facts['memory_share']:.2f} of its "
+            "speed)"
         )
         rows = ", ".join(f"{n} rows {each / one:.2f}" for n, each in times.items() if n > 1)
         tell(f"drafts are verified in passes over several rows, in times of one row: {rows}")
+        if facts["prompt_share"]:
+            tell(
+                f"a prompt of {facts['prompt_rows']} tokens takes {facts['prompt_seconds']:.2f} s: "
+                f"{facts['prompt_share']:.2f} of what the processor can multiply"
+            )
         for line in _told_places(facts):
             tell(line)
     tell("what would make it faster:" if facts["advice"] else "nothing is known to be amiss")
@@ -73,7 +81,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _machine(arguments: argparse.Namespace) -> dict[str, Any]:
-    from edgespec.measuring.passes import bandwidth
+    from edgespec.measuring.passes import bandwidth, integer_rate
     from edgespec.runtime.kernels import kernel_name, lacking, missing_kernels
     from edgespec.system.environment import hardware
     from edgespec.system.machine import default_threads
@@ -84,36 +92,50 @@ def _machine(arguments: argparse.Namespace) -> dict[str, Any]:
     with waiting("memory is read"):
         all_of_them = bandwidth(threads, _SECONDS)
         one = bandwidth(1, _SECONDS)
+    kernels = kernel_name()
     return {
         **found,
         "threads": threads,
         "cores": cores,
-        "kernels": kernel_name(),
+        "kernels": kernels,
         "missing_kernels": missing_kernels(),
         "lacking": lacking(),
         "bandwidth": max(all_of_them, one),
         "bandwidth_of_one": one,
+        "integer_rate": integer_rate(threads, _SECONDS) if kernels else None,
     }
 
 
 def _passes(arguments: argparse.Namespace, machine: Mapping[str, Any]) -> dict[str, Any]:
     from edgespec.cli.models import chosen
     from edgespec.llm.llm import LLM, inside
-    from edgespec.measuring.passes import pass_seconds, row_bytes
+    from edgespec.measuring.passes import (
+        pass_seconds,
+        prompt_products,
+        prompt_seconds,
+        row_bytes,
+    )
 
     path = chosen(arguments)
     with (
         waiting("passes are timed"),
         LLM(path, draft="none", **given(arguments, LoadOptions)) as llm,
     ):
-        passes = pass_seconds(inside(llm).engine.target)
+        model = inside(llm).engine.target
+        passes = pass_seconds(model)
+        rows, seconds = prompt_seconds(model)
         size = row_bytes(llm.bundle)
         target = llm.bundle.target
+        rate = machine["integer_rate"]
+        share = rows * prompt_products(target) / seconds / rate if rate else None
         return {
             "model": str(path),
             "passes_ms": {rows: round(1e3 * each, 2) for rows, each in passes.items()},
             "row_bytes": size,
-            "to_limit": round(passes[1] * machine["bandwidth"] / size, 2),
+            "memory_share": round(size / passes[1] / machine["bandwidth"], 3),
+            "prompt_rows": rows,
+            "prompt_seconds": round(seconds, 3),
+            "prompt_share": None if share is None else round(share, 3),
             "bits": 8 * llm.bundle.role_size("target") / target.parameters,
             "has_draft": llm.bundle.draft is not None,
             "writes": target.writes,
@@ -193,9 +215,9 @@ def _advice_on_model(facts: Mapping[str, Any], busy: bool) -> Iterator[str]:
             f"its weights have {facts['bits']:.1f} bits: `edgespec export MODEL` (int4), or a "
             "GGUF file in Q4_K_M, reads fewer bytes a token"
         )
-    if facts["to_limit"] > _FAR and not busy:
+    if facts["memory_share"] < _FAR and not busy:
         yield "passes wait for arithmetic, not for memory: more cores or newer kernels would help"
-    elif facts["to_limit"] < _NEAR and not busy:
+    elif facts["memory_share"] > _NEAR and not busy:
         yield "a token alone is near the limit of memory: only drafts, or fewer bits, go beyond it"
     if not facts["has_draft"] and facts["writes"]:
         yield (

@@ -23,14 +23,16 @@ from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.engines import portable
 from edgespec.runtime.engines.portable import webgpu
 from edgespec.runtime.engines.portable.webgpu import WebGpu
+from edgespec.runtime.kernels import multiply_add
 
 SHARE = ["--share", "--limit", "1", "--repeat", "1", "-n", "8", "--threads", "1"]
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Memory of 20 GB/s, of which nothing is read, and no other programs."""
+    """Memory of 20 GB/s, of which nothing is read, 100 G products a second, no other programs."""
     monkeypatch.setattr(passes, "bandwidth", lambda threads, seconds: 20e9)
+    monkeypatch.setattr(passes, "integer_rate", lambda threads, seconds: 100e9)
     monkeypatch.setattr("edgespec.cli.sharing.bandwidth", lambda threads, seconds: 20e9)
     monkeypatch.setattr("psutil.getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(doctor, "_power", lambda: None)
@@ -89,16 +91,26 @@ def test_a_machine_alone(cli):
     assert "a token takes" not in result.out
 
 
-def test_a_model_and_its_limit(cli, monkeypatch):
-    monkeypatch.setattr(passes, "bandwidth", lambda threads, seconds: 1e15)
+def test_a_model_and_its_limit(cli):
     facts = json.loads(cli("doctor", BUNDLE, "--threads", 1, "--json").out)
     assert list(facts["passes_ms"]) == ["1", "2", "4", "8", "16"]
     assert facts["row_bytes"] == row_bytes(bundles.load(BUNDLE))
-    expected = facts["passes_ms"]["1"] / 1e3 * 1e15 / facts["row_bytes"]
-    assert facts["to_limit"] == pytest.approx(expected, rel=0.05)
-    assert any("wait for arithmetic" in line for line in facts["advice"])
+    seconds = facts["passes_ms"]["1"] / 1e3
+    expected = facts["row_bytes"] / seconds / facts["bandwidth"]
+    assert facts["memory_share"] == pytest.approx(expected, rel=0.02)
+    target = bundles.load(BUNDLE).target
+    rate = facts["prompt_rows"] * passes.prompt_products(target) / facts["prompt_seconds"]
+    assert facts["prompt_share"] == pytest.approx(rate / 100e9, rel=0.1)
     shown = cli("doctor", BUNDLE, "--threads", 1).out
+    assert "integers are multiplied and added with 100 G/s" in shown
     assert "ms from memory (" in shown
+    assert re.search(r"^a prompt of 512 tokens takes \d\.\d\d s: \d\.\d\d of what", shown, re.M)
+
+
+def test_who_waits_for_arithmetic_is_told_so(cli, monkeypatch):
+    monkeypatch.setattr(passes, "bandwidth", lambda threads, seconds: 1e15)
+    shown = cli("doctor", BUNDLE, "--threads", 1).out
+    assert "passes wait for arithmetic" in shown
     assert "what would make it faster:" in shown
 
 
@@ -116,6 +128,21 @@ def test_a_row_reads_no_embedding_and_the_experts_that_are_chosen(pairs):
         bundle = bundles.load(pairs.pair(name).path)
         native = bundle.manifest.roles["target"].native
         assert 0 < row_bytes(bundle) < bundle.manifest.files[native.data].size
+
+
+def test_a_row_of_a_prompt_is_multiplied_by_all_matrices_but_the_vocabularys(pairs):
+    for name in ("llama", "qwen3_moe"):
+        target = bundles.load(pairs.pair(name).path).target
+        heads = 2 * target.heads + 2 * target.kv_heads
+        attention = heads * target.head_dim * target.hidden_size * target.layers
+        assert attention < passes.prompt_products(target) < target.active_parameters
+
+
+def test_integers_are_multiplied(monkeypatch):
+    monkeypatch.undo()
+    assert multiply_add(3) == 3 * multiply_add(1)
+    assert multiply_add(1) % (32 * 16) == 0
+    assert 1e6 < passes.integer_rate(1, 0.01) < 1e14
 
 
 def test_memory_is_read(monkeypatch):
