@@ -15,7 +15,10 @@ the next run with the same --rows. What cannot be run is listed with the reason.
 * behind: tokens behind 8,192 others (--behind).
 
 Tokens a second are those after a text's first, by wall time, and milliseconds a token by the
-processor time of the peer's process, which counts its waiting threads that spin.
+processor time of the peer's process, which counts its waiting threads that spin. Where the
+processor tells what energy it takes (RAPL), there are joules a token, too.
+
+`--beside busy` keeps one core busy with another program meanwhile, as laptops are.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ def main() -> None:
         _print(test, TESTS[test].format(given.behind), results[test])
     for way, reason in done.failures.items():
         print(f"not run: {way}: {reason}")
-    options = ("model", "draft", "threads", "n", "behind")
+    options = ("model", "draft", "threads", "n", "behind", "beside")
     facts = {name: str(getattr(given, name)) for name in options}
     print_result(
         "compare",
@@ -139,6 +142,9 @@ def _row(done: Turns, test: str, way: Way) -> dict[str, object]:
     if not tokens:
         return {}
     plain = done.of(test, (way[0], PLAIN))
+    energy = [each.joules for each in all_made if each.joules is not None]
+    if len(energy) == len(all_made):
+        row["joules_per_token"] = round(sum(energy) / tokens, 2)
     equal = [made[task].tokens == plain[task].tokens for task in made if task in plain]
     return row | {
         "tokens_per_second": round(tokens / seconds, 2),
@@ -167,6 +173,7 @@ def _print(test: str, title: str, rows: Sequence[dict[str, object]]) -> None:
         "to the fastest peer",
         "processor ms a token",
         "to the least of a plain peer",
+        "joules a token",
         "as its own plain text",
     ]
     print_table(
@@ -180,6 +187,7 @@ def _print(test: str, title: str, rows: Sequence[dict[str, object]]) -> None:
                 _ratio(row, theirs, "tokens_per_second"),
                 row["cpu_ms_per_token"],
                 _ratio(row, plain, "cpu_ms_per_token"),
+                row.get("joules_per_token", "-"),
                 row["equal"],
             ]
             for row in rows

@@ -26,10 +26,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
 
 _HERE = Path(__file__).resolve().parent
+_ENERGY = Path("/sys/class/powercap")
 FILES = {
     "edgespec": _HERE / "own.py",
     "xllamacpp": _HERE.parents[1] / "edgespec/measuring/llama_cpp.py",
@@ -89,6 +90,8 @@ class Made:
         seconds: until all had ended.
         first_cpu: seconds of processor time of the peer's process to the first new token.
         cpu: all of it.
+        joules: that the processor took meanwhile, other programs' share among them; None: it
+            doesn't tell, or not this user.
     """
 
     tokens: list[list[int]]
@@ -96,6 +99,28 @@ class Made:
     seconds: float
     first_cpu: float
     cpu: float
+    joules: float | None = None
+
+
+def joules_since(begin: Mapping[Path, int]) -> float | None:
+    """Returns the joules of all processors since `energy` was asked; None: unknown."""
+    spent = 0
+    for zone, before in begin.items():
+        spent += (_read(zone / "energy_uj") - before) % _read(zone / "max_energy_range_uj")
+    return spent / 1e6 if begin else None
+
+
+def energy() -> dict[Path, int]:
+    """Returns the counter of each processor (RAPL), in millionths of a joule, where it is told."""
+    found = dict[Path, int]()
+    for zone in sorted(_ENERGY.glob("intel-rapl:?")):
+        with suppress(OSError):
+            found[zone] = _read(zone / "energy_uj")
+    return found
+
+
+def _read(file: Path) -> int:
+    return int(file.read_text(encoding="ascii"))
 
 
 def module_of(name: str) -> ModuleType:
@@ -263,6 +288,7 @@ class _Verbs:
 
     def texts(self, **asked: Any) -> dict[str, Any]:
         assert self._model is not None, "load comes first"
+        counters = energy()
         begin = time.perf_counter(), time.process_time()
         first = list[tuple[float, float]]()
 
@@ -274,10 +300,10 @@ class _Verbs:
 
         tokens = self._model.texts(**asked, began=began)
         seconds, cpu = spent()
+        joules = joules_since(counters)
         first.append((seconds, cpu))  # of a peer that cannot tell
-        return asdict(
-            Made([list(map(int, each)) for each in tokens], first[0][0], seconds, first[0][1], cpu)
-        )
+        whole = [list(map(int, each)) for each in tokens]
+        return asdict(Made(whole, first[0][0], seconds, first[0][1], cpu, joules))
 
     def seconds(self, rows: int, length: int) -> float:
         assert self._model is not None, "load comes first"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 from peers import FILES, Loading, Made, Peer, PeerError, module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 Way = tuple[str, str]
 """A peer's name and one of its settings."""
@@ -87,6 +88,7 @@ class Turns:
         wanted = [way for way in ways if not all(found[way])]
         with ExitStack() as stack:
             peers = self._loaded(tasks, wanted, stack)
+            stack.enter_context(beside(self.arguments.beside))
             for number, task in enumerate(tasks):
                 turns = list(peers)
                 first = number % max(1, len(turns))  # each is the first as often as the others
@@ -161,10 +163,10 @@ class Turns:
         ]
         drafts = way in (("edgespec", "auto"), ("edgespec", "draft"))
         head = [given.head.name] if given.head and drafts else []
+        company = [given.beside] if given.beside != "nothing" else []
+        settings = [task.repeat, *way, *head, *company]
         shape = [len(task.prompts), sum(map(sum, task.prompts)), task.new_tokens, task.temperature]
-        return json.dumps(
-            [*files, given.threads, task.test, task.number, *shape, task.repeat, *way, *head]
-        )
+        return json.dumps([*files, given.threads, task.test, task.number, *shape, *settings])
 
 
 def _cells(task: Task) -> int:
@@ -206,6 +208,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=float, default=30, help="after which no text is begun (default 30)"
     )
     parser.add_argument(
+        "--beside",
+        choices=("nothing", "busy"),
+        default="nothing",
+        help="another program that keeps one core busy meanwhile (default nothing)",
+    )
+    parser.add_argument(
         "--rows",
         type=Path,
         metavar="FILE",
@@ -234,6 +242,19 @@ def code_prompts(
 def tokenizer_of(model: Path) -> Tokenizer:
     """Returns a GGUF file's own tokenizer."""
     return Tokenizer.from_files(load_checkpoint(model).tokenizer_files, model)
+
+
+@contextmanager
+def beside(what: str) -> Iterator[None]:
+    """Keeps one core busy with another program until the end of the block, if it is `busy`."""
+    if what != "busy":
+        yield
+        return
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as program:
+        try:
+            yield
+        finally:
+            program.kill()
 
 
 def tell(what: str) -> None:

@@ -6,9 +6,11 @@ import argparse
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from checkout import BENCHMARKS
 
@@ -162,3 +164,38 @@ def test_the_line_of_json_ends_the_output(told, monkeypatch, capsys, tmp_path):
     assert found["results"]["first"][0]["seconds"] == 1.0
     assert found["peer_versions"] == {"edgespec": {"told": "1"}}
     assert found["hardware"]["cpu"]
+
+
+def test_a_program_keeps_a_core_busy_until_texts_are_made():
+    children = psutil.Process().children
+    before = len(children())
+    with turns.beside("nothing"):
+        assert len(children()) == before
+    with turns.beside("busy"):
+        assert len(children()) == before + 1
+    assert len(children()) == before
+
+
+def test_energy_is_told_where_the_processor_counts_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "_ENERGY", tmp_path)
+    assert peers.joules_since(peers.energy()) is None
+    zones = [tmp_path / f"intel-rapl:{number}" for number in range(2)]
+    for zone in zones:
+        zone.mkdir()
+        (zone / "max_energy_range_uj").write_text("10000000\n")
+        (zone / "energy_uj").write_text("9000000\n")
+    begin = peers.energy()
+    (zones[0] / "energy_uj").write_text("9500000\n")
+    (zones[1] / "energy_uj").write_text("1000000\n")  # it began anew
+    assert peers.joules_since(begin) == 2.5
+
+
+def test_joules_a_token_are_told(told, monkeypatch):
+    given = told
+    texts = Told.texts
+    monkeypatch.setattr(
+        Told, "texts", lambda *args, **how: replace(texts(*args, **how), joules=6.0)
+    )
+    done = turns.Turns(given)
+    done.run([turns.Task("code", 0, (PROMPT,), 4)], [("edgespec", "plain")])
+    assert compare._row(done, "code", ("edgespec", "plain"))["joules_per_token"] == 2.0
