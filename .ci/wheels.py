@@ -27,7 +27,12 @@ SETUP = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")  # it lies in n
 LIBRARY: dict[str, str] = SETUP["LIBRARY"]
 SETS: dict[str, dict[str, tuple[str, str]]] = SETUP["SETS"]
 
-EXPORTS = {"RegisterCustomOps", "edgespec_kernels", "edgespec_usable_kernels"}
+EXPORTS = {
+    "RegisterCustomOps",
+    "edgespec_kernels",
+    "edgespec_multiply_add",
+    "edgespec_usable_kernels",
+}
 # C++'s allocation, which zig's linker for macOS cannot hide, and symbols of the linker.
 VISIBLE = r"_Z(na|nw|da|dl)\w+|__dso_handle|_mh_dylib_header"
 
