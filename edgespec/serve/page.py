@@ -10,7 +10,18 @@ from starlette.routing import Route
 
 _WEB = Path(__file__).parent / "web"
 # Scripts of the page, each of which uses those before it.
-_SCRIPTS = ("view", "settings", "answer", "store", "markdown", "files", "chat", "chats")
+_SCRIPTS = (
+    "view",
+    "settings",
+    "answer",
+    "store",
+    "markdown",
+    "files",
+    "models",
+    "reply",
+    "chat",
+    "chats",
+)
 # Text from a model can do no harm: the page loads nothing and connects only to its own server.
 _PAGE_HEADERS = {
     "content-security-policy": (

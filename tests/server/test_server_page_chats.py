@@ -7,7 +7,24 @@ from html.parser import HTMLParser
 
 import chromium
 import pytest
-from pages import ANSWER, FOCUS, IDLE, SHOWN, TEXT, click, feed, finish, make_up, opened, say
+from pages import (
+    ANSWER,
+    CONTENTS,
+    FOCUS,
+    IDLE,
+    MINE,
+    SHOWN,
+    TEXT,
+    TITLES,
+    asked,
+    click,
+    feed,
+    finish,
+    make_up,
+    opened,
+    reload,
+    say,
+)
 from servers import PLACE, serving
 
 from edgespec import LLM
@@ -17,10 +34,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here"),
 ]
-
-TITLES = "[...document.querySelectorAll('#found .opens')].map((each) => each.textContent)"
-CONTENTS = "sent.at(-1).messages.map((each) => each.content)"
-MINE = "[...document.querySelectorAll('.mine')].map((each) => each.textContent)"
 
 
 @pytest.fixture(scope="module")
@@ -37,28 +50,16 @@ def page(running, tmp_path):
         yield page
 
 
-def asked(page, question, answer, reason="stop"):
-    say(page, question)
-    feed(page, {"content": answer})
-    finish(page, reason)
-
-
-def reloaded(page, running):
-    page.open(running.url)
-    page.until("store !== null && model !== null && document.querySelectorAll('#found li').length")
-    make_up(page)
-
-
 def drop(page, name, text):
     """Drop a file on the page."""
     page.run(f"attach([new File([{json.dumps(text)}], {json.dumps(name)})])")
     page.until("document.getElementById('text') === document.activeElement")
 
 
-def test_a_reload_loses_nothing(page, running):
+def test_a_reload_loses_nothing(page):
     asked(page, "One?", "It is **one**.")
     asked(page, "Two?", "`two`")
-    reloaded(page, running)
+    reload(page)
     page.until("document.querySelectorAll('article').length === 4")
     page.until(f"{SHOWN} === 'two'")
     page.until("document.querySelector('.text strong')?.textContent === 'one'")
@@ -66,13 +67,13 @@ def test_a_reload_loses_nothing(page, running):
     assert page.run(CONTENTS) == ["One?", "It is **one**.", "Two?", "`two`", "Three?"]
 
 
-def test_what_came_of_an_answer_is_there_after_a_reload(page, running):
+def test_what_came_of_an_answer_is_there_after_a_reload(page):
     say(page, "hello")
     feed(page, {"content": "begun "})
     page.until("talk.nodes.length === 1")
     page.run("new Promise((resolve) => setTimeout(resolve, 1100))")
     page.until("performance.now() > 0 && (feed({content: 'more '}), talk.nodes.length === 2)")
-    reloaded(page, running)
+    reload(page)
     page.until("document.querySelectorAll('article.assistant').length")
     assert page.run(TEXT).startswith("begun more")
     assert page.run("document.getElementById('continue').hidden") is False
@@ -101,7 +102,7 @@ def test_chats_are_listed_found_renamed_and_deleted(page):
     page.until("document.querySelectorAll('article').length === 0")
 
 
-def test_an_image_goes_before_a_message(page, running):
+def test_an_image_goes_before_a_message(page):
     give = "attach([new File([new Uint8Array([137, 80])], 'cat.png', {type: 'image/png'})])"
     page.run(give)
     page.until("document.querySelector('.error') !== null")
@@ -113,7 +114,7 @@ def test_an_image_goes_before_a_message(page, running):
     image, text = page.run("sent[0].messages[0].content")
     assert image == {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVA="}}
     assert text == {"type": "text", "text": "What is it?"}
-    reloaded(page, running)
+    reload(page)
     page.until("document.querySelector('article img')?.alt === 'cat.png'")
     asked(page, "Sure?", "Yes.")
     assert page.run("sent.at(-1).messages[0].content[0].type") == "image_url"
@@ -197,7 +198,7 @@ def test_files_go_before_a_message(page):
     assert page.run("document.querySelectorAll('#files li').length") == 0
 
 
-def test_settings_go_along_and_stay(page, running):
+def test_settings_go_along_and_stay(page):
     given = {"system": "Be brief.", "temperature": "0.5", "top_p": "0.9", "seed": "7"}
     given["schema"] = '{"type": "object"}'
     for name, value in given.items():
@@ -208,7 +209,7 @@ def test_settings_go_along_and_stay(page, running):
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
     assert (body["temperature"], body["top_p"], body["seed"]) == (0.5, 0.9, 7)
     assert body["response_format"]["json_schema"]["schema"] == {"type": "object"}
-    reloaded(page, running)
+    reload(page)
     assert page.run("document.getElementById('system').value") == "Be brief."
     page.run("document.getElementById('schema').value = '[]'")
     say(page, "hello")
@@ -298,19 +299,7 @@ def test_a_page_without_the_renderer_shows_the_text(page):
     assert page.run(SHOWN) == "**as** it is"
 
 
-def test_a_chat_under_way_is_kept_when_another_is_opened(page):
-    say(page, "hello")
-    feed(page, {"content": "so far"})
-    page.until(f"{ANSWER}.textContent.includes('so far')")
-    click(page, "New chat")
-    page.until(IDLE)
-    asked(page, "other", "answer")
-    assert page.run(CONTENTS) == ["other"]
-    page.run("document.querySelectorAll('#found .opens')[1].click()")
-    page.until(f"document.querySelectorAll('article').length === 2 && {SHOWN} === 'so far'")
-
-
-def test_a_chat_that_was_deleted_under_way_does_not_come_back(page, running):
+def test_a_chat_that_was_deleted_under_way_does_not_come_back(page):
     asked(page, "Kept", "yes")
     click(page, "New chat")
     say(page, "Unwanted")
@@ -322,7 +311,7 @@ def test_a_chat_that_was_deleted_under_way_does_not_come_back(page, running):
     assert page.run(FOCUS) == "search"
     asked(page, "Next", "1")
     assert page.run(TITLES) == ["Next", "Kept"]
-    reloaded(page, running)
+    reload(page)
     assert page.run(TITLES) == ["Next", "Kept"]
 
 

@@ -43,12 +43,9 @@ class Page:
         os.close(writes)
         self._rest = b""
         self._number = 0
-        self._session = None
-        target = self._ask("Target.createTarget", url="about:blank")["targetId"]
-        attached = self._ask("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = attached["sessionId"]
-        self._ask("Emulation.setFocusEmulationEnabled", enabled=True)
-        self.open(url)
+        self._session: str | None = None
+        self._tabs = list[str]()
+        self.open_tab(url)
 
     def __enter__(self) -> Page:
         return self
@@ -58,6 +55,26 @@ class Page:
         os.close(self._answers)
         self._process.kill()
         self._process.wait()
+
+    def open_tab(self, url: str) -> None:
+        """Open another tab, with which everything happens from now on."""
+        self._session = None
+        target = self._ask("Target.createTarget", url="about:blank")["targetId"]
+        attached = self._ask("Target.attachToTarget", targetId=target, flatten=True)
+        self._tabs.append(attached["sessionId"])
+        self.switch(-1)
+        self._ask("Emulation.setFocusEmulationEnabled", enabled=True)
+        self.open(url)
+
+    def switch(self, tab: int) -> None:
+        """Go to a tab, which are counted from 0."""
+        self._session = self._tabs[tab]
+
+    def reload(self) -> None:
+        """Load the page of this address once more."""
+        self.run("window.old = true")
+        self._ask("Page.reload")
+        self.until("!window.old && document.readyState === 'complete'")
 
     def open(self, url: str) -> None:
         """Go to an address, also once more to the same one."""

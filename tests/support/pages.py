@@ -16,6 +16,9 @@ TEXT = "talk.nodes[talk.leaf].message.content"
 SHOWN = f"{ANSWER}.querySelector('.text').textContent.trim()"
 IDLE = "document.getElementById('stop').hidden"
 FOCUS = "document.activeElement.id"
+TITLES = "[...document.querySelectorAll('#found .opens')].map((each) => each.textContent)"
+CONTENTS = "sent.at(-1).messages.map((each) => each.content)"
+MINE = "[...document.querySelectorAll('.mine')].map((each) => each.textContent)"
 
 # Requests for answers are kept in `sent`, and the test says what comes.
 _MADE_UP = """
@@ -84,6 +87,20 @@ def finish(page: chromium.Page, reason: str = "stop") -> None:
     """Let the answer end, and wait until the page has seen it."""
     page.run(f"finish('{reason}')")
     page.until(IDLE)
+
+
+def asked(page: chromium.Page, question: str, answer: str, reason: str = "stop") -> None:
+    """Ask a question, to which an answer comes."""
+    say(page, question)
+    feed(page, {"content": answer})
+    finish(page, reason)
+
+
+def reload(page: chromium.Page) -> None:
+    """Load the page once more, whose chats are then there, and answers are made up again."""
+    page.reload()
+    page.until("store !== null && model !== null && document.querySelectorAll('#found li').length")
+    make_up(page)
 
 
 def called(index: int, arguments: str, **first: str) -> dict[str, Any]:

@@ -1,26 +1,47 @@
 // The list of conversations: opening, finding, naming, deleting, exporting and importing them.
 
-const OPENED = "edgespec.opened";
-
 /** Keeps a conversation as it is now. */
 function save(changed) {
   changed.changed = Date.now();
   store?.put(changed).catch((error) => complain(`The browser does not keep this chat (${error.message}).`));
-  remember();
+  showAddress();
   listTalks();
 }
 
-/** Lets a reload come back to this conversation. */
-function remember() {
-  try {
-    sessionStorage.setItem(OPENED, talk.id);
-  } catch {}
+/** Returns the address of a conversation; of one that is not kept yet that of the page. */
+const addressOf = ({id, nodes}) => new URL(nodes.length ? `#${id}` : location.pathname + location.search, location).href;
+
+/** Gives the page the address and the title of this conversation. */
+function showAddress() {
+  if (addressOf(talk) !== location.href) history.replaceState(null, "", addressOf(talk));
+  document.title = talk.title ? `${talk.title} - edgespec` : "edgespec";
 }
 
-function remembered() {
-  try {
-    return store.talks.get(sessionStorage.getItem(OPENED));
-  } catch {}
+/** Opens another conversation, from which the browser goes back to this one. */
+function goTo(other) {
+  if (addressOf(other) !== location.href) history.pushState(null, "", addressOf(other));
+  open(other);
+}
+
+/** Opens the conversation that the page's address names. */
+function openAddressed() {
+  const id = location.hash.slice(1), found = store.talks.get(id);
+  open(found ?? newTalk());
+  if (id && !found) complain("This browser has no chat of this address (any more).");
+}
+
+/** Takes over what another tab did with a conversation: `found`, or nothing if it was deleted. */
+function adopt(id, found) {
+  if (found && underWay.has(id)) return;  // what is answered here is kept in its stead
+  underWay.get(id)?.stop();
+  if (found) store.talks.set(id, found);
+  else store.talks.delete(id);
+  const before = talk;
+  if (id === talk.id && found) {
+    talk = found;
+    showChanged(before);
+  } else if (id === talk.id) open(newTalk());
+  listTalks();
 }
 
 function showList(shown) {
@@ -45,10 +66,12 @@ function listed(each) {
   const name = each.title || "Untitled";
   const button = (text, label, action) => make("button", {type: "button", ariaLabel: `${label} ${name}`, title: label, onclick: action}, text);
   const entry = make("li", {className: each.id === talk.id ? "current" : ""});
+  if (underWay.has(each.id)) entry.classList.add("answering");
   entry.dataset.id = each.id;
   const opens = make("button", {type: "button", className: "opens", title: name}, name);
+  if (underWay.has(each.id)) opens.ariaDescription = "is being answered";
   opens.onclick = () => {
-    open(each);
+    goTo(each);
     document.body.classList.remove("listed");
     at("list").ariaExpanded = "false";
     at("said").focus();
@@ -79,8 +102,9 @@ function listed(each) {
     target.classList.toggle("asks", asks);
     target.textContent = asks ? "Delete" : "✕";
     if (asks) return;
+    underWay.get(each.id)?.stop();
     store.remove(each);
-    if (each.id === talk.id) open(newTalk());
+    if (each.id === talk.id) goTo(newTalk());
     else listTalks();
     at("search").focus();
     announce(`${name} was deleted.`);
@@ -121,9 +145,12 @@ async function importTalks(file) {
   listTalks();
 }
 
-Store.open().then((opened) => {
+addEventListener("hashchange", () => {
+  if (store !== null && addressOf(talk) !== location.href) openAddressed();
+});
+Store.open(adopt).then((opened) => {
   store = opened;
   if (talk.nodes.length) save(talk);  // something was asked already
-  else open(remembered() ?? talk);
+  else openAddressed();
   return meet();  // afterwards, as what it complains of is to stay
 });

@@ -57,11 +57,14 @@ function isTalk(value) {
 /** All conversations; where the browser keeps nothing, they last as long as the page. */
 class Store {
   #base = null;
+  #tabs = new BroadcastChannel("edgespec.talks");  // ids of what was changed
   #removed = new WeakSet();  // an answer that is under way does not bring them back
   talks = new Map();
 
-  static async open() {
+  /** Opens the database. `adopt` is called with id and conversation for each that another tab changed. */
+  static async open(adopt) {
     const store = new Store();
+    store.#tabs.onmessage = ({data}) => store.#read(data, adopt);
     try {
       store.#base = await done(Object.assign(indexedDB.open("edgespec", 1), {
         onupgradeneeded: ({target}) => target.result.createObjectStore("talks", {keyPath: "id"}),
@@ -79,13 +82,27 @@ class Store {
   async put(talk) {
     if (!talk.nodes.length || this.#removed.has(talk)) return;
     this.talks.set(talk.id, talk);
-    if (this.#base) await done(this.#talks("readwrite").put(structuredClone(talk)));
+    await this.#write(talk.id, (talks) => talks.put(structuredClone(talk)));
   }
 
   async remove(talk) {
     this.#removed.add(talk);
     this.talks.delete(talk.id);
-    if (this.#base) await done(this.#talks("readwrite").delete(talk.id));
+    await this.#write(talk.id, (talks) => talks.delete(talk.id));
+  }
+
+  /** Writes to the database, and tells the other tabs. */
+  async #write(id, change) {
+    if (!this.#base) return;
+    await done(change(this.#talks("readwrite")));
+    this.#tabs.postMessage(id);
+  }
+
+  async #read(id, adopt) {
+    if (!this.#base) return;
+    const found = await done(this.#talks("readonly").get(id));
+    if (!found && this.talks.has(id)) this.#removed.add(this.talks.get(id));
+    adopt(id, found);
   }
 
   #talks(mode) {

@@ -85,6 +85,11 @@ class AnswerView {
     this.thoughtFor = 0;  // milliseconds
   }
 
+  /** Whether its conversation is looked at. */
+  get shown() {
+    return this.article.isConnected;
+  }
+
   /** Adds a delta, the first characters of whose text were drafted. */
   add(delta, drafted = 0) {
     follow(() => {
@@ -126,7 +131,7 @@ class AnswerView {
     if (this.since !== null) return;
     this.since = performance.now();
     this.thought.summary.textContent = "Thinking …";
-    announce("The model thinks.");
+    if (this.shown) announce("The model thinks.");
   }
 
   #thoughtEnds(remark) {
