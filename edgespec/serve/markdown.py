@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
+from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
+from edgespec.serve.formulas import add_formulas, mathml
 from edgespec.system.jobs import JobError, JobLimits, Worker, serve
 
 _LIMITS = JobLimits(seconds=0.8, megabytes=256, patience=8)
@@ -32,6 +36,10 @@ _LANGUAGES = (
 )
 _COLOURED = frozenset(_LANGUAGES.split())
 _AT_ONCE = "python", "javascript", "json", "bash"  # languages that are made ready
+_ADDRESS = re.compile(r"^(https?://|mailto:)", re.IGNORECASE)  # of links that can be followed
+_SCHEME = re.compile(r"(?<!\w)https?$", re.IGNORECASE)
+_REST = re.compile(r"://[^\s<>\"`|\\^{}\[\]]+")  # of an address in a text
+_BOX = re.compile(r"\[([ xX])\] +")
 _Env = MutableMapping[str, Any]
 
 
@@ -50,7 +58,7 @@ def rendered(text: str) -> list[dict[str, Any]]:
 
 
 def blocks(text: str) -> list[dict[str, Any]]:
-    """Renders Markdown, without HTML, images and links that could be followed.
+    """Renders Markdown, without HTML and images. Links lead to pages and to mail alone.
 
     Args:
         text: the text. Where more of it comes, only its last block may change.
@@ -72,7 +80,42 @@ def blocks(text: str) -> list[dict[str, Any]]:
 @cache
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True}, renderer_cls=_Renderer)
+    parser.inline.ruler.before("escape", "address", _address)
+    parser.core.ruler.after("inline", "boxes", _boxes)
+    add_formulas(parser)
     return parser.enable(["table", "strikethrough"])
+
+
+def _address(state: StateInline, silent: bool) -> bool:
+    """Finds an address in a text, at its colon, and makes it a link."""
+    found = _REST.match(state.src, state.pos, state.posMax)
+    scheme = _SCHEME.search(state.pending[-6:]) if found else None
+    if found is None or scheme is None or state.linkLevel > 0:
+        return False
+    rest = found[0].rstrip("?!.,:;*_~'")
+    while rest.endswith(")") and rest.count(")") > rest.count("("):
+        rest = rest[:-1]
+    place = state.md.normalizeLink(scheme[0] + rest)
+    if len(rest) == len("://") or not state.md.validateLink(place):
+        return False
+    if not silent:
+        state.pending = state.pending[: -len(scheme[0])]
+        state.push("link_open", "a", 1).attrs = {"href": place}
+        state.push("text", "", 0).content = scheme[0] + rest
+        state.push("link_close", "a", -1)
+    state.pos += len(rest)
+    return True
+
+
+def _boxes(state: StateCore) -> None:
+    """Has items of lists that begin with `[ ]` or `[x]` begin with a box."""
+    for item, _, inline in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
+        if item.type != "list_item_open" or not inline.children:
+            continue
+        first = inline.children[0]
+        if found := _BOX.match(first.content):
+            item.attrSet("class", "box done" if found[1] != " " else "box")
+            first.content = first.content[found.end() :]
 
 
 class _Renderer(RendererHTML):
@@ -95,14 +138,34 @@ class _Renderer(RendererHTML):
 
     code_block = fence
 
+    def formula(self, tokens: Sequence[Token], idx: int, _options: Any, _env: _Env) -> str:
+        token = tokens[idx]
+        written = escapeHtml(token.meta["written"]).replace("\n", "<br>\n")
+        made = mathml(token.content, token.meta["display"]) if token.content else None
+        shown = f"<code>{written}</code>" if made is None else made
+        return f'<div class="wide">{shown}</div>\n' if token.block else shown
+
     def link_open(self, tokens: Sequence[Token], idx: int, _options: Any, env: _Env) -> str:
         place = str(tokens[idx].attrGet("href"))
-        env.setdefault("links", []).append((place, tokens[idx + 1].content))
-        return '<span class="link">'
+        followed = _ADDRESS.match(place) is not None
+        inside = takewhile(lambda each: each.type != "link_close", tokens[idx + 1 :])
+        shown = "".join(each.content for each in inside)
+        told = shown != place and (not followed or _deceives(shown, place))
+        env.setdefault("links", []).append((followed, place if told else ""))
+        if not followed:
+            return '<span class="link">'
+        return f'<a href="{escapeHtml(place)}" target="_blank" rel="noreferrer noopener">'
 
     def link_close(self, _tokens: Sequence[Token], _idx: int, _options: Any, env: _Env) -> str:
-        place, shown = env["links"].pop()
-        return "</span>" if place == shown else f"</span> ({escapeHtml(place)})"
+        followed, told = env["links"].pop()
+        return ("</a>" if followed else "</span>") + (f" ({escapeHtml(told)})" if told else "")
+
+    def list_item_open(self, tokens: Sequence[Token], idx: int, _options: Any, _env: _Env) -> str:
+        kind = tokens[idx].attrGet("class")
+        if kind is None:
+            return "<li>"
+        sign, name = ("\u2611", "done") if kind == "box done" else ("\u2610", "to be done")
+        return f'<li class="box"><span role="img" aria-label="{name}">{sign}</span> '
 
     def image(self, tokens: Sequence[Token], idx: int, _options: Any, _env: _Env) -> str:
         name = tokens[idx].content
@@ -120,6 +183,12 @@ class _Renderer(RendererHTML):
 
     def table_close(self, *_: object) -> str:
         return "</table></div>\n"
+
+
+def _deceives(shown: str, place: str) -> bool:
+    """Whether the text of a link may be read as the address of another place."""
+    named, true = (_ADDRESS.sub("", each).rstrip("/") + "/" for each in (shown, place))
+    return "." in named and not true.startswith(named)
 
 
 def _below(heading: Token) -> str:
@@ -160,7 +229,7 @@ def _end(*_: object) -> None:
 
 def main() -> None:
     """Renders texts until nobody asks for more."""
-    blocks("\n".join(f"```{each}\na\n```" for each in _AT_ONCE))
+    blocks("\n".join([*(f"```{each}\na\n```" for each in _AT_ONCE), "$a$"]))
     if sys.platform != "win32":
         signal.signal(signal.SIGVTALRM, _end)
     serve(lambda job: json.dumps(blocks(json.loads(job))).encode(), _LIMITS)

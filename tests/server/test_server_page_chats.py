@@ -28,6 +28,7 @@ from pages import (
 from servers import PLACE, serving
 
 from edgespec import LLM
+from edgespec.serve import formulas
 from edgespec.serve.markdown import blocks
 
 pytestmark = [
@@ -247,6 +248,14 @@ ATTACKS = [
     "a <b style='position:fixed'>b</b>", "&lt;script&gt;window.hit=1&lt;/script&gt;",
     "[x]: javascript:window.hit=1\n\n[x]", "<form action=/><button>", "<!-- --><base href=//x>",
     "<details open ontoggle=window.hit=1>", "# <script>window.hit=1</script>\n===",
+    r"\(\text{<img src=x onerror=window.hit=1>}\)", r"$$\href{javascript:window.hit=1}{x}$$",
+    r"\[\style{background:url(http://127.0.0.1:9/x)}{x}\class{a}{b}\]",
+    r"\(<script>window.hit=1</script>\)",
+    "<math><mtext><img src=x onerror=window.hit=1></mtext></math>",
+    "https://a.org/\"onclick=\"window.hit=1",
+    r"\(\mathrm{&lt;img src=x onerror=window.hit=1&gt;}\)",
+    "[x](HtTpS://a.org/'\"><script>window.hit=1</script>)",
+    "- [x](javascript:window.hit=1)", "- [x] <svg onload=window.hit=1>",
 ]  # fmt: skip
 
 
@@ -255,9 +264,13 @@ def test_what_a_model_writes_has_no_effect(page):
     feed(page, {"content": "\n\n".join(ATTACKS)})
     finish(page)
     assert page.run("window.hit ?? 0") == 0
-    found = "script, img, a, style, iframe, svg, form, base, details, [onerror], [href], [src]"
+    found = "script, img, style, iframe, svg, form, base, details, [onerror], [src], [style]"
     assert page.run(f"document.querySelectorAll('.text :is({found})').length") == 0
-    assert page.run("document.querySelectorAll('.text [style]').length") == 0
+    links = "[...document.querySelectorAll('.text [href]')]"
+    facts = "[each.tagName, each.protocol, each.target, each.rel]"
+    assert {tuple(each) for each in page.run(f"{links}.map((each) => {facts})")} == {
+        ("A", protocol, "_blank", "noreferrer noopener") for protocol in ("http:", "https:")
+    }
     assert "window.hit = 1" in page.run(SHOWN)
 
 
@@ -279,7 +292,7 @@ class Found(HTMLParser):
 ALLOWED = {
     "p", "br", "hr", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "em", "strong", "s",
     "code", "pre", "figure", "figcaption", "button", "span", "div", "table", "thead", "tbody", "tr",
-    "th", "td",
+    "th", "td", "a", *formulas._ELEMENTS,
 }  # fmt: skip
 
 
@@ -287,7 +300,43 @@ ALLOWED = {
 def test_html_is_what_the_renderer_made(attack):
     found = Found("".join(each["html"] for each in blocks(attack)))
     assert found.tags <= ALLOWED
-    assert found.attributes <= {"class", "start", "type"}
+    known = {"class", "start", "type", "href", "target", "rel", "role", "aria-label"}
+    assert found.attributes <= known | formulas._ATTRIBUTES
+
+
+def test_formulas_links_and_boxes_are_shown(page):
+    say(page, "hello")
+    text = "# Title\n\n## Part\n\n\\(a^2\\) costs $5 at https://a.org\n\n- [x] done\n\n$$\nb\n$$"
+    feed(page, {"content": text})
+    finish(page)
+    assert page.run(f"{ANSWER}.querySelectorAll('math').length") == 2
+    size = (
+        "(name) => parseFloat(getComputedStyle(document.querySelector(`.text ${name}`)).fontSize)"
+    )
+    title, part, line = page.run(f"['h3', 'h4', 'p'].map({size})")
+    assert title > part > line
+    power, base = page.run(
+        "['msup > mn', 'msup > mi'].map((name) => "
+        "document.querySelector(name).getBoundingClientRect().bottom)"
+    )
+    assert power < base
+    assert page.run(f"{ANSWER}.querySelector('a').host") == "a.org"
+    assert page.run(f"{ANSWER}.querySelector('li').textContent.trim()") == "\u2611 done"
+
+
+def test_the_page_lets_no_other_renderer_act(page):
+    hostile = (
+        '<a href="javascript:hit">a</a><math href="javascript:hit"><mi>b</mi></math>'
+        '<a href="http://a.org" onclick="hit">c</a><img src=x><mi style="color:red">d</mi>'
+    )
+    page.run(
+        "{ const real = fetch; window.fetch = async (path, options) => path === '/render'"
+        f" ? Response.json({{blocks: [{{html: {json.dumps(hostile)}, line: 0}}]}})"
+        " : real(path, options); }"
+    )
+    asked(page, "hello", "x")
+    attributes = "[...document.querySelectorAll('.text *')].flatMap((each) => [...each.attributes])"
+    assert page.run(f"{attributes}.map(({{name, value}}) => name + value)") == ["hrefhttp://a.org"]
 
 
 def test_a_page_without_the_renderer_shows_the_text(page):

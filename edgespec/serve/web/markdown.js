@@ -2,8 +2,14 @@
 
 const PAUSE = 80;  // milliseconds between renderings of an answer that grows
 const ELEMENTS = new Set(["P", "BR", "HR", "H3", "H4", "H5", "H6", "UL", "OL", "LI", "BLOCKQUOTE", "EM", "STRONG", "S",
-  "CODE", "PRE", "FIGURE", "FIGCAPTION", "BUTTON", "SPAN", "DIV", "TABLE", "THEAD", "TBODY", "TR", "TH", "TD"]);
-const ATTRIBUTES = new Set(["class", "start", "type"]);
+  "CODE", "PRE", "FIGURE", "FIGCAPTION", "BUTTON", "SPAN", "DIV", "TABLE", "THEAD", "TBODY", "TR", "TH", "TD", "A",
+  "math", "menclose", "mfrac", "mi", "mn", "mo", "mover", "mpadded", "mphantom", "mroot", "mrow", "mspace", "msqrt", "mstyle",
+  "msub", "msubsup", "msup", "mtable", "mtd", "mtext", "mtr", "munder", "munderover"]);
+const ATTRIBUTES = new Set(["class", "start", "type", "href", "target", "rel", "role", "aria-label",
+  "accent", "accentunder", "columnalign", "columnlines", "depth", "display", "displaystyle", "fence", "form", "height",
+  "largeop", "linethickness", "lspace", "mathvariant", "maxsize", "minsize", "movablelimits", "notation", "rspace",
+  "scriptlevel", "separator", "stretchy", "voffset", "width"]);
+const FOLLOWED = /^(https?:|mailto:)/i;  // addresses of links
 
 /** Returns the blocks of a text; null if the server does not render it. */
 async function rendered(text) {
@@ -20,7 +26,9 @@ function elements(html) {
   const {content} = make("template", {innerHTML: html});
   for (const each of content.querySelectorAll("*")) {
     if (!ELEMENTS.has(each.tagName)) each.replaceWith(each.textContent);
-    else for (const {name} of [...each.attributes]) if (!ATTRIBUTES.has(name)) each.removeAttribute(name);
+    else for (const {name, value} of [...each.attributes]) {
+      if (!ATTRIBUTES.has(name) || (name === "href" && !FOLLOWED.test(value))) each.removeAttribute(name);
+    }
   }
   return content;
 }
