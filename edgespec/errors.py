@@ -102,6 +102,10 @@ class BundleError(_FileError):
     """A bundle that is missing, damaged, unsafe or of another format version."""
 
 
+class ToolServerError(_FileError):
+    """A server of tools that cannot be started, has ended, or gives no proper answer."""
+
+
 class ExportError(EdgespecError):
     """An export that could not be finished; nothing is left at the destination."""
 

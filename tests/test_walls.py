@@ -102,7 +102,7 @@ FLOORS = (
     "runtime.kernels", "runtime.engines", "runtime.text.schema", "runtime.sampling", "runtime.text",
     "runtime.vision", "runtime.sequences", "runtime.plan",
     "runtime.speculation runtime.drafters.base", "runtime.drafters", "llm", "measuring", "tuning",
-    "training", "serve", "batch", "cli",
+    "training", "mcp", "serve", "batch", "cli",
 )  # fmt: skip
 PLACES = {f"edgespec.{each}": n for n, floor in enumerate(FLOORS) for each in floor.split()}
 
