@@ -17,7 +17,7 @@ from edgespec.errors import harmless
 
 if TYPE_CHECKING:
     from edgespec.llm.stream import Stream
-    from edgespec.runtime.text.decoder import ReasoningEvent, TextEvent
+    from edgespec.runtime.text.decoder import AnswerEvent
 
 T = TypeVar("T")
 
@@ -126,22 +126,24 @@ def read_first(pieces: Iterator[T], stream: Stream) -> Iterator[T]:
         yield from pieces
 
 
-def answer_events(stream: Stream) -> Iterator[TextEvent | ReasoningEvent]:
+def answer_events(stream: Stream) -> Iterator[AnswerEvent]:
     """Returns what there is to show of a stream; see `read_first`."""
-    from edgespec.runtime.text.decoder import ReasoningEvent, TextEvent
+    from edgespec.runtime.text.decoder import AnswerEvent
 
-    shown = TextEvent | ReasoningEvent
-    return read_first((each for each in stream.events() if isinstance(each, shown)), stream)
+    return read_first((each for each in stream.events() if isinstance(each, AnswerEvent)), stream)
 
 
-def show(events: Iterable[TextEvent | ReasoningEvent], thoughts: bool) -> None:
-    """Shows an answer on stdout, and of its reasoning on stderr a line or, as `thoughts`, all."""
-    from edgespec.runtime.text.decoder import ReasoningEvent
+def show(events: Iterable[AnswerEvent], thoughts: bool) -> None:
+    """Shows an answer on stdout, and of its reasoning on stderr a line or, as `thoughts`, all.
+
+    Calls of tools are left to who makes them.
+    """
+    from edgespec.runtime.text.decoder import CallEvent, ReasoningEvent
 
     text = WrappingWriter(sys.stdout)
     thought = WrappingWriter(sys.stderr, dim=True)
     began = 0.0  # while it reasons: when it has begun to
-    whole = False
+    called = whole = False
     with notices_kept(), ExitStack() as folded:
 
         def say_how_long() -> None:
@@ -160,8 +162,11 @@ def show(events: Iterable[TextEvent | ReasoningEvent], thoughts: bool) -> None:
                 if began:
                     say_how_long()
                     began = 0.0
+                if isinstance(event, CallEvent):
+                    called = True
+                    continue
                 text.write(event.text)
-            whole = True
+            whole = not called
         finally:
             if began:
                 say_how_long()

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgespec.errors import InputError
 from edgespec.system.files import exists, read_utf8, replaced, typed_path
 
-Message = dict[str, str]
+Message = dict[str, Any]
 
-_SPEAKERS = {"system": "System", "user": "You", "assistant": "Assistant"}
+_SPEAKERS = {"system": "System", "user": "You", "assistant": "Assistant", "tool": "Tool"}
 # A word that begins with @, or with \@ if no file is meant; a name with spaces is in quotes.
 _MENTION = re.compile(r'(?<![^\s(\[])(?P<escape>\\?)@(?:"(?P<quoted>[^"\n]+)"|(?P<word>\S+))')
 _BACKTICKS = re.compile(r"`+")
@@ -161,7 +162,7 @@ def read_conversation(path: Path) -> list[Message]:
     """
     try:
         messages = json.loads(read_utf8(path))
-        texts = [each["role"] + each["content"] for each in messages]
+        texts = [each["role"] + _said(each["content"]) for each in messages]
         if isinstance(messages, list) and all(isinstance(text, str) for text in texts):
             "".join(texts).encode()  # fails on lone surrogates, which JSON may contain
             return messages
@@ -184,9 +185,18 @@ def write_conversation(path: Path, messages: list[Message]) -> None:
         partial.write_bytes(text.encode())
 
 
+def _said(content: str | list[dict[str, Any]]) -> str:
+    """Returns the text of a content, which has parts if a tool has given images."""
+    if isinstance(content, str):
+        return content
+    return "".join(each["text"] for each in content if each["type"] == "text")
+
+
 def _markdown(messages: list[Message]) -> str:
     parts = ["# Conversation"]
     for each in messages:
         parts.append(f"## {_SPEAKERS.get(each['role'], each['role'])}")
-        parts.append(each["content"].strip("\n"))
-    return "\n\n".join(parts) + "\n"
+        calls = [call["function"] for call in each.get("tool_calls", ())]
+        parts.append(_said(each["content"]).strip("\n"))
+        parts += [f"Calls {call['name']}: `{call['arguments']}`" for call in calls]
+    return "\n\n".join(filter(None, parts)) + "\n"

@@ -44,7 +44,7 @@ class MessageReader:
         self.by_hand = sys.stdin is not None and sys.stdin.isatty()
         self._history: TypedHistory | None = None
         # `input` uses readline only if stdin and stdout are terminals.
-        editor = _readline() if self.by_hand and sys.stdout.isatty() else None
+        self._editor = editor = _readline() if self.by_hand and sys.stdout.isatty() else None
         marked = editor is not None and _enable_bracketed_paste(editor)
         if editor is not None:
             self._history = TypedHistory()
@@ -93,6 +93,23 @@ class MessageReader:
         if block:
             return "\n".join(lines).rstrip().removesuffix(BLOCK).strip("\n")
         return "\n".join([*(each[:-1] for each in lines[:-1]), lines[-1]])
+
+    def ask(self, question: str) -> str:
+        """Returns the answer to a question, which is no message and is not kept; `no` at the end.
+
+        Raises:
+            KeyboardInterrupt: on Ctrl-C.
+        """
+        editor = self._editor
+        before = editor and editor.get_current_history_length()
+        try:
+            answer = input(question)
+        except EOFError:
+            tell()
+            return "no"
+        if editor is not None and (now := editor.get_current_history_length()) != before:
+            editor.remove_history_item(now - 1)
+        return answer
 
     def _input(self, mark: str) -> str:
         try:

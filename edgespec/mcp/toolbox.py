@@ -11,20 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from edgespec.errors import InputError, installing, reason
+from mcp import types
+
+from edgespec.errors import InputError, reason
+from edgespec.mcp.connections import Connection
 from edgespec.mcp.entries import read_entries
 from edgespec.mcp.names import model_names
+from edgespec.mcp.results import ToolResult
 from edgespec.runtime.text.tools.descriptions import describe_tool
-
-try:
-    from mcp import types
-
-    from edgespec.mcp.connections import Connection
-    from edgespec.mcp.results import ToolResult
-except ImportError as error:
-    raise InputError(
-        f"tools of MCP servers need the package mcp, version 2 or later: {installing('mcp')}"
-    ) from error
 
 MOST_CALLS = 32
 """Number of calls after which an answer goes on without further ones."""

@@ -9,7 +9,7 @@ import threading
 
 import psutil
 import pytest
-from tool_servers import HOSTILE
+from tool_servers import ODD
 
 from edgespec.errors import ToolServerError
 from edgespec.mcp.connections import MOST_TOOLS, Connection
@@ -22,7 +22,7 @@ SOON = 0.5  # seconds
 
 
 def opened(mode, start=60.0, call=60.0):
-    entry = ServerEntry("odd", (sys.executable, str(HOSTILE), mode))
+    entry = ServerEntry("odd", (sys.executable, str(ODD), mode))
     return Toolbox([Connection(entry, start, call)])
 
 
@@ -60,30 +60,30 @@ def test_calls_that_fail_name_the_server_and_the_next_one_begins_anew(mode, reas
     with opened(mode) as box:
         for _ in range(2):
             with pytest.raises(ToolServerError, match=reason) as error:
-                box.call("do", {}, MOST).result()
+                box.call("weather", {}, MOST).result()
             assert "the MCP server odd" in str(error.value)
 
 
 def test_a_call_that_hangs():
     with opened("hangs", call=SOON) as box:
         with pytest.raises(ToolServerError, match=r"has not answered within 0\.5 s"):
-            box.call("do", {}, MOST).result()
-        waiting = box.call("do", {}, MOST)
+            box.call("weather", {}, MOST).result()
+        waiting = box.call("weather", {}, MOST)
         assert waiting.cancel()
 
 
 def test_huge_and_many_results_are_cut():
     with opened("huge text") as box:
-        assert len(box.call("do", {}, MOST).result().text) < MOST + 100
+        assert len(box.call("weather", {}, MOST).result().text) < MOST + 100
     with opened("many images") as box:
-        found = box.call("do", {}, MOST).result()
+        found = box.call("weather", {}, MOST).result()
         assert len(found.images) == 8
         assert "further images, left out: 12" in found.text
 
 
 def test_some_rubbish_is_passed_over():
     with opened("some rubbish") as box:
-        assert box.call("do", {}, MOST).result().text.isdecimal()
+        assert box.call("weather", {}, MOST).result().text == "18 °C"
 
 
 def test_odd_names_become_plain_ones():
@@ -94,13 +94,13 @@ def test_odd_names_become_plain_ones():
 
 def test_a_schema_that_is_too_large_leaves_out_its_tool_alone(caplog):
     with opened("large schema") as box:
-        assert list(box.tools) == ["do1"]
-    assert "a tool of odd is left out: tool do0" in caplog.text
+        assert list(box.tools) == ["weather1"]
+    assert "a tool of odd is left out: tool weather0" in caplog.text
 
 
 def test_no_program_stays_behind():
     with opened("stays") as box:
-        process = psutil.Process(int(box.call("do", {}, MOST).result().text))
+        process = psutil.Process(int(box.call("weather", {}, MOST).result().text))
         assert process.is_running()
     assert not process.is_running()
 

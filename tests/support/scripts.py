@@ -32,15 +32,19 @@ class Scripted:
         return int(bool(tokens) and bool(self.allowed()[tokens[0]]))
 
 
-def write(monkeypatch, script, end=0):
-    """Have models write a script in conversations with a grammar, and then the token `end`.
+def write(monkeypatch, *scripts, end=0):
+    """Have models write scripts in conversations with a grammar, and then the token `end`.
 
-    Where the grammar forbids the script's next token, the model chooses among what is allowed.
+    Each answer is the next script, and those behind the last one are like it. Where the grammar
+    forbids the script's next token, the model chooses among what is allowed.
     """
     plain = chat._grammar
+    left = list(scripts)
 
     def scripted(tokenizer, *rest):
-        grammar = plain(tokenizer, *rest)
-        return grammar and Scripted(grammar, [*tokenizer.encode(script, add_special=False), end])
+        if (grammar := plain(tokenizer, *rest)) is None:
+            return None
+        script = left.pop(0) if len(left) > 1 else left[0]
+        return Scripted(grammar, [*tokenizer.encode(script, add_special=False), end])
 
     monkeypatch.setattr(chat, "_grammar", scripted)

@@ -36,12 +36,14 @@ _PATIENCE = 60  # seconds
 SAMPLING = {"temperature": 1, "top_k": 0}
 
 
-def make_bundle(folder: Path, template: str = _TEMPLATE, architecture: str = "llama") -> Path:
+def make_bundle(
+    folder: Path, template: str = _TEMPLATE, architecture: str = "llama", **config: object
+) -> Path:
     """Make a bundle of random fp32 weights with a chat template, whose texts end by length only.
 
     Its authors ask for `SAMPLING`, so that a request that gives a temperature gives all.
     """
-    make_checkpoint(folder / "checkpoint", architecture, eos_token_id=None)
+    make_checkpoint(folder / "checkpoint", architecture, eos_token_id=None, **config)
     (folder / "checkpoint" / "chat_template.jinja").write_text(template)
     (folder / "checkpoint" / "generation_config.json").write_text(json.dumps(SAMPLING))
     export.make(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))

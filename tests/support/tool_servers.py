@@ -1,4 +1,4 @@
-"""Servers of tools for tests: an honest one as `mcp` makes them, and hostile ones."""
+"""Servers of tools for tests: one as `mcp` makes them, and one that is quick to start, or odd."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 HONEST = Path(__file__).parent / "tool_server.py"
-HOSTILE = Path(__file__).parent / "hostile_tools.py"
+ODD = Path(__file__).parent / "odd_tools.py"
 PATIENCE = 60  # seconds
 
 
-def program(*arguments: str, **more: object) -> dict[str, object]:
-    """Returns what a file with `mcpServers` says of an honest server."""
-    return {"command": sys.executable, "args": [str(HONEST), *arguments], **more}
+def program(mode: str = "plain", **more: object) -> dict[str, object]:
+    """Returns what a file with `mcpServers` says of a server with the tool `weather`."""
+    return {"command": sys.executable, "args": [str(ODD), mode], **more}
 
 
 @contextmanager
 def listening() -> Iterator[str]:
-    """Run an honest server at an address."""
+    """Run a server as `mcp` makes them at an address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, str(HONEST), str(port)]

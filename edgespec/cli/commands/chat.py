@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from edgespec.cli.chat_files import (
 from edgespec.cli.echo import echo_off
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.models import loaded, name_demonstration, warm_up_aside
+from edgespec.cli.parsing import Rare
 from edgespec.cli.spellings import SETTINGS_INSTEAD, SETTINGS_OF_OLLAMA
 from edgespec.cli.terminal import tell
 from edgespec.cli.typed import BLOCK, MessageReader
@@ -40,9 +42,11 @@ from edgespec.system.options import Option, kinds_of, unknown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgespec.cli.tool_calls import ToolUse
     from edgespec.llm.llm import LLM
     from edgespec.llm.result import Result
     from edgespec.llm.stream import Stream
+    from edgespec.mcp.toolbox import Toolbox
 
 _HELP = f"""\
 /clear           start a new conversation
@@ -52,6 +56,8 @@ _HELP = f"""\
 /set NAME VALUE  change an option, as in /set temperature 0.5; /set shows them
 /save FILE       save the conversation as Markdown, or as JSON if FILE ends in .json:
                  --history FILE goes on from that
+/tools           list the tools that the model may call, as --mcp gives them
+/last            show the calls behind the last message, and their whole results
 /stats           show statistics of the last answer: speed, drafts, reused tokens
 /show            show the model and the system message
 /help            show this help, like /?
@@ -79,6 +85,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history", type=Path, metavar="FILE", help="continue a conversation that /save wrote"
     )
+    parser.add_argument(
+        "--mcp",
+        type=Path,
+        metavar="FILE",
+        help=Rare(
+            "JSON file with mcpServers, as other programs have it: the model may call their tools, "
+            "after it has asked"
+        ),
+    )
     texts = parser.add_argument_group("text")
     add_options(texts, GenerationOptions, *TEXT, **WHOLE)
     machine = parser.add_argument_group("machine")
@@ -103,18 +118,32 @@ def execute(arguments: argparse.Namespace) -> int:
             del messages[0]
         messages.insert(0, {"role": "system", "content": arguments.system})
 
-    with loaded(arguments) as llm:
+    with _tools(arguments.mcp) as box, loaded(arguments) as llm:
         warm_up_aside(llm)
         name_demonstration(arguments, llm)
-        _Conversation(llm, messages, options, arguments.history).talk()
+        _Conversation(llm, messages, options, arguments.history, box).talk()
     return 0
+
+
+def _tools(path: Path | None) -> AbstractContextManager[Toolbox | None]:
+    """Returns the tools of a file's servers, which are started; None without a file."""
+    if path is None:
+        return nullcontext()
+    from edgespec.cli.tool_calls import started
+
+    return started(path)
 
 
 class _Conversation:
     """The messages so far, and the session with the model's caches for them."""
 
     def __init__(
-        self, llm: LLM, messages: list[Message], options: dict[str, Any], history: Path | None
+        self,
+        llm: LLM,
+        messages: list[Message],
+        options: dict[str, Any],
+        history: Path | None,
+        box: Toolbox | None,
     ) -> None:
         from edgespec.llm.chat import ChatOptions
         from edgespec.llm.prompts import or_more_context
@@ -134,6 +163,8 @@ class _Conversation:
             "/system": self._system,
             "/set": self._set,
             "/save": self._save,
+            "/tools": lambda _: _say(self._tool_use.listed()),
+            "/last": lambda _: _say(self._tool_use.last()),
             "/stats": self._stats,
             "/show": self._show,
             "/load": self._load,
@@ -141,6 +172,11 @@ class _Conversation:
             "/?": lambda _: _say(_HELP),
         }
         self._typed = MessageReader(self._complete)
+        self._tools: ToolUse | None = None
+        if box is not None:
+            from edgespec.cli.tool_calls import ToolUse
+
+            self._tools = ToolUse.of(box, self._typed.ask if self._typed.by_hand else None, llm)
         self._mentions = Mentions(
             lambda text: len(llm.tokenizer.encode(text, add_special=False)),
             llm.context_length,
@@ -153,6 +189,12 @@ class _Conversation:
             llm.tokenizer.chat([*messages, {"role": "user", "content": "hello"}])
         else:
             _say("this model has no chat template: it continues your messages as plain text")
+
+    @property
+    def _tool_use(self) -> ToolUse:
+        if self._tools is None:
+            raise InputError("there are no tools: start the chat with --mcp FILE")
+        return self._tools
 
     def talk(self) -> None:
         if self._typed.by_hand:
@@ -275,13 +317,30 @@ class _Conversation:
         return in_conversation(self._llm.sampling, self._given)
 
     def _answer(self, asked: list[Message]) -> None:
-        """Answers a conversation, or goes on with the answer that it ends with."""
+        """Answers a conversation, or goes on with the answer that it ends with.
+
+        Where an answer calls tools, their results are given, and the model goes on.
+        """
+        if self._tools is not None:
+            self._tools.begin()
+        result = self._answer_once(asked)
+        goes_on = True
+        while self._tools is not None and result.finish_reason == "tool_calls" and goes_on:
+            results, goes_on = self._tools.run(result.tool_calls)
+            self._messages = [*self._messages, *results]
+            if goes_on:
+                result = self._answer_once(self._messages)
+
+    def _answer_once(self, asked: list[Message]) -> Result:
         begun = asked[-1] if asked[-1]["role"] == "assistant" else {}
         stream = self._stream(asked)
         with cancelled_by_sigint(stream), echo_off():
             show(answer_events(stream), self._thoughts)
         self._last = result = stream.result
-        answer = {"role": "assistant", "content": begun.get("content", "") + result.text}
+        answer = {**result.message, "content": begun.get("content", "") + result.text}
+        answer.pop("reasoning_content", None)
+        if result.finish_reason != "tool_calls":
+            answer.pop("tool_calls", None)
         if result.reasoning and not answer["content"]:  # where /continue goes on
             answer["reasoning_content"] = begun.get("reasoning_content", "") + result.reasoning
         self._messages = [*(asked[:-1] if begun else asked), answer]
@@ -294,11 +353,13 @@ class _Conversation:
             _say("stopped: it repeats itself (/continue goes on)")
         elif result.finish_reason == "context":
             _say("the context is full: start a new conversation with /clear")
+        return result
 
     def _stream(self, messages: list[Message]) -> Stream:
         options = {"stop_loops": True, **self._options}
         if self._llm.tokenizer.has_chat_template:
-            return self._session.chat_stream(messages, **options)
+            tools = {} if self._tools is None else self._tools.options
+            return self._session.chat_stream(messages, **options, **tools)
         text = "".join(each["content"] for each in messages)
         return self._session.stream(text, **options)
 

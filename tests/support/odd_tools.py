@@ -1,4 +1,4 @@
-"""A server of tools over stdin and stdout that does not keep to the protocol, as its mode says."""
+"""A server of a tool over stdin and stdout that is quick to start, and odd as its mode says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 import time
 
 MODE = sys.argv[1]
-TOOL = {"name": "do", "description": "Do it.", "inputSchema": {"type": "object"}}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL = {"name": "weather", "description": "Tell the weather.", "inputSchema": SCHEMA}
 ABOUT = {
     "protocolVersion": "2025-06-18",
     "capabilities": {"tools": {}},
@@ -21,13 +22,18 @@ def tools(request):
     if MODE == "endless list":
         return {"tools": [TOOL], "nextCursor": str(request["id"])}
     if MODE == "many tools":
-        return {"tools": [{**TOOL, "name": f"do {n}"} for n in range(1000)]}
+        return {"tools": [{**TOOL, "name": f"weather {n}"} for n in range(1000)]}
     if MODE == "odd names":
         names = ["", "a.b", "a/b", "\x1b[2J", "é", "n" * 5000, "same", "same"]
         return {"tools": [{**TOOL, "name": name} for name in names]}
     if MODE == "large schema":
         large = {"type": "object", "properties": {f"p{n}": {} for n in range(9000)}}
-        return {"tools": [{**TOOL, "name": "do0", "inputSchema": large}, {**TOOL, "name": "do1"}]}
+        return {
+            "tools": [
+                {**TOOL, "name": "weather0", "inputSchema": large},
+                {**TOOL, "name": "weather1"},
+            ]
+        }
     return {"tools": [TOOL]} if MODE != "no list" else {"tools": "none"}
 
 
@@ -47,7 +53,8 @@ def called():
     if MODE == "many images":
         image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
         return {"content": [image] * 20}
-    return {"content": [{"type": "text", "text": str(os.getpid())}]}
+    text = str(os.getpid()) if MODE == "stays" else "18 °C"
+    return {"content": [{"type": "text", "text": text}]}
 
 
 def answer(request):
