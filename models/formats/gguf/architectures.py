@@ -168,7 +168,12 @@ ARCHITECTURES: Mapping[str, Naming] = {
             "layer_output_norm": "output.LayerNorm",
         },
         layers="encoder.layer",
-        model={**_OF_TOKENS, "position_embd": "embeddings.position_embeddings"},
+        model={
+            **_OF_TOKENS,
+            "position_embd": "embeddings.position_embeddings",
+            "cls": "pooler.dense",
+            "cls.output": "classifier",
+        },
         layer_norm=True,
         both_ways=True,
     ),

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from gguf import LlamaFileType
 
-from edgespec.bundle.manifest import FIRST_TOKEN, LAST_TOKEN, MEAN, Embedding
+from edgespec.bundle.manifest import FIRST_TOKEN, LAST_TOKEN, MEAN, Embedding, Reranking
 from edgespec.errors import CheckpointError
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.architectures import ARCHITECTURES
 from edgespec.models.formats.gguf.config import ConfigReader
+from edgespec.models.formats.gguf.encoders import RANKING, EncoderReader
 from edgespec.models.formats.gguf.gemma3n import Gemma3nReader
 from edgespec.models.formats.gguf.gemma4 import Gemma4Reader
 from edgespec.models.formats.gguf.header import Header, read_header
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from edgespec.models.formats.gguf.encodings import Encoding
 
 _READERS = {
+    "bert": EncoderReader,
     "deepseek2": DeepseekReader,
     "gemma3n": Gemma3nReader,
     "gemma4": Gemma4Reader,
@@ -59,7 +61,7 @@ _READERS = {
 }
 _UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
 _TEMPLATE = "tokenizer.chat_template"
-# llama.cpp's numbers of ways to pool, of which 4 is a ranking.
+# llama.cpp's numbers of ways to pool, besides `RANKING`.
 _NONE = 0
 _POOLINGS = {1: MEAN, 2: FIRST_TOKEN, 3: LAST_TOKEN}
 
@@ -151,7 +153,7 @@ def whole_header(path: Path) -> Header:
 
 
 def _pooled(metadata: ConfigFields, kind: str, both_ways: bool) -> PoolingConfig | None:
-    """Returns how embeddings are made with a model; None if it writes text.
+    """Returns how embeddings or scores are made with a model; None if it writes text.
 
     llama.cpp's server normalizes vectors whatever the model, and puts no prompt before texts.
 
@@ -163,6 +165,8 @@ def _pooled(metadata: ConfigFields, kind: str, both_ways: bool) -> PoolingConfig
     found = metadata.get(name)
     if found in (None, _NONE):
         return PoolingConfig(Embedding(MEAN, True, {})) if both_ways else None
+    if found == RANKING and _READERS.get(kind) is EncoderReader:
+        return PoolingConfig(None, ranking=Reranking(FIRST_TOKEN))
     if not isinstance(found, int) or found not in _POOLINGS:
         raise metadata.unsupported(
             name, "use a model with 1 (mean), 2 (first token) or 3 (last token)"

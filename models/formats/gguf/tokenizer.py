@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from edgespec.models.formats.gguf.vocabulary import (
     NORMAL,
     SENTENCEPIECE,
     SPACE,
+    UNIGRAM,
     WITHIN,
     WORD_PIECES,
 )
@@ -36,7 +38,7 @@ def tokenizer_files(vocabulary: GGUFVocabulary) -> dict[str, str]:
         UnsupportedModelError: The tokenizer is not supported.
         CheckpointError: Something that it needs is missing or contradicts itself.
     """
-    kinds = {BYTE_LEVEL: _byte_level, WORD_PIECES: _word_pieces}
+    kinds = {BYTE_LEVEL: _byte_level, WORD_PIECES: _word_pieces, UNIGRAM: _unigrams}
     content, begins = kinds.get(vocabulary.kind, _sentencepiece)(vocabulary)
     first = vocabulary.special("bos")
     begins = vocabulary.flag("add_bos_token", begins) and first is not None
@@ -161,15 +163,49 @@ def _word_pieces(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]:
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "decoder": {"type": "WordPiece", "prefix": WITHIN, "cleanup": True},
         "model": model,
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [_token(begin), _text("A"), _token(end)],
-            "pair": [_token(begin), _text("A"), _token(end), _text("B", 1), _token(end, 1)],
-            "special_tokens": {
-                token: {"id": token, "ids": [id_], "tokens": [token]}
-                for token, id_ in around.items()
-            },
+        "post_processor": _template(
+            around,
+            [_token(begin), _text("A"), _token(end)],
+            [_token(begin), _text("A"), _token(end), _text("B", 1), _token(end, 1)],
+        ),
+    }
+    return parts, False
+
+
+def _unigrams(vocabulary: GGUFVocabulary) -> tuple[dict[str, object], bool]:
+    """The parts of XLM-RoBERTa's tokenizer: SentencePiece's unigrams (Kudo, 2018).
+
+    A text is between two tokens of its own, and two of the second one part a pair.
+    """
+    first = _named(vocabulary, "bos")
+    last = _named(vocabulary, "eos")
+    around = {vocabulary.tokens[each]: each for each in (first, last)}
+    begin = _token(vocabulary.tokens[first])
+    end = _token(vocabulary.tokens[last])
+    prefix = "always" if vocabulary.flag("add_space_prefix", True) else "never"
+    words: dict[str, object] = {
+        "type": "Metaspace",
+        "replacement": SPACE,
+        "prepend_scheme": prefix,
+        "split": True,
+    }
+    before: list[dict[str, object]] = []
+    if vocabulary.flag("remove_extra_whitespaces", False):
+        before.append({"type": "WhitespaceSplit"})
+    table = b64encode(vocabulary.characters()).decode()
+    parts: dict[str, object] = {
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": table} if table else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*before, words]},
+        "decoder": words,
+        "model": {
+            "type": "Unigram",
+            "unk_id": _named(vocabulary, "unknown"),
+            "byte_fallback": False,
+            "vocab": list(zip(vocabulary.tokens, vocabulary.scores(), strict=True)),
         },
+        "post_processor": _template(
+            around, [begin, _text("A"), end], [begin, _text("A"), end, end, _text("B"), end]
+        ),
     }
     return parts, False
 
@@ -230,11 +266,18 @@ def _written(lefts: list[str], rights: list[str]) -> list[str] | list[tuple[str,
 def _beginning(token: str, id_: int) -> dict[str, object]:
     """A post-processor that puts a token before a text."""
     first = _token(token)
-    text = _text("A")
-    other = _text("B", 1)
+    return _template({token: id_}, [first, _text("A")], [first, _text("A"), _text("B", 1)])
+
+
+def _template(
+    special: dict[str, int], single: list[dict[str, object]], pair: list[dict[str, object]]
+) -> dict[str, object]:
+    """A post-processor that puts special tokens, given with their ids, around a text and a pair."""
     return {
         "type": "TemplateProcessing",
-        "single": [first, text],
-        "pair": [first, text, other],
-        "special_tokens": {token: {"id": token, "ids": [id_], "tokens": [token]}},
+        "single": single,
+        "pair": pair,
+        "special_tokens": {
+            token: {"id": token, "ids": [id_], "tokens": [token]} for token, id_ in special.items()
+        },
     }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
 WORD_PIECES = "bert"
+UNIGRAM = "t5"
 MERGED = "gemma4"  # SentencePiece with the merges themselves in place of scores
 SPACE = "\u2581"
 """Stands for a space in tokens of SentencePiece."""
@@ -53,7 +54,7 @@ class GGUFVocabulary:
     """A vocabulary; `ConfigFields` are the file's metadata.
 
     Attributes:
-        kind: `BYTE_LEVEL`, `SENTENCEPIECE`, `WORD_PIECES` or `MERGED`.
+        kind: `BYTE_LEVEL`, `SENTENCEPIECE`, `WORD_PIECES`, `UNIGRAM` or `MERGED`.
         tokens: All tokens by id.
         uses: What each token is for.
         metadata: The file's metadata.
@@ -79,7 +80,7 @@ class GGUFVocabulary:
             CheckpointError: Tokens are missing, or the file contradicts itself.
         """
         kind = metadata.get(f"{_PLACE}.model")
-        kinds = (BYTE_LEVEL, SENTENCEPIECE, WORD_PIECES, MERGED)
+        kinds = (BYTE_LEVEL, SENTENCEPIECE, WORD_PIECES, UNIGRAM, MERGED)
         if not isinstance(kind, str) or kind not in kinds:
             raise metadata.unsupported(
                 f"{_PLACE}.model", f"use a model with one of {', '.join(kinds)}"
@@ -143,7 +144,7 @@ class GGUFVocabulary:
         return default if self.metadata.get(place) is None else self.metadata.flag(place)
 
     def scores(self) -> list[float]:
-        """Returns the score of each token; tokens that score higher are merged first.
+        """Returns the score of each token: those that score higher are taken, or merged, first.
 
         Raises:
             CheckpointError: There are none, or not as many as tokens.
@@ -156,6 +157,17 @@ class GGUFVocabulary:
                 f"{len(self.tokens)} tokens: download the file again"
             )
         return scores
+
+    def characters(self) -> bytes:
+        """Returns SentencePiece's table of what becomes of characters first; empty: nothing does.
+
+        Raises:
+            CheckpointError: It is no list of bytes.
+        """
+        if self.metadata.get(f"{_PLACE}.precompiled_charsmap") is None:
+            return b""
+        values = _list(self.metadata, "precompiled_charsmap", int)
+        return bytes(each & 255 for each in values if isinstance(each, int))
 
     def merges(self) -> Merges:
         """Returns the pairs of tokens that are merged, in their order.
