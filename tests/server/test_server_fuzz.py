@@ -74,6 +74,7 @@ def test_the_document_has_all_routes(running):
         "/infill",
         "/metrics",
         "/openapi.json",
+        "/pdf",
         "/render",
         "/rerank",
         "/tokenize",

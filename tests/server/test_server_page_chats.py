@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from html.parser import HTMLParser
 
 import chromium
@@ -25,6 +26,7 @@ from pages import (
     reload,
     say,
 )
+from pdfs import make_pdf
 from servers import PLACE, serving
 
 from edgespec import LLM
@@ -35,6 +37,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here"),
 ]
+
+PROBLEM = "document.getElementById('files-problem').textContent"
+VERSIONS = "[...document.querySelectorAll('.actions span')].map((each) => each.textContent)"
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +111,7 @@ def test_chats_are_listed_found_renamed_and_deleted(page):
 def test_an_image_goes_before_a_message(page):
     give = "attach([new File([new Uint8Array([137, 80])], 'cat.png', {type: 'image/png'})])"
     page.run(give)
-    page.until("document.querySelector('.error') !== null")
-    assert "the model reads text alone" in page.run("document.querySelector('.error').textContent")
+    page.until(f"{PROBLEM}.includes('the model reads text alone')")
     page.run("seesImages = true")
     page.run(give)
     page.until("attached.length === 1")
@@ -121,6 +125,51 @@ def test_an_image_goes_before_a_message(page):
     assert page.run("sent.at(-1).messages[0].content[0].type") == "image_url"
 
 
+def give(page, event, name, kind, content):
+    """Hand a file to the page as a paste or a drop."""
+    field = "clipboardData" if event == "paste" else "dataTransfer"
+    page.run(f"""{{
+      const text = atob({json.dumps(b64encode(content).decode())});
+      const bytes = Uint8Array.from(text, (each) => each.charCodeAt());
+      const given = new DataTransfer();
+      given.items.add(new File([bytes], {json.dumps(name)}, {{type: {json.dumps(kind)}}}));
+      const happens = new Event({json.dumps(event)}, {{bubbles: true, cancelable: true}});
+      happens.{field} = given;
+      document.getElementById("text").dispatchEvent(happens);
+    }}""")
+
+
+@pytest.mark.parametrize("event", ["paste", "drop"])
+def test_images_are_pasted_and_dropped(page, event):
+    page.run("seesImages = true")
+    give(page, event, "cat.png", "image/png", b"\x89P")
+    page.until("attached.length === 1")
+    asked(page, "What is it?", "A cat.")
+    assert page.run("sent[0].messages[0].content[0].type") == "image_url"
+
+
+def test_the_text_of_a_pdf_file_goes_before_a_message(page):
+    pytest.importorskip("pypdf")
+    give(page, "drop", "a.PDF", "", make_pdf("Text of a page"))
+    page.until("attached.length === 1")
+    give(page, "drop", "b.pdf", "application/pdf", make_pdf(""))
+    page.until(f"{PROBLEM}.startsWith('b.pdf is not attached: a PDF file has no text')")
+    asked(page, "What does it say?", "Text.")
+    assert page.run(CONTENTS) == ["a.PDF:\n```\nText of a page\n```\n\nWhat does it say?"]
+
+
+def test_what_the_server_refuses_is_not_shown_behind_the_next_question(page):
+    page.run("seesImages = true")
+    give(page, "paste", "cat.png", "image/png", b"\x89P")
+    page.until("attached.length === 1")
+    say(page, "What is it?")
+    page.run("fail('a picture is damaged')")
+    page.until(f"{IDLE} && document.querySelector('article.error')")
+    asked(page, "Never mind.", "Well.")
+    assert page.run(MINE) == ["Never mind."]
+    assert page.run("document.querySelectorAll('article img, article.error').length") == 0
+
+
 def test_an_edited_question_is_a_branch(page):
     asked(page, "First", "1")
     asked(page, "Secnod", "2")
@@ -132,10 +181,13 @@ def test_an_edited_question_is_a_branch(page):
     feed(page, {"content": "two"})
     finish(page)
     assert page.run(MINE) == ["First", "Second"]
-    click(page, "Earlier version")
+    assert page.run(VERSIONS) == ["2 / 2"]
+    click(page, "←")
     page.until(f"{MINE}.at(-1) === 'Secnod'")
     assert page.run(SHOWN) == "2"
-    click(page, "Later version")
+    assert page.run(VERSIONS) == ["1 / 2"]
+    assert page.run("document.activeElement.ariaLabel") == "Earlier version"
+    click(page, "→")
     page.until(f"{MINE}.at(-1) === 'Second'")
     assert page.run(SHOWN) == "two"
 
@@ -146,8 +198,8 @@ def test_an_answer_that_was_tried_again_keeps_the_first(page):
     page.until("sent.length === 2")
     feed(page, {"content": "yes"})
     finish(page)
-    assert "version 2 of 2" in page.run(f"{ANSWER}.textContent")
-    click(page, "Earlier version")
+    assert page.run(VERSIONS) == ["2 / 2"]
+    click(page, "←")
     page.until(f"{SHOWN} === 'no'")
 
 
@@ -189,12 +241,12 @@ def test_chats_are_exported_and_imported(page):
 def test_files_go_before_a_message(page):
     drop(page, "a.py", "x = '```'\n")
     drop(page, "raw.bin", "\0")
-    page.until("document.querySelector('article.error')")
-    assert "raw.bin is no text" in page.run("document.querySelector('article.error').textContent")
+    page.until(f"{PROBLEM}.includes('raw.bin is no text')")
     assert page.run("document.getElementById('files').textContent.trim()") == "a.py ✕"
     asked(page, "What is this?", "Code.")
     assert page.run(CONTENTS) == ["a.py:\n````\nx = '```'\n\n````\n\nWhat is this?"]
     assert page.run(MINE) == ["What is this?"]
+    assert page.run(PROBLEM) == ""  # what was refused goes away
     assert "Attached: a.py" in page.run("document.getElementById('said').textContent")
     assert page.run("document.querySelectorAll('#files li').length") == 0
 

@@ -9,6 +9,7 @@ from edgespec.serve.protocols.anthropic.request import CountRequest, MessagesReq
 from edgespec.serve.protocols.chat import ChatAnswer, ChatRequest
 from edgespec.serve.protocols.cohere import CohereEmbedRequest, OlderCohereEmbedRequest
 from edgespec.serve.protocols.completions import CompletionAnswer, CompletionRequest
+from edgespec.serve.protocols.documents import PdfRequest, read_pdf
 from edgespec.serve.protocols.embeddings import EmbeddingsRequest
 from edgespec.serve.protocols.fields import Json
 from edgespec.serve.protocols.infill import InfillAnswer, InfillRequest
@@ -64,6 +65,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "/tokenize": ObjectProtocol(TokenizeRequest, "the tokens of a text", tokenized),
     "/detokenize": ObjectProtocol(DetokenizeRequest, "the text of tokens", detokenized),
     "/render": ObjectProtocol(RenderRequest, "HTML of an answer in Markdown, by blocks", render),
+    "/pdf": ObjectProtocol(PdfRequest, "the text of a PDF file", read_pdf),
     "/api/chat": TextProtocol(OllamaChatRequest, "the answer in a conversation", OllamaChatAnswer),
     "/api/generate": TextProtocol(
         OllamaGenerateRequest, "the answer to a prompt", OllamaGenerateAnswer

@@ -102,15 +102,15 @@ function dress(article, place) {
       go(talk.leaf);
     })]);
   }
-  const turn = (step, name) => [name, () => {
-    goThrough(talk, all[(number + step + all.length) % all.length]);
+  const turn = (step, sign, name) => [sign, () => {
+    const other = all[(number + step + all.length) % all.length];
+    goThrough(talk, other);
     save(talk);
     showTalk();
-  }];
-  if (all.length > 1) actions.push(turn(-1, "Earlier version"), turn(1, "Later version"));
-  if (!actions.length) return;
-  addActions(article, ...actions);
-  if (all.length > 1) article.lastChild.append(`version ${number + 1} of ${all.length}`);
+    articleOf(other).querySelector(`[title="${name}"]`).focus();
+  }, {ariaLabel: name, title: name}];
+  if (all.length > 1) actions.push(turn(-1, "←", "Earlier version"), `${number + 1} / ${all.length}`, turn(1, "→", "Later version"));
+  if (actions.length) addActions(article, ...actions);
 }
 
 /** Shows the whole conversation, and the answer that is under way there. */
@@ -158,6 +158,7 @@ at("form").onsubmit = (event) => {
   at("text").value = "";
   attached = [];
   showAttached();
+  showProblem("");
   const place = add({role: "user", content: withFiles(text, files)}, {text, files});
   for (const each of document.querySelectorAll("#said article")) {
     if (!path(talk).includes(Number(each.dataset.place ?? -1))) each.remove();  // what was refused goes away

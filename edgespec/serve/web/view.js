@@ -64,9 +64,11 @@ async function copy(button, text) {
   setTimeout(() => { button.textContent = name; }, 1500);
 }
 
-/** Adds small buttons below a message: `[name, action]` each. */
+/** Adds small buttons below a message: `[name, action, properties]` each, or a text between them. */
 function addActions(article, ...actions) {
-  const buttons = actions.map(([name, action, more]) => {
+  const buttons = actions.map((each) => {
+    if (typeof each === "string") return make("span", {}, each);
+    const [name, action, more] = each;
     const button = make("button", {type: "button", ...more}, name);
     button.onclick = () => action(button);
     return button;
