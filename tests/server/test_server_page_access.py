@@ -6,7 +6,7 @@ import json
 
 import chromium
 import pytest
-from pages import ANSWER, FOCUS, IDLE, called, feed, finish, make_up, opened, say
+from pages import ANSWER, FOCUS, IDLE, asked, called, feed, finish, make_up, opened, say
 from servers import PLACE, serving
 
 from edgespec import LLM
@@ -255,6 +255,23 @@ def test_nothing_is_cut_off_or_too_small_to_hit(page, width):
         assert left >= 0
         assert right <= width
         assert height >= 24  # WCAG 2.2, 2.5.8
+
+
+@pytest.mark.parametrize("height", [667, 812])
+def test_what_is_said_has_most_of_a_small_screen(page, height):
+    page.resize(375, height)
+    heights = (
+        "['header', '#after', '#form', 'footer']"
+        ".map((name) => document.querySelector(name).getBoundingClientRect().height)"
+    )
+    assert sum(page.run(heights)) <= height / 5
+    asked(page, "hello", "Well.")
+    page.run("tell('23 tokens/s, 1.52 tokens per round')")
+    header, _, form, footer = page.run(heights)
+    assert header + form + footer <= height / 5
+    assert page.run("document.documentElement.scrollHeight") <= height
+    page.write("word\n" * 50)
+    assert page.run("document.getElementById('text').getBoundingClientRect().height") < height / 2
 
 
 def test_nothing_moves_for_who_does_not_want_it(page):

@@ -140,6 +140,27 @@ def test_the_page_says_how_much_of_a_prompt_was_read(acted):
     finish(acted)
 
 
+def test_a_bar_shows_how_far_a_prompt_was_read(acted):
+    bars = f"[...{ANSWER}.querySelectorAll('progress')].map(({{value, max}}) => value / max)"
+    say(acted, "a long one")
+    acted.until("sent.length === 1")
+    acted.run("read(512, 2048)")
+    acted.until(f"{bars}.join() === '0.25'")
+    acted.run("read(2048, 2048)")
+    acted.until(f"{bars}.join() === '1'")
+    feed(acted, {"content": "an"})
+    acted.until(f"{bars}.length === 0")
+    finish(acted)
+    click(acted, "Try again")
+    acted.until("sent.length === 2")
+    acted.run("read(512, 2048)")
+    acted.until(f"{bars}.length === 1")
+    acted.press("Escape")
+    acted.until(IDLE)
+    assert acted.run("document.querySelectorAll('progress').length") == 0
+    assert acted.run(FACTS) == ""
+
+
 def test_times_are_for_people(acted):
     shown = acted.run("[1234, 12345, 83456].map(seconds)")
     assert shown == ["1.2 s", "12 s", "1 min 23 s"]

@@ -27,7 +27,7 @@ from pages import (
     say,
 )
 from pdfs import make_pdf
-from servers import PLACE, serving
+from servers import MODEL, PLACE, serving
 
 from edgespec import LLM
 from edgespec.serve import formulas
@@ -123,6 +123,20 @@ def test_an_image_goes_before_a_message(page):
     page.until("document.querySelector('article img')?.alt === 'cat.png'")
     asked(page, "Sure?", "Yes.")
     assert page.run("sent.at(-1).messages[0].content[0].type") == "image_url"
+
+
+def test_an_empty_chat_greets_and_gives_things_to_try(page):
+    greeting = "document.querySelector('.greeting')"
+    assert page.run(f"{greeting}.querySelector('h2').textContent") == MODEL
+    assert page.run(f"{greeting}.querySelectorAll('button').length") == 3
+    text = page.run(f"{greeting}.querySelector('button').textContent")
+    page.run(f"{greeting}.querySelector('button').click()")
+    feed(page, {"content": "So."})
+    finish(page)
+    assert page.run(CONTENTS) == [text]
+    assert page.run(greeting) is None
+    click(page, "New chat")
+    assert page.run(f"{greeting}.querySelectorAll('button').length") == 3
 
 
 def give(page, event, name, kind, content):

@@ -119,6 +119,7 @@ function showTalk() {
   at("said").replaceChildren();
   for (const place of path(talk)) if (place !== reply?.place) showNode(place);
   if (reply) at("said").append(reply.view.article);
+  greet();
   at("said").scrollTop = at("said").scrollHeight;
   tell(reply?.facts ?? "");
   showState();
@@ -136,6 +137,30 @@ function showChanged(before) {
     for (const place of now.slice(kept.length)) showNode(place);
   });
   showState();
+}
+
+const TO_TRY = {
+  chat: [
+    "Explain what a hash table is, with a small example.",
+    "Write a friendly e-mail that moves our meeting to Friday.",
+    "Compare three ways to cook potatoes, as a table.",
+  ],
+  text: ["def is_prime(n):\n", "class Stack:\n", "Once upon a time"],
+};
+
+/** Says in an empty chat which model answers, and what to try. */
+function greet() {
+  document.querySelector(".greeting")?.remove();
+  if (model === null || talk.nodes.length) return;
+  const examples = TO_TRY[chats ? "chat" : "text"].map((text) => {
+    const onclick = () => {
+      at("text").value = text;
+      at("form").requestSubmit();
+    };
+    return make("button", {type: "button", onclick}, text.trim());
+  });
+  const name = make("h2", {}, model), does = chats ? "answers on your own machine. Ask anything, or try" : "goes on with your text. Try";
+  at("said").append(make("div", {className: "greeting"}, name, make("p", {}, does), ...examples));
 }
 
 /** Looks at another conversation. */
@@ -163,10 +188,17 @@ at("form").onsubmit = (event) => {
   for (const each of document.querySelectorAll("#said article")) {
     if (!path(talk).includes(Number(each.dataset.place ?? -1))) each.remove();  // what was refused goes away
   }
+  greet();
   showNode(place);
   go(place);
 };
 at("text").onkeydown = (event) => sendByEnter(event, at("form"));
+if (!CSS.supports("field-sizing", "content")) {
+  at("text").oninput = ({target}) => {
+    target.style.height = "auto";
+    target.style.height = `${target.scrollHeight + 2}px`;
+  };
+}
 at("stop").onclick = () => underWay.get(talk.id).stop();
 at("retry").onclick = () => {
   if (!settingsAreSound()) return;

@@ -30,7 +30,10 @@ function use(name) {
   at("models").value = id;
   for (const name of ["temperature", "top_p"]) at(name).placeholder = edgespec.sampling?.[name] ?? "";
   at("for-tools").hidden = !capabilities.includes("tools");
-  at("model").textContent = `${models.length > 1 ? "" : model}${chats ? "" : " (no chat template: continues your text)"}`;
+  const remark = chats ? "" : " (no chat template: continues your text)";
+  at("model").replaceChildren(models.length > 1 ? "" : model, make("span", {}, remark));
+  at("model").title = model + remark;
+  greet();
 }
 
 /** Browsers say only that fetching failed. */

@@ -76,6 +76,7 @@ class Reply {
     } catch (error) {
       this.#failure = error;
     }
+    if (this.#speed.first === null) this.#tell("");  // the prompt is read no longer
     if (!this.got.empty) this.#keep();
     await this.view.end(this.got, this.got.finish !== null && this.got.finish !== "length");
     if (this.view.shown) this.#close();
@@ -88,7 +89,10 @@ class Reply {
   }
 
   #take({delta, finish, looped, round, progress}) {
-    if (progress) this.#tell(readSoFar(progress));
+    if (progress) {
+      this.view.read(progress);
+      this.#tell(readSoFar(progress));
+    }
     this.got.add(delta);
     this.got.finish = finish ?? this.got.finish;
     this.got.looped = looped ?? this.got.looped;

@@ -81,7 +81,7 @@ class AnswerView {
   constructor() {
     this.article = show("assistant", "Answer");
     this.article.ariaBusy = "true";
-    this.thought = this.text = this.rendered = null;
+    this.thought = this.text = this.rendered = this.progress = null;
     this.calls = [];
     this.since = null;  // when the reasoning began that has not ended
     this.thoughtFor = 0;  // milliseconds
@@ -95,9 +95,18 @@ class AnswerView {
   /** Adds a delta, the first characters of whose text were drafted. */
   add(delta, drafted = 0) {
     follow(() => {
+      if (delta.reasoning_content || delta.content || delta.tool_calls) this.progress?.remove();
       if (delta.reasoning_content) this.#think(delta.reasoning_content);
       if (delta.content) this.#say(delta.content, drafted);
       for (const call of delta.tool_calls ?? []) this.#call(call);
+    });
+  }
+
+  /** Shows how much of the prompt was read, until something comes. */
+  read({processed, total}) {
+    follow(() => {
+      if (this.progress === null) this.article.append(this.progress = make("progress", {ariaLabel: "Prompt read"}));
+      Object.assign(this.progress, {max: total, value: processed});
     });
   }
 
@@ -105,6 +114,7 @@ class AnswerView {
   async end(answer, whole) {
     await this.rendered?.end();
     follow(() => {
+      this.progress?.remove();
       this.#thoughtEnds(whole ? "" : ", unfinished");
       this.article.ariaBusy = "false";
       answer.calls.forEach(({name, text}, place) => {
