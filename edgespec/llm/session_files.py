@@ -13,11 +13,11 @@ from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.llm.prompt_files import seals_of
 from edgespec.runtime.arrays import Array
-from edgespec.runtime.sequences.model import Model
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.system.files import replaced
 
-VERSION = "3"
+VERSION = "4"
 _KIND = "edgespec session"
 _TOKENS = "tokens"
 _FACTS = {"kind", "version", "bundle"}
@@ -40,11 +40,29 @@ def tensors_of(models: Models, tokens: list[int]) -> Tensors:
     for role, model in models.items():
         sequence = model.sequence(tokens)
         model.prefixes.extend(sequence, len(tokens))
+        _settle(model, sequence)
         held = sequence.read()
         tensors |= {f"{role}.{name}": np.ascontiguousarray(array) for name, array in held.items()}
         tensors[f"{role}.{_TOKENS}"] = np.array(tokens[: sequence.length], np.int64)
         sequence.free()
     return tensors
+
+
+def _settle(model: Model, sequence: TokenSequence) -> None:
+    """Reads rows again that the states of recurrent layers do not have, so that they do.
+
+    What is kept of these rows differs between devices.
+    """
+    if sequence.recurrence is None:
+        return
+    end = sequence.length
+    sequence.cut(sequence.recurrence.covered)
+    tokens = sequence.tokens[sequence.length : end]
+    if tokens:
+        parents = [AFTER, *range(len(tokens) - 1)]
+        rows = Rows(sequence, tokens, parents, [], certain=len(tokens))
+        model.forward([rows])
+        rows.accept(range(len(tokens)))
 
 
 def save(path: Path, digest: str, tensors: Tensors) -> None:

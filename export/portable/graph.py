@@ -27,6 +27,7 @@ from edgespec.export.graph_builder import (
 from edgespec.export.portable.attention import StandardAttention
 from edgespec.export.portable.experts import lower_expert_linear
 from edgespec.export.portable.fused import FusedAttention, fusible_pools
+from edgespec.export.portable.fused_states import FusedGatedDelta, FusedStateSpace
 from edgespec.export.portable.lowering import Lowering, attributes, dims_of, silu
 from edgespec.export.portable.recurrent import lower_short_conv
 from edgespec.export.portable.states import StandardGatedDelta, StandardStateSpace
@@ -34,7 +35,7 @@ from edgespec.system.files import sync_file
 
 GRAPH, DATA = "portable.onnx", "portable.data"
 """Files of a portable graph and of its weights."""
-VERSION = 7
+VERSION = 8
 """Raised by whoever changes what `lower` writes, so that graphs in caches are made again."""
 
 # Inputs of the native graph that tell which rows a row follows, and where it is kept.
@@ -69,7 +70,7 @@ def lower(
         fused: None: standard operators and products in blocks alone. Else several of them are one
             of ONNX Runtime's own, as far as the device computes them, see docs/graph.md: `float16`
             and `float32`, caches of these numbers; `norms` of queries and keys, `sinks`, and
-            `soft_cap`, which attention does besides.
+            `soft_cap`, which attention does besides; `recurrence`, layers with states.
 
     Raises:
         InputError: if the graph has operators that only CPUs have.
@@ -246,6 +247,16 @@ def _attention(low: Lowering, node: NodeProto) -> str:
     return kind(low, node).emitted()
 
 
+def _gated_delta(low: Lowering, node: NodeProto) -> str:
+    fused = FusedGatedDelta(low, node)
+    return (fused if fused.fits() else StandardGatedDelta(low, node)).emitted()
+
+
+def _state_space(low: Lowering, node: NodeProto) -> str:
+    fused = FusedStateSpace(low, node)
+    return (fused if fused.fits() else StandardStateSpace(low, node)).emitted()
+
+
 def _norm(low: Lowering, node: NodeProto) -> str:
     x, *weights = node.input
     if x in low.widths:
@@ -291,13 +302,13 @@ _OPERATORS: Mapping[str, Callable[[Lowering, NodeProto], str]] = {
     "BlockEmbedding": _embedding,
     "BlockLinear": _linear,
     "ExpertLinear": lower_expert_linear,
-    "GatedDelta": lambda low, node: StandardGatedDelta(low, node).emitted(),
+    "GatedDelta": _gated_delta,
     "GatedUnit": _gated,
     "Moments": _moments,
     "Norm": _norm,
     "ShortConv": lower_short_conv,
     "Sigmoid": _sigmoid,
     "Softmax": _softmax,
-    "StateSpace": lambda low, node: StandardStateSpace(low, node).emitted(),
+    "StateSpace": _state_space,
     "TreeAttention": _attention,
 }

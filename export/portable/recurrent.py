@@ -16,6 +16,7 @@ from onnx import NodeProto, TensorProto
 from edgespec.export.portable.lowering import FLOAT, Lowering, attributes, silu
 
 _LANES = 16  # columns of a state that native operators keep together
+_UNIT_EPS = 1e-6  # of the normalization of queries and keys
 _FAINTEST = -14.0  # logarithm of the least decay: half precision still has its exponential
 _END = np.iinfo(np.int64).max
 
@@ -68,8 +69,8 @@ class Held(NamedTuple):
     last_since: str
 
 
-class StandardRecurrence(ABC):
-    """What has states. Its values by head are [key heads, value heads of each, rows, size].
+class RecurrentLayer(ABC):
+    """A layer that has states.
 
     Args:
         low: receives the nodes.
@@ -89,9 +90,52 @@ class StandardRecurrence(ABC):
         self._eps: float = own["eps"]
         self._group = self._heads // self._keys
         self._columns = -(-self._size // _LANES) * _LANES
+        self._channels = 2 * self._keys * self._key_size + self._heads * self._size
+        low.widths[node.output[0]] = self._heads * self._size
+
+    @abstractmethod
+    def emitted(self) -> str:
+        """Emits all nodes; returns [S, value heads * value size]."""
+
+    def _apart(self, x: str, *sizes: int) -> list[str]:
+        """Emits parts of the columns of x."""
+        g = self._graph
+        return g.multi_op("Split", x, g.ints(*sizes), outputs=len(sizes), axis=-1)
+
+    def _of_length(self, x: str, length: float) -> str:
+        """Emits keys or queries of this length; the last axis of x is one of them."""
+        size = self._key_size
+        weight = self._graph.constant(np.full(size, length * size**-0.5), np.float32)
+        return self._graph.op("RMSNormalization", x, weight, axis=-1, epsilon=_UNIT_EPS / size)
+
+    def _normed_by_group(self, y: str, gate: str) -> str:
+        """Emits rows of a state space behind their gate and norm, [S, heads * size]."""
+        g = self._graph
+        y = g.op("Mul", y, silu(self._low, gate))
+        # A norm is of a group's values side by side.
+        values = self._heads * self._size
+        size = values // self._keys
+        ones = g.constant(np.ones(size), np.float32)
+        y = g.op("Reshape", y, g.ints(-1, self._keys, size))
+        y = g.op("RMSNormalization", y, ones, axis=-1, epsilon=self._eps)
+        weight = self._low.value(self._names["norm"])
+        return g.op("Mul", g.op("Reshape", y, g.ints(-1, values)), weight)
+
+
+class StandardRecurrence(RecurrentLayer):
+    """One in standard operators. Values by head are [key heads, value heads of each, rows, size].
+
+    Args:
+        low: see `RecurrentLayer`.
+        node: likewise.
+        inputs: likewise.
+    """
+
+    def __init__(self, low: Lowering, node: NodeProto, inputs: Sequence[str]) -> None:
+        super().__init__(low, node, inputs)
         # Of a row that is kept: what convolutions read, keys, decays, and what it adds.
         self._parts = (
-            2 * self._keys * self._key_size + self._heads * self._size,
+            self._channels,
             self._keys * self._key_size,
             self._heads,
             self._heads * self._columns,
@@ -99,11 +143,6 @@ class StandardRecurrence(ABC):
         self._recent = self._apart(
             self._graph.input(self._names["rows"], FLOAT, ["Q", sum(self._parts)]), *self._parts
         )
-        low.widths[node.output[0]] = self._heads * self._size
-
-    @abstractmethod
-    def emitted(self) -> str:
-        """Emits all nodes; returns [S, value heads * value size]."""
 
     @abstractmethod
     def _added(self, held: Held, values: str) -> str:
@@ -216,11 +255,6 @@ class StandardRecurrence(ABC):
         dims = [self._heads, self._key_size, self._columns]
         moved = g.op("Reshape", moved, g.ints(*dims))
         g.output(f"new.{self._names['states']}", moved, FLOAT, dims)
-
-    def _apart(self, x: str, *sizes: int) -> list[str]:
-        """Emits parts of the columns of x."""
-        g = self._graph
-        return g.multi_op("Split", x, g.ints(*sizes), outputs=len(sizes), axis=1)
 
     def _by_head(self, x: str, group: int, size: int) -> str:
         """Emits the rows of x [rows, heads * size] by head."""

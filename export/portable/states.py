@@ -14,8 +14,6 @@ from edgespec.bundle import RECURRENT_ROWS
 from edgespec.export.portable.lowering import Lowering, silu
 from edgespec.export.portable.recurrent import Held, StandardRecurrence
 
-_UNIT_EPS = 1e-6  # of the normalization of queries and keys
-
 
 class StandardGatedDelta(StandardRecurrence):
     """See `runtime/kernels/gated_delta.cc`."""
@@ -34,6 +32,7 @@ class StandardGatedDelta(StandardRecurrence):
         self._rates = self._of_heads(g.op("Sigmoid", rates))
         width = self._parts[1]
         queries, keys, mixed = self._apart(self._mixed(own), width, width, values)
+        keys, queries = (self._by_head(each, 1, self._key_size) for each in (keys, queries))
         keys = self._of_length(keys, 1.0)
         queries = self._of_length(queries, self._key_size**-0.5)
         y = self._result(own, keys, queries, self._values(mixed), self._steps(steps))
@@ -41,14 +40,6 @@ class StandardGatedDelta(StandardRecurrence):
         weight = self._low.value(self._names["norm"])
         y = g.op("RMSNormalization", y, weight, axis=-1, epsilon=self._eps)
         return g.op("Mul", g.op("Reshape", y, g.ints(-1, values)), silu(self._low, gate))
-
-    def _of_length(self, x: str, length: float) -> str:
-        """Emits keys or queries of this length, by head."""
-        g = self._graph
-        size = self._key_size
-        weight = g.constant(np.full(size, length * size**-0.5), np.float32)
-        x = self._by_head(x, 1, size)
-        return g.op("RMSNormalization", x, weight, axis=-1, epsilon=_UNIT_EPS / size)
 
     def _added(self, held: Held, values: str) -> str:
         """See `StandardRecurrence`: rate (v - k S), where S has what the row's ancestors add."""
@@ -121,14 +112,7 @@ class StandardStateSpace(StandardRecurrence):
         y = self._result(own, keys, queries, stepped, steps)
         skip = g.constant(np.repeat(self._low.array(self._names["skip"]), self._size), np.float32)
         y = g.op("Add", y, g.op("Mul", mixed, skip))
-        y = g.op("Mul", y, silu(self._low, gate))
-        # A norm is of a group's values side by side.
-        size = values // self._keys
-        ones = g.constant(np.ones(size), np.float32)
-        y = g.op("Reshape", y, g.ints(-1, self._keys, size))
-        y = g.op("RMSNormalization", y, ones, axis=-1, epsilon=self._eps)
-        weight = self._low.value(self._names["norm"])
-        return g.op("Mul", g.op("Reshape", y, g.ints(-1, values)), weight)
+        return self._normed_by_group(y, gate)
 
     def _added(self, held: Held, values: str) -> str:
         """See `StandardRecurrence`: step v."""

@@ -60,7 +60,7 @@ class RecurrentPool:
         return RecurrentState(self)
 
     def restored(self, held: Mapping[str, Array], length: int) -> RecurrentState:
-        """Returns what `RecurrentState.read` read of a sequence of this length.
+        """Returns what `RecurrentState.read` read of a sequence whose state has all its rows.
 
         Raises:
             KeyError: if an array is missing.
@@ -71,7 +71,7 @@ class RecurrentPool:
         if place.dtype != np.int64 or place.shape != (2,):
             raise ValueError(f"{_PLACE} does not fit")
         covered, first = place.tolist()
-        if not max(covered - self.before, 0) >= first >= 0 or covered > length:
+        if not max(covered - self.before, 0) >= first >= 0 or covered != length:
             raise ValueError(f"{_PLACE} is {covered}, {first}")
         if any(held[name].shape[:1] != (length - first,) for name in self.rows.arrays):
             raise ValueError("rows do not fit")

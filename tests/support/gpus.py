@@ -36,4 +36,4 @@ class HostAsGpu(Gpu):
 class FusedHostAsGpu(HostAsGpu):
     """The same, with fused operators."""
 
-    fused = frozenset({"float32", "float16", "sinks", "soft_cap"})
+    fused = frozenset({"float32", "float16", "sinks", "soft_cap", "recurrence"})

@@ -159,7 +159,7 @@ class Cpu:
     rows = ()
     shape = None
     half = None
-    fused = frozenset({"float32", "float16", "sinks", "soft_cap"})
+    fused = frozenset({"float32", "float16", "sinks", "soft_cap", "recurrence"})
     fused_rows = None
     queues = False
 

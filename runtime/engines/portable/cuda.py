@@ -38,7 +38,7 @@ class Cuda(Gpu):
     kind = "cuda"
     version: str = ort.__version__
     captures = True
-    fused = frozenset({"float16", "norms", "soft_cap"})  # a bias excludes sinks
+    fused = frozenset({"float16", "norms", "soft_cap", "recurrence"})  # a bias excludes sinks
 
     def __init__(self, number: int) -> None:
         driver = _driver()

@@ -160,7 +160,7 @@ class DeviceRunner:
         }
         self._tables: dict[str, Any] = {}
         self._bound = dict[str, Any]()
-        self._calls = dict[tuple[int, ...], BoundCall]()
+        self._calls = dict[tuple[object, ...], BoundCall]()
         self._reads = dict[int, Read]()
         self._writes = dict[int, Write]()
         self._ranking = dict[tuple[int, bool, int, int], BoundCall]()
@@ -181,18 +181,19 @@ class DeviceRunner:
             self._reads[recent] = Read(self, pools, slots)
         read = self._reads.get(recent)
         sizes = (len(slots.write["pool"]), len(inputs.get("logit_rows", ())))
-        if (*sizes, recent) not in self._calls:
+        key = (*sizes, recent, *(each.shape for n, each in inputs.items() if n.startswith("paths")))
+        if key not in self._calls:
             held = {} if read is None else read.held
             call = self._bound_call(inputs, {**pools, **held}, write)
-            self._calls[*sizes, recent] = call
+            self._calls[key] = call
             known = dict(zip("SR", sizes, strict=True))
             for name, dimensions in self.file.outputs.items():
                 shape = [each if isinstance(each, int) else known[each] for each in dimensions]
                 call.give(name, shape, on_host=not self.gpu.captures)
         if read is not None:
             read.run(slots)
-        self._calls[*sizes, recent].run(inputs)
-        found = self._calls[*sizes, recent].found()
+        self._calls[key].run(inputs)
+        found = self._calls[key].found()
         if write is not None:
             write.run(slots)
         return found

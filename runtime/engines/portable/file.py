@@ -18,7 +18,7 @@ from edgespec.runtime.engines.portable.visibility import Bias
 # Beginnings of the names of inputs that are not of the rows.
 _KNOWN = (
     *("pool.", "keys.", "values.", "bias", "seen", "turn", "end", "total", "logit_rows"),
-    *("rows.", "states.", "lines", "unseen", "trail."),
+    *("rows.", "states.", "lines", "unseen", "trail.", "paths.", "real.", "places."),
 )
 _VIEWS = ("Reshape", "Identity", "Shape", "Squeeze", "Unsqueeze")
 _NUMBERS = {np.dtype(np.float32): "fp32", np.dtype(np.float16): "fp16"}
@@ -57,6 +57,20 @@ class PoolInput(NamedTuple):
     in_order: bool = False
 
 
+class Ways(NamedTuple):
+    """What a graph is told of the paths that lead to rows, see `docs/graph.md`.
+
+    Attributes:
+        lines: which rows the state of each row has.
+        trails: the last rows on each path, of convolutions over these numbers of rows.
+        paths: all paths as a batch, of layers with convolutions over these numbers of rows.
+    """
+
+    lines: bool
+    trails: Sequence[int] = ()
+    paths: Sequence[int] = ()
+
+
 class GraphFile:
     """What the ONNX file of a portable graph reads and returns.
 
@@ -73,7 +87,7 @@ class GraphFile:
         pools: the inputs that hold keys and values.
         recurrent: dimensions of what recurrent layers read: `rows.L` [Q, width], and `states.L`
             of one sequence.
-        trails: how many rows their convolutions read.
+        ways: what they are told of the paths of rows.
         biases: what each bias says, by its name.
         seen: likewise, of layers whose rows lie in order.
         turns: the tables of these layers' rotations, with their widths.
@@ -109,8 +123,7 @@ class GraphFile:
             for name, size in self.inputs.items()
             if name.startswith(("rows.", "states."))
         }
-        trails = [int(size[1]) for name, size in self.inputs.items() if name.startswith("trail.")]
-        self.trails = sorted(trails)
+        self.ways = Ways("lines" in self.inputs, self._numbers("trail."), self._numbers("paths."))
         self.biases = self._of_kind("bias")
         self.seen = self._of_kind("seen")
         self.turns = {n: int(size[1]) for n, size in self.inputs.items() if n.startswith("turns.")}
@@ -134,7 +147,7 @@ class GraphFile:
     @property
     def most_rows(self) -> int | None:
         """Rows of the largest call; None: any number."""
-        return RECURRENT_ROWS if "lines" in self.inputs else None
+        return RECURRENT_ROWS if self.ways.lines else None
 
     @property
     def source(self) -> Path | bytes:
@@ -145,6 +158,9 @@ class GraphFile:
     def in_order(self) -> list[str]:
         """Names of the pools whose rows lie in the order in which they were written."""
         return [name for name, each in self.pools.items() if each.in_order]
+
+    def _numbers(self, kind: str) -> list[int]:
+        return sorted(int(n.removeprefix(kind)) for n in self.inputs if n.startswith(kind))
 
     def _of_kind(self, kind: str) -> dict[str, Bias]:
         return {n: _bias(n, size) for n, size in self.inputs.items() if n.startswith(kind)}

@@ -22,6 +22,8 @@ from edgespec.runtime.engines.portable.pools import DevicePools, caches_of
 from edgespec.runtime.engines.portable.recurrence import RecurrentCall, RecurrentPaths
 from edgespec.runtime.engines.portable.visibility import Visibility
 
+_STEP = 8  # of the lengths of paths, where each further one costs an engine a plan
+
 
 class PortableGraph(DevicePools):
     """A portable graph on a device, called like a native one; see `docs/graph.md`.
@@ -60,7 +62,9 @@ class PortableGraph(DevicePools):
         """
         feeds = _spread(feeds)
         visibility = Visibility(feeds)
-        paths = RecurrentPaths(feeds, self._file.trails) if self._file.recurrent else None
+        paths = None
+        if self._file.recurrent:
+            paths = RecurrentPaths(feeds, self._file.ways, _STEP if self._rows else 1)
         wanted = feeds["logit_rows"]
         parts = list[dict[str, Floats]]()
         places = list[Array]()
@@ -106,7 +110,7 @@ class PortableGraph(DevicePools):
         pools = {name: feeds[name] for name in (*self._file.pools, *self._file.recurrent)}
         inputs, slots = self._inputs(feeds, pools, visibility, part, wanted)
         if recurrent is not None:
-            inputs |= {n: each for n, each in recurrent.inputs.items() if n in self._file.inputs}
+            inputs |= recurrent.inputs
             slots = _with_recurrent(slots, recurrent, pools)
         found = self._runner.run(inputs, pools, slots)
         count = part.stop - part.start

@@ -40,6 +40,7 @@ class DevicePools:
         self._file = file
         self._runner = runner
         self._shape = shape
+        self._numbers: dict[str, int] = {}  # of recurrent layers' pools, in native graphs
 
     def capacity(self, before: int, needed: int) -> int:
         """Returns the number of slots of a pool that had `before` and needs `needed`.
@@ -106,7 +107,8 @@ class DevicePools:
         """
         dims = self._file.recurrent[name]
         slots, *own = shape
-        if prod(own) != prod(dims):
+        self._numbers[name] = prod(own)
+        if prod(dims) > prod(own) or (prod(dims) < prod(own) and not self._file.ways.paths):
             raise DeviceError(
                 f"{self._file.path}: its input {name} has {list(dims)}, and the bundle {own}: "
                 "export it again"
@@ -123,7 +125,10 @@ class DevicePools:
                 found[name] = np.stack(parts)
             elif name in self._file.recurrent:
                 held = _host(array)[0, 0, list(slots)]
-                found[name] = strips_of(held.reshape(-1, *self._file.recurrent[name]))
+                if missing := self._numbers[name] - held.shape[1]:
+                    found[name] = np.pad(held, ((0, 0), (0, missing)))
+                else:
+                    found[name] = strips_of(held.reshape(-1, *self._file.recurrent[name]))
             else:
                 found[name] = _host(array)[slots_at(slots, axis)]
         return found
@@ -142,6 +147,7 @@ class DevicePools:
                     _update(part, (slice(None), slice(None), places), new[None])
             elif name in self._file.recurrent:
                 held = columns_of(rows[name]).reshape(len(slots), -1)
+                held = held[:, : prod(self._file.recurrent[name])]
                 _update(array, (0, 0, list(slots)), held)
             else:
                 _update(array, at, rows[name])

@@ -5,16 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from edgespec.runtime.arrays import Array, Floats, Ids
+from edgespec.runtime.engines.portable.file import Ways
 
 NOTHING = -1
 """The slot that stands for no row or no state: what is read of it are zeros."""
 
 _STRIPS, _LANES = 5, 16  # dimensions of native graphs' states, and columns of a strip
 _Entry = tuple[int, int]  # a sequence, and the last row before the call on a path; -1: none
+
+
+class Way(NamedTuple):
+    """Rows that lead to a state, one after the other.
+
+    Attributes:
+        rows: their numbers, of recent rows and behind these the call's; or their slots.
+        moved: how many of the first the state that a call reads has already: they are read by
+            convolutions alone.
+    """
+
+    rows: list[int]
+    moved: int
+
+
+_NOWHERE = Way([], 0)
 
 
 @dataclass(frozen=True)
@@ -41,10 +59,11 @@ class RecurrentPaths:
 
     Args:
         feeds: inputs of a native graph, see `runtime/kernels/states.h`.
-        trails: how many rows convolutions read.
+        ways: what the graph is told of them.
+        step: lengths of paths that are told as a batch are multiples of it.
     """
 
-    def __init__(self, feeds: Mapping[str, Array], trails: Sequence[int]) -> None:
+    def __init__(self, feeds: Mapping[str, Array], ways: Ways, step: int = 1) -> None:
         self._write = feeds["recent_write"].astype(np.int64)
         self._parents: list[int] = feeds["parent"].tolist()
         self._owners: list[int] = feeds["sequence"].tolist()
@@ -57,7 +76,9 @@ class RecurrentPaths:
         self._carry: list[list[int]] | None = None
         if "carry" in feeds:
             self._carry = feeds["carry"].tolist()
-        self._trails = trails
+        self._ways = ways
+        self._step = step
+        self._before = max(*ways.trails, *ways.paths, 1, 1) - 1  # rows that a convolution reads
 
     def ends(self) -> Iterator[int]:
         """Yields where calls must end: what follows is computed from another state."""
@@ -76,19 +97,31 @@ class RecurrentPaths:
             size: number of rows with those of padding.
             held: gives Q for a number of recent rows, at least as many.
         """
-        entries = {each: self._path(*each) for each in self._entries(part)}
-        moved = {each: self._moved(each, part.start, len(path)) for each, path in entries.items()}
+        begun = dict[_Entry, Way]()  # of slots
+        for entry in self._entries(part):
+            path = self._path(*entry)
+            moved = self._moved(entry, part.start, len(path))
+            read = max(moved - self._before, 0)
+            begun[entry] = Way(path[read:], moved - read)
         numbers = {NOTHING: 0}  # of recent rows, by slot
-        for entry, path in entries.items():
-            convolved = max(len(path) - max(self._trails) + 1, 0)
-            for slot in path[min(moved[entry], convolved) :]:
+        for slots, _ in begun.values():
+            for slot in slots:
                 numbers.setdefault(slot, len(numbers))
         count = held(len(numbers))
-        before = {each: [numbers.get(slot, 0) for slot in path] for each, path in entries.items()}
-        behind = {each: path[moved[each] :] for each, path in before.items()}
-        lines = self._lines(part, size, count, behind)
-        inputs: dict[str, Array] = {"lines": lines, "unseen": _unseen(lines, count, behind)}
-        inputs |= self._trailing(part, size, count, before)
+        entered = {
+            entry: Way([numbers[slot] for slot in slots], moved)
+            for entry, (slots, moved) in begun.items()
+        }
+        taken = self._taken(part, size, count, entered)
+        settled = self._settled(part, entered, taken)
+        inputs = dict[str, Array]()
+        if self._ways.lines:
+            lines = _lines([*taken, settled], count + size)
+            behind = [each.rows[each.moved :] for each in entered.values()]
+            inputs |= {"lines": lines, "unseen": _unseen(lines, count, behind)}
+        inputs |= {f"trail.{length}": _trail(taken, length) for length in self._ways.trails}
+        for length in self._ways.paths:
+            inputs |= self._paths(part, length, count, taken, settled)
         recent = np.full(count, NOTHING)
         recent[: len(numbers)] = [*numbers]
         rows = np.minimum(np.arange(part.start, part.start + size), part.stop - 1)
@@ -131,50 +164,57 @@ class RecurrentPaths:
         read = before if after < 0 or part.start == self._first[owner] else after
         return read, read if after < 0 else after
 
-    def _lines(
-        self, part: slice, size: int, count: int, behind: Mapping[_Entry, list[int]]
-    ) -> Floats:
-        """Returns what the state of each row has besides the one that the call reads."""
-        lines = np.zeros((size + 1, count + size), np.float32)
-        rows = part.stop - part.start
-        for number, row in enumerate(range(part.start, part.stop)):
+    def _taken(
+        self, part: slice, size: int, count: int, entered: Mapping[_Entry, Way]
+    ) -> list[Way]:
+        """Returns the way to each row of a call; those of padding are like the last one."""
+        found = list[Way]()
+        for number in range(size):
+            row = min(part.start + number, part.stop - 1)
             parent = self._parents[row]
-            if parent < part.start:
-                lines[number, behind[self._owners[row], parent]] = 1
-            else:
-                lines[number] = lines[parent - part.start]
-            lines[number, count + number] = 1
-        last = count + rows - 1
-        lines[rows:size] = lines[rows - 1]
-        lines[rows:size, last] = 0
-        lines[range(rows, size), range(count + rows, count + size)] = 1
+            inside = parent >= part.start
+            way = found[parent - part.start] if inside else entered[self._owners[row], parent]
+            found.append(Way([*way.rows, count + number], way.moved))
+        return found
+
+    def _settled(self, part: slice, entered: Mapping[_Entry, Way], taken: Sequence[Way]) -> Way:
+        """Returns the way to the state that a call returns."""
         owner = self._owners[part.start]
         if self._carry is None or self._carry[owner][1] < 0:
-            return lines  # it returns the state that it reads
+            return _NOWHERE  # it returns the state that it reads
         trunk = min(self._first[owner] + self._carry[owner][3], part.stop)
-        if trunk > part.start:
-            lines[size] = lines[trunk - 1 - part.start]
-        elif part.start == self._first[owner]:
-            lines[size, behind[owner, -1]] = 1
-        return lines
+        rows: int = trunk - part.start
+        if rows > 0:
+            return taken[rows - 1]
+        if part.start == self._first[owner]:
+            return entered[owner, -1]
+        return _NOWHERE
 
-    def _trailing(
-        self, part: slice, size: int, count: int, before: Mapping[_Entry, list[int]]
+    def _paths(
+        self, part: slice, length: int, count: int, taken: Sequence[Way], settled: Way
     ) -> dict[str, Array]:
-        """Returns which rows convolutions read, by their numbers."""
-        found = {each: np.zeros((size, each), np.int64) for each in self._trails}
-        ways = list[list[int]]()
-        for number, row in enumerate(range(part.start, part.stop)):
-            parent = self._parents[row]
-            entered = parent < part.start
-            way = before[self._owners[row], parent] if entered else ways[parent - part.start]
-            ways.append([*way, count + number][-max(self._trails) :])
-            for length, trail in found.items():
-                own = ways[-1][-length:]
-                trail[number, length - len(own) :] = own
-        for trail in found.values():
-            trail[len(ways) :] = trail[len(ways) - 1]
-        return {f"trail.{length}": trail for length, trail in found.items()}
+        """Returns all paths as a batch, behind that of the state that is returned."""
+        inner = {each - part.start for each in self._parents[part]}
+        rows = range(part.stop - part.start)
+        ends = [taken[row] for row in rows if row not in inner]
+        batch = [settled, *(each for each in ends if each != settled)]
+        before = length - 1
+        longest = max(len(way.rows) - way.moved for way in batch) + before
+        longest = -(-longest // self._step) * self._step
+        shape = 1 << (len(batch) - 1).bit_length(), longest
+        paths = np.zeros(shape, np.int64)
+        real = np.zeros((*shape, 1), np.bool_)
+        places = np.zeros(len(taken), np.int64)
+        for number, (way, moved) in enumerate(batch):
+            own = way[max(moved - before, 0) :]
+            first = max(before - moved, 0)  # a text begins with less
+            paths[number, first : first + len(own)] = own
+            real[number, before : first + len(own)] = True
+            for place, row in enumerate(own, number * longest + first):
+                if row >= count:
+                    places[row - count] = place
+        places[len(rows) :] = places[len(rows) - 1]
+        return {f"paths.{length}": paths, f"real.{length}": real, f"places.{length}": places}
 
 
 def columns_of(states: Array) -> Array:
@@ -198,17 +238,30 @@ def strips_of(states: Array) -> Array:
     return states.reshape(count, heads, size, columns // _LANES, _LANES).transpose(0, 1, 3, 2, 4)
 
 
-def _unseen(lines: Floats, count: int, behind: Mapping[_Entry, list[int]]) -> Floats:
+def _lines(ways: Sequence[Way], rows: int) -> Floats:
+    """Returns what the state behind each way has besides the one that the call reads."""
+    lines = np.zeros((len(ways), rows), np.float32)
+    for line, way in zip(lines, ways, strict=True):
+        line[way.rows[way.moved :]] = 1
+    return lines
+
+
+def _trail(ways: Sequence[Way], length: int) -> Array:
+    """Returns which rows a convolution reads, by their numbers."""
+    return np.array([[*[0] * length, *way.rows][-length:] for way in ways])
+
+
+def _unseen(lines: Floats, count: int, behind: Sequence[Sequence[int]]) -> Floats:
     """Returns what the state of each row, which is a column, does not have.
 
     Args:
-        lines: see `RecurrentPaths._lines`.
+        lines: see `_lines`, the last one of the state that is returned.
         count: Q.
-        behind: rows before the call that the state does not have, by where paths enter it.
+        behind: rows before the call that the state does not have, on each path that enters it.
     """
     every = np.zeros((lines.shape[1], lines.shape[1] + 1), np.float32)
     every[:, count:-1] = lines[:-1].T
-    for path in behind.values():
+    for path in behind:
         for place, number in enumerate(path, 1):
-            every[path[:place], number] = 1
+            every[list(path[:place]), number] = 1
     return 1 - every

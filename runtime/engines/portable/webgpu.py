@@ -47,7 +47,8 @@ class WebGpu(Gpu):
 
     provider = "WebGpuExecutionProvider"
     kind = "webgpu"
-    fused = frozenset({"float32", "float16", "norms", "sinks"})  # it ignores soft caps
+    # Its attention ignores soft caps.
+    fused = frozenset({"float32", "float16", "norms", "sinks", "recurrence"})
 
     def __init__(self, number: int) -> None:
         if number:

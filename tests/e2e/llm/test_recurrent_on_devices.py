@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from checkpoints import RECURRENT
-from gpus import HostAsGpu, usable
+from gpus import FusedHostAsGpu, HostAsGpu, usable
 from histories import nothing_is_left
 from native_llms import cheapen, loaded, with_library
 from pairs import LONG_PROMPT, SHORT_PROMPT
@@ -26,10 +26,12 @@ FIXED = "cpu#16x768"
 MODES = [{"max_new_tokens": 40}, {"max_new_tokens": 40, "temperature": 0.8, "seed": 4}]
 
 
-@pytest.mark.parametrize("device", [FIXED, "webgpu:0"])
+@pytest.mark.parametrize(
+    ("device", "gpu"), [(FIXED, None), ("webgpu:0", HostAsGpu), ("webgpu:0", FusedHostAsGpu)]
+)
 @pytest.mark.parametrize("name", RECURRENT)
-def test_drafts_never_change_texts(pairs, name, device, monkeypatch):
-    monkeypatch.setattr(webgpu, "WebGpu", HostAsGpu)
+def test_drafts_never_change_texts(pairs, name, device, gpu, monkeypatch):
+    monkeypatch.setattr(webgpu, "WebGpu", gpu)
     there = {"device": device, "draft_device": device}
     with cheapen(loaded(pairs, f"{name}-draft", **there)) as llm:
         assert {each.device for each in inside(llm).models.values()} == {device}
@@ -77,9 +79,12 @@ def test_without_the_operators_standard_ones_are_used(pairs, monkeypatch):
     assert written(pairs, "granitemoehybrid") == ("cpu", expected)
 
 
+@pytest.mark.parametrize("device", [FIXED, "webgpu:0"])
 @pytest.mark.parametrize("name", ["nemotron_h", "qwen3_5_text"])
-def test_a_session_goes_on_on_another_device(pairs, name, tmp_path):
-    with loaded(pairs, name, "none", device=FIXED) as llm, llm.session() as session:
+def test_a_session_goes_on_on_another_device(pairs, name, device, tmp_path, monkeypatch):
+    """What is kept of rows that may be rejected has another form where operators are fused."""
+    monkeypatch.setattr(webgpu, "WebGpu", FusedHostAsGpu)
+    with loaded(pairs, name, "none", device=device) as llm, llm.session() as session:
         begun = session.generate(LONG_PROMPT, **OPTIONS)
         session.save(tmp_path / "file")
         prompt = [*session.tokens, 5, 6]

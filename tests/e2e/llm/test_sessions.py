@@ -279,13 +279,13 @@ def test_files_that_are_no_session_of_the_bundle_are_refused(natives, tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         llm.load_session(bad)
     tensors = load_file(file)
-    metadata = {"kind": "edgespec session", "version": "3"}
+    metadata = {"kind": "edgespec session", "version": "4"}
     weights = torch.ones(2, dtype=torch.float8_e4m3fn)  # a checkpoint's, which numpy cannot read
     torch_save({"weight": weights}, bad)
-    with pytest.raises(InputError, match="not a session file of version 3"):
+    with pytest.raises(InputError, match="not a session file of version 4"):
         llm.load_session(bad)
     save_file(tensors, bad, {**metadata, "version": "1"})
-    with pytest.raises(InputError, match="not a session file of version 3"):
+    with pytest.raises(InputError, match="not a session file of version 4"):
         llm.load_session(bad)
     metadata["bundle"] = llm.bundle.digest
     pool = next(name for name in tensors if name.startswith("target.pool"))

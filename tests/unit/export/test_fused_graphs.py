@@ -21,14 +21,14 @@ from edgespec.bundle import TARGET
 from edgespec.export import ExportOptions
 from edgespec.export.portable import GRAPH, lower
 from edgespec.llm.load.open import load_model
-from edgespec.runtime.engines.portable import examined, fused_operators, open_graph
+from edgespec.runtime.engines.portable import computing_nodes, examined, fused_operators, open_graph
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Model, RotationTable, Rows
 from edgespec.runtime.sequences.pool import KVPool
 
 pytestmark = needs_library
 
-ALL = frozenset({"float32", "float16", "norms", "sinks", "soft_cap"})
+ALL = frozenset({"float32", "float16", "norms", "sinks", "soft_cap", "recurrence"})
 TREE = [AFTER, AFTER, 0, 0, 1, 2, 2, 5]
 
 
@@ -111,6 +111,28 @@ def test_layers_of_whole_heads_have_few_nodes(family, tmp_path):
     assert nodes[0] > 42 * layers
     around = 12  # embedding, tables, head
     assert nodes[1] <= MORE.get(family, 13) * layers + around
+
+
+# Of a layer with states whose heads have 16 columns: its norm, product and sum are 3 to 5 more.
+RECURRENT = {"granitemoehybrid": (21, {}), "qwen3_5_text": (17, {"linear_value_head_dim": 16})}
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_layers_with_states_have_few_nodes(family, tmp_path):
+    """Those that the operators are made of, of which standard ones have 45 and 75."""
+    most, sizes = RECURRENT[family]
+    make_checkpoint(tmp_path / "source", family, **sizes)
+    export.make(tmp_path / "source", tmp_path / "bundle", options=ExportOptions("fp32"))
+    role = bundles.load(tmp_path / "bundle").target
+    layers = [each for each in role.native.recurrent if each.state]
+    nodes = []
+    for name, fused in (("standard", ALL - {"recurrence"}), ("fused", ALL)):
+        lower(tmp_path / "bundle" / role.native.graph, tmp_path / name, 0, fused=fused)
+        nodes.append(computing_nodes(tmp_path / name / GRAPH))
+        model = onnx.load(tmp_path / name / GRAPH, load_external_data=False)
+    kinds = Counter(node.op_type for node in model.graph.node)
+    assert kinds["LinearAttention"] == len(layers)
+    assert nodes[0] - nodes[1] >= (58 - most) * len(layers)
 
 
 @pytest.mark.parametrize("family", PLAIN)

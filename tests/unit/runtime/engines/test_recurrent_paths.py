@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgespec.runtime.engines.portable.file import Ways
 from edgespec.runtime.engines.portable.recurrence import (
     NOTHING,
     RecurrentPaths,
@@ -15,6 +16,7 @@ from edgespec.runtime.engines.portable.recurrence import (
 )
 
 TRAILS = (3, 4)
+_BATCH = ("paths", "real", "places")
 
 
 class Pass:
@@ -61,7 +63,7 @@ class Pass:
 def test_rows_have_their_paths_in_any_parts(seed):
     draw = np.random.default_rng(seed)
     one = Pass(draw)
-    paths = RecurrentPaths(one.feeds, TRAILS)
+    paths = RecurrentPaths(one.feeds, Ways(True, TRAILS))
     assert [*paths.ends()] == []
     most = int(draw.integers(1, 6))
     count = len(one.parents)
@@ -96,6 +98,41 @@ def test_rows_have_their_paths_in_any_parts(seed):
             assert not seen or seen[-1] == slot
 
 
+@given(st.integers(0, 10000))
+def test_rows_have_their_paths_as_a_batch(seed):
+    draw = np.random.default_rng(seed)
+    one = Pass(draw)
+    step = int(draw.choice([1, 8]))
+    paths = RecurrentPaths(one.feeds, Ways(False, (), (2, 4)), step)
+    most = int(draw.integers(1, 6))
+    count = len(one.parents)
+    for start in range(0, count, most):
+        part = slice(start, min(start + most, count))
+        size = most + 2
+        call = paths.call(part, size, lambda rows: rows)
+        known = [*call.recent.tolist(), *call.write.tolist()]
+        begin = one.moved(start) if start else one.held
+        end = one.moved(part.stop)
+        whole = one.path(min(one.certain, part.stop) - 1)
+        assert {name.partition(".")[0] for name in call.inputs} == {"paths", "real", "places"}
+        for length in (2, 4):
+            batch, real, places = (call.inputs[f"{each}.{length}"] for each in _BATCH)
+            assert batch.shape[1] % step == 0
+            assert batch.shape[0] in (1, 2, 4, 8)
+            assert real.shape == (*batch.shape, 1)
+            told = [
+                [known[n] for n in row[own]] for row, own in zip(batch, real[..., 0], strict=True)
+            ]
+            assert told[0] == whole[begin:end]
+            for row in range(size):
+                path = one.path(min(start + row, part.stop - 1))
+                number, place = divmod(int(places[row]), batch.shape[1])
+                assert real[number, place]
+                slots = [known[n] for n in batch[number, : place + 1]]
+                before = [*[NOTHING] * length, *path[:begin]][-(length - 1) :]
+                assert slots == [*before, *path[begin:]]
+
+
 def _behind(one, part, begin):
     """Slots of the rows before a part that its state does not have."""
     entered = {p for p in one.parents[part] if p < part.start}
@@ -104,7 +141,7 @@ def _behind(one, part, begin):
 
 def test_convolutions_without_states_read_the_last_rows_alone():
     one = Pass(np.random.default_rng(3), carried=False)
-    call = RecurrentPaths(one.feeds, (3,)).call(slice(0, 1), 1, lambda rows: rows)
+    call = RecurrentPaths(one.feeds, Ways(False, (3,))).call(slice(0, 1), 1, lambda rows: rows)
     assert call.recent.tolist() == [NOTHING, *one.recent[-2:]]
     assert (call.read_state, call.write_state) == (NOTHING, NOTHING)
     assert call.inputs["trail.3"].tolist() == [[1, 2, 3]]
@@ -127,7 +164,7 @@ def test_calls_end_where_the_state_is_another(carry, ends):
         "recent_starts": np.zeros(4, np.int32),
         "carry": np.array(carry, np.int32),
     }
-    assert [*RecurrentPaths(feeds, (2,)).ends()] == ends
+    assert [*RecurrentPaths(feeds, Ways(False, (2,))).ends()] == ends
 
 
 def test_states_have_their_columns_in_strips_or_not():
