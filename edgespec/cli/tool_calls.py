@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Self
 
 from edgespec.cli.waiting import notice, waiting
 from edgespec.errors import EdgespecError, printable
 from edgespec.llm.rendering import no_tools
-from edgespec.mcp.results import MOST_CHARACTERS, ToolResult
+from edgespec.mcp.results import ToolResult, most_characters
 from edgespec.mcp.toolbox import MOST_CALLS, Toolbox
 from edgespec.runtime.text.tools.forms import call_form
 
@@ -21,14 +20,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 
-_CHARACTERS = 2  # of a result, for each token of the context: at most about half of it
 _ANSWERS = "[y]es / [n]o / [a]lways"
-
-
-def started(path: Path) -> Toolbox:
-    """Starts the servers of a file; see `Toolbox.of`."""
-    with waiting("the MCP servers are started"):
-        return Toolbox.of(path)
 
 
 class ToolUse:
@@ -51,7 +43,7 @@ class ToolUse:
         self._box = box
         self._ask = ask
         self._sees_images = sees_images
-        self._most = min(MOST_CHARACTERS, _CHARACTERS * context)
+        self._most = most_characters(context)
         self._always = {name for name, tool in box.tools.items() if tool.is_allowed}
         self._made: list[tuple[str, str]] = []
         self._left = MOST_CALLS
@@ -148,11 +140,11 @@ class ToolUse:
 
     def _tell(self, call: ToolCall, found: ToolResult) -> None:
         """Shows a call and its result in a line."""
-        text = found.content(sees_images=False)
-        self._made.append((written(call), str(text)))
+        text = found.told(self._sees_images)
+        self._made.append((written(call), text))
         columns = get_terminal_size().columns - len(" → ") - 1
         shown = _folded(written(call), columns // 2)
-        notice(f"{shown} → {_folded(str(text), columns - len(shown))}")
+        notice(f"{shown} → {_folded(text, columns - len(shown))}")
 
 
 def written(call: ToolCall) -> str:

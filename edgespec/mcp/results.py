@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from mcp import types
 
-MOST_CHARACTERS = 1 << 16
-"""Longest result that a model reads, in characters, however long its context is."""
-
+_MOST_CHARACTERS = 1 << 16  # of a result, however long a context is
+_CHARACTERS = 2  # of a result for each token of a context: about half of it at most
 _MOST_IMAGES = 8
+_IMAGES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp")
+
+
+def most_characters(context: int) -> int:
+    """Returns the length of the longest result that a model reads.
+
+    Args:
+        context: length of its context in tokens.
+    """
+    return min(_MOST_CHARACTERS, _CHARACTERS * context)
 
 
 @dataclass(frozen=True)
@@ -29,19 +38,18 @@ class ToolResult:
     images: tuple[str, ...] = ()
     failed: bool = False
 
-    def content(self, sees_images: bool) -> str | list[dict[str, Any]]:
-        """Returns the content of a message of the role tool.
+    def told(self, sees_images: bool) -> str:
+        """Returns its text, with a note of images that a model does not see."""
+        note = f"[images that this model cannot see: {len(self.images)}]"
+        notes = [note] if self.images and not sees_images else []
+        text = "\n".join([*([self.text] if self.text else []), *notes])
+        return text or ("" if self.images else "The tool has returned nothing.")
 
-        Args:
-            sees_images: whether the model reads images; otherwise it is told of them.
-        """
-        if not self.images or sees_images:
-            text = self.text
-        else:
-            note = f"[images that this model cannot see: {len(self.images)}]"
-            text = "\n".join(filter(None, (self.text, note)))
+    def content(self, sees_images: bool) -> str | list[dict[str, Any]]:
+        """Returns the content of a message of the role tool."""
+        text = self.told(sees_images)
         if not self.images or not sees_images:
-            return text or "The tool has returned nothing."
+            return text
         shown = [{"type": "image_url", "image_url": {"url": url}} for url in self.images]
         return [*([{"type": "text", "text": text}] if text else []), *shown]
 
@@ -53,7 +61,7 @@ def result_of(found: types.CallToolResult, most: int) -> ToolResult:
         found: the result.
         most: largest number of characters; what follows them is left out, and the model told so.
     """
-    images = [each for each in found.content if isinstance(each, types.ImageContent)]
+    images = [each for each in found.content if _is_image(each)]
     texts = [text for each in found.content for text in _texts(each)]
     if not found.content and found.structured_content is not None:
         texts = [json.dumps(found.structured_content, ensure_ascii=False)]
@@ -70,13 +78,17 @@ def cut_text(text: str, most: int) -> str:
     return f"{text[:most]}\n[{len(text) - most} further characters are left out]"
 
 
+def _is_image(block: types.ContentBlock) -> TypeGuard[types.ImageContent]:
+    return isinstance(block, types.ImageContent) and block.mime_type in _IMAGES
+
+
 def _texts(block: types.ContentBlock) -> Iterator[str]:
     """Yields what a model reads of a part of a result that is no image."""
     match block:
         case types.TextContent():
             yield block.text
-        case types.AudioContent():
-            yield f"[sound of the type {block.mime_type} is left out]"
+        case types.AudioContent() | types.ImageContent() if not _is_image(block):
+            yield f"[what has the type {block.mime_type} is left out]"
         case types.ResourceLink():
             about = f": {block.description}" if block.description else ""
             yield f"[{block.name}, at {block.uri}{about}]"

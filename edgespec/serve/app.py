@@ -27,6 +27,7 @@ from edgespec.serve.protocols.ollama import models as ollama
 from edgespec.serve.protocols.table import PROTOCOLS, error_form
 from edgespec.serve.queue import RequestQueue
 from edgespec.serve.refusals import RequestError, as_refusal, internal_error
+from edgespec.serve.tools import tool_routes
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ def application(
             Route("/openapi.json", openapi),
             *model_routes(queue.models),
             *ollama.routes(queue.models),
+            *tool_routes(queue),
             *(
                 Route(path, endpoint(queue, protocol), methods=["POST"])
                 for path, protocol in PROTOCOLS.items()

@@ -17,6 +17,7 @@ from edgespec.serve.protocols.table import (
     PROTOCOLS,
     error_form,
 )
+from edgespec.serve.tools import CALL_PATH, CALLS
 
 _OBJECT: Json = {"application/json": {"schema": {"type": "object"}}}
 _PLAIN: Json = {"text/plain": {"schema": {"type": "string"}}}
@@ -29,6 +30,7 @@ _READ = {
     "/api/tags": ("the models that are served", _OBJECT, True),
     "/api/ps": ("the models that are loaded", _OBJECT, True),
     "/api/version": ("the version of the API", _OBJECT, True),
+    "/tools": ("the tools that the page offers to models", _OBJECT, True),
     "/": ("a chat page", _PAGE, False),
     "/metrics": ("metrics for Prometheus", _PLAIN, True),
     "/health": ("whether the server is running", _OBJECT, False),
@@ -39,6 +41,7 @@ _KEY = {"401": "the API key is missing or wrong"}
 _REFUSALS = {
     **_KEY,
     "400": "the body is invalid, or asks for what is not supported",
+    "403": "a page of another site asks for what it may not have",
     "404": "there is no such model",
     "413": "the body is too large",
     "415": "a page posts a body whose type is not JSON",
@@ -48,8 +51,9 @@ _REFUSALS = {
 }
 
 
+_POSTED = {**PROTOCOLS, CALL_PATH: CALLS}
 _BODIES: list[tuple[type[BaseModel], Literal["validation"]]] = [
-    (protocol.body, "validation") for protocol in PROTOCOLS.values()
+    (protocol.body, "validation") for protocol in _POSTED.values()
 ]
 
 
@@ -70,7 +74,7 @@ def document(needs_key: bool) -> Json:
         "components": components,
         "security": [{"key": []}] if needs_key else [],
         "paths": {
-            **{path: {"post": _makes(path, protocol)} for path, protocol in PROTOCOLS.items()},
+            **{path: {"post": _makes(path, protocol)} for path, protocol in _POSTED.items()},
             **{
                 path: {"get": _reads(path, text, content, needs_key and keyed)}
                 for path, (text, content, keyed) in _READ.items()

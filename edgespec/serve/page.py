@@ -18,6 +18,7 @@ _SCRIPTS = (
     "markdown",
     "files",
     "models",
+    "tools",
     "reply",
     "chat",
     "chats",

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgespec.llm.llm import LLM
 from edgespec.llm.result import Result
@@ -19,6 +19,9 @@ from edgespec.serve.models import Claim, Models, ServedModel
 from edgespec.serve.parts import Conversations, Part, Reader
 from edgespec.serve.refusals import RequestError, shutting_down
 from edgespec.serve.threads import SideThreads
+
+if TYPE_CHECKING:
+    from edgespec.mcp.toolbox import Toolbox
 
 Show = Callable[[Part | None], Awaitable[None]]
 """Shows a client a part; None shows that its request was accepted, and that it still waits."""
@@ -40,6 +43,7 @@ class RequestQueue:
         parallel: number of requests at once.
         limit: maximum number of waiting requests.
         body_limit: maximum number of bytes in a request's body.
+        toolbox: tools that the page offers to models; None: there are none.
 
     Attributes:
         metrics: metrics of the server.
@@ -47,10 +51,16 @@ class RequestQueue:
     """
 
     def __init__(
-        self, models: Models, parallel: int, limit: int, body_limit: int = 4 << 20
+        self,
+        models: Models,
+        parallel: int,
+        limit: int,
+        body_limit: int = 4 << 20,
+        toolbox: Toolbox | None = None,
     ) -> None:
         self.models = models
         self.body_limit = body_limit
+        self.toolbox = toolbox
         self.metrics = Metrics(models, lambda: self.running, lambda: self.waiting)
         self.side = SideThreads()
         self._parallel = parallel

@@ -99,12 +99,13 @@ def serving(
     origins: Sequence[str] = (),
     hosts: Sequence[str] = (),
     body_limit: int = 100_000,
+    toolbox: object = None,
 ) -> Iterator[Running]:
     """Run a server for models, or for one that is loaded."""
     ready = threading.Event()
     with listen(host, 0) as sock:
         models = served if isinstance(served, Models) else one_model(served)
-        queue = RequestQueue(models, parallel, limit, body_limit)
+        queue = RequestQueue(models, parallel, limit, body_limit, toolbox)
         server = Server(queue, api_key, sock, ready.set, origins, hosts)
         thread = threading.Thread(target=server.serve_here)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"

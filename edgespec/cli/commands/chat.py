@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from edgespec.cli.chat_files import (
 )
 from edgespec.cli.echo import echo_off
 from edgespec.cli.interrupts import cancelled_by_sigint
+from edgespec.cli.mcp_servers import toolbox_of
 from edgespec.cli.models import loaded, name_demonstration, warm_up_aside
 from edgespec.cli.parsing import Rare
 from edgespec.cli.spellings import SETTINGS_INSTEAD, SETTINGS_OF_OLLAMA
@@ -118,20 +118,11 @@ def execute(arguments: argparse.Namespace) -> int:
             del messages[0]
         messages.insert(0, {"role": "system", "content": arguments.system})
 
-    with _tools(arguments.mcp) as box, loaded(arguments) as llm:
+    with toolbox_of(arguments.mcp) as box, loaded(arguments) as llm:
         warm_up_aside(llm)
         name_demonstration(arguments, llm)
         _Conversation(llm, messages, options, arguments.history, box).talk()
     return 0
-
-
-def _tools(path: Path | None) -> AbstractContextManager[Toolbox | None]:
-    """Returns the tools of a file's servers, which are started; None without a file."""
-    if path is None:
-        return nullcontext()
-    from edgespec.cli.tool_calls import started
-
-    return started(path)
 
 
 class _Conversation:

@@ -8,6 +8,8 @@ import math
 import os
 import re
 import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.cli.arguments import (
@@ -19,6 +21,7 @@ from edgespec.cli.arguments import (
     require_least,
 )
 from edgespec.cli.interrupts import ignoring_termination
+from edgespec.cli.mcp_servers import toolbox_of
 from edgespec.cli.models import chosen, warm_up_aside
 from edgespec.cli.parsing import Rare
 from edgespec.cli.terminal import tell
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.bundle import Bundle
+    from edgespec.mcp.toolbox import Toolbox
     from edgespec.serve.models import ServedModel
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
@@ -50,6 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; those of the model have the API's defaults."""
     _add_models(parser)
     _add_network(parser)
+    _add_tools(parser)
     texts = parser.add_argument_group("texts")
     _add_texts(texts)
     add_options(texts, LoadOptions, *CACHES, sessions=None)
@@ -81,6 +86,18 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         "--any-model",
         action="store_true",
         help=Rare("let the first model also answer requests for models of other names"),
+    )
+
+
+def _add_tools(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--mcp",
+        type=Path,
+        metavar="FILE",
+        help=Rare(
+            "JSON file with mcpServers, as other programs have it: models may call their tools on "
+            "the page, after it has asked"
+        ),
     )
 
 
@@ -167,7 +184,10 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"the server needs the package {error.name}: {installing('serve')}"
         ) from error
-    with listen(arguments.host, arguments.port) as sock:
+    with (
+        listen(arguments.host, arguments.port) as sock,
+        _tools(arguments, is_local(sock)) as toolbox,
+    ):
         if not is_local(sock) and arguments.api_key is None:
             _log.warning(
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
@@ -184,7 +204,7 @@ def execute(arguments: argparse.Namespace) -> int:
             warm_up_aside(served[0].load())  # which tells at once what is wrong
         parallel = arguments.parallel or TEXTS_AT_ONCE
         most = arguments.max_body or usual
-        queue = RequestQueue(models, parallel, arguments.queue, most)
+        queue = RequestQueue(models, parallel, arguments.queue, most, toolbox)
         names = " and ".join(each.name for each in served)
         host, port = sock.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -202,6 +222,23 @@ def execute(arguments: argparse.Namespace) -> int:
         models.close()
         server.settle()
     return 0
+
+
+def _tools(arguments: argparse.Namespace, local: bool) -> AbstractContextManager[Toolbox | None]:
+    """Returns the tools that the page offers, of servers that are started.
+
+    Args:
+        arguments: values of all options.
+        local: whether only this machine can reach the server.
+
+    Raises:
+        InputError: if strangers could call them.
+    """
+    if arguments.mcp is not None and not local and arguments.api_key is None:
+        raise InputError(
+            f"anybody who can reach {arguments.host} could call the tools of --mcp: set --api-key"
+        )
+    return toolbox_of(arguments.mcp)
 
 
 def _bundles(arguments: argparse.Namespace) -> dict[str, Bundle]:

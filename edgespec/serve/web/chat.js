@@ -12,7 +12,7 @@ async function go(place, goesOn = false) {
   showState();
   announce("");
   await reply.run();
-  underWay.delete(reply.talk.id);
+  if (underWay.get(reply.talk.id) === reply) underWay.delete(reply.talk.id);  // a call may have followed
   if (reply.talk === talk) showState();
   listTalks();
   if (models.length > 1) meet();  // which are loaded may have changed
@@ -21,7 +21,7 @@ async function go(place, goesOn = false) {
 /** Shows what can be done; a focus on what goes away moves on to what comes next. */
 function showState() {
   const busy = underWay.has(talk.id);
-  const next = busy ? at("stop") : document.querySelector(".results textarea") ?? at("text");
+  const next = busy ? at("stop") : document.querySelector(".results :is(textarea, button)") ?? at("text");
   const gone = busy ? [at("send"), at("retry"), at("continue")] : [at("stop"), ...(at("text").value ? [] : [at("text")])];
   const moves = [...gone, document.body].includes(document.activeElement);
   const last = talk.leaf === null ? null : talk.nodes[talk.leaf];
@@ -48,22 +48,11 @@ function add(message, more) {
   return place;
 }
 
-/** Asks for the results of the calls of a node, and goes on when they are given. */
-function offerResults(article, calls, place) {
-  askForResults(article, calls, (texts) => {
-    talk.leaf = place;
-    calls.forEach(({id, name}, number) => {
-      showNode(add({role: "tool", tool_call_id: id, name, content: texts[number]}));
-    });
-    return go(talk.leaf);
-  });
-}
-
 /** Shows a message or an answer that is complete. */
 function showNode(place) {
   const {message, files = [], text} = talk.nodes[place];
   let article;
-  if (message.role === "tool") article = showResult(message.name, message.content);
+  if (message.role === "tool") article = showResult(message.name, message.content, files);
   else if (message.role === "user") {
     const shown = files.map(({name, image}) => image
       ? make("img", {src: image, alt: name}) : make("p", {className: "note"}, `Attached: ${name}`));
@@ -173,7 +162,7 @@ function open(other) {
 
 at("form").onsubmit = (event) => {
   event.preventDefault();
-  const text = at("text").value, result = document.querySelector(".results textarea"), files = attached;
+  const text = at("text").value, result = document.querySelector(".results :is(textarea, button)"), files = attached;
   if ((!text.trim() && !files.length) || underWay.has(talk.id)) return;
   if (result) {
     result.focus();

@@ -16,6 +16,7 @@ async function meet() {
     }));
     at("models").hidden = models.length < 2;
     use(talk.model ?? model);
+    await meetTools();
   } catch (error) {
     complaint = error;
   }

@@ -5,12 +5,12 @@ const underWay = new Map();
 
 /** Returns the body of a request for what follows a node. */
 function request(talk, place) {
-  const body = {model, stream: true, return_progress: true, stop_loops: true, max_tokens: -1, ...options()}, [schema] = schemaInUse(), tools = toolsInUse();
+  const body = {model, stream: true, return_progress: true, stop_loops: true, max_tokens: -1, ...options()}, [schema] = schemaInUse();
   const messages = path(talk, place).map((each) => sentAs(talk.nodes[each]));
   if (!chats) return {...body, prompt: messages.map((each) => each.content).join("")};
   if (at("system").value.trim()) messages.unshift({role: "system", content: at("system").value});
   const form = schema && {response_format: {type: "json_schema", json_schema: {name: "answer", schema}}};
-  return {...body, messages, ...(tools.length && {tools}), ...form};
+  return {...body, messages, ...offeredTools(talk, place), ...form};
 }
 
 /** Yields the choices of an answer as they come, with the statistics of each. */
@@ -120,7 +120,7 @@ class Reply {
   #close() {
     const {got, place, view} = this;
     if (this.#failure !== null && got.empty) view.article.remove();
-    if (got.complete.length) offerResults(view.article, got.complete, place);
+    if (got.complete.length) offerResults(view.article, got.complete, place, this.#failure === null);
     if (this.#failure === null) announce(spoken(got));
     else if (this.#stopped) announce("Stopped.");
     else complain(readable(this.#failure));
@@ -140,6 +140,6 @@ function readSoFar({processed, total}) {
 /** What screen readers say of an answer, once it is complete. */
 function spoken(got) {
   const names = got.complete.map((call) => call.name).join(", ");
-  const called = names && `The model calls ${names} and waits for the result.`;
+  const called = names && `The model calls ${names}${got.complete.every(({name}) => servedTool(name)) ? "" : " and waits for the result"}.`;
   return [got.text, called].filter(Boolean).join(" ") || "There is no text in the answer.";
 }

@@ -223,12 +223,6 @@ function edit(article, text, send) {
   field.focus();
 }
 
-/** Shows the result of a call. */
-function showResult(name, text) {
-  const title = `Result of ${name}`;
-  return show("user", title, make("h2", {}, title), text);
-}
-
 /** Enter sends a form, Shift+Enter starts a new line. */
 function sendByEnter(event, form) {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
