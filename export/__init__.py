@@ -15,7 +15,6 @@ from edgespec.export.calibration.calibrate import (
 from edgespec.export.calibration.forward import Open
 from edgespec.export.exporter import ExportReport, check_skipped
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
-from edgespec.export.heads.attach import copy_with_taps
 from edgespec.export.heads.draft_head import DraftHead
 from edgespec.export.make import NO_DRAFT, PartialBundle, ReadyTarget, make, partial_bundle
 from edgespec.export.role import Progress
@@ -36,7 +35,6 @@ __all__ = [
     "Texts",
     "calibrate",
     "check_skipped",
-    "copy_with_taps",
     "export_by_optimum",
     "find_onnx",
     "last_rows",

@@ -13,7 +13,6 @@ ELSEWHERE = {
     "create": "`edgespec pull MODEL` makes a model ready, --system and --config FILE give what a "
     "Modelfile says, and `edgespec export` makes a bundle to ship",
     "cp": "`edgespec models name OLD NEW` gives a model another name",
-    "push": "nothing is sent anywhere: `edgespec export` makes a folder that you can copy",
     "signin": "there are no accounts; models that need one on the Hub want `hf auth login`",
 }
 """Further commands of Ollama, and what there is instead."""

@@ -32,11 +32,14 @@ class Progress:
         steps: steps of the optimizer.
         tokens: tokens trained on.
         seconds: time that it took.
+        prepared: of these, seconds in which texts were written and read.
+        shards: how many shards there are to train on; 0: more are still written.
         loss: moving average of the loss.
         evaluated: tokens at the last evaluation.
         acceptance: accepted share by depth at the last evaluation.
         best: largest expected number of accepted tokens so far.
         stale: evaluations since then.
+        kinds: accepted share by depth, by kind of text.
         history: the tokens and the acceptance of each evaluation.
     """
 
@@ -46,9 +49,12 @@ class Progress:
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    prepared: float = 0.0
+    shards: int = 0
     loss: float = 0.0
     evaluated: int = 0
     acceptance: tuple[float, ...] = field(default=())
+    kinds: dict[str, tuple[float, ...]] = field(default_factory=dict)
     best: float = 0.0
     stale: int = 0
     history: tuple[tuple[float, ...], ...] = field(default=())

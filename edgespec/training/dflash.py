@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from edgespec.training.drafting import HeadModule, Step, TextBatch
 from edgespec.training.layers import MlpModule, Projections, RMSNorm, rotated, rotation
-from edgespec.training.shape import HeadShape
+from edgespec.training.options import DFLASH, DSPARK
+from edgespec.training.shape import HeadShape, speculator
 
 _QUIET = 0.2  # of the target's final norm, with which a training begins
 _FADING = 4.0  # positions in which the weight of a loss falls to 1 / e
@@ -52,9 +53,9 @@ class BlockShape(HeadShape):
         """See `HeadShape`."""
         return [self.block]
 
-    def layout(self) -> dict[str, Any]:
+    def layout(self, tokens: int, base: str) -> dict[str, Any]:
         """See `HeadShape`: the layout of `speculators`."""
-        kind = "dspark" if self.markov_rank else "dflash"
+        kind = DSPARK if self.markov_rank else DFLASH
         markov = {
             "markov_rank": self.markov_rank,
             "markov_head_type": "vanilla",
@@ -63,7 +64,7 @@ class BlockShape(HeadShape):
         }
         return {
             "architectures": ["DSparkSpeculator" if self.markov_rank else "DFlashSpeculator"],
-            "speculators_model_type": kind,
+            **speculator(kind, tokens, base),
             "transformer_layer_config": {
                 "model_type": "qwen3",
                 **self.sizes(),

@@ -6,17 +6,18 @@ and predicts the token after the next. Deeper predictions read the head's own ou
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from edgespec.training.drafting import HeadModule, Step, TextBatch
 from edgespec.training.layers import MlpModule, Projections, RMSNorm, rotated, rotation
-from edgespec.training.shape import GATED, HeadShape
+from edgespec.training.options import EAGLE3
+from edgespec.training.shape import GATED, HeadShape, speculator
 
 
 @dataclass(frozen=True)
@@ -48,22 +49,20 @@ class Eagle3Shape(HeadShape):
         """See `HeadShape`."""
         return [1] * tokens
 
-    def layout(self) -> dict[str, Any]:
-        """See `HeadShape`: the flat layout of EAGLE-3."""
-        # SGLang names the layer whose output is tapped.
-        eagle = {
-            "eagle_aux_hidden_state_layer_ids": [tap - 1 for tap in self.taps],
-            "use_aux_hidden_state": True,
-        }
-        gated = {"edgespec_fusion": GATED} if self.fusion == GATED else {}
+    def layout(self, tokens: int, base: str) -> dict[str, Any]:
+        """See `HeadShape`: the layout of `speculators`, which knows no gate."""
+        layer = {"model_type": "llama", **self.sizes(), "num_hidden_layers": 1}
+        taps = {"eagle_aux_hidden_state_layer_ids": list(self.taps)}
+        if self.fusion == GATED:
+            names = {"architectures": ["LlamaForCausalLMEagle3"], "edgespec_fusion": GATED}
+            return {**names, **layer, "draft_vocab_size": self.draft_vocabulary, **taps}
         return {
-            "architectures": ["LlamaForCausalLMEagle3"],
-            "model_type": "llama",
-            **self.sizes(),
-            "num_hidden_layers": 1,
+            "architectures": ["Eagle3DraftModel"],
+            **speculator(EAGLE3, tokens, base),
+            "transformer_layer_config": layer,
             "draft_vocab_size": self.draft_vocabulary,
-            "eagle_config": eagle,
-            **gated,
+            "norm_before_residual": False,
+            **taps,
         }
 
 
@@ -92,8 +91,14 @@ class Eagle3(HeadModule):
 
     def __init__(self, shape: Eagle3Shape, depths: int) -> None:
         super().__init__(shape, depths)
-        self.midlayer = _Layer(shape)
+        self.layers = nn.ModuleList([_Layer(shape)])
         self.norm = RMSNorm(shape.hidden, shape.eps)
+
+    @property
+    def _layer(self) -> _Layer:
+        [layer] = self.layers
+        assert isinstance(layer, _Layer)
+        return layer
 
     def unroll(self, batch: TextBatch, random: torch.Generator | None = None) -> Iterator[Step]:
         """See `HeadModule`: at every position, and again from its own outputs.
@@ -102,7 +107,7 @@ class Eagle3(HeadModule):
         output of depth s - 1 at row b. It sees the keys of depth 0 up to row b, and those of its
         own row at later depths. It predicts token b + s + 2.
         """
-        layer, (count, length) = self.midlayer, batch.tokens.shape
+        layer, (count, length) = self._layer, batch.tokens.shape
         tokens = layer.input_layernorm(batch.embedded)
         turns = rotation(self.shape, length, batch.tokens.device)
         hidden = self.fc(batch.features).float()
@@ -128,12 +133,12 @@ class Eagle3(HeadModule):
         both = torch.cat((tokens, hidden), dim=-1)
         if self.shape.fusion != GATED:
             return both
-        gate = torch.sigmoid(self.midlayer.fusion_gate(both).float())
+        gate = torch.sigmoid(self._layer.fusion_gate(both).float())
         return gate * hidden + (1 - gate) * tokens
 
     def _attended(self, mixed: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries, keys and values, [B, heads, n, head_dim] each."""
-        attention = self.midlayer.self_attn
+        attention = self._layer.self_attn
         size = self.shape.head_dim
         query, key, value = (
             made(mixed).unflatten(-1, (-1, size)).transpose(1, 2)
@@ -153,15 +158,10 @@ def _attend(query: Tensor, seen: tuple[Tensor, Tensor], own: list[tuple[Tensor, 
     Returns:
         [B, n, heads * head_dim].
     """
-    keys, values = seen
-    batch, kv_heads, n, size = keys.shape
-    query = query.reshape(batch, kv_heads, -1, n, size) / math.sqrt(size)
-    scores = query @ keys[:, :, None].transpose(-1, -2)
-    future = torch.ones(n, n, dtype=torch.bool, device=scores.device).triu(1)
-    scores = scores.masked_fill(future, -torch.inf)
-    later = [(query * key[:, :, None]).sum(-1, keepdim=True) for key, _ in own]
-    shares = torch.cat((scores, *later), dim=-1).float().softmax(dim=-1).to(values.dtype)
-    out = shares[..., :n] @ values[:, :, None]
-    for number, (_, value) in enumerate(own):
-        out = out + shares[..., n + number, None] * value[:, :, None]
-    return out.permute(0, 3, 1, 2, 4).reshape(batch, n, -1)
+    keys, values = (torch.cat(each, 2) for each in zip(seen, *own, strict=True))
+    same = torch.eye(query.shape[2], dtype=torch.bool, device=query.device)
+    visible = torch.cat((torch.ones_like(same).tril(), *[same] * len(own)), -1)
+    mixed = functional.scaled_dot_product_attention(
+        query.to(values.dtype), keys.to(values.dtype), values, visible, enable_gqa=True
+    )
+    return mixed.transpose(1, 2).flatten(2)

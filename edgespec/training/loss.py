@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_BYTES = {"cpu": 1 << 25, "cuda": 1 << 31}  # of logits that are in memory at once
+_BYTES = {"cpu": 1 << 25}  # of logits that are in memory at once
+_BYTES_ELSEWHERE = 1 << 31
 
 
 class ProjectedLoss(torch.autograd.Function):
@@ -48,7 +49,7 @@ class ProjectedLoss(torch.autograd.Function):
         of_rows = []
         of_before = []
         of_after = None if after is None else torch.zeros_like(after, dtype=torch.float32)
-        step = max(1, _BYTES[rows.device.type] // (4 * len(projection)))
+        step = max(1, _BYTES.get(rows.device.type, _BYTES_ELSEWHERE) // (4 * len(projection)))
         for part in (slice(n, n + step) for n in range(0, len(rows), step)):
             chosen = ids[part]
             share = shares[part]

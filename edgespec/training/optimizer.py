@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Floats
+from edgespec.training.device import TorchDevice
 from edgespec.training.drafting import HeadModule, Step, TextBatch
 from edgespec.training.loss import ProjectedLoss
 from edgespec.training.vocabulary import DraftIds, offsets
 
 if TYPE_CHECKING:
     from edgespec.training.shards import TrainingWindow
-    from edgespec.training.target_graph import TokenTiles
 
 _WARM_UP = 50  # steps
 _LARGEST_NORM = 1.0  # of the gradients
@@ -34,16 +34,42 @@ class Target:
     """What a head takes from its target and leaves as it is.
 
     Attributes:
-        embedding: the embedding.
+        embedded: rows of the embedding by tokens, both on the device.
         projection: [D, H] float32 rows of the output projection for the draft vocabulary.
         norm: [H] float32 weight of the final norm.
         ids: the draft vocabulary.
     """
 
-    embedding: TokenTiles
+    embedded: Callable[[Tensor], Tensor]
     projection: Floats
     norm: Floats
     ids: DraftIds
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """How often a target accepted each depth of drafted chains.
+
+    Attributes:
+        reached: by depth, how many drafts there were all of whose tokens before were accepted.
+        accepted: how many of these had the next one accepted, too.
+    """
+
+    reached: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+
+    def __add__(self, other: Accepted) -> Accepted:
+        reached, accepted = (
+            tuple(map(sum, zip_longest(one, another, fillvalue=0)))
+            for one, another in ((self.reached, other.reached), (self.accepted, other.accepted))
+        )
+        return Accepted(reached, accepted)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of accepted tokens by depth."""
+        pairs = zip(self.accepted, self.reached, strict=True)
+        return tuple(accepted / max(reached, 1) for accepted, reached in pairs)
 
 
 class TrainedHead:
@@ -55,6 +81,7 @@ class TrainedHead:
     Args:
         head: the head, with weights as they are before the training.
         target: what it takes from the target.
+        device: where it is trained.
         learning_rate: AdamW's learning rate, after a warm-up.
         seed: seed of where drafts begin.
 
@@ -64,15 +91,22 @@ class TrainedHead:
         steps: steps of the optimizer.
     """
 
-    def __init__(self, head: HeadModule, target: Target, learning_rate: float, seed: int) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    def __init__(
+        self,
+        head: HeadModule,
+        target: Target,
+        device: TorchDevice,
+        learning_rate: float,
+        seed: int,
+    ) -> None:
+        self.device = device.device
         self._target = target
         self.rate = learning_rate
         self._seed = seed
         self.head = head.to(self.device)
         self.average = deepcopy(self.head)
-        self._half = self._half_precision()
-        self._projection = torch.from_numpy(target.projection).to(self.device, self._half)
+        self._autocast = device.autocast
+        self._projection = torch.from_numpy(target.projection).to(self.device, device.half)
         self._optimizer = torch.optim.AdamW(
             self.head.parameters(), learning_rate, _BETAS, weight_decay=0.0, fused=True
         )
@@ -90,7 +124,7 @@ class TrainedHead:
         random = torch.Generator().manual_seed((self._seed << 32) + self.steps)
         total = torch.zeros((), device=self.device)
         weights = 0.0
-        with self._autocast():
+        with self._autocast:
             for predicted in self.head.unroll(batch, random):
                 weight = self.head.decay**predicted.depth
                 total = total + weight * self._loss(self.head, predicted, batch)[0]
@@ -135,7 +169,7 @@ class TrainedHead:
         return total / counted.sum().clamp(min=1) + further, chosen.view(step.at.shape)
 
     @torch.no_grad()
-    def acceptance(self, batches: Iterable[TextBatch]) -> list[float]:
+    def acceptance(self, batches: Iterable[TextBatch]) -> Accepted:
         """Measures how often a target accepts each depth of a drafted chain.
 
         A depth counts where all before it were accepted, so that its inputs are what they would be
@@ -144,14 +178,12 @@ class TrainedHead:
         Args:
             batches: texts that the head does not learn from.
 
-        Returns:
-            The share of accepted tokens by depth.
         """
-        ids = torch.from_numpy(self._target.ids.ids).to(self.device)
-        reached = np.zeros(self.head.depths)
-        accepted = np.zeros(self.head.depths)
+        ids = self._target.ids.tokens
+        reached = [0] * self.head.depths
+        accepted = [0] * self.head.depths
         for batch in batches:
-            with self._autocast():
+            with self._autocast:
                 alive = torch.ones_like(batch.real)
                 for predicted in self.average.unroll(batch):
                     at = predicted.at
@@ -164,46 +196,34 @@ class TrainedHead:
                     # The next depth reads the text, which must be what was drafted.
                     behind = (at + 1).clamp(max=batch.tokens.shape[1] - 1)
                     alive = alive & right & (tokens == batch.tokens.gather(1, behind))
-        shares: list[float] = (accepted / reached.clip(min=1)).tolist()
-        return shares
+        return Accepted(tuple(reached), tuple(accepted))
 
+    @torch.no_grad()
     def batch(self, windows: Sequence[TrainingWindow]) -> TextBatch:
-        """Returns texts side by side."""
-        length = max(len(window.tokens) for window in windows)
-        parts = [self._padded(window, length) for window in windows]
-        together = (np.stack(each) for each in zip(*parts, strict=True))
-        return TextBatch(*(torch.from_numpy(each).to(self.device) for each in together))
+        """Returns texts side by side, each with room for a draft of all depths."""
+        count, length = len(windows), max(len(window.tokens) for window in windows)
+        length = max(length, self.head.depths + 3)
 
-    def _padded(self, window: TrainingWindow, length: int) -> list[np.ndarray]:
-        tokens = np.asarray(window.tokens, np.int64)
-        labels, shares = self._target.ids.labels(
-            np.asarray(window.top_ids, np.int64), np.asarray(window.top_logits, np.float32)
-        )
-        arrays = (
-            np.asarray(window.features, np.float32),
-            self._target.embedding.rows(tokens),
+        def padded(name: str, kind: type[np.generic]) -> Tensor:
+            parts = [getattr(window, name) for window in windows]
+            made = np.zeros((count, length, *parts[0].shape[1:]), kind)
+            for row, part in zip(made, parts, strict=True):
+                row[: len(part)] = part
+            return torch.from_numpy(made).to(self.device)
+
+        tokens = padded("tokens", np.int64)
+        ids = padded("top_ids", np.int64)
+        lengths = torch.tensor([len(window.tokens) for window in windows], device=self.device)
+        real = torch.arange(length, device=self.device) < lengths[:, None]
+        labels, shares = self._target.ids.labels(ids, padded("top_logits", np.float16))
+        return TextBatch(
+            padded("features", np.float16).float(),
+            self._target.embedded(tokens),
             tokens,
-            np.asarray(window.top_ids[:, 0], np.int64),
+            ids[..., 0],
             labels,
-            shares,
-            np.ones(len(tokens), np.bool_),
-        )
-        missing = length - len(tokens)
-        if not missing:
-            return list(arrays)
-        return [np.pad(each, [(0, missing), *[(0, 0)] * (each.ndim - 1)]) for each in arrays]
-
-    def _half_precision(self) -> torch.dtype:
-        """Products in half precision, where the processor has them; else float32."""
-        if self.device.type == "cuda":
-            return torch.bfloat16
-        able = torch.cpu.get_capabilities()
-        fast = able.get("avx512_bf16") or able.get("amx_bf16")
-        return torch.bfloat16 if fast else torch.float32
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        return torch.autocast(
-            self.device.type, torch.bfloat16, enabled=self._half is torch.bfloat16
+            shares * real[..., None],
+            real,
         )
 
     def state(self) -> dict[str, Tensor]:

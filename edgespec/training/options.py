@@ -13,9 +13,8 @@ from edgespec.training.shape import CONCAT, FUSIONS
 EAGLE3, DFLASH, DSPARK = KINDS = ("eagle3", "dflash", "dspark")
 """What can be trained (Li et al., 2025; Chen et al., 2026; DeepSeek, 2026)."""
 
-SHARD_TOKENS = 1 << 13
-"""Tokens of a shard: features are made for so many, and then trained on."""
-
+CUDA, XPU, MPS, CPU = DEVICES = ("cuda", "xpu", "mps", "cpu")
+"""Devices of PyTorch, the fastest first."""
 
 _LONGEST_BLOCK = 16  # drafted tokens
 _POSITIVE = {"above": 0, "most": 1e9, "give": "a number above 0"}
@@ -36,6 +35,13 @@ class TrainingOptions(Options):
         choices=KINDS,
         usual=True,
     )
+    device: str | None = option(
+        None,
+        "device of PyTorch that writes, reads and trains",
+        choices=DEVICES,
+        none="the first of them that is there",
+        usual=True,
+    )
     taps: tuple[int, ...] | None = option(
         None,
         "layers whose entering hidden rows the head reads",
@@ -53,18 +59,20 @@ class TrainingOptions(Options):
     )
     generate: bool = option(
         True,
-        "let the target write the texts, as continuations of the given ones; training on the "
-        "given texts themselves is much faster",
+        "let the target write the texts, as answers to prompts and continuations of the given "
+        "ones; training on the given texts themselves is faster, and the head worse",
     )
     window: int = option(256, "tokens of a text that is read at once", least=16)
-    batch: int = option(512, "tokens of a step of the optimizer", least=16)
+    batch: int | None = option(
+        None, "tokens of a step of the optimizer", none="512 on a CPU, else 4096", least=16
+    )
     steps: int | None = option(
         None, "tokens ahead that each position is trained for", none="4, or 7 in a block", least=1
     )
     learning_rate: float = option(5e-4, "learning rate of AdamW", **_POSITIVE)
-    hours: float | None = option(
+    minutes: float | None = option(
         None,
-        "end after so many hours of work",
+        "end after so many minutes of work",
         none="no limit",
         above=0,
         most=1e9,
@@ -80,15 +88,28 @@ class TrainingOptions(Options):
     patience: int = option(8, "end after so many evaluations without any gain", least=1)
     disk: int | str = option(
         "4GiB",
-        "room that hidden rows may take on disk, in bytes or as a size",
+        "room that hidden rows may take on disk, in bytes or as a size; what finds none is read "
+        "again each time",
+        least=0,
+        metavar="SIZE",
+    )
+    memory: int | str | None = option(
+        None,
+        "memory of the device that may be used, in bytes or as a size",
+        none="what is free",
         least=1,
         metavar="SIZE",
+    )
+    threads: int | None = option(
+        None, "threads of the CPU", none="one for each physical core", least=1
     )
     seed: int = option(0, "seed of the order of texts and of random weights", least=0)
 
     def __post_init__(self) -> None:
-        if isinstance(self.disk, str):
-            object.__setattr__(self, "disk", parse_size(self.disk))
+        for name in ("disk", "memory"):
+            size = getattr(self, name)
+            if isinstance(size, str):
+                object.__setattr__(self, name, parse_size(size))
         super().__post_init__()
         if self.depths + 2 > self.window:
             raise InputError(f"window is {self.window}: give more than {self.depths + 1} tokens")

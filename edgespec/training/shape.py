@@ -72,8 +72,13 @@ class HeadShape(ABC):
         """Returns the rows of each call that drafting so many tokens takes."""
 
     @abstractmethod
-    def layout(self) -> dict[str, Any]:
-        """Returns the content of config.json."""
+    def layout(self, tokens: int, base: str) -> dict[str, Any]:
+        """Returns the content of config.json.
+
+        Args:
+            tokens: tokens that it drafts at once.
+            base: name of the target.
+        """
 
     def sizes(self) -> dict[str, Any]:
         """Returns the fields of config.json that all kinds have."""
@@ -91,6 +96,31 @@ class HeadShape(ABC):
             "tie_word_embeddings": False,
             "torch_dtype": "float16",
         }
+
+
+def speculator(kind: str, tokens: int, base: str) -> dict[str, Any]:
+    """Returns the fields of config.json by which tools that read `speculators` know what to do.
+
+    Args:
+        kind: the kind of head.
+        tokens: tokens that it drafts at once.
+        base: name of the target.
+    """
+    method = {
+        "proposal_type": "greedy",
+        "speculative_tokens": tokens,
+        "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }
+    return {
+        "speculators_model_type": kind,
+        "speculators_config": {
+            "algorithm": kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [method],
+            "verifier": {"name_or_path": base, "architectures": []},
+        },
+    }
 
 
 def check_taps(taps: tuple[int, ...], layers: int) -> None:

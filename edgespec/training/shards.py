@@ -15,13 +15,11 @@ import numpy.typing as npt
 
 from edgespec.errors import InputError
 from edgespec.system.files import sync_file
-from edgespec.training.reader import TargetRows
 
 _TOKENS = "tokens"
 _FEATURES = "features"
 _IDS = "top_ids"
 _LOGITS = "top_logits"
-_LARGEST = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -39,22 +37,6 @@ class TrainingWindow:
     features: npt.NDArray[np.float16]
     top_ids: npt.NDArray[np.int32]
     top_logits: npt.NDArray[np.float16]
-
-    @classmethod
-    def of(cls, tokens: Sequence[int], reading: TargetRows) -> TrainingWindow:
-        """Returns a text's rows in the precision in which they are stored."""
-        relative = reading.top_logits - reading.top_logits[:, :1]
-        return cls(
-            np.array(tokens, np.int32),
-            reading.features.clip(-_LARGEST, _LARGEST).astype(np.float16),
-            reading.top_ids.astype(np.int32),
-            relative.clip(-_LARGEST, 0).astype(np.float16),
-        )
-
-
-def token_bytes(features: int, top: int) -> int:
-    """Returns the bytes of a token on disk."""
-    return 4 + 2 * features + 6 * top
 
 
 class Shards:
@@ -97,7 +79,7 @@ class Shards:
             partial.replace(file)
 
     def put(self, number: int, windows: Sequence[TrainingWindow]) -> None:
-        """Stores a shard.
+        """Stores a shard, unless it is larger than the limit.
 
         Raises:
             InputError: if the disk is full.
@@ -107,7 +89,10 @@ class Shards:
             for name in (_TOKENS, _FEATURES, _IDS, _LOGITS)
         }
         arrays["ends"] = np.cumsum([len(window.tokens) for window in windows])
-        self._make_room(sum(array.nbytes for array in arrays.values()))
+        size = sum(array.nbytes for array in arrays.values())
+        if size > self._limit:
+            return
+        self._make_room(size)
         partial = self._folder / f".partial-{number}"
         with _room_for(self._folder):
             try:

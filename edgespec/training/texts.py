@@ -1,24 +1,27 @@
-"""The texts that a head learns from: given ones, or a target's own continuations of them."""
+"""The texts that a head learns from: given ones, or a target's own answers and continuations."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from edgespec.errors import InputError
-from edgespec.llm.at_once import TEXTS_AT_ONCE, TextsAtOnce
-from edgespec.llm.llm import LLM
-from edgespec.llm.stream import Stream
 from edgespec.measuring.prompts import read_prompts
+from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.files import read_utf8
+from edgespec.training.prompts import Prompt, mixed_prompt
 
+_MIX = 50_000  # prompts that are built in
+_SEEN = 500  # of them, of which it is counted what tokens they use
 _PROMPT_SHARE = 4  # a prompt cut from a text is one part in so many of a window
-_TEMPERATURE = 0.8
+_TEMPERATURES = (0.0, 0.8)  # of texts in turn
 _PROMPTS = ".jsonl"
+
+Write = Callable[[Sequence[Sequence[int]], Sequence[float], int], list[list[int]]]
+"""Goes on with prompts at temperatures, by a seed; see `TargetWriter.write`."""
 
 
 class Windows(Protocol):
@@ -27,13 +30,18 @@ class Windows(Protocol):
     Attributes:
         count: how many there are.
         tokens: tokens of the texts as they were given.
+        about: what they are, in words.
     """
 
     count: int
     tokens: Sequence[int]
+    about: str
 
-    def windows(self, numbers: Sequence[int]) -> Generator[tuple[int, list[int]]]:
-        """Yields each text's number and token ids, in the order in which they end."""
+    def kind(self, number: int) -> str:
+        """Returns what kind of text a number has."""
+
+    def windows(self, numbers: Sequence[int], at_once: int) -> Iterator[list[list[int]]]:
+        """Yields the token ids of texts in their order, some at once."""
 
 
 class GivenTexts:
@@ -50,6 +58,7 @@ class GivenTexts:
 
     def __init__(self, tokens: Sequence[int], beginning: Sequence[int], length: int) -> None:
         self.tokens = tokens
+        self.about = "given texts, as they are"
         self._beginning = list(beginning)
         self._length = length - len(beginning)
         self.count = len(tokens) // self._length
@@ -59,83 +68,114 @@ class GivenTexts:
                 "hundred thousand and more"
             )
 
-    def windows(self, numbers: Sequence[int]) -> Generator[tuple[int, list[int]]]:
+    def kind(self, number: int) -> str:
         """See `Windows`."""
-        for number in numbers:
-            start = number * self._length
-            yield number, [*self._beginning, *self.tokens[start : start + self._length]]
+        return "text"
+
+    def windows(self, numbers: Sequence[int], at_once: int) -> Iterator[list[list[int]]]:
+        """See `Windows`."""
+        yield [self.window(number) for number in numbers]
+
+    def window(self, number: int) -> list[int]:
+        """Returns the token ids of a window."""
+        start = number * self._length
+        return [*self._beginning, *self.tokens[start : start + self._length]]
 
 
 class Continuations:
-    """A target's own continuations of prompts, several at once.
+    """A target's own continuations of prompts, greedy and sampled in turn.
 
     Args:
-        llm: the target.
-        prompts: token ids of each prompt.
+        write: writes them.
+        prompts: the prompts, whose tokens are found when they are needed.
+        tokenizer: the target's.
         length: tokens of a window; longer prompts are cut.
+
+    Raises:
+        InputError: if there are too few.
     """
 
-    def __init__(self, llm: LLM, prompts: Sequence[Sequence[int]], length: int) -> None:
+    def __init__(
+        self, write: Write, prompts: Sequence[Prompt], tokenizer: Tokenizer, length: int
+    ) -> None:
         if len(prompts) < 2:
             raise InputError(
                 f"there are {len(prompts)} prompts: give at least two, better hundreds"
             )
-        self._llm = llm
-        self._prompts = [list(each[: length * 3 // 4]) for each in prompts]
-        self._length = length
+        self._write = write
+        kinds = sorted({prompts[number].kind for number in range(min(len(prompts), _SEEN))})
+        self.about = f"the model's own answers to prompts ({', '.join(kinds)}), greedy and sampled"
+        self._prompts = prompts
+        self._tokenizer = tokenizer
+        self._most = length * 3 // 4
         self.count = len(prompts)
-        self.tokens: Sequence[int] = [token for each in self._prompts for token in each]
+        seen = range(min(self.count, _SEEN))
+        self.tokens: Sequence[int] = [token for each in seen for token in self._prompt(each)]
 
-    def windows(self, numbers: Sequence[int]) -> Generator[tuple[int, list[int]]]:
-        """See `Windows`; the seed is the number, so that it is always the same text."""
-        with closing(TextsAtOnce(TEXTS_AT_ONCE).read(numbers, self._begun)) as texts:
-            for number, text in texts:
-                yield number, [*self._prompts[number], *text.result().tokens]
+    def kind(self, number: int) -> str:
+        """See `Windows`."""
+        return self._prompts[number].kind
 
-    def _begun(self, number: int) -> Stream:
-        prompt = self._prompts[number]
-        new = self._length - len(prompt)
-        return self._llm.stream(prompt, max_new_tokens=new, temperature=_TEMPERATURE, seed=number)
+    def windows(self, numbers: Sequence[int], at_once: int) -> Iterator[list[list[int]]]:
+        """See `Windows`; what is drawn follows from the first number of those at once."""
+        for start in range(0, len(numbers), at_once):
+            chosen = numbers[start : start + at_once]
+            heat = [_TEMPERATURES[number % 2] for number in chosen]
+            yield self._write([self._prompt(number) for number in chosen], heat, chosen[0])
+
+    def _prompt(self, number: int) -> list[int]:
+        return self._prompts[number].tokens(self._tokenizer)[: self._most]
 
 
-def texts_of(llm: LLM, files: Sequence[Path], length: int, generate: bool) -> Windows:
-    """Returns the windows of files.
+class _Mix(Sequence[Prompt]):
+    """The built-in mix."""
+
+    def __len__(self) -> int:
+        return _MIX
+
+    def __getitem__(self, number: Any) -> Any:
+        return mixed_prompt(number)
+
+
+def texts_of(
+    files: Sequence[Path], tokenizer: Tokenizer, length: int, write: Write | None
+) -> Windows:
+    """Returns the windows of files, or of the built-in mix of prompts.
 
     Args:
-        llm: the target.
-        files: UTF-8 texts; with `generate` also .jsonl files with a prompt per line.
+        files: UTF-8 texts; with `write` also .jsonl files with a prompt per line; none: the mix.
+        tokenizer: the target's.
         length: tokens of a window.
-        generate: whether the target continues what the files begin.
+        write: continues what the files begin; None: they are read as they are.
 
     Raises:
         InputError: if a file is not UTF-8, is empty, or all together are too short.
         OSError: if a file cannot be read.
     """
-    beginning = llm.tokenizer.encode("")
-    prompts = list[list[int]]()
+    if not files:
+        if write is None:
+            raise InputError("there is no text: give --text, or leave out --no-generate")
+        return Continuations(write, _Mix(), tokenizer, length)
+    prompts = list[Prompt]()
     tokens = list[int]()
     for file in files:
         text = read_utf8(file, "the training text")
         if not text.strip():
             raise InputError(f"{file} is empty: give a text of ten thousand words and more")
         if file.suffix == _PROMPTS:
-            if not generate:
+            if write is None:
                 raise InputError(f"{file} holds prompts: leave out --no-generate, or give texts")
-            prompts += (_chat(llm, each) for each in read_prompts([file]))
+            prompts += (Prompt(file.stem, each) for each in read_prompts([file]))
         else:
-            tokens += llm.tokenizer.encode(text, add_special=False)
-    if not generate:
+            tokens += tokenizer.encode(text, add_special=False)
+    beginning = tokenizer.encode("")
+    if write is None:
         return GivenTexts(tokens, beginning, length)
     if tokens:
         cut = GivenTexts(tokens, beginning, length)
-        prompts += (text[: length // _PROMPT_SHARE] for _, text in cut.windows(range(cut.count)))
-    return Continuations(llm, prompts, length)
-
-
-def _chat(llm: LLM, prompt: str) -> list[int]:
-    if not llm.tokenizer.has_chat_template:
-        return llm.tokenizer.encode(prompt)
-    return llm.chat_tokens([{"role": "user", "content": prompt}])
+        begun = (cut.window(number)[: length // _PROMPT_SHARE] for number in range(cut.count))
+        prompts += (Prompt(cut.kind(0), "", ids=tuple(each)) for each in begun)
+    return Continuations(write, prompts, tokenizer, length)
 
 
 def shuffled(count: int, *seed: int) -> list[int]:

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from edgespec.bundle import TARGET, Bundle
-from edgespec.errors import InputError
-from edgespec.llm.llm import LLM
+from edgespec.export.heads.identity import weights_name
 from edgespec.llm.load.open import load_model
+from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import PassCost
+from edgespec.system.files import replaced
 from edgespec.system.machine import default_threads
 from edgespec.training import checkpoints
+from edgespec.training.card import CARD, card
 from edgespec.training.checkpoints import Progress
 from edgespec.training.kinds import new_head
-from edgespec.training.optimizer import Target, TrainedHead
-from edgespec.training.options import SHARD_TOKENS, TrainingOptions
+from edgespec.training.optimizer import Accepted, Target, TrainedHead
+from edgespec.training.options import TrainingOptions
 from edgespec.training.promise import draft_seconds, promised_speedup
-from edgespec.training.reader import TOP, TargetReader
 from edgespec.training.shape import save_head
-from edgespec.training.shards import Shards, TrainingWindow, token_bytes
-from edgespec.training.target_graph import TargetGraph
+from edgespec.training.shards import Shards, TrainingWindow
+from edgespec.training.target_model import TorchTarget
+from edgespec.training.target_texts import TargetReader
 from edgespec.training.texts import Windows, shuffled
 from edgespec.training.vocabulary import DraftIds, choose, expected_uses
 
@@ -36,10 +39,10 @@ WORK = ".training"
 """Folder in a head's folder with what is needed to go on."""
 
 _HELD_OUT = 0  # number of the shard that nothing is trained on
-_HELD_OUT_TOKENS = 4096
 _HELD_OUT_SHARE = 10  # at most one text in so many is held out
-_EVALUATE_EVERY = 32_768  # tokens
-_STORE_EVERY = 240.0  # seconds
+_EVALUATE_EVERY = 4  # shards
+_STORE_EVERY = 120.0  # seconds
+_PREPARING = 0.4  # of the time that is given, in which texts are written and read
 _SMOOTH = 0.98  # of the moving average of the loss
 _MEASURING = 0.6  # seconds to find out what passes of the target cost
 
@@ -52,13 +55,16 @@ class Status:
         doing: what it does at the moment.
         progress: how far it has come.
         tokens_per_second: trained tokens per second in this run, the making of features included.
-        promised: speed relative to plain decoding that the head promises so far; None if unknown.
+        promised: speed relative to plain decoding that the head promises so far on the CPU of this
+            machine; None if unknown.
+        share: how much of what was asked for is done; None if there is no limit.
     """
 
     doing: str
     progress: Progress
     tokens_per_second: float
     promised: float | None
+    share: float | None
 
 
 Report = Callable[[Status], None]
@@ -68,8 +74,7 @@ class Training:
     """A training of a head for a target.
 
     Args:
-        llm: the target, loaded from a bundle whose graph returns features.
-        bundle: the bundle itself, which the head is for.
+        target: the target, which gives what the options' taps ask for.
         texts: what to train on.
         options: the options.
         output: folder of the head.
@@ -86,49 +91,38 @@ class Training:
 
     def __init__(
         self,
-        llm: LLM,
-        bundle: Bundle,
+        target: TorchTarget,
         texts: Windows,
         options: TrainingOptions,
         output: Path,
         report: Report = lambda status: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._llm = llm
-        self._bundle = bundle
+        device = target.device
+        self._target = target
         self._texts = texts
-        self._options = options
+        batch = options.batch or device.step_tokens
+        self._options = options = replace(options, batch=batch)
         self._output = output
         self._report = report
         self._stopping = stopping
         self.progress = Progress()
         self._began = self._stored = time.monotonic()
         self._trained_tokens = 0
-        torch.set_num_threads(llm.options.threads or default_threads())
-        vocabulary = llm.tokenizer.vocab_size
+        torch.set_num_threads(options.threads or default_threads())
+        self._reader = TargetReader(target)
+        self._at_once = device.texts_at_once(options.window * target.token_bytes)
+        self._windows_of_step = max(1, batch // options.window)
         # a number of bytes by now
-        taps = options.taps or ()
-        disk = int(options.disk)
-        per_token = token_bytes(len(taps) * bundle.target.hidden_size, min(TOP, vocabulary))
-        # The held-out shard, the one that is trained on, and the one that is made.
-        self._shard_tokens = min(SHARD_TOKENS, disk // (3 * per_token))
-        if self._shard_tokens < 2 * options.window:
-            raise InputError(
-                f"disk is {disk} bytes: a token takes {per_token}, so give at least "
-                f"{6 * options.window * per_token}"
-            )
-        self._shards = Shards(output / WORK / "shards", disk)
-        # The same weights as the loaded target's, which gives no features.
-        place = llm.plan.roles[TARGET]
-        model = load_model(llm.bundle, TARGET, place, llm.options.threads, features=True)
-        self._reader = TargetReader(model, vocabulary)
-        self._cost = PassCost.measure(model, _MEASURING)
+        self._shards = Shards(output / WORK / "shards", int(options.disk))
+        self._cost = _measured(target.bundle, options.threads)
         order = shuffled(texts.count, options.seed)
-        held_out = max(1, min(texts.count // _HELD_OUT_SHARE, _HELD_OUT_TOKENS // options.window))
-        each = max(1, self._shard_tokens // options.window)
+        each = max(1, device.shard_tokens // options.window)
+        held_out = max(1, min(texts.count // _HELD_OUT_SHARE, each // 2))
         rest = order[held_out:]
         self._numbers = [order[:held_out]]
         self._numbers += [rest[n : n + each] for n in range(0, len(rest), each)]
+        self._held_out: list[TrainingWindow] | None = None
         self._trained = self._head()
 
     def run(self) -> None:
@@ -140,7 +134,7 @@ class Training:
         try:
             for windows in self._batches():
                 self._step(windows)
-                if self.progress.tokens - self.progress.evaluated >= _EVALUATE_EVERY:
+                if self.progress.tokens - self.progress.evaluated >= self._between_evaluations:
                     self._evaluate()
                 if time.monotonic() - self._stored > _STORE_EVERY:
                     self.store()
@@ -157,20 +151,31 @@ class Training:
         return (
             self._stopping()
             or (options.tokens is not None and progress.tokens >= options.tokens)
-            or (options.hours is not None and progress.seconds >= options.hours * 3600)
+            or (options.minutes is not None and progress.seconds >= options.minutes * 60)
             or progress.stale >= options.patience
         )
+
+    @property
+    def _between_evaluations(self) -> int:
+        return _EVALUATE_EVERY * self._target.device.shard_tokens
+
+    def _written(self) -> bool:
+        """Whether there are texts enough, so that the rest of the time is for training on them."""
+        limit = self._options.minutes
+        return limit is not None and self.progress.prepared > _PREPARING * limit * 60
 
     def _batches(self) -> Iterator[list[TrainingWindow]]:
         """Yields texts to train on, from where the training stands."""
         progress = self.progress
         seed = self._options.seed
-        size = max(1, self._options.batch // self._options.window)
+        size = self._windows_of_step
         while not self._over():
-            order = shuffled(len(self._numbers) - 1, seed, progress.epoch, 0)
-            if progress.epoch == 0:
-                order.sort()  # the first shard has been read for the draft vocabulary
+            # The first shard has been read for the draft vocabulary.
+            count = progress.shards or len(self._numbers) - 1
+            order = shuffled(count, seed, progress.epoch) if progress.epoch else range(count)
             while progress.shard < len(order):
+                if not progress.epoch and progress.shard and self._written():
+                    break
                 number = order[progress.shard] + 1
                 windows = self._windows(number)
                 if windows is None:
@@ -182,6 +187,7 @@ class Training:
                     yield [windows[each] for each in chosen]
                 progress.shard = progress.shard + 1
                 progress.window = 0
+            progress.shards = progress.shards or progress.shard
             progress.epoch = progress.epoch + 1
             progress.shard = 0
 
@@ -201,12 +207,15 @@ class Training:
     def _evaluate(self) -> None:
         began = time.monotonic()
         progress = self.progress
-        held_out = self._windows(_HELD_OUT)
+        held_out = self._held_out = self._held_out or self._windows(_HELD_OUT)
         if held_out is None:
             return
-        size = max(1, self._options.batch // self._options.window)
-        parts = (held_out[n : n + size] for n in range(0, len(held_out), size))
-        progress.acceptance = tuple(self._trained.acceptance(map(self._trained.batch, parts)))
+        by_kind = defaultdict[str, list[TrainingWindow]](list)
+        for number, window in zip(self._numbers[_HELD_OUT], held_out, strict=True):
+            by_kind[self._texts.kind(number)].append(window)
+        counts = {kind: self._accepted(windows) for kind, windows in by_kind.items()}
+        progress.kinds = {kind: each.shares for kind, each in sorted(counts.items())}
+        progress.acceptance = sum(counts.values(), start=Accepted()).shares
         progress.evaluated = progress.tokens
         progress.history += ((progress.tokens, *(round(each, 4) for each in progress.acceptance)),)
         gained = progress.expected > progress.best
@@ -215,57 +224,66 @@ class Training:
         self._spent(began)
         self._show("measuring acceptance")
 
+    def _accepted(self, windows: Sequence[TrainingWindow]) -> Accepted:
+        size = self._windows_of_step
+        parts = (windows[n : n + size] for n in range(0, len(windows), size))
+        return self._trained.acceptance(map(self._trained.batch, parts))
+
     def _windows(self, number: int) -> list[TrainingWindow] | None:
         """Returns a shard, made if it is not there; None if the user wants to stop."""
         if (found := self._shards.get(number)) is not None:
             return found
         began = time.monotonic()
         made = list[TrainingWindow]()
-        texts = self._shards.texts(number)
+        texts = self._shards.texts(number) or self._new_texts(number)
         if texts is None:
-            numbers = self._numbers[number]
-            written = dict[int, list[int]]()
-            with closing(self._texts.windows(numbers)) as windows:
-                for window, text in windows:
-                    written[window] = text
-                    if self._stopping():
-                        return None
-                    self._show(f"writing texts {len(written)}/{len(numbers)}")
-            texts = [written[window] for window in numbers]
-            self._shards.put_texts(number, texts)
-        # A text needs a token for each depth, or nothing can be learned from it.
-        for text in texts:
+            return None
+        for start in range(0, len(texts), self._at_once):
+            made += self._reader.read(texts[start : start + self._at_once])
             if self._stopping():
                 return None
-            if len(text) > self._options.depths + 2:
-                made.append(TrainingWindow.of(text, self._reader.read(text)))
             self._show(f"reading {len(made)}/{len(texts)}")
         self._shards.put(number, made)
+        self.progress.prepared += time.monotonic() - began
         self._spent(began)
-        return self._shards.get(number)
+        return made
+
+    def _new_texts(self, number: int) -> list[list[int]] | None:
+        """Returns the texts of a shard; None if the user wants to stop."""
+        numbers = self._numbers[number]
+        texts = list[list[int]]()
+        self._show(f"writing texts 0/{len(numbers)}")
+        for some in self._texts.windows(numbers, self._at_once):
+            texts += some
+            if self._stopping():
+                return None
+            self._show(f"writing texts {len(texts)}/{len(numbers)}")
+        self._shards.put_texts(number, texts)
+        return texts
 
     def _head(self) -> TrainedHead:
         """Returns the head, new or as the last checkpoint left it."""
-        role = self._bundle.target
+        role = self._target.role
         options = self._options
-        graph = TargetGraph(self._bundle)
-        vocabulary = self._llm.tokenizer.vocab_size
+        graph = self._target.graph
+        device = self._target.device
+        tokenizer = self._target.tokenizer
         first = self._windows(1)
         if first is None:
             raise KeyboardInterrupt
         expected = expected_uses(
             np.concatenate([window.top_ids for window in first]).astype(np.int64),
             np.concatenate([window.top_logits for window in first]).astype(np.float32),
-            vocabulary,
+            tokenizer.vocab_size,
         )
-        size = min(options.draft_vocabulary, vocabulary)
+        size = min(options.draft_vocabulary, tokenizer.vocab_size)
         ids = choose(self._texts.tokens, expected, size, role.eos_ids)
-        target = Target(
-            graph.embedding, graph.projection.rows(ids), graph.norm, DraftIds(ids, role.vocab_size)
-        )
-        head = new_head(options, role, self._llm.tokenizer, graph, size)
+        draft_ids = DraftIds(ids, role.vocab_size, device.device)
+        projection = graph.projection.rows(ids)
+        target = Target(self._target.embedded, projection, graph.norm, draft_ids)
+        head = new_head(options, role, tokenizer, graph, size)
         head.start(torch.from_numpy(target.norm), options.seed)
-        trained = TrainedHead(head, target, options.learning_rate, options.seed)
+        trained = TrainedHead(head, target, device, options.learning_rate, options.seed)
         if (found := checkpoints.recall(self._output / WORK, self._plan())) is not None:
             self.progress, tensors = found
             trained.restore(tensors, self.progress.steps)
@@ -274,11 +292,11 @@ class Training:
     def _plan(self) -> dict[str, object]:
         """Returns what must stay the same for a training to go on."""
         options = asdict(self._options)
-        for name in ("hours", "tokens", "patience", "disk"):
+        for name in ("minutes", "tokens", "patience", "disk", "device", "memory", "threads"):
             del options[name]
         text = np.asarray(self._texts.tokens, np.int32)
         return {
-            "target": self._bundle.digest,
+            "target": self._target.bundle.digest,
             "text": hashlib.sha256(text.tobytes()).hexdigest()[:16],
             **options,
         }
@@ -286,21 +304,35 @@ class Training:
     def store(self) -> None:
         """Writes the head as it is now, and what is needed to go on."""
         checkpoints.store(self._output / WORK, self._plan(), self.progress, self._trained.state())
-        config = {**self._trained.head.shape.layout(), "edgespec": self.facts()}
+        head = self._trained.head
+        facts = self.facts()
+        config = {**head.shape.layout(head.depths, facts["base_model"]), "edgespec": facts}
         save_head(self._output, config, self._trained.weights())
+        with replaced(self._output / CARD) as partial_file:
+            partial_file.write_text(card(config), encoding="utf-8")
         self._stored = time.monotonic()
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Any]:
         """Returns what is known about the training, as JSON values."""
         progress = self.progress
         promised = self._promised()
+        bundle = self._target.bundle
         return {
-            "target": self._bundle.digest,
+            "kind": self._options.kind,
+            "base_model": bundle.manifest.provenance[TARGET],
+            "weights": weights_name(self._target.graph.norm),
+            "license": "other",
+            "target": bundle.digest,
+            "text": self._texts.about,
             "tokens": progress.tokens,
             "epochs": progress.epoch,
-            "hours": round(progress.seconds / 3600, 3),
+            "minutes": round(progress.seconds / 60, 1),
             "loss": round(progress.loss, 4),
             "acceptance": [round(share, 4) for share in progress.acceptance],
+            "acceptance_by_kind": {
+                kind: [round(share, 4) for share in shares]
+                for kind, shares in progress.kinds.items()
+            },
             "expected_accepted": round(progress.expected, 3),
             "promised_speedup": None if promised is None else round(promised, 3),
             "acceptance_by_tokens": [list(each) for each in progress.history],
@@ -311,7 +343,7 @@ class Training:
         if not self.progress.acceptance:
             return None
         shape = self._trained.head.shape
-        size = self._bundle.role_size(TARGET)
+        size = self._target.bundle.role_size(TARGET)
         drafting = partial(draft_seconds, shape, size, self._cost.seconds)
         return promised_speedup(self.progress.acceptance, self._cost.seconds, drafting)
 
@@ -319,5 +351,22 @@ class Training:
         self.progress.seconds += time.monotonic() - began
 
     def _show(self, doing: str) -> None:
+        options = self._options
+        progress = self.progress
         speed = self._trained_tokens / (time.monotonic() - self._began)
-        self._report(Status(doing, self.progress, speed, self._promised()))
+        done = [0.0]
+        if options.minutes is not None:
+            done.append(progress.seconds / (options.minutes * 60))
+        if options.tokens is not None:
+            done.append(progress.tokens / options.tokens)
+        share = max(done) if len(done) > 1 else None
+        self._report(Status(doing, progress, speed, self._promised(), share))
+
+
+def _measured(bundle: Bundle, threads: int | None) -> PassCost:
+    """Returns what passes cost on the CPU of this machine, where the head is to be used."""
+    model = load_model(bundle, TARGET, Placement(HOST), threads)
+    try:
+        return PassCost.measure(model, _MEASURING)
+    finally:
+        model.close()

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from edgespec.runtime.arrays import Floats
 
@@ -66,21 +68,25 @@ class DraftIds:
     Args:
         ids: [D] the tokens of the vocabulary, ascending.
         vocabulary: number of the target's tokens.
+        device: where tensors are.
+
+    Attributes:
+        ids: see above.
+        tokens: the same as a tensor.
     """
 
-    def __init__(self, ids: Ids, vocabulary: int) -> None:
+    def __init__(self, ids: Ids, vocabulary: int, device: torch.device) -> None:
         self.ids = ids
-        self._numbers = np.full(vocabulary, -1, np.int64)
-        self._numbers[ids] = np.arange(len(ids))
+        self.tokens = torch.from_numpy(ids).to(device)
+        self._numbers = torch.full((vocabulary,), -1, device=device)
+        self._numbers[self.tokens] = torch.arange(len(ids), device=device)
 
-    def labels(self, ids: Ids, logits: Floats) -> tuple[Ids, Floats]:
-        """Returns numbers and probabilities of a target's likeliest tokens, [n, K] each.
+    def labels(self, ids: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns numbers and probabilities of a target's likeliest tokens, [..., K] each.
 
         Tokens outside have probability 0, and the others' add up to 1; a row without any is all 0.
         """
         numbers = self._numbers[ids]
-        inside = numbers >= 0
-        shares = np.where(inside, probabilities(logits), 0)
-        total = shares.sum(axis=1, keepdims=True)
-        shares /= np.where(total > 0, total, 1)
-        return np.where(inside, numbers, 0), shares.astype(np.float32)
+        shares = logits.float().softmax(-1) * (numbers >= 0)
+        total = shares.sum(-1, keepdim=True)
+        return numbers.clamp(min=0), shares / torch.where(total > 0, total, 1)

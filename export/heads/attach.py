@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import tokenizers
@@ -15,6 +16,7 @@ from edgespec.bundle import DRAFT, TARGET, Bundle, FileEntry, Manifest, Precisio
 from edgespec.errors import ExportError
 from edgespec.export.exporter import check_drafted
 from edgespec.export.formats.tiles import BLOCK
+from edgespec.export.heads.identity import bundle_weights
 from edgespec.export.heads.taps import add_taps
 from edgespec.export.heads.writer import write_head
 from edgespec.export.role import Progress
@@ -39,16 +41,6 @@ def copy_bundle(source: Bundle, folder: Path) -> Manifest:
     new = replace(new, files={name: old.files[name] for name in names})
     bundles.save_manifest(folder, new)
     return new
-
-
-def copy_with_taps(source: Bundle, folder: Path, taps: Sequence[int]) -> None:
-    """Copies a bundle without its draft to an empty folder, and lets its target return features.
-
-    Raises:
-        InputError: if the target makes embeddings.
-    """
-    check_drafted(source.target)
-    bundles.save_manifest(folder, _tapped(folder, copy_bundle(source, folder), taps))
 
 
 def attach_head(folder: Path, path: Path, weights: str, progress: Progress) -> HeadCheckpoint:
@@ -97,6 +89,7 @@ def sizes_of(target: Role, folder: Path) -> TargetSizes:
         tokens=max(tokens.values()) + 1,
         inv_freq=target.inv_freq,
         pools=target.native.pools,
+        weights=None if target.native.adopted else partial(bundle_weights, target, folder),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -10,6 +11,7 @@ from edgespec.bundle import PoolShape
 from edgespec.errors import InputError
 from edgespec.export.exporter import check_drafted
 from edgespec.export.heads.attach import PRECISIONS, attach_head, sizes_of
+from edgespec.export.heads.identity import checkpoint_weights
 from edgespec.export.role import Progress
 from edgespec.models import Attention, Checkpoint
 from edgespec.models.heads.assistant import Assistant
@@ -111,4 +113,5 @@ def _sizes(target: Checkpoint | Path) -> TargetSizes:
             for each in layer
             if isinstance(each, Attention) and each.source is None
         ),
+        weights=partial(checkpoint_weights, target),
     )

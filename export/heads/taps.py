@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from edgespec.bundle import FEATURES
 from edgespec.errors import ExportError
@@ -35,11 +35,6 @@ def add_taps(folder: Path, graph: str, taps: Sequence[int], hidden_size: int) ->
     """
     model = onnx.load(folder / graph, load_external_data=False)
     made = {name: node for node in model.graph.node for name in node.output}
-    if entering(0) in made and made[entering(0)].op_type == "Concat":
-        raise ExportError(
-            f"{folder / graph} has several streams of rows, of which no draft head reads: use a "
-            "draft model, or none"
-        )
     for tap in taps:
         require_names(made, folder / graph, tap)
     _remove_features(model.graph)
@@ -55,20 +50,25 @@ def add_taps(folder: Path, graph: str, taps: Sequence[int], hidden_size: int) ->
         partial.write_bytes(model.SerializeToString())
 
 
-def require_names(made: Container[str], graph: Path, layer: int) -> None:
+def require_names(made: Mapping[str, NodeProto], graph: Path, layer: int) -> None:
     """Checks that a graph names the rows that enter a layer.
 
     Args:
-        made: names of the graph's values.
+        made: the graph's nodes by the names of the values that they make.
         graph: its file.
         layer: number of the layer.
 
     Raises:
-        ExportError: if it does not.
+        ExportError: if it does not, or has several streams of rows.
     """
     if entering(layer) not in made:
         raise ExportError(
             f"{graph} does not name the rows that enter layer {layer}: export the checkpoint again"
+        )
+    if made[entering(layer)].op_type == "Concat":
+        raise ExportError(
+            f"{graph} has several streams of rows, of which no draft head reads: use a draft "
+            "model, or none"
         )
 
 

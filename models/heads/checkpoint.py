@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.errors import UnsupportedModelError
+from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class TargetSizes:
         tokens: number of its tokenizer's ids, without padding.
         inv_freq: [head_dim / 2] its rotation, in radians per position; see `Rope`.
         pools: its layers with keys and values of their own.
+        weights: finds the name of its weights, see `export/heads/identity.py`; None: nobody knows.
     """
 
     layers: int
@@ -42,6 +43,7 @@ class TargetSizes:
     tokens: int
     inv_freq: tuple[float, ...]
     pools: tuple[PoolShape, ...] = ()
+    weights: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,25 @@ def check_parts(
         raise UnsupportedModelError(
             f"{tensors.place(name)}: {name} belongs to no part of {head} that is implemented: "
             f"{remedy}"
+        )
+
+
+def check_weights(fields: ConfigFields, target: TargetSizes) -> None:
+    """Checks that a head that says what it was trained for was trained for this target.
+
+    Raises:
+        CheckpointError: It was trained for another one.
+    """
+    wanted = fields.group("edgespec").get("weights")
+    if wanted is None or target.weights is None:
+        return
+    found = target.weights()
+    if wanted != found:
+        base = fields.group("edgespec").get("base_model")
+        raise CheckpointError(
+            f"{fields.source}: the head was trained for {base}, whose weights are {wanted}, and "
+            f"this target's are {found}: use a head of this model, or train one by `edgespec "
+            "train-draft`"
         )
 
 

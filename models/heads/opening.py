@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError
 from edgespec.models.fields import ConfigFields
-from edgespec.models.heads.checkpoint import HeadCheckpoint, HeadFiles, TargetSizes
+from edgespec.models.heads.checkpoint import (
+    HeadCheckpoint,
+    HeadFiles,
+    TargetSizes,
+    check_weights,
+)
 from edgespec.models.heads.dflash import is_block_head, load_block_head
 from edgespec.models.heads.eagle3 import is_eagle3, load_eagle3
 from edgespec.models.heads.gemma4_assistant import is_assistant, read_assistant
@@ -61,6 +66,7 @@ def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
         raise CheckpointError(f"{path} is not a folder: give the folder of a draft head")
     for is_kind, load in _KINDS:
         if is_kind(files.fields):
+            check_weights(files.fields, target)
             return load(files, target)
     if may_hold(files.fields):
         return load_mtp(path, target)

@@ -43,14 +43,9 @@ def random_head(fusion):
 def reference_of(head, table):
     """The definition with the weights of a head, which reads rows of a table by token."""
     weights = {name: each.detach() for name, each in head.named_parameters()}
-    config = {
-        "num_hidden_layers": 1,
-        "head_dim": 8,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
-        "hidden_act": "silu",
-        "edgespec_fusion": head.shape.fusion,
-    }
+    config = head.shape.layout(DEPTHS, "owner/target")
+    if head.shape.fusion == GATED:  # our own, in the flat layout
+        weights = {name.replace("layers.0", "midlayer"): each for name, each in weights.items()}
     nothing = {"d2t": torch.zeros(1).long(), "lm_head.weight": torch.zeros(1, 16)}
     return HeadReference({**weights, **nothing}, config, table)
 

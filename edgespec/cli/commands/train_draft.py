@@ -1,25 +1,30 @@
-"""`edgespec train-draft`: trains a draft head for a bundle's target."""
+"""`edgespec train-draft`: trains a draft head for a model."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from edgespec import bundle as bundles
 from edgespec.cli import INTERRUPTED
-from edgespec.cli.arguments import add_options, given
+from edgespec.cli.arguments import MODEL_HELP, add_options, given
 from edgespec.cli.interrupts import noted_interrupts
+from edgespec.cli.models import chosen
 from edgespec.cli.terminal import tell
 from edgespec.errors import InputError
-from edgespec.llm.load.options import LoadOptions
 from edgespec.store.progress import bars
 from edgespec.training.options import TrainingOptions, require_torch
 from edgespec.training.shape import CONFIG, check_taps
@@ -32,15 +37,16 @@ _NAMES = [each.name for each in fields(TrainingOptions)]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; the defaults are those of `TrainingOptions`."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle with the target")
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP.partition(" (default")[0])
     parser.add_argument(
         "--text",
         type=Path,
         nargs="+",
-        required=True,
+        default=(),
         metavar="FILE",
-        help="UTF-8 texts such as the model will read and write, or .jsonl files with a prompt in "
-        "each line (field prompt or turns)",
+        help=".jsonl files with a prompt in each line (field prompt or turns), or UTF-8 texts such "
+        "as the model will read and write (default: built-in prompts of code, chats, prose, JSON "
+        "and calls of tools)",
     )
     parser.add_argument(
         "-o",
@@ -51,39 +57,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="folder of the head; a training that was stopped goes on",
     )
     add_options(parser, TrainingOptions, *_NAMES)
-    machine = parser.add_argument_group("machine")
-    add_options(machine, LoadOptions, "device", "threads", "memory")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Trains, and prints a line of JSON with what was reached."""
     require_torch()
     options = TrainingOptions(**given(arguments, TrainingOptions))
-    bundle = bundles.load(arguments.bundle)
+    bundle = bundles.load(chosen(arguments))
     taps = options.tapped(bundle.target.layers)
     check_taps(taps, bundle.target.layers)
     options = replace(options, taps=taps)
     output: Path = arguments.output
 
-    from edgespec.export import copy_with_taps
-    from edgespec.llm.llm import LLM
+    from edgespec.training.device import TorchDevice
+    from edgespec.training.target_model import TorchTarget
+    from edgespec.training.target_texts import TargetWriter
     from edgespec.training.texts import texts_of
     from edgespec.training.training import WORK, Training
 
     known = any((output / name).exists() for name in (CONFIG, WORK))
     if not known and output.exists() and any(output.iterdir()):
         raise InputError(f"{output} is not empty and not a head: give another folder")
-    work = output / WORK
-    work.mkdir(parents=True, exist_ok=True)
-    tapped = work / "target"
-    shutil.rmtree(tapped, ignore_errors=True)
-    tapped.mkdir()
-    copy_with_taps(bundle, tapped, taps)
-    machine = {name: getattr(arguments, name) for name in ("device", "threads", "memory")}
-    draft = "auto" if options.generate else "none"
-    with LLM(tapped, draft=draft, **machine) as llm, _shown() as report, noted_interrupts() as stop:
-        texts = texts_of(llm, arguments.text, options.window, options.generate)
-        training = Training(llm, bundle, texts, options, output, report, stop)
+    # a number of bytes by now
+    device = TorchDevice.of(options.device, int(options.memory or 0))
+    with _shown() as report, noted_interrupts() as stop:
+        target = TorchTarget(bundle, device, taps)
+        write = TargetWriter(target, options.window).write if options.generate else None
+        texts = texts_of(arguments.text, target.tokenizer, options.window, write)
+        output.mkdir(parents=True, exist_ok=True)
+        training = Training(target, texts, options, output, report, stop)
         training.run()
     tell(json.dumps({"head": str(output), **training.facts()}))
     return INTERRUPTED if stop() else 0
@@ -92,10 +94,16 @@ def execute(arguments: argparse.Namespace) -> int:
 @contextmanager
 def _shown() -> Iterator[Report]:
     """Shows what a training reports on stderr, if that is a terminal."""
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with bars(*columns, transient=True) as progress:
+    columns = SpinnerColumn(), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with bars(*columns, TimeRemainingColumn(), transient=True) as progress:
         bar = progress.add_task("loading", total=None)
-        yield lambda status: progress.update(bar, description=_line(status))
+
+        def show(status: Status) -> None:
+            progress.update(bar, description=_line(status))
+            if status.share is not None:
+                progress.update(bar, total=1.0, completed=status.share)
+
+        yield show
 
 
 def _line(status: Status) -> str:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from edgespec.errors import InputError
-from edgespec.training.reader import TargetRows
-from edgespec.training.shards import Shards, TrainingWindow, token_bytes
+from edgespec.training.shards import Shards, TrainingWindow
 
 FEATURES, TOP = 8, 4
 
@@ -17,13 +16,11 @@ FEATURES, TOP = 8, 4
 def window(length, seed):
     random = np.random.default_rng(seed)
     logits = -np.sort(random.random((length, TOP)).astype(np.float32), axis=1)
-    return TrainingWindow.of(
-        list(range(length)),
-        TargetRows(
-            random.normal(size=(length, FEATURES)).astype(np.float32),
-            random.integers(100, size=(length, TOP)),
-            logits,
-        ),
+    return TrainingWindow(
+        np.arange(length, dtype=np.int32),
+        random.normal(size=(length, FEATURES)).astype(np.float16),
+        random.integers(100, size=(length, TOP), dtype=np.int32),
+        logits.astype(np.float16),
     )
 
 
@@ -42,16 +39,16 @@ def test_windows_and_texts_come_back(tmp_path):
                 np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-def test_large_rows_are_cut_to_what_half_precision_holds():
-    rows = np.full((1, FEATURES), 1e6, np.float32)
-    made = TrainingWindow.of(
-        [1], TargetRows(rows, np.zeros((1, TOP), np.int64), np.zeros((1, TOP), np.float32))
-    )
-    assert made.features.max() == np.finfo(np.float16).max
+def test_a_shard_beyond_the_limit_is_not_kept(tmp_path):
+    shards = Shards(tmp_path / "shards", 100)
+    shards.put(1, [window(100, 1)])
+    shards.put_texts(1, [[1, 2]])
+    assert shards.get(1) is None
+    assert shards.texts(1) == [[1, 2]]
 
 
 def test_the_least_recently_used_gives_room(tmp_path):
-    one = 100 * token_bytes(FEATURES, TOP)
+    one = 100 * (4 + 2 * FEATURES + 6 * TOP)
     shards = Shards(tmp_path / "shards", 2 * one + 2000)
     shards.put(1, [window(100, 1)])
     shards.put(2, [window(100, 2)])

@@ -1,4 +1,4 @@
-"""What training reads from a bundle: hidden rows, embedding, final norm and projection."""
+"""What training reads from a bundle: embedding, final norm and projection."""
 
 from __future__ import annotations
 
@@ -7,55 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from checkpoints import make_checkpoint
-from native_llms import with_library
 
 from edgespec import bundle as bundles
 from edgespec import export
-from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.export import ExportOptions, copy_with_taps
-from edgespec.llm.load.open import load_model
+from edgespec.export import ExportOptions
 from edgespec.models import load_checkpoint
 from edgespec.models.embedded import BUNDLE
 from edgespec.models.heads.eagle3 import default_taps
-from edgespec.runtime.plan import HOST, Placement
-from edgespec.runtime.sampling.truncation import likeliest_tokens
-from edgespec.runtime.sequences.model import AFTER, Rows
-from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.training.reader import TargetReader
 from edgespec.training.shape import check_taps, rope_theta
 from edgespec.training.target_graph import TargetGraph
-
-TEXT = "def add(a, b):\n    return a + b\n" * 8
-
-
-@pytest.fixture(scope="module")
-def tokens():
-    return Tokenizer.from_folder(BUNDLE).encode(TEXT)
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory):
-    """The embedded target, whose passes give what enters three layers."""
-    opened = bundles.load(BUNDLE)
-    folder = tmp_path_factory.mktemp("tapped")
-    copy_with_taps(opened, folder, (0, 3, opened.target.layers))
-    return load_model(bundles.load(folder), TARGET, Placement(HOST), 1, features=True)
-
-
-@with_library
-def test_the_tapped_rows_are_embedding_and_what_the_head_multiplies(target, tokens):
-    graph = TargetGraph(bundles.load(BUNDLE))
-    vocabulary = max(tokens) + 1
-    reading = TargetReader(target, vocabulary, 32).read(tokens)
-    first, _, last = np.split(reading.features, 3, axis=1)
-    np.testing.assert_array_equal(first, graph.embedding.rows(tokens))
-    normed = last / np.sqrt((last * last).mean(axis=1, keepdims=True) + graph.eps) * graph.norm
-    logits = normed @ graph.projection.rows(np.arange(vocabulary)).T
-    # Products round activations to 8 bits.
-    error = np.take_along_axis(logits, reading.top_ids, axis=1) - reading.top_logits
-    assert np.sqrt((error**2).mean()) < 0.02 * logits.std()
-    assert (logits.argmax(axis=1) == reading.top_ids[:, 0]).mean() > 0.95
 
 
 @pytest.mark.parametrize("architecture", ["gemma2", "granite"])
@@ -71,23 +32,6 @@ def test_norm_and_embedding_have_their_factors(tmp_path, architecture):
     np.testing.assert_allclose(graph.norm, weight, rtol=1e-6)
     rows = tensors.read(checkpoint.decoder.embedding) * checkpoint.decoder.embedding_scale
     np.testing.assert_allclose(graph.embedding.rows([3, 7]), rows[[3, 7]], rtol=1e-6)
-
-
-@with_library
-def test_reading_in_any_chunks_gives_what_a_pass_gives(target, tokens):
-    count = len(tokens)
-    vocabulary = 300
-    sequence = target.sequence(tokens)
-    rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], list(range(count)))
-    [logits] = target.forward([rows])
-    rows.accept([])
-    ids = likeliest_tokens(logits, vocabulary, 64)
-    for size in (32, 7):
-        reading = TargetReader(target, vocabulary, size).read(tokens)
-        np.testing.assert_array_equal(reading.features, rows.features)
-        np.testing.assert_array_equal(reading.top_ids, ids)
-        np.testing.assert_array_equal(reading.top_logits, np.take_along_axis(logits, ids, axis=1))
-    assert target.pool.used == 0
 
 
 def test_taps():

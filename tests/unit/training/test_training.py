@@ -7,17 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from checkout import ROOT
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from edgespec import LLM
 from edgespec import bundle as bundles
-from edgespec.errors import InputError
-from edgespec.export import copy_with_taps
+from edgespec import export
+from edgespec.errors import CheckpointError, InputError
 from edgespec.models.embedded import BUNDLE
+from edgespec.training.card import card as training_card
+from edgespec.training.device import TorchDevice
 from edgespec.training.options import DFLASH, DSPARK, KINDS, TrainingOptions
 from edgespec.training.shape import FUSIONS, GATED
 from edgespec.training.target_graph import TargetGraph
+from edgespec.training.target_model import TorchTarget
+from edgespec.training.target_texts import TargetWriter
 from edgespec.training.texts import texts_of
 from edgespec.training.training import WORK, Training
 
@@ -30,6 +35,7 @@ OPTIONS = TrainingOptions(
     batch=128,
     steps=3,
     disk=64 << 20,
+    threads=1,
 )
 TEXT = "".join(
     f"def add_{n}(values):\n    total = {n}\n    for value in values:\n        total += value\n"
@@ -39,12 +45,9 @@ TEXT = "".join(
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tapped") / "bundle"
-    folder.mkdir()
-    copy_with_taps(bundles.load(BUNDLE), folder, OPTIONS.taps)
-    with LLM(folder, draft="none", context=512, threads=1) as llm:
-        yield llm
+def target():
+    device = TorchDevice(torch.device("cpu"), torch.float32, 1 << 30)
+    return TorchTarget(bundles.load(BUNDLE), device, OPTIONS.taps)
 
 
 @pytest.fixture
@@ -54,16 +57,16 @@ def text(tmp_path):
     return file
 
 
-def trained(llm, text, output, options=OPTIONS, stop_after=None, **changes):
+def trained(target, text, output, options=OPTIONS, stop_after=None, **changes):
     """Trains until the limits, or until the user stops after some steps."""
     options = replace(options, **changes)
     statuses = []
     stopping = (lambda: bool(statuses) and statuses[-1] >= stop_after) if stop_after else bool
     output.mkdir(exist_ok=True)
-    texts = texts_of(llm, [text], options.window, options.generate)
+    write = TargetWriter(target, options.window).write if options.generate else None
+    texts = texts_of([text] if text else [], target.tokenizer, options.window, write)
     training = Training(
-        llm,
-        bundles.load(BUNDLE),
+        target,
         texts,
         options,
         output,
@@ -75,11 +78,11 @@ def trained(llm, text, output, options=OPTIONS, stop_after=None, **changes):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(llm, text, tmp_path, kind):
-    whole = trained(llm, text, tmp_path / "whole", tokens=1500, kind=kind)
-    stopped = trained(llm, text, tmp_path / "stopped", tokens=1500, stop_after=5, kind=kind)
+def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(target, text, tmp_path, kind):
+    whole = trained(target, text, tmp_path / "whole", tokens=1500, kind=kind)
+    stopped = trained(target, text, tmp_path / "stopped", tokens=1500, stop_after=5, kind=kind)
     assert stopped.progress.steps == 5
-    resumed = trained(llm, text, tmp_path / "stopped", tokens=1500, kind=kind)
+    resumed = trained(target, text, tmp_path / "stopped", tokens=1500, kind=kind)
     assert resumed.progress.steps == whole.progress.steps == 12
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
     for name, each in one.items():
@@ -88,17 +91,17 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(llm, text, tmp_path
 
 @pytest.mark.parametrize("changes", [*({"fusion": each} for each in FUSIONS),
                                      {"kind": DFLASH}, {"kind": DSPARK}])  # fmt: skip
-def test_the_loss_falls(llm, text, tmp_path, changes):
+def test_the_loss_falls(target, text, tmp_path, changes):
     changes = {**changes, "learning_rate": 2e-3}
-    begun = trained(llm, text, tmp_path / "head", tokens=128, **changes)
+    begun = trained(target, text, tmp_path / "head", tokens=128, **changes)
     first = begun.progress.loss
-    done = trained(llm, text, tmp_path / "head", tokens=6000, **changes)
+    done = trained(target, text, tmp_path / "head", tokens=6000, **changes)
     assert done.progress.loss < 0.8 * first
 
 
 @pytest.mark.parametrize("kind", [DFLASH, DSPARK])
-def test_the_saved_layout_of_blocks_is_that_of_speculators(llm, text, tmp_path, kind):
-    trained(llm, text, tmp_path / "head", tokens=128, kind=kind)
+def test_the_saved_layout_of_blocks_is_that_of_speculators(target, text, tmp_path, kind):
+    trained(target, text, tmp_path / "head", tokens=128, kind=kind)
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     spark = kind == DSPARK
     wanted = {
@@ -154,18 +157,15 @@ def test_the_saved_layout_of_blocks_is_that_of_speculators(llm, text, tmp_path, 
     assert found == shapes
 
 
-def test_the_saved_layout_is_that_of_eagle_and_other_options_do_not_go_on(llm, text, tmp_path):
-    trained(llm, text, tmp_path / "head", tokens=128, fusion=GATED)
+def test_the_saved_layout_is_that_of_eagle_and_other_options_do_not_go_on(target, text, tmp_path):
+    trained(target, text, tmp_path / "head", tokens=128, fusion=GATED)
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     wanted = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "edgespec_fusion": GATED,
         "draft_vocab_size": 256,
         "rope_theta": pytest.approx(10_000, rel=1e-3),
-        "eagle_config": {
-            "eagle_aux_hidden_state_layer_ids": [1, 3, 5],
-            "use_aux_hidden_state": True,
-        },
+        "eagle_aux_hidden_state_layer_ids": [2, 4, 6],
     }
     assert {name: config[name] for name in wanted} == wanted
     assert config["edgespec"]["target"] == bundles.load(BUNDLE).digest
@@ -189,7 +189,7 @@ def test_the_saved_layout_is_that_of_eagle_and_other_options_do_not_go_on(llm, t
         "mlp.down_proj": (h, inner),
     }
     shapes = {"fc": (h, 3 * h), "norm": (h,), "lm_head": (256, h)}
-    shapes |= {f"midlayer.{name}": shape for name, shape in layer.items()}
+    shapes |= {f"layers.0.{name}": shape for name, shape in layer.items()}
     found = {name: (each.shape, str(each.dtype)) for name, each in tensors.items()}
     assert found.pop("d2t") == ((256,), "int64")
     assert found.pop("t2d") == ((4096,), "bool")
@@ -199,11 +199,51 @@ def test_the_saved_layout_is_that_of_eagle_and_other_options_do_not_go_on(llm, t
     rows = TargetGraph(bundles.load(BUNDLE)).projection.rows(ids)
     np.testing.assert_array_equal(tensors["lm_head.weight"], rows.astype(np.float16))
     with pytest.raises(InputError, match=r"begun with window 64, not 32: give the same options"):
-        trained(llm, text, tmp_path / "head", tokens=128, fusion=GATED, window=32)
+        trained(target, text, tmp_path / "head", tokens=128, fusion=GATED, window=32)
 
 
-def test_a_loss_that_is_not_finite_ends_the_training_and_keeps_the_head(llm, text, tmp_path):
-    trained(llm, text, tmp_path / "head", tokens=256)
+def test_a_head_has_the_layout_of_speculators_and_a_card(target, text, tmp_path):
+    """As vLLM reads it; what the definition makes of it is in `test_eagle3_training.py`."""
+    head = tmp_path / "head"
+    training = trained(target, text, head, tokens=300)
+    config = json.loads((head / "config.json").read_text())
+    assert config["speculators_model_type"] == "eagle3"
+    assert config["architectures"] == ["Eagle3DraftModel"]
+    assert config["norm_before_residual"] is False
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 6]
+    [method] = config["speculators_config"]["proposal_methods"]
+    assert method["speculative_tokens"] == 3
+    verifier = config["speculators_config"]["verifier"]
+    facts = config["edgespec"]
+    assert verifier["name_or_path"] == facts["base_model"]
+    assert facts["acceptance"] == [round(each, 4) for each in training.progress.acceptance]
+    card = (head / "README.md").read_text("utf-8")
+    assert card.startswith("---\nlicense: other\ntags:\n- speculative-decoding")
+    for part in (facts["base_model"], facts["weights"], "given texts, as they are", "| all |"):
+        assert part in card
+    assert "base_model: own" in training_card(
+        {**config, "edgespec": {**facts, "base_model": "own/m"}}
+    )
+
+
+def test_a_head_of_another_target_is_refused_before_anything_is_made(target, text, tmp_path):
+    head = tmp_path / "head"
+    trained(target, text, head, tokens=128)
+    export.make(BUNDLE, tmp_path / "bundle", head)
+    assert bundles.load(tmp_path / "bundle").draft.is_head
+    config = json.loads((head / "config.json").read_text())
+    config["edgespec"] |= {"weights": "0123456789abcdef", "base_model": "owner/other"}
+    (head / "config.json").write_text(json.dumps(config))
+    for other in (BUNDLE, ROOT / "models/embedded/checkpoints/python-7m"):
+        with pytest.raises(
+            CheckpointError, match="trained for owner/other, whose weights are 0123"
+        ):
+            export.make(other, tmp_path / "other", head)
+        assert not (tmp_path / "other").exists()
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_and_keeps_the_head(target, text, tmp_path):
+    trained(target, text, tmp_path / "head", tokens=256)
     before = load_file(tmp_path / "head" / "model.safetensors")
     state = tmp_path / "head" / WORK / "state.safetensors"
     with safe_open(state, "np") as stored:
@@ -212,28 +252,38 @@ def test_a_loss_that_is_not_finite_ends_the_training_and_keeps_the_head(llm, tex
     tensors["head.fc.weight"].fill(np.nan)
     save_file(tensors, state, facts)
     with pytest.raises(InputError, match=r"the loss is nan after 2 steps: give a smaller --lear"):
-        trained(llm, text, tmp_path / "head", tokens=1000)
+        trained(target, text, tmp_path / "head", tokens=1000)
     after = load_file(tmp_path / "head" / "model.safetensors")
     for name, each in before.items():
         np.testing.assert_array_equal(each, after[name])
 
 
-@pytest.mark.slow
-def test_the_target_writes_the_texts(llm, tmp_path):
+@pytest.mark.parametrize("disk", [0, 64 << 20])
+def test_the_target_answers_prompts(target, tmp_path, disk):
+    """Features that find no room on disk are read again, and the head is the same."""
     prompts = tmp_path / "prompts.jsonl"
     lines = [{"prompt": f"def add_{n}("} for n in range(6)] + [{"turns": ["class A:\n"]}]
     prompts.write_text("\n".join(map(json.dumps, lines)))
-    options = replace(OPTIONS, generate=True, tokens=128)
-    done = trained(llm, prompts, tmp_path / "head", options)
-    assert done.progress.tokens >= 128
-    again = trained(llm, prompts, tmp_path / "head", options)
+    options = replace(OPTIONS, generate=True, tokens=600, disk=disk)
+    done = trained(target, prompts, tmp_path / "head", options)
+    assert done.progress.tokens >= 600
+    assert list(done.progress.kinds) == ["prompts"]
+    assert any((tmp_path / "head" / WORK / "shards").rglob("*.npy")) == bool(disk)
+    again = trained(target, prompts, tmp_path / "head", options)
     assert again.progress == done.progress
-    texts = dict(texts_of(llm, [prompts], 64, generate=True).windows(range(7)))
-    for number, line in enumerate(lines):  # as if each were written alone
-        prompt = line.get("prompt") or line["turns"][0]
-        tokens = llm.tokenizer.encode(prompt)
-        options = {"max_new_tokens": 64 - len(tokens), "temperature": 0.8, "seed": number}
-        assert texts[number] == [*tokens, *llm.generate(tokens, **options).tokens]
+
+
+def test_when_the_time_for_writing_is_over_the_texts_are_trained_on_again(
+    target, text, tmp_path, monkeypatch
+):
+    device = replace(target.device, shard_tokens=4 * OPTIONS.window)
+    monkeypatch.setattr(target, "device", device)
+    monkeypatch.setattr(Training, "_written", lambda own: own.progress.shard == 2)
+    done = trained(target, text, tmp_path / "head", tokens=2000)
+    assert done.progress.shards == 2
+    assert done.progress.epoch >= 3
+    names = {each.stem for each in (tmp_path / "head" / WORK / "shards").glob("*.npz")}
+    assert names == {"0", "1", "2"}
 
 
 @pytest.mark.parametrize(
@@ -245,21 +295,21 @@ def test_the_target_writes_the_texts(llm, tmp_path):
         ("prompts.jsonl", b'{"prompt": "x"}', "holds prompts: leave out --no-generate"),
     ],
 )
-def test_texts_that_cannot_be_trained_on(llm, tmp_path, name, content, message):
+def test_texts_that_cannot_be_trained_on(target, tmp_path, name, content, message):
     file = tmp_path / name
     file.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        texts_of(llm, [file], 64, generate=False)
+        texts_of([file], target.tokenizer, 64, None)
 
 
 @pytest.mark.parametrize(
     "line", ["{", '{"text": "x"}', '{"prompt": ""}', '{"turns": []}', "[1]", '{"prompt": 3}']
 )
-def test_prompts_that_cannot_be_read(llm, tmp_path, line):
+def test_prompts_that_cannot_be_read(target, tmp_path, line):
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "def f("}\n' + line + "\n")
     with pytest.raises(InputError, match=r"prompts.jsonl: line 2"):
-        texts_of(llm, [file], 64, generate=True)
+        texts_of([file], target.tokenizer, 64, lambda *_: [])
 
 
 @pytest.mark.parametrize(
@@ -270,14 +320,14 @@ def test_prompts_that_cannot_be_read(llm, tmp_path, line):
         ({"steps": 80}, "window is 64: give more than 81 tokens"),
         ({"kind": "medusa"}, "kind is 'medusa': use one of eagle3, dflash, dspark"),
         ({"kind": DFLASH, "steps": 17}, "steps is 17: give at most 16 for a block"),
-        ({"hours": 0}, "hours is 0: give a number above 0"),
+        ({"minutes": 0}, "minutes is 0: give a number above 0"),
         ({"tokens": 0}, "tokens is 0: give a whole number"),
-        ({"disk": 1000}, "disk is 1000 bytes: a token takes 1924, so give at"),
+        ({"device": "gpu"}, "device is 'gpu': use one of cuda, xpu, mps, cpu"),
     ],
 )
-def test_options_out_of_range(llm, text, tmp_path, changes, message):
+def test_options_out_of_range(target, text, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
-        trained(llm, text, tmp_path / "head", **changes)
+        trained(target, text, tmp_path / "head", **changes)
 
 
 def test_the_command_ends_with_its_result_where_nothing_is_drafted(cli, text, tmp_path):
