@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +112,14 @@ class Training:
         self._trained_tokens = 0
         torch.set_num_threads(options.threads or default_threads())
         self._reader = TargetReader(target)
-        self._at_once = device.texts_at_once(options.window * target.token_bytes)
+        at_once = device.texts_at_once(options.window * target.token_bytes)
         self._windows_of_step = max(1, batch // options.window)
         # a number of bytes by now
         self._shards = Shards(output / WORK / "shards", int(options.disk))
         self._cost = _measured(target.bundle, options.threads)
         order = shuffled(texts.count, options.seed)
         each = max(1, device.shard_tokens // options.window)
+        self._at_once = ceil(each / ceil(each / at_once))  # all about as many
         held_out = max(1, min(texts.count // _HELD_OUT_SHARE, each // 2))
         rest = order[held_out:]
         self._numbers = [order[:held_out]]
