@@ -24,6 +24,7 @@ FILE = Path(__file__).parents[1] / "edgespec/llm/keywords.py"
 # Values that a class of options takes, too, and makes one of the declared type.
 _WIDER = {
     "draft": "str | Path",
+    "dry_sequence_breakers": "str | Iterable[str]",
     "logit_bias": "Mapping[int, float] | Mapping[str, float] | Iterable[tuple[int, float]]",
     "stop": "str | Iterable[str]",
     "stop_token_ids": "Iterable[int]",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import TYPE_CHECKING
 
@@ -13,16 +12,23 @@ _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "re
 # What transformers takes for what a file that samples leaves out.
 _LEFT_OUT = {"temperature": 1.0, "top_k": 50.0}
 _FILTERS = ("temperature", "top_k", "top_p", "min_p")
+_OTHERS = (
+    "typical_p",
+    "xtc_probability",
+    "xtc_threshold",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+)
 # Names in GGUF behind `general.sampling.`, as llama.cpp's converter writes them.
 _GGUF = {
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
     "penalty_repeat": "repetition_penalty", "penalty_last_n": "repeat_last_n",
+    "xtc_probability": "xtc_probability", "xtc_threshold": "xtc_threshold",
+    "mirostat": "mirostat", "mirostat_tau": "mirostat_tau", "mirostat_eta": "mirostat_eta",
 }  # fmt: skip
-_OTHERS = ("mirostat", "xtc_probability")  # samplers that are not implemented; 0 is off
 _SPELLED = {"temp": "temperature", "nucleus": "top_p"}  # further names in `sequence`
 _LAST = 64  # llama.cpp's usual number of tokens that penalties count
-
-_log = logging.getLogger(__name__)
 
 
 def asked_sampling(generation: ConfigFields) -> dict[str, float] | None:
@@ -31,7 +37,7 @@ def asked_sampling(generation: ConfigFields) -> dict[str, float] | None:
     Temperature 0 stands for greedy decoding, which `do_sample: false` asks for. None: it says
     nothing of that.
     """
-    found = {name: _number(generation, name) for name in (*_FILTERS, *_PENALTIES)}
+    found = {name: _number(generation, name) for name in (*_FILTERS, *_OTHERS, *_PENALTIES)}
     known = {name: value for name, value in found.items() if value is not None}
     samples = generation.get("do_sample")
     if samples is False:
@@ -46,9 +52,6 @@ def asked_sampling(generation: ConfigFields) -> dict[str, float] | None:
 def gguf_sampling(metadata: ConfigFields) -> dict[str, float]:
     """Returns what a GGUF file asks for, as fields of a generation_config.json."""
     group = "general.sampling."
-    for name in _OTHERS:
-        if _number(metadata, group + name):
-            _log.warning("%s: %s%s is not implemented, and left out", metadata.source, group, name)
     found = {ours: _number(metadata, group + theirs) for theirs, ours in _GGUF.items()}
     known = {name: value for name, value in found.items() if value is not None}
     if known.get("repetition_penalty", 1.0) != 1:
@@ -58,6 +61,8 @@ def gguf_sampling(metadata: ConfigFields) -> dict[str, float]:
         names = [name.strip().replace("-", "_") for name in sequence.split(";")]
         used = {_SPELLED.get(name, name) for name in names}
         off = {"temperature": 1.0, "top_k": 0.0, "top_p": 1.0, "min_p": 0.0}
+        if "xtc" not in used:
+            known.pop("xtc_probability", None)
         known |= {name: value for name, value in off.items() if name not in used}
         if "penalties" not in used:
             known = {name: value for name, value in known.items() if name not in _PENALTIES}

@@ -41,10 +41,15 @@ OF_LLAMA_CPP = {
 """Options as users of llama.cpp type them, and ours."""
 _CHATS = "`edgespec chat MODEL` talks in the terminal"
 _SETTING = "it is an option of --config FILE, as repetition_penalty = 1.1"
+_SAMPLER = "it is an option of --config FILE, with _ for -, as xtc_probability = 0.5"
+_SIGMA = "it is an option of --config FILE, as top_n_sigma = 1.0"
 _NEEDLESS = "leave it out, since it is so without being asked for, or not needed here"
 INSTEAD = {
     **dict.fromkeys(("-cnv", "--conversation", "-i", "--interactive"), _CHATS),
     **dict.fromkeys(("--repeat-penalty", "--presence-penalty", "--frequency-penalty"), _SETTING),
+    **dict.fromkeys(("--dry-multiplier", "--xtc-probability", "--mirostat"), _SAMPLER),
+    "--typical": "it is an option of --config FILE, as typical_p = 0.9",
+    **dict.fromkeys(("--top-nsigma", "--top-n-sigma"), _SIGMA),
     **dict.fromkeys(
         (
             "--jinja",

@@ -36,10 +36,22 @@ class SamplingKeywords(TypedDict, total=False):
     top_k: int
     top_p: float
     min_p: float
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
     repeat_last_n: int | None
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: str | Iterable[str]
     logit_bias: Mapping[int, float] | Mapping[str, float] | Iterable[tuple[int, float]]
     seed: int | None
 

@@ -15,7 +15,7 @@ from edgespec.llm.load.options import (
     MAX_DRAFT_TOKENS,
     PLANNED_DRAFT_TOKENS,
 )
-from edgespec.runtime.sampling.options import SamplingOptions
+from edgespec.runtime.sampling.options import SamplingOptions, texts
 from edgespec.system.options import explained, option
 
 if TYPE_CHECKING:
@@ -115,11 +115,7 @@ class GenerationOptions(SamplingOptions):
         super().__post_init__()
         if self.structure is not None and isinstance(self.json_schema, dict):
             object.__setattr__(self, "json_schema", _as_json(self.json_schema))
-        several = isinstance(self.stop, Iterable) and not isinstance(self.stop, str)
-        stop = tuple(self.stop) if several else (self.stop,)
-        if not all(isinstance(text, str) and text for text in stop):
-            raise InputError(f"stop is {self.stop!r}: give strings of at least one character")
-        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop", texts("stop", self.stop))
         object.__setattr__(self, "stop_token_ids", _token_ids(self.stop_token_ids))
 
     @property

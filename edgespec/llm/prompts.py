@@ -14,6 +14,7 @@ from edgespec.llm.chat import ChatOptions, PreparedPrompt, prepare_chat
 from edgespec.llm.images import Viewer, taken_out
 from edgespec.llm.messages import Messages, for_template
 from edgespec.llm.options import GenerationOptions
+from edgespec.runtime.text.breakers import BreakerFinder
 from edgespec.runtime.text.infill import InfillFormat, InfillPrompt
 from edgespec.runtime.text.tokenizer import Tokenizer
 
@@ -43,6 +44,9 @@ class Prompts:
         context_length: maximum number of tokens of prompt and output together.
         viewer: makes rows of pictures.
         grammars: returns the compiler of grammars, once it is needed.
+
+    Attributes:
+        breakers: finds what ends repetitions.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Prompts:
         self._viewer = viewer
         self._tokenizer = tokenizer
         self._context_length = context_length
+        self.breakers = BreakerFinder(tokenizer)
 
     def with_context(self, context_length: int) -> Prompts:
         """Returns the same for prompts of another length."""

@@ -72,6 +72,7 @@ def _stream(
         salt=_salt(request.cache_key),
         turns=prompt.turns,
         look=prompt.look,
+        breakers=instance.prompts.breakers.of(options),
     )
     memory: str | None = None
     if source in RECYCLING_DRAFTS:

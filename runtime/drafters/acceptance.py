@@ -137,6 +137,8 @@ def rank(
     if outside is not None:
         behind = perturbed[:, 1:]
         behind -= outside * _OUTSIDE
+    if sampler.excludes(position):
+        perturbed -= _top_choices(candidates, outside, sampler.options) * _OUTSIDE
     return _by_lead(candidates.tokens, perturbed, k)
 
 
@@ -184,6 +186,8 @@ def _outside_truncation(
         [n, K - 1] bool; None if the truncation can remove none.
     """
     outside = None
+    if options.mirostat:
+        return None
     if 0 < options.top_k < scores.shape[1]:
         outside = scores[:, 1:] < scores[:, options.top_k - 1 : options.top_k]
     if options.top_p < 1:
@@ -197,6 +201,21 @@ def _outside_truncation(
         beyond = scores[:, 1:] < math.log(options.min_p)
         outside = beyond if outside is None else outside | beyond
     return outside
+
+
+def _top_choices(
+    candidates: Candidates, outside: npt.NDArray[np.bool_] | None, options: SamplingOptions
+) -> npt.NDArray[np.bool_]:
+    """Returns which candidates XTC leaves out of those within the truncation, [n, K] bool."""
+    floor = math.log(options.xtc_threshold) if options.xtc_threshold else -math.inf
+    above = candidates.logits - candidates.normalizers[:, None] >= floor
+    if outside is not None:
+        above[:, 1:] &= ~outside
+    if options.xtc_threshold > 0.5:
+        above[:] = False
+    above[:, :-1] &= above[:, 1:]  # the likelihood falls, so the last one has none behind it
+    above[:, -1] = False
+    return above
 
 
 class Expectation(Protocol):

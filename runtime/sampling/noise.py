@@ -140,6 +140,11 @@ class Noise:
         row: npt.NDArray[np.float64] = self._block(position // _BLOCK)[position % _BLOCK]
         return row
 
+    def coin(self, position: int) -> float:
+        """Returns a uniform number in [0, 1) of one position, besides the noise of its tokens."""
+        # The state before that of token 0, which no token has.
+        return (_mix(_first_state(self._seed, position) - _GAMMA & _MASK) >> 11) * 2.0**-53
+
     def reaching(self, position: int, noise: float) -> npt.NDArray[np.bool_]:
         """Returns which tokens have at least this much noise, or a little less, at a position, [V].
 

@@ -2,7 +2,8 @@
 
 In llama.cpp's order and arithmetic: a bias is added; then logits of repeated tokens are divided by
 the repetition penalty where positive and multiplied where negative (Keskar et al., 2019); then they
-lose the frequency penalty for each time and the presence penalty once (OpenAI).
+lose the frequency penalty for each time and the presence penalty once (OpenAI), and what
+`repetitions` says.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from edgespec.runtime.arrays import Floats, Ids
 from edgespec.runtime.sampling.options import SamplingOptions
+from edgespec.runtime.sampling.repetitions import Breakers, Repetitions
 
 _NEVER = np.float32(1e30)  # as good as infinite, but no temperature or penalty makes it a NaN
 
@@ -25,9 +27,16 @@ class Penalties:
         options: penalties, bias, and which tokens count.
         vocab_size: number of token ids of the tokenizer.
         prompt: tokens before the text.
+        breakers: what ends repetitions.
     """
 
-    def __init__(self, options: SamplingOptions, vocab_size: int, prompt: Sequence[int]) -> None:
+    def __init__(
+        self,
+        options: SamplingOptions,
+        vocab_size: int,
+        prompt: Sequence[int],
+        breakers: Breakers,
+    ) -> None:
         self._options = options
         self._tokens = list(prompt)
         self._window = None if options.repeat_last_n in (None, -1) else options.repeat_last_n
@@ -45,6 +54,9 @@ class Penalties:
             counted = counted[max(len(counted) - self._window, 0) :]
         self._ids, counts = np.unique(counted[counted < vocab_size], return_counts=True)
         self._repeated[self._ids] = counts
+        self._repetitions: Repetitions | None = None
+        if options.penalizes_repetitions:
+            self._repetitions = Repetitions(options, breakers, prompt)
 
     def append(self, token: int) -> None:
         """Goes on by one token of the text."""
@@ -52,10 +64,13 @@ class Penalties:
         self._count(token, 1)
         if self._window is not None and len(self._tokens) > self._window:
             self._count(self._tokens[-1 - self._window], -1)
+        if self._repetitions is not None:
+            self._repetitions.append(token)
 
     @contextmanager
     def behind(self, branch: Sequence[int]) -> Iterator[None]:
         """Goes on by the tokens of a branch for the time being."""
+        lengths = None if self._repetitions is None else self._repetitions.lengths
         for token in branch:
             self.append(token)
         try:
@@ -65,6 +80,8 @@ class Penalties:
                 if self._window is not None and len(self._tokens) > self._window:
                     self._count(self._tokens[-1 - self._window], 1)
                 self._count(self._tokens.pop(), -1)
+            if self._repetitions is not None and lengths is not None:
+                self._repetitions.lengths = lengths
 
     def penalized(self, logits: Floats, tokens: Ids | None = None) -> Floats:
         """Returns the logits of the row behind the tokens so far, as a new array.
@@ -89,6 +106,10 @@ class Penalties:
             written * np.float32(options.frequency_penalty)
             + (written > 0) * np.float32(options.presence_penalty)
         )
+        if self._repetitions is not None:
+            lost = self._repetitions.penalties()
+            places, ids = _places(np.array(list(lost), np.int64), found, tokens)
+            found[places] -= np.array([lost[token] for token in ids.tolist()], np.float32)
         return found
 
     def _count(self, token: int, times: int) -> None:

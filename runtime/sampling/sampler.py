@@ -2,9 +2,9 @@
 
 Greedy choice (temperature 0) is the arg-max. Sampling is the arg-max of log p + g, where p is the
 distribution after penalties (`penalties`), temperature, top-k, top-p and min-p (in transformers'
-order and meaning) and g is the position-keyed Gumbel noise of `noise`. A draft that ranks its
-tokens under the noise of the same seed and position tends to put the target's choice first
-(`ranking`). Ties go to the lowest id at every stage.
+order and meaning), or what `filters` and `mirostat` leave of it, and g is the position-keyed Gumbel
+noise of `noise`. A draft that ranks its tokens under the noise of the same seed and position tends
+to put the target's choice first (`ranking`). Ties go to the lowest id at every stage.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import DeviceError
+from edgespec.runtime.sampling.filters import survivors
+from edgespec.runtime.sampling.mirostat import Mirostat
 from edgespec.runtime.sampling.noise import Noise
 from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.runtime.sampling.truncation import Indices, Nucleus, largest_indices
@@ -54,6 +56,7 @@ class Sampler:
         logits: Logits,
         position: int,
         allowed: npt.NDArray[np.bool_] | None = None,
+        mirostat: Mirostat | None = None,
     ) -> int:
         """Returns the token at `position`.
 
@@ -61,6 +64,7 @@ class Sampler:
             logits: [V] float32, the row after the token before it, penalized.
             position: Absolute index in the text of the token to be chosen.
             allowed: [V or fewer] bool, the tokens that may be chosen, at least one; None for all.
+            mirostat: What truncates instead of the options, and goes on by the token, if it does.
 
         Raises:
             DeviceError: If the logits hold a NaN or an infinity, or no allowed token is finite.
@@ -76,6 +80,15 @@ class Sampler:
         peak = _require_finite(kept[top])
         if options.temperature == 0:
             return int(tokens[top])
+        if mirostat is not None:
+            inside = mirostat.survivors(kept)
+            best = self._best(kept[inside], tokens[inside], position)
+            mirostat.observe(kept[inside], best)
+            return int(tokens[inside[best]])
+        excludes = self.excludes(position)
+        if excludes or options.top_n_sigma or options.typical_p < 1:
+            inside = survivors(kept, options, excludes)
+            return int(tokens[inside[self._best(kept[inside], tokens[inside], position)]])
         if self.noise.tabulated:
             return int(tokens[self._choose_of_few(kept, tokens, top, position)])
         if options.top_k:
@@ -94,13 +107,23 @@ class Sampler:
             inside = np.flatnonzero(kept >= self._floor(peak))
             tokens = tokens[inside]
             kept = kept[inside]
+        return int(tokens[self._best(kept, tokens, position)])
+
+    def excludes(self, position: int) -> bool:
+        """Whether the top choices of a position are left out (XTC)."""
+        often = 0.0 if self.options.mirostat else self.options.xtc_probability
+        return often > 0 and self.noise.coin(position) <= often
+
+    def _best(self, logits: Logits, tokens: Indices, position: int) -> int:
+        """Returns which of some tokens is the best under noise."""
+        inside = None
         if tokens.size > _DIRECT:
-            inside = self._short_list(kept, tokens, position, largest_indices(kept, _HEAD))
+            inside = self._short_list(logits, tokens, position, largest_indices(logits, _HEAD))
             tokens = tokens[inside]
-            kept = kept[inside]
-        return int(
-            tokens[self._scores(kept, peak, self.noise.for_tokens(position, tokens)).argmax()]
-        )
+            logits = logits[inside]
+        noise = self.noise.for_tokens(position, tokens)
+        best = int(self._scores(logits, float(logits.max()), noise).argmax())
+        return best if inside is None else int(inside[best])
 
     def _choose_of_few(self, logits: Logits, tokens: Indices, top: int, position: int) -> int:
         """Returns the choice where noise for all tokens is available: few passes over all tokens.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,9 @@ import numpy as np
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
+from edgespec.runtime.sampling.mirostat import Mirostat
 from edgespec.runtime.sampling.penalties import Penalties
+from edgespec.runtime.sampling.repetitions import Breakers
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.speculation.tree import Proposal, Verdict, walk
@@ -72,6 +74,7 @@ class Request:
             recurrent layers hold of them is kept.
         look: makes what is read of pictures in place of some tokens of the prompt, which may take
             seconds; None: all are read.
+        breakers: what ends repetitions that are penalized.
     """
 
     prompt: Sequence[int]
@@ -85,6 +88,7 @@ class Request:
     salt: str = ""
     turns: Sequence[int] = ()
     look: Callable[[], Pictures] | None = None
+    breakers: Breakers = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -199,9 +203,13 @@ class Generation:
         self.sequence = sequence
         self.features = Features()
         self.penalties: Penalties | None = None
-        if request.sampler.options.penalizes:
-            sampler = request.sampler
-            self.penalties = Penalties(sampler.options, sampler.vocab_size, request.prompt)
+        sampler = request.sampler
+        vocab_size = sampler.vocab_size
+        self._mirostat = Mirostat(sampler.options, vocab_size) if sampler.options.mirostat else None
+        if sampler.options.penalizes:
+            self.penalties = Penalties(
+                sampler.options, vocab_size, request.prompt, request.breakers
+            )
         self.drafters: list[Drafter] = []
         self.rounds = deque[Round]()
         self.reused = 0
@@ -320,7 +328,7 @@ class Generation:
         penalties = self.penalties
         allowed = None if request.grammar is None else request.grammar.allowed()
         penalized = logits if penalties is None else penalties.penalized(logits)
-        token = request.sampler.choose(penalized, position, allowed)
+        token = request.sampler.choose(penalized, position, allowed, self._mirostat)
         if penalties is not None:
             penalties.append(token)
         if request.grammar is not None:

@@ -100,8 +100,6 @@ def test_what_llama_vscode_asks_for_when_it_edits(running, plain):
     )
     assert given["choices"][0]["message"]["content"] == expected.text
     assert running.post(body, "/v1/chat/completions").status_code == 200
-    on = running.post({**body, "dry_multiplier": 0.8}, "/v1/chat/completions")
-    assert (on.status_code, on.json()["error"]["param"]) == (400, "dry_multiplier")
 
 
 ASKED = {"temperature": 0.6, "top_k": 4, "repetition_penalty": 1.3}
@@ -210,6 +208,7 @@ def test_an_answer_goes_into_the_next_request_as_it_came(client, plain, written)
     assert given.choices[0].message.content == expected
 
 
+DRY = {"dry_multiplier": 100.0, "dry_base": 9.0, "logit_bias": {"5": 100.0}}
 LLAMA_CPP = {"repeat_penalty": 1.5, "presence_penalty": 1.0, "logit_bias": [[5, 9], [7, False]]}
 SAMPLINGS = [
     *[
@@ -225,6 +224,11 @@ SAMPLINGS = [
         }.items()
     ],
     {"repetition_penalty": 0.05, "repeat_last_n": 2},
+    {"typical_p": 0.2},
+    {"top_n_sigma": 0.5},
+    {"xtc_probability": 1.0, "xtc_threshold": 0.01},
+    {"mirostat": 1, "mirostat_tau": 2.0, "mirostat_eta": 0.5},
+    {"mirostat": 2, "mirostat_tau": 1.0},
 ]
 
 
@@ -232,6 +236,9 @@ SAMPLINGS = [
     ("fields", "options"),
     [
         *[(each, each) for each in SAMPLINGS],
+        ({"nsigma": 0.5}, {"top_n_sigma": 0.5}),
+        ({"typical": 0.2}, {"typical_p": 0.2}),
+        ({"mirostat_mode": 2, "mirostat_tau": 1.0}, {"mirostat": 2, "mirostat_tau": 1.0}),
         (LLAMA_CPP, {
             "repetition_penalty": 1.5, "presence_penalty": 1.0, "repeat_last_n": 64,
             "logit_bias": {5: 9, 7: -math.inf},
@@ -245,6 +252,25 @@ def test_each_option_of_sampling_reaches_the_text(client, plain, fields, options
         client.completions.create(extra_body=said, **asked).choices[0].text for said in (fields, {})
     )
     expected = plain.generate(PROMPT, max_new_tokens=24, temperature=2.0, seed=7, **options)
+    assert given == expected.text != without
+
+
+@pytest.mark.parametrize(
+    ("breakers", "found"),
+    [
+        ([], ()),
+        ('"\\n", ":"', ("\n", ":")),
+        ('["a", "b"]', ("a", "b")),
+        ("abc", ("abc",)),
+    ],
+)
+def test_repetitions_end_at_breakers_as_clients_write_them(client, plain, breakers, found):
+    asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 12, "temperature": 0.0}
+    given, without = (
+        client.completions.create(extra_body=said, **asked).choices[0].text
+        for said in ({**DRY, "dry_sequence_breakers": breakers}, {"logit_bias": {"5": 100.0}})
+    )
+    expected = plain.generate(PROMPT, max_new_tokens=12, **DRY, dry_sequence_breakers=found)
     assert given == expected.text != without
 
 

@@ -126,9 +126,7 @@ NO_EFFECT = (
     "id_slot",
     "samplers",
     "min_keep",
-    "mirostat_tau",
-    "xtc_threshold",
-    "dry_base",
+    "dynatemp_exponent",
 )
 OF_CHATS = ("verbosity",)
 OF_RESPONSES = ("client_metadata", "include", "max_tool_calls", "context_management")

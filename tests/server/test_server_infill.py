@@ -206,7 +206,7 @@ def test_fields_that_are_not_known_are_passed_over(running, plain):
         ({"n_indent": -1}, "n_indent is -1"),
         ({"t_max_predict_ms": "1"}, "t_max_predict_ms is '1'"),
         ({"n_cmpl": 2}, "n_cmpl is 2"),
-        ({"mirostat": 2}, "mirostat is 2"),
+        ({"mirostat": 3}, "mirostat is 3"),
         ({"repeat_penalty": 0}, "repeat_penalty is 0"),
         ({"logit_bias": [[5, "no"]]}, "logit_bias.0.1 is 'no'"),
         ({"lora": [{"id": 0, "scale": 0.5}]}, "lora is"),

@@ -144,6 +144,15 @@ def test_options_choose_the_text(running, plain):
     assert given["message"]["content"] == expected.text
 
 
+def test_samplers_of_llama_cpp_choose_the_text(running, plain):
+    asked = {"temperature": 1.3, "seed": 7}
+    for how in ({"mirostat": 2, "mirostat_tau": 1.0}, {"typical_p": 0.3}, {"xtc_probability": 1.0}):
+        given = chat(running, stream=False, options={**asked, **how, "num_predict": 24}).json()
+        sampled = {**plain.sampling, **asked, **how}
+        expected = plain.chat(MESSAGES, max_new_tokens=24, **sampled).text
+        assert given["message"]["content"] == expected
+
+
 def test_options_that_are_left_out_are_the_models(running, plain):
     seeded = {"seed": 3, "num_predict": 24}
     for options in (seeded, {**seeded, "temperature": None, "top_k": None, "top_p": None}):
@@ -164,8 +173,6 @@ def test_what_is_unknown_or_about_loading_is_passed_over(running, plain):
         **GREEDY,
         "num_ctx": 8,
         "num_gpu": 1,
-        "mirostat": 2,
-        "typical_p": 0.7,
         "penalize_newline": False,
         "presence_penalty": 0,
         "frequency_penalty": 0.0,

@@ -2,23 +2,76 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from edgespec.runtime.sampling.options import LEAST_TEMPERATURE
-from edgespec.serve.protocols.fields import Fields, Int, Json, Stop, Unset, option_field
+from edgespec.serve.protocols.fields import (
+    LONG,
+    Fields,
+    Int,
+    Json,
+    Stop,
+    Text,
+    Unset,
+    option_field,
+)
 
 SEEDS = 1 << 64
 
+_OPTIONS = (
+    "stop",
+    "seed",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+)
 _LAST_TOKENS = 64  # default of `repeat_last_n` in llama.cpp and Ollama
 
 # Where -1 switches something off, as in vLLM.
 _From0 = AfterValidator(lambda value: max(value, 0))
+# As in llama.cpp.
+_UsualBelow1 = AfterValidator(lambda value: value if value >= 1 else None)
+
+
+def _listed(value: Any) -> Any:
+    """Returns texts that some clients send as JSON in a string, with or without brackets."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value if value.lstrip().startswith("[") else f"[{value}]")
+    except (ValueError, RecursionError):
+        return [value]
+
+
+_Breakers = Annotated[
+    list[Text],
+    Field(max_length=64),
+    LONG,
+    BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+]
 
 
 class Sampling(Fields):
-    """What every body may say of sampling."""
+    """What every body may say of sampling.
+
+    Names besides OpenAI's are llama.cpp's, or KoboldCpp's and text-generation-webui's.
+    """
 
     stop: Stop | None = None
     seed: Annotated[Int, Field(ge=-1, lt=SEEDS), Unset] | None = None
@@ -26,11 +79,32 @@ class Sampling(Fields):
     top_p: Annotated[float, option_field("top_p")] | None = None
     top_k: Annotated[Int, Field(ge=-1), _From0] | None = None
     min_p: Annotated[float, option_field("min_p")] | None = None
+    typical_p: Annotated[
+        Annotated[float, option_field("typical_p")] | None,
+        Field(validation_alias=AliasChoices("typical_p", "typical")),
+    ] = None
+    top_n_sigma: Annotated[
+        Annotated[float, _From0] | None,
+        Field(validation_alias=AliasChoices("top_n_sigma", "nsigma")),
+    ] = None
+    xtc_probability: Annotated[float, option_field("xtc_probability")] | None = None
+    xtc_threshold: Annotated[float, option_field("xtc_threshold")] | None = None
+    mirostat: Annotated[
+        Annotated[Int, option_field("mirostat")] | None,
+        Field(validation_alias=AliasChoices("mirostat", "mirostat_mode")),
+    ] = None
+    mirostat_tau: Annotated[float, option_field("mirostat_tau")] | None = None
+    mirostat_eta: Annotated[float, option_field("mirostat_eta")] | None = None
+    dry_multiplier: Annotated[float, option_field("dry_multiplier")] | None = None
+    dry_base: Annotated[float, Field(ge=0, le=100), _UsualBelow1] | None = None
+    dry_allowed_length: Annotated[Int, option_field("dry_allowed_length")] | None = None
+    dry_penalty_last_n: Annotated[Int, option_field("dry_penalty_last_n")] | None = None
+    dry_sequence_breakers: _Breakers | None = None
 
     @property
     def sampling(self) -> Json:
         """The options of sampling that are given, and what ends the text."""
-        found = self.given("stop", "seed", "temperature", "top_p", "top_k", "min_p")
+        found = self.given(*_OPTIONS)
         if found.get("temperature", 1.0) < LEAST_TEMPERATURE:
             found["temperature"] = 0.0  # some clients, such as ragas, send 1e-8 for 0
         return found

@@ -104,15 +104,8 @@ class TextRequest(PenalizedSampling, RequestBody):
     prediction: PredictedOutput | None = None
     json_schema: Json | None = None
     t_max_predict_ms: Milliseconds | None = None
-    # What only matters to samplers of llama.cpp's server that are not here.
+    # What only matters to a sampler of llama.cpp's that is not here, or to one that keeps many.
     dynatemp_exponent: Any = None
-    xtc_threshold: Any = None
-    dry_base: Any = None
-    dry_allowed_length: Any = None
-    dry_penalty_last_n: Any = None
-    dry_sequence_breakers: Any = None
-    mirostat_tau: Any = None
-    mirostat_eta: Any = None
     min_keep: Any = None
     # Samplers have a fixed order here, and slots are chosen by what they hold.
     samplers: Any = None

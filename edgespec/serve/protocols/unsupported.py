@@ -57,12 +57,7 @@ class UnsupportedFields(Fields):
     """What a request for a text may not ask for."""
 
     # Samplers of llama.cpp's server.
-    typical_p: NeutralOne = None
     dynatemp_range: NeutralZero = None
-    xtc_probability: NeutralZero = None
-    dry_multiplier: NeutralZero = None
-    mirostat: NeutralZero = None
-    top_n_sigma: _NotAbove0 | None = None
     adaptive_target: _NotAbove0 | None = None
     lora: _Nothing = None
     grammar_lazy: _Off = None

@@ -125,7 +125,7 @@ def test_what_is_wrong_is_said_in_its_line(batch, tmp_path):
         (completion("model", "x", model="gpt-4o"), 404, "use 'python-7m'"),
         (completion("long", [1] * 5000), 400, "longer than the model's context length"),
         (completion("type", 3), 400, "prompt is 3"),
-        (completion("unknown", "x", mirostat=2), 400, "mirostat is 2, which is not supported"),
+        (completion("unknown", "x", min_tokens=2), 400, "min_tokens is 2, which is not supported"),
         (completion("rule", "x", regex="("), 400, "regex"),
         ({"method": "POST"}, 400, "line 11: custom_id is missing"),
         ({**good, "custom_id": "more", "body": 1}, 400, "line 12: body is 1"),

@@ -69,10 +69,21 @@ def test_gguf_keys(metadata, expected):
     assert gguf_sampling(ConfigFields(named, "m.gguf")) == pytest.approx(expected)
 
 
-def test_a_sampler_that_is_not_implemented_is_logged(caplog):
-    with caplog.at_level(logging.WARNING, "edgespec"):
-        gguf_sampling(ConfigFields({"general.sampling.mirostat": 2}, "m.gguf"))
-    assert "general.sampling.mirostat" in caplog.text
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"mirostat": 2.0, "mirostat_tau": 4.0, "mirostat_eta": 0.2, "temperature": 1.0},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.2, "temperature": 0.9},
+    ],
+)
+def test_further_samplers_of_a_gguf_file_are_those_of_a_conversation(sampling):
+    named = {f"general.sampling.{name}": value for name, value in sampling.items()}
+    named["general.sampling.temp"] = named.pop("general.sampling.temperature")
+    fields = gguf_sampling(ConfigFields(named, "m.gguf"))
+    found = asked_sampling(ConfigFields(fields, "generation_config.json"))
+    assert conversational(found) == sampling | {"top_k": 50}
+    used = {**named, "general.sampling.sequence": "top_k;temperature"}
+    assert "xtc_probability" not in gguf_sampling(ConfigFields(used, "m.gguf"))
 
 
 def test_what_is_asked_for_goes_before_what_is_usual():

@@ -1,8 +1,7 @@
 """The request bodies of Ollama's API.
 
 Fields and defaults are those of https://docs.ollama.com/api. As with Ollama, unknown fields and
-options are passed over, and so are those about loading a model, which the server decides, and those
-of samplers that are not here.
+options are passed over, and so are those about loading a model, which the server decides.
 """
 
 from __future__ import annotations

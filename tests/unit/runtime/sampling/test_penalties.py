@@ -106,7 +106,7 @@ def test_each_branch_is_penalized_by_its_own_tokens(path, branches, penalties, a
     text = path[at:]
     logits = np.random.default_rng(seed).standard_normal(VOCABULARY + 3).astype(np.float32)
     logits.setflags(write=False)
-    made = Penalties(options, VOCABULARY, prompt)
+    made = Penalties(options, VOCABULARY, prompt, {})
     for token in text:
         made.append(token)
     for branch in [*branches, []]:

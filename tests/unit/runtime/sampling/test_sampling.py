@@ -35,7 +35,7 @@ def exact_distribution(row, options, context):
 
 
 def choose(sampler, row, position, context):
-    penalties = Penalties(sampler.options, sampler.vocab_size, context)
+    penalties = Penalties(sampler.options, sampler.vocab_size, context, {})
     return sampler.choose(penalties.penalized(row), position)
 
 
@@ -223,7 +223,7 @@ def test_penalty_is_transformers_for_greedy_too_and_counts_a_token_once():
             context = rng.integers(0, 30, 12).tolist()
             expected = processor(torch.tensor([context]), torch.from_numpy(row)[None])[0].numpy()
             assert choose(sampler, row, 12, context) == expected.argmax()
-            penalized = Penalties(sampler.options, 30, context).penalized(row)
+            penalized = Penalties(sampler.options, 30, context, {}).penalized(row)
             np.testing.assert_allclose(penalized, expected, rtol=1e-6)
 
 
