@@ -73,6 +73,13 @@ class ChatOptions(GenerationOptions):
         "another one",
     )
 
+    context_shift: bool | None = option(
+        None,
+        "whether the oldest turns behind the system's message are left out if a conversation is "
+        "too long for the context, instead of an error",
+        none="as the model was loaded",
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         tools = [describe_tool(tool) for tool in self.tools or ()]
@@ -122,6 +129,7 @@ class PreparedPrompt:
         look: see `Request`.
         stop_ids: tokens that end the text, besides the model's own.
         prediction: tokens of an expected text; empty if there is none.
+        left_out: number of messages that had no room in the context.
     """
 
     tokens: list[int]
@@ -132,6 +140,7 @@ class PreparedPrompt:
     look: Callable[[], Pictures] | None = None
     stop_ids: frozenset[int] = frozenset()
     prediction: Sequence[int] = ()
+    left_out: int = 0
 
     def again(self, tokenizer: Tokenizer) -> PreparedPrompt:
         """Returns the same for another text, if none was begun; both have the tokenizer."""

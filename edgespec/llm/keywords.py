@@ -25,6 +25,7 @@ class LoadKeywords(TypedDict, total=False):
     memory: int | str | dict[str, int] | None
     gpu_layers: int | None
     sessions: int
+    context_shift: bool
     prompt_cache: str | Path | None
     prompt_cache_size: int | str
 
@@ -85,3 +86,4 @@ class ChatKeywords(GenerationKeywords, total=False):
     template_options: Mapping[str, Any] | None
     thinking_budget: int | None
     continue_final_message: bool
+    context_shift: bool | None

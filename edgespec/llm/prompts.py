@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, cast
 
 from edgespec.bundle import Bundle
 from edgespec.errors import ContextLengthError, InputError, reason
@@ -14,6 +14,7 @@ from edgespec.llm.chat import ChatOptions, PreparedPrompt, prepare_chat
 from edgespec.llm.images import Viewer, taken_out
 from edgespec.llm.messages import Messages, for_template
 from edgespec.llm.options import GenerationOptions
+from edgespec.llm.shortening import shortened
 from edgespec.runtime.text.breakers import BreakerFinder
 from edgespec.runtime.text.infill import InfillFormat, InfillPrompt
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -71,9 +72,18 @@ class Prompts:
         )
 
     def prepare(
-        self, prompt: str | Sequence[int] | Messages, options: GenerationOptions
+        self,
+        prompt: str | Sequence[int] | Messages,
+        options: GenerationOptions,
+        shifts: bool = False,
     ) -> PreparedPrompt:
         """Prepares a text; with `ChatOptions`, the answer in a conversation.
+
+        Args:
+            prompt: what the text continues.
+            options: options of the text.
+            shifts: whether conversations that are too long lose their oldest turns, where the
+                options do not say.
 
         Raises:
             InputError: see `prepare_chat` and `tokens`; or if a picture cannot be read, a grammar
@@ -81,7 +91,14 @@ class Prompts:
             ContextLengthError: if the prompt leaves no room for a token.
         """
         if isinstance(options, ChatOptions):
-            prepared = self._of_chat(cast("Messages", prompt), options)
+            given = options.context_shift
+            shortens = (shifts if given is None else given) and not isinstance(prompt, str)
+            make = partial(self._of_chat, options=options)
+            messages = cast("Sequence[Mapping[str, Any]]", prompt)
+            if shortens:
+                prepared = shortened(messages, make, self._context_length)
+            else:
+                prepared = make(messages)
         else:
             prepared = self._of_text(cast("str | Sequence[int]", prompt), options)
         return replace(prepared, prediction=self._predicted(options.prediction))

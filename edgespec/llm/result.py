@@ -69,6 +69,8 @@ class Result:
         call_faults: what does not fit the schema of its tool, for each such call; there are none
             but with tools whose schemas a text cannot be held to.
         stop: the stop string that ended the text; None if none did.
+        messages_left_out: number of the conversation's oldest messages that had no room, see
+            `ChatOptions.context_shift`.
         json_class: see `parsed`; it is no field.
     """
 
@@ -103,6 +105,7 @@ class Result:
     cut_call: ToolCall | None = None
     call_faults: tuple[str, ...] = ()
     stop: str | None = None
+    messages_left_out: int = 0
     json_class: InitVar[Any] = None
 
     def __post_init__(self, json_class: Any) -> None:

@@ -59,12 +59,14 @@ class TextFacts:
         draft_memory: see `Result`.
         json_class: see `Result.parsed`.
         unheld: schemas of functions by name, to which nothing holds the arguments of calls.
+        left_out: see `Result.messages_left_out`.
     """
 
     models: Sequence[Model]
     draft_memory: str | None
     json_class: type | None
     unheld: Mapping[str, Mapping[str, Any]]
+    left_out: int = 0
 
 
 class Stream(Unpicklable):
@@ -331,6 +333,7 @@ class Stream(Unpicklable):
             stop=decoder.stop,
             cut_call=decoder.cut_call,
             call_faults=call_faults(decoder.calls, self._facts.unheld),
+            messages_left_out=self._facts.left_out,
             json_class=self._facts.json_class,
             **self._prediction_facts(),
         )

@@ -42,7 +42,7 @@ def submit(
             f"draft_source is {source!r}: a model loaded with draft {instance.options.draft!r} "
             f"offers {', '.join(instance.sources.names)}"
         )
-    prompt = instance.prompts.prepare(request.prompt, options)
+    prompt = instance.prompts.prepare(request.prompt, options, instance.options.context_shift)
     if source == NO_DRAFT:  # which makes no use of it
         prompt = replace(prompt, prediction=())
     return _stream(instance, prompt, request, source, kept)
@@ -78,7 +78,7 @@ def _stream(
     if source in RECYCLING_DRAFTS:
         memory = "hot" if len(instance.sources.recycling.successors) else "cold"
     models = list(instance.working_models.values())
-    facts = TextFacts(models, memory, options.json_class, prompt.unheld)
+    facts = TextFacts(models, memory, options.json_class, prompt.unheld, prompt.left_out)
     decoder = _decoder(instance, prompt, options, limits.stop_ids)
 
     def again(seed: int | None) -> Stream:

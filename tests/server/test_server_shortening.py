@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from servers import MODEL, refused
 
+from edgespec import LLM
 from edgespec.errors import ContextLengthError
-from edgespec.serve.protocols.shortening import shortened
+from edgespec.llm.chat import PreparedPrompt
+from edgespec.llm.shortening import shortened
 
 TURNS = [
     message
@@ -28,15 +28,20 @@ GREEDY = {"num_predict": 4, "temperature": 0}
 def made(messages, context, sizes=None):
     """What is made of messages that are as long as their texts, and how often it was tried."""
     tried = []
+    by_size = {}
 
     def make(messages):
         tried.append(messages)
         size = sum(len(each["content"]) for each in messages)
         if size >= context:
             raise ContextLengthError(f"{size} are too many")
-        return SimpleNamespace(prompt=range(size), messages=messages)
+        by_size[size] = messages
+        return PreparedPrompt([0] * size)
 
-    return shortened(messages, make, context).messages, tried
+    found = shortened(messages, make, context)
+    kept = by_size[len(found.tokens)]
+    assert found.left_out == len(messages) - len(kept)
+    return kept, tried
 
 
 def conversation(*roles):
@@ -117,3 +122,24 @@ def test_responses_are_shortened_by_truncation(running, plain):
     for truncation in ("disabled", None):
         given = running.post({**body, "truncation": truncation}, "/v1/responses")
         refused(given, 400, "too long")
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_chat_says_how_many_messages_it_left_out(running, plain, served_bundle, loaded):
+    how = {"max_tokens": 4, "temperature": 0}
+    with LLM(served_bundle, draft="none", threads=1, context_shift=loaded) as llm:
+        asked = {} if loaded else {"context_shift": True}
+        expected = llm.chat(LONG, **how, **asked)
+        with pytest.raises(ContextLengthError, match="too long"):
+            llm.chat(LONG, **how, context_shift=False)
+    kept = [SYSTEM, LATE, *LONG[LONG.index(LATE) + 1 :]]
+    gone = expected.messages_left_out
+    assert 0 < gone < len(LONG)
+    assert expected.prompt_tokens == len(plain.chat_tokens([*kept[:2], *LONG[gone + 2 :]]))
+    body = {"model": MODEL, "messages": LONG, **how}
+    given = running.post({**body, "context_shift": True}, "/v1/chat/completions").json()
+    assert given["choices"][0]["message"]["content"] == expected.text
+    assert given["edgespec"]["messages_left_out"] == gone
+    refused(running.post(body, "/v1/chat/completions"), 400, "too long")
+    short = running.post({**body, "messages": LONG[-1:]}, "/v1/chat/completions").json()
+    assert "messages_left_out" not in short["edgespec"]

@@ -6,6 +6,7 @@ import argparse
 import io
 import sys
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from edgespec.cli.answering import WrappingWriter, answer_events, show
@@ -71,6 +72,7 @@ with a space. TAB, pasted lines and earlier chats are not for Windows."""
 
 _THOUGHTS = "thoughts"  # what /set takes besides options of an answer
 _OTHERS = ("stop", "json_schema")  # options that it takes though they are no plain values
+_SWITCHES = {bool, NoneType}  # types of options that it does not take
 _LEAVE = ("/bye", "/exit", "/quit")
 
 
@@ -96,6 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     texts = parser.add_argument_group("text")
     add_options(texts, GenerationOptions, *TEXT, **WHOLE)
+    add_options(texts, LoadOptions, "context_shift")
     machine = parser.add_argument_group("machine")
     add_options(machine, LoadOptions, "draft", *MACHINE, "prompt_cache", "prompt_cache_size")
 
@@ -264,7 +267,7 @@ class _Conversation:
         name = name.replace("-", "_")
         value = value.strip()
         name = SETTINGS_OF_OLLAMA.get(name, name)
-        plain = (each for each, kinds in kinds_of(self._kind).items() if {*kinds} - {bool})
+        plain = (each for each, kinds in kinds_of(self._kind).items() if {*kinds} - _SWITCHES)
         known = [*plain, *_OTHERS]
         if not words:
             thoughts = "on" if self._thoughts else "off"
@@ -335,6 +338,8 @@ class _Conversation:
         if result.reasoning and not answer["content"]:  # where /continue goes on
             answer["reasoning_content"] = begun.get("reasoning_content", "") + result.reasoning
         self._messages = [*(asked[:-1] if begun else asked), answer]
+        if gone := result.messages_left_out:
+            _say(f"the {gone} oldest messages had no room in the context, and were not read")
         if result.finish_reason == "length":
             _say(
                 f"stopped after {result.new_tokens} tokens: /continue goes on, /set max_new_tokens "

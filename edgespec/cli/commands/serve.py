@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_tools(parser)
     texts = parser.add_argument_group("texts")
     _add_texts(texts)
-    add_options(texts, LoadOptions, *CACHES, sessions=None)
+    add_options(texts, LoadOptions, "context_shift", *CACHES, sessions=None)
     add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
 

@@ -107,6 +107,11 @@ class LoadOptions(Options):
         "it, and the least recently used are dropped",
         least=1,
     )
+    context_shift: bool = option(
+        False,
+        "leave out the oldest turns, behind the system's message, of conversations that are too "
+        "long for the context, unless a request says otherwise",
+    )
     prompt_cache: str | Path | None = option(
         None,
         "folder for what texts have computed, from which later texts that begin alike go on, "

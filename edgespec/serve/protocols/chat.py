@@ -57,6 +57,8 @@ class ChatRequest(TextRequest):
     # As in vLLM; without them, a last message of the assistant is continued.
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
+    # Leaves out the oldest turns where all have no room, as llama.cpp's option of that name.
+    context_shift: bool | None = None
     # An older way to call tools, other kinds of answers, and what other servers do about thoughts.
     functions: Empty | None = None
     function_call: Literal["none", "auto"] | None = None
@@ -92,6 +94,7 @@ class ChatRequest(TextRequest):
             "template_options": self.template_options,
             "thinking_budget": self.thinking_budget,
             "continue_final_message": goes_on,
+            "context_shift": self.context_shift,
         }
         messages = [message.plain for message in self.messages]
         return GenerationRequest(messages, ChatOptions(**options))

@@ -21,7 +21,6 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.serve.models import ServedModel
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.fields import Fields, Json, KeepAlive, one_line, parse_body
-from edgespec.serve.protocols.shortening import submit_shortened
 from edgespec.serve.protocols.token_texts import TokenTexts
 from edgespec.serve.refusals import RequestError
 
@@ -73,7 +72,10 @@ class Origin:
             return {"seed": result.seed}
         faults = {"call_faults": list(result.call_faults)} if result.call_faults else {}
         looped = {"looped": True} if result.finish_reason == "loop" else {}
-        return {name: getattr(result, name) for name in _STATISTICS} | faults | looped
+        gone = result.messages_left_out
+        left_out = {"messages_left_out": gone} if gone else {}
+        found = {name: getattr(result, name) for name in _STATISTICS}
+        return found | faults | looped | left_out
 
 
 class TextBody(Fields, ABC):
@@ -97,11 +99,6 @@ class TextBody(Fields, ABC):
         """Whether no text is asked for, but that the model is unloaded."""
         return False
 
-    @property
-    def shortens(self) -> bool:
-        """Whether the oldest messages are left out if all are too long for the context."""
-        return False
-
     @abstractmethod
     def request(self, llm: LLM) -> GenerationRequest:
         """Returns the text that is asked for, or the first one.
@@ -120,7 +117,7 @@ class TextBody(Fields, ABC):
             RequestError: as `request`.
         """
         request = replace(self.request(llm), cache_key=self.cache_key or "")
-        return [submit_shortened(llm, request, self.shortens)]
+        return [llm.submit(request)]
 
 
 class Signal(Enum):

@@ -319,6 +319,9 @@ def test_the_context_ends(cli, bundles):
     told = f"shorten the prompt, or raise --context, up to {most}, or start a new conversation with"
     assert "the prompt is too long: its 47 tokens and a new one are longer than" in result.err
     assert told in result.err
+    result = cli(*arguments, "--context-shift", stdin=said("hello", "hello"))
+    assert result.err.count("the 2 oldest messages had no room in the context") == 1
+    assert "too long" not in result.err
 
 
 def test_an_answer_that_repeats_itself_is_stopped_and_goes_on(cli, tmp_path):

@@ -16,6 +16,7 @@ from edgespec.llm.embedding import Embedder, Inputs
 from edgespec.llm.llm import LLM
 from edgespec.llm.options import GenerationOptions, in_conversation
 from edgespec.llm.request import GenerationRequest
+from edgespec.llm.shortening import room_for_prompts
 from edgespec.llm.stream import Stream
 from edgespec.serve.protocols.chat import effort_options, likeliest_of
 from edgespec.serve.protocols.completions import continuation_request
@@ -31,7 +32,6 @@ from edgespec.serve.protocols.fields import (
 from edgespec.serve.protocols.ollama.messages import OllamaMessage, OllamaTool, plain
 from edgespec.serve.protocols.protocol import TextBody
 from edgespec.serve.protocols.sampling import PenalizedSampling
-from edgespec.serve.protocols.shortening import room_for_prompts
 from edgespec.serve.protocols.tools import ToolChoice
 from edgespec.serve.refusals import RequestError
 
@@ -88,10 +88,6 @@ class OllamaTextRequest(TextBody):
         return [stream]
 
     @property
-    def shortens(self) -> bool:  # noqa: D102 - of the base class
-        return self.truncate is not False
-
-    @property
     def _tells_prompt(self) -> bool:
         """Whether the tokens of the prompt are told."""
         return True
@@ -110,7 +106,8 @@ class OllamaTextRequest(TextBody):
         think = self.think
         # The templates of hybrid models take a switch, others an effort.
         variables = {"enable_thinking": think} if isinstance(think, bool) else effort_options(think)
-        asked = {**options, "template_options": variables}
+        shifts = self.truncate is not False
+        asked = {**options, "template_options": variables, "context_shift": shifts}
         return GenerationRequest(plain(messages), ChatOptions(**asked))
 
 

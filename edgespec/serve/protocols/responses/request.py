@@ -254,10 +254,6 @@ class ResponsesRequest(RequestBody):
     n: NoValue = None
     max_tokens: NoValue = None
 
-    @property
-    def shortens(self) -> bool:  # noqa: D102 - of the base class
-        return self.truncation == "auto"
-
     _store: ResponseStore | None = PrivateAttr(None)
     _before: list[Item] = PrivateAttr(default_factory=list)
 
@@ -291,6 +287,7 @@ class ResponsesRequest(RequestBody):
             "max_new_tokens": self.max_output_tokens,
             "logprobs": self.likeliest,
             "template_options": effort_options(effort),
+            "context_shift": None if self.truncation is None else self.truncation == "auto",
         }
         structure = {} if text_format is None else text_format.structure
         return super().options(usual) | further | structure | self._called
