@@ -25,6 +25,7 @@ FILE = Path(__file__).parents[1] / "edgespec/llm/keywords.py"
 _WIDER = {
     "draft": "str | Path",
     "dry_sequence_breakers": "str | Iterable[str]",
+    "lora": "str | Path | Iterable[str | Path]",
     "logit_bias": "Mapping[int, float] | Mapping[str, float] | Iterable[tuple[int, float]]",
     "stop": "str | Iterable[str]",
     "stop_token_ids": "Iterable[int]",

@@ -335,8 +335,8 @@ def _refuse_parts(path: Path) -> None:
     if adapter.exists():
         raise ConfigFields.read(adapter).unsupported(
             "base_model_name_or_path",
-            "this is an adapter for that model: merge both (with peft's merge_and_unload) and give "
-            "the folder of the result, or delete this file if it is merged already",
+            "this is an adapter for that model: give the model, and this folder with --lora; or "
+            "delete this file if it is merged already",
         )
     gguf = sorted(path.glob("*.gguf"), key=lambda each: (TOWER in each.name.lower(), each))
     if gguf and not any(path.glob("*.safetensors")):

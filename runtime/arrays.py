@@ -21,6 +21,13 @@ Mask = npt.NDArray[np.bool_]
 """A boolean array that says which row attends to which."""
 
 
+ADAPTERS = "adapters"
+"""Input of a graph to which adapters add, [S, T] int32: numbers of each row's; -1: none."""
+
+ADAPTER_SCALES = "adapter_scales"
+"""Input of such a graph, [S, T] float32: by what the products of these are multiplied."""
+
+
 def spare_places(slots: int) -> int:
     """Returns for how many rows a cache that is written in order has room besides its slots'.
 

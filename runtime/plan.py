@@ -99,6 +99,7 @@ class PlacementRequest:
         draft: whether the draft model must not give way.
         skipping: whether the target without some layers drafts; of that devices have copies.
         limits: bytes by memory that may be taken.
+        adapters: bytes that adapters take on the host.
     """
 
     roles: Mapping[str, Placement]
@@ -107,6 +108,7 @@ class PlacementRequest:
     draft: bool = False
     skipping: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
+    adapters: int = 0
 
 
 @dataclass(frozen=True)
@@ -266,7 +268,7 @@ def _planned(
                 rows = request.sequences * length * vision.streams
                 parts[HOST][2] += _WHOLE + 4 * role.hidden_size * rows
             parts[HOST][3] += bundle.manifest.files[vision.data].size
-    parts[HOST]  # the process itself is always there
+    parts[HOST][0] += request.adapters  # the process itself is always there
     demands = []
     for memory, (weights, kv, workspace, mapped) in parts.items():
         baseline = _BASELINE + _tokenizer_bytes(bundle) if memory == HOST else 0

@@ -29,8 +29,8 @@ WHOLE: dict[str, object] = {
 }
 """Defaults of a text that ends by itself, or with the context."""
 
-MACHINE = ("device", "draft_device", "gpu_layers", "threads", "context", "memory")
-"""Options of devices and memory."""
+MACHINE = ("lora", "device", "draft_device", "gpu_layers", "threads", "context", "memory")
+"""Options of adapters, devices and memory."""
 
 CACHES = ("sessions", "prompt_cache", "prompt_cache_size")
 """Options of what texts leave for others."""
@@ -67,7 +67,7 @@ def add_options(
             how |= {"choices": each.choices} if each.choices else {"metavar": metavar}
         if default == ():
             how |= {"action": "append", "default": []}
-            how["help"] += r"; may contain \n, \t and \\, and be repeated"
+            how["help"] += _REPEATED.get(name, "; may be repeated")
         if not each.usual:
             how["help"] = Rare(how["help"])
         group.add_argument(*_SHORT.get(name, ()), f"--{name.replace('_', '-')}", dest=name, **how)
@@ -163,6 +163,7 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\[nt\\]", lambda match: _ESCAPES[match[0]], text)
 
 
+_REPEATED = {"stop": r"; may contain \n, \t and \\, and be repeated"}
 _SHORT = {"max_new_tokens": ("-n",)}
 _PARSERS: dict[str, Callable[[str], object]] = {
     "stop": _unescape, "json_schema": _content, "prompt_cache_size": parse_size, "taps": _layers,

@@ -45,6 +45,7 @@ class ModelInstance:
         prompts: converts what users give.
         sources: the draft sources.
         models: the models by role; none once it is closed.
+        adapters: the adapters of the target.
         engine: continues sequences.
 
     Raises:
@@ -68,6 +69,7 @@ class ModelInstance:
         self.plan = plan_memory(bundle, options) if plan is None else plan
         self._opened = load_models(bundle, options, self.plan)
         self.models = self._opened.roles
+        self.adapters = self._opened.adapters
         self.sources = make_drafters(bundle, options, self.tokenizer, self._opened)
         threads = options.threads or default_threads()
         placed = self.plan.roles[TARGET]

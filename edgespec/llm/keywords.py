@@ -24,6 +24,7 @@ class LoadKeywords(TypedDict, total=False):
     context: int | None
     memory: int | str | dict[str, int] | None
     gpu_layers: int | None
+    lora: str | Path | Iterable[str | Path]
     sessions: int
     context_shift: bool
     prompt_cache: str | Path | None
@@ -70,6 +71,7 @@ class GenerationKeywords(SamplingKeywords, total=False):
     num_assistant_tokens: int | None
     tree_width: int
     draft_source: str | None
+    adapters: Mapping[str, float] | str | Sequence[str] | None
     prediction: str | Sequence[int] | None
     logprobs: int | None
     json_schema: dict[str, Any] | str | type | None

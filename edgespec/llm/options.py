@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from edgespec.errors import InputError, reason
+from edgespec.llm.load.adapter_files import require_scale
 from edgespec.llm.load.options import (
     DEFAULT_TREE_WIDTH,
     MAX_DRAFT_TOKENS,
@@ -88,6 +89,12 @@ class GenerationOptions(SamplingOptions):
         "draft source of this text, one of `LLM.draft_sources`",
         none="that which the model was loaded with",
     )
+    adapters: Mapping[str, float] | str | Sequence[str] | None = option(
+        None,
+        "adapters that add to the model in this text, of those that it was loaded with (`lora`): "
+        "their names, or their scales by name",
+        none="those of the model, with its scales",
+    )
     prediction: str | Sequence[int] | None = option(
         None,
         "expected text, such as a file before an edit, or its token ids; drafts are taken "
@@ -117,6 +124,20 @@ class GenerationOptions(SamplingOptions):
             object.__setattr__(self, "json_schema", _as_json(self.json_schema))
         object.__setattr__(self, "stop", texts("stop", self.stop))
         object.__setattr__(self, "stop_token_ids", _token_ids(self.stop_token_ids))
+        for name, scale in (self.adapter_scales or {}).items():
+            if not isinstance(name, str) or not isinstance(scale, int | float):
+                raise InputError(
+                    f"adapters is {self.adapters!r:.80}: give names, or scales by names"
+                )
+            require_scale(f"the scale of adapter {name!r:.80}", scale)
+
+    @property
+    def adapter_scales(self) -> Mapping[str, float] | None:
+        """The scales of adapters by their names; None: those that they were loaded with."""
+        adapters = self.adapters
+        if adapters is None or isinstance(adapters, Mapping):
+            return adapters
+        return dict.fromkeys((adapters,) if isinstance(adapters, str) else adapters, 1.0)
 
     @property
     def json_class(self) -> type | None:

@@ -20,6 +20,7 @@ from edgespec.system.files import replaced
 VERSION = "4"
 _KIND = "edgespec session"
 _TOKENS = "tokens"
+_SALT = "salt"
 _FACTS = {"kind", "version", "bundle"}
 
 Tensors = Mapping[str, Array]
@@ -27,18 +28,23 @@ Models = Mapping[str, Model]
 """Models by role."""
 
 
-def tensors_of(models: Models, tokens: list[int]) -> Tensors:
+def tensors_of(models: Models, tokens: list[int], salt: str) -> Tensors:
     """Returns what the models know of tokens.
 
-    It is `ROLE.tokens` [n] int64, and the arrays of `TokenSequence.read` below `ROLE.`.
+    It is `ROLE.tokens` [n] int64, and the arrays of `TokenSequence.read` below `ROLE.`; of a target
+    with a salt also that, `target.salt` [n] uint8.
 
     Args:
         models: the models, of which no pass is made meanwhile.
         tokens: the tokens.
+        salt: that of the target's sequence.
     """
     tensors: dict[str, Array] = {}
+    if salt:
+        tensors[f"{TARGET}.{_SALT}"] = np.frombuffer(salt.encode(), np.uint8)
     for role, model in models.items():
         sequence = model.sequence(tokens)
+        sequence.salt = salt if role == TARGET else ""
         model.prefixes.extend(sequence, len(tokens))
         _settle(model, sequence)
         held = sequence.read()
@@ -147,6 +153,8 @@ def _sequence(model: Model, tensors: Tensors, most: int) -> TokenSequence:
     if model.pool.recurrent is not None and ids.size > most:
         return model.sequence([])  # a state cannot be cut
     sequence = model.sequence(ids[:most].tolist())
+    if _SALT in tensors:
+        sequence.salt = tensors[_SALT].tobytes().decode()
     sequence.write({**tensors, **{name: array[:, :, :most] for name, array in rows.items()}})
     return sequence
 

@@ -82,7 +82,7 @@ class Session(Unpicklable):
                     "before you save it"
                 )
             tensors = session_files.tensors_of(
-                self._loaded.working_models, kept.tokens[: kept.length]
+                self._loaded.working_models, kept.tokens[: kept.length], kept.salt
             )
         session_files.save(Path(path), self._loaded.bundle.digest, tensors)
 

@@ -57,6 +57,7 @@ def _stream(
 ) -> Stream:
     options = request.options
     limits = _limits(instance, prompt, options, source)
+    adapters = instance.adapters.chosen(options.adapter_scales)
     vocabulary = instance.tokenizer.vocab_size
     if unknown := [token for token, _ in options.logit_bias if token >= vocabulary]:
         raise InputError(f"logit_bias names token {unknown[0]}: give ids below {vocabulary}")
@@ -69,7 +70,8 @@ def _stream(
         options.logprobs,
         prompt.prediction[: limits.context_length] if limits.max_nodes else (),
         kept,
-        salt=_salt(request.cache_key),
+        salt=_salt(request.cache_key) + instance.adapters.key(adapters),
+        adapters=adapters,
         turns=prompt.turns,
         look=prompt.look,
         breakers=instance.prompts.breakers.of(options),

@@ -164,13 +164,15 @@ class TextEndpoint(Endpoint):
         super().__init__(queue, protocol)
         self._answer = protocol.answer
         self._origins = {
-            each.name: Origin.of(each.name, each.bundle, each.tokenizer)
+            name: Origin.of(name, each.bundle, each.tokenizer)
             for each in queue.models.served
+            for name in each.names
         }
 
     async def answer(self, body: Any, model: ServedModel, send_json: SendJson, send: Send) -> None:
         """See `Endpoint`."""
-        answer = self._answer(body, self._origins[model.name])
+        asked = model.adapter(getattr(body, "model", None))
+        answer = self._answer(body, self._origins[model.name if asked is None else asked.name])
         self.queue.models.keep(model, body.keep_alive)
         if body.only_unloads:
             self.queue.models.expect_end(model)

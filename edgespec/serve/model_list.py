@@ -41,6 +41,7 @@ def model_routes(models: Models) -> list[Route]:
     return [
         *(Route(path, told.list) for path in ("/v1/models", "/v1/models/")),
         Route("/v1/models/{model:path}", told.one),
+        Route("/lora-adapters", told.adapters),
     ]
 
 
@@ -53,19 +54,29 @@ class _ModelList:
         self._able = {each.name: capabilities(each) for each in models.served}
 
     async def list(self, _request: Request) -> Response:
-        data = list(map(self._facts, self.all.served))
+        data = [self._facts(each, name) for each in self.all.served for name in each.names]
         return JSONResponse({"object": "list", "data": data})
 
     async def one(self, request: Request) -> Response:
-        return JSONResponse(self._facts(self.all.find(request.path_params["model"])))
+        name = request.path_params["model"]
+        model = self.all.find(name)
+        adapter = model.adapter(name)
+        return JSONResponse(self._facts(model, model.name if adapter is None else adapter.name))
 
-    def _facts(self, model: ServedModel) -> Json:
+    async def adapters(self, _request: Request) -> Response:
+        """Answers as llama.cpp's server does, of the first model; no paths are told."""
+        files = enumerate(self.all.served[0].adapters)
+        told = [{"id": n, "path": each.path.name, "scale": each.scale} for n, each in files]
+        return JSONResponse(told)
+
+    def _facts(self, model: ServedModel, name: str) -> Json:
         able = self._able[model.name]
         length = model.plan.context
         sampling = conversational(model.bundle.manifest.sampling)
         return {
-            "id": model.name,
+            "id": name,
             "object": "model",
+            **({} if name == model.name else {"parent": model.name}),
             "created": self._created,
             "owned_by": "edgespec",
             # By the names of OpenRouter, of vLLM and of llama-server, which clients look for.

@@ -19,6 +19,7 @@ from edgespec.errors import EdgespecError, MemoryLimitError
 from edgespec.llm.images import Viewer
 from edgespec.llm.instance import ModelInstance
 from edgespec.llm.llm import LLM, around, inside
+from edgespec.llm.load.adapter_files import AdapterFile
 from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.load.place import MemoryUse, find_plan, plan_memory, with_sessions
 from edgespec.llm.prompts import Prompts, grammars_of
@@ -55,6 +56,7 @@ class ServedModel:
 
     Attributes:
         tokenizer: its tokenizer.
+        adapters: the adapters that are loaded with it, whose names clients may ask for, too.
         modified: when its bundle was written, in seconds since 1970; its folder may go later.
         llm: the model; None while it is not loaded.
         claims: number of requests that use it.
@@ -82,6 +84,7 @@ class ServedModel:
         self.used = time.monotonic()
         self.kept = math.inf
         self.modified = (bundle.path / MANIFEST).stat().st_mtime
+        self.adapters = options.adapter_files if llm is None else llm.options.adapter_files
         self.tokenizer = Tokenizer.of(bundle) if llm is None else llm.tokenizer
         self._alone = find_plan(bundle, options) if llm is None else llm.plan
         self._grammars: GrammarCompiler | None = None
@@ -90,9 +93,19 @@ class ServedModel:
                 self._grammars = grammars_of(bundle, self.tokenizer)
 
     @property
+    def names(self) -> list[str]:
+        """Its name, and those of its adapters."""
+        return [self.name, *(each.name for each in self.adapters)]
+
+    @property
     def left(self) -> float:
         """Seconds for which it stays loaded if nobody uses it."""
         return self.kept if self.claims else max(self.used + self.kept - time.monotonic(), 0.0)
+
+    def adapter(self, name: str | None) -> AdapterFile | None:
+        """Returns its adapter of a name, with or without a tag; None if that is no adapter's."""
+        known = {tagged(each.name): each for each in self.adapters}
+        return None if name is None else known.get(tagged(name))
 
     @property
     def plan(self) -> MemoryPlan:
@@ -194,14 +207,14 @@ class Models:
         self._kept = kept
         self._most = most or len(served)
         self._any_name = any_name
-        self._names = {tagged(each.name): each for each in served}
+        self._names = {tagged(name): each for each in served for name in each.names}
         self._waiting: list[Claim] = []  # the first one longest
         self._loading: tuple[ServedModel, asyncio.Task[None]] | None = None
         self._thread = ThreadPoolExecutor(1, "edgespec-load")
         self._stopped = False
 
     def find(self, name: str | None) -> ServedModel:
-        """Returns the model of a name, with or without the tag that Ollama's clients add.
+        """Returns the model of a name, or of an adapter's; both may have a tag, as Ollama's do.
 
         Raises:
             RequestError: if there is none.
@@ -210,7 +223,8 @@ class Models:
         if found is None and self._any_name and len(name or "") <= _LONGEST_NAME:
             return self.served[0]
         if found is None:
-            names = " or ".join(repr(each.name) for each in self.served[:_NAMED])
+            known = [name for each in self.served for name in each.names]
+            names = " or ".join(map(repr, known[:_NAMED]))
             raise RequestError(
                 404,
                 f"model {shorten_value(name)} not found: use {names}, or start the server with "

@@ -66,6 +66,7 @@ class SafetensorsFolder(Entries[_Entry]):
         named: Returns a tensor's name here from its name in the files; None: it is left out.
         modules: Folders below it with a file of their own, with whose names and a dot the names of
             the tensors there begin.
+        single: Name of the file, where it is one.
 
     Raises:
         CheckpointError: A file is missing, truncated or corrupt.
@@ -76,14 +77,15 @@ class SafetensorsFolder(Entries[_Entry]):
         folder: Path,
         named: Callable[[str], str | None] = str,
         modules: Sequence[str] = (),
+        single: str = SINGLE_FILE,
     ) -> None:
-        if (folder / SINGLE_FILE).is_file():
-            entries = _read_header(folder / SINGLE_FILE)
+        if (folder / single).is_file():
+            entries = _read_header(folder / single)
         elif (folder / INDEX_FILE).is_file():
             entries = _read_shards(folder / INDEX_FILE)
         else:
             raise CheckpointError(
-                f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: give a GGUF file itself, "
+                f"{folder} has neither {single} nor {INDEX_FILE}: give a GGUF file itself, "
                 "and PyTorch's weights as transformers' save_pretrained writes them"
             )
         found = {own: entry for name, entry in entries.items() if (own := named(name)) is not None}

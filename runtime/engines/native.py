@@ -38,6 +38,7 @@ class NativeGraph:
         threads: number of threads.
         features: whether `features` is among the results, where the graph gives them.
         whole: file that the content is a part of, see `parts`; None: it has all weights itself.
+        beside: further weights that the graph names, by name.
 
     Raises:
         DeviceError: if ONNX Runtime refuses the library or the graph.
@@ -50,6 +51,7 @@ class NativeGraph:
         threads: int,
         features: bool = False,
         whole: Path | None = None,
+        beside: Mapping[str, Array] | None = None,
     ) -> None:
         options = session_options(threads)
         try:
@@ -61,6 +63,10 @@ class NativeGraph:
             ) from error
         if whole is not None:
             look_for_data_beside(whole, options)
+        self._beside = beside  # whose memory the session reads
+        if beside:
+            values = [ort.OrtValue.ortvalue_from_numpy(each) for each in beside.values()]
+            options.add_external_initializers([*beside], values)
         name = None if whole is None else str(whole)
         self._session = CpuSession(graph, options, name)
         self._inputs = [each.name for each in self._session.get_inputs()]

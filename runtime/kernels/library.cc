@@ -210,8 +210,8 @@ EXPORTED void* RegisterCustomOps(void* options, edgespec::ApiBase* base) {
   if (!domain) {
     void* status = call_api<void*>(api, CreateCustomOpDomain, "edgespec", &domain);
     for (Definition* each : {&block_linear(), &block_embedding(), &tree_attention(), &gated_unit(),
-                             &expert_linear(), &short_conv(), &gated_delta(), &state_space(),
-                             &norm(), &moments(), &softmax(), &sigmoid()})
+                             &expert_linear(), &low_rank(), &short_conv(), &gated_delta(),
+                             &state_space(), &norm(), &moments(), &softmax(), &sigmoid()})
       if (!status) status = call_api<void*>(api, CustomOpDomainAdd, domain,
                                             static_cast<CustomOp*>(each));
     if (status) return status;

@@ -157,6 +157,7 @@ Definition& block_embedding();
 Definition& tree_attention();
 Definition& gated_unit();
 Definition& expert_linear();
+Definition& low_rank();
 Definition& short_conv();
 Definition& gated_delta();
 Definition& state_space();

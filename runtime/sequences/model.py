@@ -17,6 +17,7 @@ from edgespec.bundle.sublayers import rope_inputs
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.sequences import pool as pools
+from edgespec.runtime.sequences.adapters import adapter_inputs
 from edgespec.runtime.sequences.pictures import pictured
 from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.sequences.prefixes import Checkpoints, PrefixTree
@@ -234,6 +235,7 @@ class Model:
         seconds: time inside the graph so far.
         gives_features: whether its passes give what a draft head reads.
         picture_width: size of the rows of pictures that it reads; 0 if it reads none.
+        adapts: whether adapters of sequences add to it.
         ranking: ranks rows where it runs; None if their logits are read.
     """
 
@@ -255,6 +257,7 @@ class Model:
         self.seconds = 0.0
         self.gives_features = False
         self.picture_width = 0
+        self.adapts = False
         self.ranking: RankingGraph | None = None
         self._ropes = ropes
 
@@ -360,6 +363,9 @@ class Model:
         for rope in self._ropes:
             cos, sin = rope.inputs
             feeds[cos], feeds[sin] = rope.at(turned, last)
+        if self.adapts:
+            rows = [(each.sequence.adapters, len(each.tokens)) for each in batch]
+            feeds.update(adapter_inputs(rows))
         if self.pool.recurrent is not None:
             feeds.update(self.pool.recurrent.inputs(batch, slots))
         row = 0

@@ -19,6 +19,7 @@ from edgespec.runtime.arrays import Array, grown, slots_at
 
 if TYPE_CHECKING:
     from edgespec.bundle import PoolShape
+    from edgespec.runtime.sequences.adapters import Adapters
     from edgespec.runtime.sequences.pictures import Pictures
     from edgespec.runtime.sequences.recurrent import RecurrentPool
 
@@ -303,16 +304,21 @@ class TokenSequence:
         length: number of tokens that the model has read, the first ones.
         recurrence: what recurrent layers hold of them; None if the model has none.
         salt: it shares slots with sequences of the same salt alone.
+        adapters: numbers and scales of the adapters that add to the model as it reads the tokens;
+            sequences with others have another salt.
         pictures: what is read in place of embeddings of some tokens; None if nothing is.
     """
 
-    __slots__ = ("_slots", "length", "pictures", "pool", "recurrence", "salt", "tokens")
+    __slots__ = (
+        "_slots", "adapters", "length", "pictures", "pool", "recurrence", "salt", "tokens",
+    )  # fmt: skip
 
     def __init__(self, pool: KVPool, tokens: list[int]) -> None:
         self.pool = pool
         self.tokens = tokens
         self.length = 0
         self.salt = ""
+        self.adapters: Adapters = ()
         self.pictures: Pictures | None = None
         self._slots: Slots = np.empty(64, np.int32)
         self.recurrence = None if pool.recurrent is None else pool.recurrent.begin()
@@ -380,6 +386,7 @@ class TokenSequence:
         length = self.length if length is None else min(length, self.length)
         other = TokenSequence(self.pool, self.tokens[:length])
         other.salt = self.salt
+        other.adapters = self.adapters
         other.pictures = self.pictures
         other.become(self, length)
         return other

@@ -87,6 +87,7 @@ class Engine:
         """
         generation = Generation(request, self.target.sequence(list(request.prompt)))
         generation.sequence.salt = request.salt
+        generation.sequence.adapters = request.adapters
         if request.look is not None:
             generation.sequence.pictures = request.look()
         with self._changed:

@@ -22,6 +22,7 @@ from edgespec.runtime.speculation.tree import Proposal, Verdict, walk
 if TYPE_CHECKING:
     from edgespec.runtime.drafters.base import Drafter
     from edgespec.runtime.sampling.constraint import Constraint
+    from edgespec.runtime.sequences.adapters import Adapters
     from edgespec.runtime.sequences.model import Rows
     from edgespec.runtime.sequences.pictures import Pictures
 
@@ -70,6 +71,7 @@ class Request:
         prediction: tokens that are expected, from which all draft sources but none begin.
         kept: a sequence that shares all slots when the generation has ended; None: none does.
         salt: it shares slots with generations of the same salt alone.
+        adapters: see `TokenSequence`.
         turns: numbers of the prompt's first tokens, in order, behind which others may go on: what
             recurrent layers hold of them is kept.
         look: makes what is read of pictures in place of some tokens of the prompt, which may take
@@ -86,6 +88,7 @@ class Request:
     prediction: Sequence[int] = ()
     kept: TokenSequence | None = None
     salt: str = ""
+    adapters: Adapters = ()
     turns: Sequence[int] = ()
     look: Callable[[], Pictures] | None = None
     breakers: Breakers = field(default_factory=dict)

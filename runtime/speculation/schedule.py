@@ -194,6 +194,8 @@ def _reads_alike(part: PassPart, generation: Generation) -> bool:
     """Whether a part reads what another generation will share when it waits for that."""
     mine = generation.sequence
     other = part.generation.sequence
+    if mine.salt != other.salt:
+        return False
     if mine.recurrence is not None:  # it can share the whole prompt alone
         return mine.length <= other.length and mine.keys == other.keys
     begin = mine.length
@@ -201,7 +203,6 @@ def _reads_alike(part: PassPart, generation: Generation) -> bool:
     reading = other.keys[other.length : end]
     return (
         begin == other.length
-        and mine.salt == other.salt
         and mine.slots[-1:].tolist() == other.slots[-1:].tolist()  # after the same beginning
         and len(reading) == _WORTH_WAITING
         and mine.keys[begin : begin + _WORTH_WAITING] == reading

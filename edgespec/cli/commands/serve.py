@@ -262,7 +262,11 @@ def _models(found: Mapping[str, Bundle], arguments: argparse.Namespace) -> list[
 
     most = None if arguments.sessions else arguments.parallel or _LONGEST_AT_ONCE
     options = LoadOptions(**{**given(arguments, LoadOptions), "sessions": arguments.sessions or 1})
-    return [ServedModel(name, bundle, options, most) for name, bundle in found.items()]
+    served = [ServedModel(name, bundle, options, most) for name, bundle in found.items()]
+    names = [name for each in served for name in each.names]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"two of the model and its adapters are called {twice!r}: rename one")
+    return served
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -272,9 +276,10 @@ def _check(arguments: argparse.Namespace) -> None:
         single = {
             "--draft": LoadOptions(draft=arguments.draft).draft_model,
             "draft_memory": getattr(arguments, "draft_memory", None),
+            "--lora": ", ".join(arguments.lora),
         }
         for name, value in single.items():
-            if value is not None:
+            if value:
                 raise InputError(
                     f"{name} is {str(value)!r}, and there are {len(arguments.models)} models: give "
                     "it with one model alone"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import BundleError, DeviceError
+from edgespec.llm.load.adapters import AdapterSet
 from edgespec.llm.load.options import LAYER_SKIP, LoadOptions
 from edgespec.llm.load.portable import CACHE_TYPES, portable_graph
+from edgespec.runtime.arrays import Array
 from edgespec.runtime.drafters.block_head import BlockGraph
 from edgespec.runtime.drafters.frequent import FrequentTokens
 from edgespec.runtime.drafters.head import HeadGraph
@@ -28,6 +30,8 @@ _FREQUENT = 1 << 16
 """Tokens that a draft model scores where a text has few others; vocabularies begin with the most
 frequent ones."""
 
+_NO_ADAPTERS = AdapterSet()
+
 _Opened = tuple[Graph, PoolMemory | None]  # and the memory of its pool if that is not numpy's
 
 
@@ -40,11 +44,13 @@ class ModelSet:
         part: the target without the sublayers of the best skip set, over its pool; None: there is
             none, or it is not to draft.
         frequent: what scores the draft model's frequent tokens alone; None: nothing does.
+        adapters: the adapters of the target.
     """
 
     roles: dict[str, Model]
     part: Model | None = None
     frequent: FrequentTokens | None = None
+    adapters: AdapterSet = _NO_ADAPTERS
 
     def close(self) -> None:
         """Frees the models."""
@@ -60,22 +66,26 @@ def load_models(bundle: Bundle, options: LoadOptions, plan: MemoryPlan) -> Model
 
     Raises:
         BundleError: if a skip set is not one of the target's.
+        CheckpointError: if an adapter is damaged, not supported, or not one of the target.
         DeviceError: if a device refuses a graph.
-        InputError: if a portable graph cannot be made.
+        InputError: if a portable graph cannot be made, or two adapters have one name.
     """
     features = DRAFT in plan.roles and bundle.manifest.roles[DRAFT].is_head
     threads = options.threads
+    adapters = AdapterSet.load(bundle, options.adapter_files)
     roles = dict[str, Model]()
     for name, placed in plan.roles.items():
         if bundle.manifest.roles[name].attends_target:
             roles[name] = load_assistant_draft(bundle, roles[TARGET], placed, threads)
-        else:
-            roles[name] = load_model(bundle, name, placed, threads, plan.slots[name], features)
-    part = _best_part(bundle, options, roles[TARGET], plan.roles[TARGET])
+            continue
+        added = adapters if name == TARGET else _NO_ADAPTERS
+        opener = _GraphOpener(bundle, name, threads or default_threads(), features, None, added)
+        roles[name] = opener.model(placed, plan.slots[name])
+    part = _best_part(bundle, options, roles[TARGET], plan.roles[TARGET], adapters)
     frequent = None
     if DRAFT in roles and roles[DRAFT].device == NATIVE:
         frequent = _frequent(bundle, threads)
-    return ModelSet(roles, part, frequent)
+    return ModelSet(roles, part, frequent, adapters)
 
 
 def load_model(
@@ -102,27 +112,8 @@ def load_model(
         DeviceError: if the device refuses the graph.
         InputError: if a portable graph cannot be made.
     """
-    role = bundle.manifest.roles[name]
     opener = _GraphOpener(bundle, name, threads or default_threads(), features, accuracy)
-    graph, memory = opener.placed(placed)
-    device = NATIVE if placed.native else placed.device
-    if placed.behind is not None:
-        device += f"+{placed.behind[1].device}"
-    if role.is_head:
-        width = len(role.taps) * bundle.target.hidden_size
-        blocks = role.block is not None and not role.block.features
-        graph = BlockGraph(graph, width) if blocks else HeadGraph(graph, width, role.hidden_size)
-    if role.both_ways:
-        graph = WholeTextGraph(graph)
-    recurrent = RecurrentPool(role.native.recurrent, memory) if role.native.recurrent else None
-    pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
-    made = Model(graph, pool, _ropes(bundle, name), device=device)
-    if isinstance(graph, RankingGraph):
-        made.ranking = graph
-    made.gives_features = features
-    if role.vision is not None:
-        made.picture_width = role.vision.streams * role.hidden_size
-    return made
+    return opener.model(placed, slots)
 
 
 def load_part(
@@ -131,6 +122,7 @@ def load_part(
     skipped: Collection[int],
     threads: int | None = None,
     placed: Placement | None = None,
+    adapters: AdapterSet = _NO_ADAPTERS,
 ) -> Model:
     """Loads the target without some of its sublayers, over the pool of the whole target.
 
@@ -141,6 +133,7 @@ def load_part(
         threads: number of threads on the CPU; None: one for each physical core.
         placed: where the target runs; None: by its native graph. A device has copies of the
             weights that are left.
+        adapters: the target's adapters.
 
     Raises:
         DeviceError: if the device refuses the graph.
@@ -151,9 +144,11 @@ def load_part(
 
     part = without(bundle.path / bundle.target.native.graph, skipped)
     place = placed or Placement(HOST)
-    graph, _ = _GraphOpener(bundle, TARGET, threads or default_threads()).opened(place, part)
+    opener = _GraphOpener(bundle, TARGET, threads or default_threads(), adapters=adapters)
+    graph, _ = opener.opened(place, part)
     made = Model(graph, target.pool, _ropes(bundle, TARGET), target.prefixes, target.device)
     made.picture_width = target.picture_width
+    made.adapts = target.adapts
     return made
 
 
@@ -195,7 +190,11 @@ def load_assistant_draft(
 
 
 def _best_part(
-    bundle: Bundle, options: LoadOptions, target: Model, placed: Placement
+    bundle: Bundle,
+    options: LoadOptions,
+    target: Model,
+    placed: Placement,
+    adapters: AdapterSet,
 ) -> Model | None:
     """Loads the target without the sublayers of its best skip set, if that may draft.
 
@@ -208,7 +207,7 @@ def _best_part(
     if not sets or not wanted or placed.behind is not None:
         return None
     try:
-        return load_part(bundle, target, sets[0].skipped, options.threads, placed)
+        return load_part(bundle, target, sets[0].skipped, options.threads, placed, adapters)
     except ValueError as error:
         raise BundleError(f"{bundle.path}: skip_sets[0]: {error}") from error
 
@@ -233,6 +232,7 @@ class _GraphOpener:
         threads: number of threads on the CPU.
         features: see `load_model`.
         accuracy: likewise.
+        adapters: what adds to a native graph.
     """
 
     bundle: Bundle
@@ -240,13 +240,39 @@ class _GraphOpener:
     threads: int
     features: bool = False
     accuracy: int | None = None
+    adapters: AdapterSet = _NO_ADAPTERS
+
+    def model(self, placed: Placement, slots: int | None) -> Model:
+        """Opens the whole graph with a pool of its own, see `load_model`."""
+        role = self.bundle.manifest.roles[self.name]
+        graph, memory = self.placed(placed)
+        device = NATIVE if placed.native else placed.device
+        if placed.behind is not None:
+            device += f"+{placed.behind[1].device}"
+        if role.is_head:
+            width = len(role.taps) * self.bundle.target.hidden_size
+            blocks = role.block is not None and not role.block.features
+            head = HeadGraph(graph, width, role.hidden_size)
+            graph = BlockGraph(graph, width) if blocks else head
+        if role.both_ways:
+            graph = WholeTextGraph(graph)
+        recurrent = RecurrentPool(role.native.recurrent, memory) if role.native.recurrent else None
+        pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
+        made = Model(graph, pool, _ropes(self.bundle, self.name), device=device)
+        if isinstance(graph, RankingGraph):
+            made.ranking = graph
+        made.gives_features = self.features
+        made.adapts = bool(self.adapters.matrices)
+        if role.vision is not None:
+            made.picture_width = role.vision.streams * role.hidden_size
+        return made
 
     def opened(self, place: Placement, part: bytes | None = None) -> _Opened:
         """Returns a graph on one device, and the memory of its pool if that is not numpy's."""
         roles = self.bundle.manifest.roles
         if place.native:
             file = self.bundle.path / roles[self.name].native.graph
-            return _native(file, self.threads, part, self.features), None
+            return self._native(file, part), None
         from edgespec.runtime.engines.portable import (
             accuracy_level,
             fused_operators,
@@ -286,6 +312,16 @@ class _GraphOpener:
         chain = Chain([Link(layer, *self.opened(place, part)) for layer, place, part in links])
         return chain, chain
 
+    def _native(self, file: Path, part: bytes | None) -> Graph:
+        """Opens a native graph, or a part of it, and what adapters add to it."""
+        if not self.adapters.matrices:
+            return _native(file, self.threads, part, self.features)
+        from edgespec.runtime.engines.adapted import adapted  # loads the onnx package
+
+        added = self.adapters
+        content, weights = adapted(part or file, added.matrices, len(added.files))
+        return _native(file, self.threads, content, self.features, weights)
+
 
 def _ranked_columns(bundle: Bundle, name: str, placed: Placement) -> int | None:
     """Returns by how many tokens a role's rows are ranked on its device; None: they are not.
@@ -301,15 +337,20 @@ def _ranked_columns(bundle: Bundle, name: str, placed: Placement) -> int | None:
 
 
 def _native(
-    file: Path, threads: int | None, part: bytes | None = None, features: bool = False
+    file: Path,
+    threads: int | None,
+    part: bytes | None = None,
+    features: bool = False,
+    beside: Mapping[str, Array] | None = None,
 ) -> Graph:
-    """Opens a native graph, or a part of one over the whole one's weights."""
+    """Opens a native graph, or a part of one over the whole one's weights, and others beside."""
     from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
 
     operators = library()
     whole = None if part is None else file
     assert operators is not None, "native graphs are placed where it is"
-    return NativeGraph(part or file, operators, threads or default_threads(), features, whole)
+    threads = threads or default_threads()
+    return NativeGraph(part or file, operators, threads, features, whole, beside)
 
 
 def _ropes(bundle: Bundle, name: str) -> list[RotationTable]:

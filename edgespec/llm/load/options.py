@@ -8,6 +8,7 @@ from pathlib import Path
 from types import NoneType
 
 from edgespec.errors import InputError
+from edgespec.llm.load.adapter_files import AdapterFile
 from edgespec.store.model_ref import looks_like_model
 from edgespec.system.options import Option, Options, explained, option
 
@@ -101,6 +102,13 @@ class LoadOptions(Options):
         none="all run on `device`",
         least=0,
     )
+    lora: tuple[str | Path, ...] = option(
+        (),
+        "adapter to load beside the model: a folder of PEFT, its file of weights, or a GGUF file; "
+        "its products are added with a scale, which is 1 or follows behind a colon, in all texts "
+        "that do not name others. With the scale 0 it is loaded for texts that name it",
+        metavar="FILE[:SCALE]",
+    )
     sessions: int = option(
         1,
         "number of texts of full length that the caches have memory for; shorter texts share "
@@ -133,6 +141,11 @@ class LoadOptions(Options):
             object.__setattr__(self, "memory", _parse_memory(self.memory))
         if isinstance(self.prompt_cache_size, str):
             object.__setattr__(self, "prompt_cache_size", parse_size(self.prompt_cache_size))
+        if isinstance(self.lora, str | Path):
+            object.__setattr__(self, "lora", (self.lora,))
+        object.__setattr__(self, "lora", tuple(self.lora))
+        if not all(isinstance(each, str | Path) for each in self.lora):
+            raise InputError(f"lora is {self.lora!r:.80}: give files, or folders, of adapters")
         if isinstance(self.draft, Path):
             object.__setattr__(self, "draft", str(self.draft))
         super().__post_init__()
@@ -152,6 +165,11 @@ class LoadOptions(Options):
             limit.check("memory", self.memory, (int, NoneType))
         for device, size in self.limits.items():
             limit.check(f"memory of {device}", size, (int,))
+
+    @property
+    def adapter_files(self) -> list[AdapterFile]:
+        """The adapters to load."""
+        return [AdapterFile.parse(each) for each in self.lora]
 
     @property
     def draft_model(self) -> str | None:

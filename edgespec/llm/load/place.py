@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
+from edgespec.llm.load.adapter_files import held_bytes
 from edgespec.llm.load.options import LAYER_SKIP, MODEL_DRAFTS, LoadOptions
 from edgespec.runtime.kernels import library, missing_kernels
 from edgespec.runtime.plan import HOST, MemoryPlan, Placement, PlacementRequest, plan
@@ -48,6 +49,12 @@ def placements(bundle: Bundle, options: LoadOptions) -> tuple[dict[str, Placemen
         if own_bytes is not None:
             free[GPU] = own_bytes
         _require_suited(bundle, name, place)
+        if name == TARGET and options.lora and not (place.native and place.behind is None):
+            raise DeviceError(
+                f"{bundle.path}: adapters add to what edgespec's compiled operators compute on the "
+                f"CPU, not to what runs on {place.device}: use --device cpu without --gpu-layers, "
+                "or merge them into the model"
+            )
         places[name] = place
     if DRAFT in places and bundle.manifest.roles[DRAFT].attends_target:
         places[DRAFT] = _with_target(bundle, places, options.draft_device)
@@ -115,7 +122,8 @@ def find_plan(
                 sizes[demand.memory] -= taken
     wanted = options.draft in MODEL_DRAFTS
     skipping = options.draft == LAYER_SKIP
-    request = PlacementRequest(places, asked, options.sessions, wanted, skipping, limits)
+    added = held_bytes(options.adapter_files)
+    request = PlacementRequest(places, asked, options.sessions, wanted, skipping, limits, added)
     return plan(bundle, request, free)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from edgespec.llm.request import GenerationRequest
 from edgespec.llm.result import PromptProgress, Result
 from edgespec.llm.stream import Stream
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.serve.models import ServedModel
+from edgespec.serve.models import ServedModel, tagged
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.fields import Fields, Json, KeepAlive, one_line, parse_body
 from edgespec.serve.protocols.token_texts import TokenTexts
@@ -89,6 +89,18 @@ class TextBody(Fields, ABC):
         """The name that texts share what was computed by; None: with all others without one."""
         return None
 
+    def adapters(self, llm: LLM) -> Mapping[str, float] | None:
+        """Returns the scales of the adapters of the texts by name: of the one that is asked for.
+
+        None: those that the model was loaded with.
+
+        Raises:
+            RequestError: if there is no such adapter.
+        """
+        asked = {tagged(each.name): each for each in llm.options.adapter_files}
+        found = asked.get(tagged(getattr(self, "model", None) or ""))
+        return None if found is None else {found.name: found.scale or 1.0}
+
     @property
     def only_loads(self) -> bool:
         """Whether no text is asked for, but that the model is loaded."""
@@ -117,6 +129,8 @@ class TextBody(Fields, ABC):
             RequestError: as `request`.
         """
         request = replace(self.request(llm), cache_key=self.cache_key or "")
+        if (adapters := self.adapters(llm)) is not None:
+            request = replace(request, options=replace(request.options, adapters=adapters))
         return [llm.submit(request)]
 
 

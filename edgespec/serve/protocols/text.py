@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from math import inf
 from typing import Annotated, Any, Literal
 
@@ -25,7 +26,7 @@ from edgespec.serve.protocols.messages import PredictedOutput, ResponseFormat, c
 from edgespec.serve.protocols.protocol import TextBody
 from edgespec.serve.protocols.sampling import SEEDS, PenalizedSampling, Sampling
 from edgespec.serve.protocols.unsupported import UnsupportedFields
-from edgespec.serve.refusals import RequestError
+from edgespec.serve.refusals import RequestError, shorten_value
 
 MAX_CHOICES = 128  # as in OpenAI's API
 _Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -48,6 +49,13 @@ class Speculative(Fields):
     num_draft_tokens: Annotated[Int, option_field("num_assistant_tokens")] | None = None
 
 
+class AdapterScale(Fields):
+    """An adapter of a text, as llama.cpp's server has it: by its number, or here by its name."""
+
+    id: Annotated[Int, Field(ge=0)] | str
+    scale: float
+
+
 class RequestBody(Sampling, UnsupportedFields, TextBody):
     """What all requests of OpenAI's API for texts have."""
 
@@ -55,6 +63,7 @@ class RequestBody(Sampling, UnsupportedFields, TextBody):
     stream_options: StreamOptions | None = None
     repetition_penalty: Annotated[float, option_field("repetition_penalty")] | None = None
     speculative: Speculative | None = None
+    lora: Annotated[list[AdapterScale], LONG] | None = None
     regex: Annotated[str, option_field("regex")] | None = None
     grammar: Annotated[str, option_field("grammar")] | None = None
     stop_loops: bool | None = None
@@ -74,6 +83,24 @@ class RequestBody(Sampling, UnsupportedFields, TextBody):
     def cache_key(self) -> str | None:
         """See `TextBody`."""
         return self.prompt_cache_key or None
+
+    def adapters(self, llm: LLM) -> Mapping[str, float] | None:  # noqa: D102 - of the base class
+        if not self.lora:
+            return super().adapters(llm)
+        names = [each.name for each in llm.options.adapter_files]
+        found = dict[str, float]()
+        for each in self.lora:
+            known = each.id in names if isinstance(each.id, str) else each.id < len(names)
+            if not known:
+                remedy = f"use a number below {len(names)}, or one of {', '.join(names)}"
+                raise RequestError(
+                    400,
+                    f"lora names {shorten_value(each.id)}, and there is no such adapter: "
+                    f"{remedy if names else 'start the server with --lora'}",
+                    param="lora",
+                )
+            found[each.id if isinstance(each.id, str) else names[each.id]] = each.scale
+        return found
 
     def options(self, usual: SamplingKeywords) -> Json:
         """Returns options of the text.

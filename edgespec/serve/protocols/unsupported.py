@@ -59,7 +59,6 @@ class UnsupportedFields(Fields):
     # Samplers of llama.cpp's server.
     dynatemp_range: NeutralZero = None
     adaptive_target: _NotAbove0 | None = None
-    lora: _Nothing = None
     grammar_lazy: _Off = None
     n_cmpl: NeutralOne = None
     # vLLM's.

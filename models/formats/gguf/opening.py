@@ -60,6 +60,9 @@ _READERS = {
     "qwen3next": DeltaReader,
 }
 _UNTOLD = {0, 1024}  # all in float32, which is also what converters write by default; guessed
+ADAPTER = "adapter"
+"""What `general.type` is of an adapter."""
+
 _TEMPLATE = "tokenizer.chat_template"
 # llama.cpp's numbers of ways to pool, besides `RANKING`.
 _NONE = 0
@@ -75,6 +78,8 @@ def open_gguf(path: Path) -> CheckpointParts:
     """
     header = whole_header(path)
     metadata = ConfigFields(header.metadata, str(path))
+    if metadata.get("general.type") == ADAPTER:
+        raise metadata.unsupported("general.type", "give its model, and this file with --lora")
     kind = metadata.get("general.architecture")
     naming = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if naming is None:
@@ -103,6 +108,12 @@ def open_gguf(path: Path) -> CheckpointParts:
         pooled,
         read_mmproj(path, config, vocabulary) if pooled is None else None,
     )
+
+
+def keeps_order(kind: str) -> bool:
+    """Whether `Naming` tells all of the order of rows and columns in an architecture's files."""
+    reader = _READERS.get(kind, ConfigReader)
+    return reader.rows is ConfigReader.rows and reader.columns is ConfigReader.columns
 
 
 def _kind(header: Header) -> str:

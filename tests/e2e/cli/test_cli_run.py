@@ -169,13 +169,15 @@ def test_defaults_are_those_of_the_api(monkeypatch, cli):
     monkeypatch.setattr(LLM, "stream", stream)
     assert cli("run", "-p", "x").code == 1
     usual = asdict(LoadOptions()) | asdict(GenerationOptions())
-    usual |= {"stop": [], "max_new_tokens": None}
+    usual |= {"stop": [], "lora": [], "max_new_tokens": None}
     assert seen
     assert {name: usual[name] for name in seen} == seen
 
 
-def test_sampling_options_reach_the_sampler(cli, llm):
-    words = ["--temperature=0.9", "--top-k=20", "--top-p=0.95", "--min-p=0.01", "--seed=7"]
+def test_sampling_options_reach_the_sampler(cli, llm, tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text("min_p = 0.01")
+    words = ["--temperature=0.9", "--top-k=20", "--top-p=0.95", "--seed=7", "--config", file]
     result = cli("run", PROMPT, "-n", 16, "--json", "--context=100", *words, *FAST)
     expected = llm.generate(
         PROMPT,
