@@ -44,7 +44,9 @@ _MEASURED = (4, 8, 5, 2, 16, 1)
 _REPEATS = 2
 _SLOPE = 0.25  # of the cost of one row, for a further row where only one was measured
 _CLIP = 0.3  # largest error, in log seconds, that one pass corrects: it may be an outlier
-_DRIFT, _OWN = 0.1, 0.1  # shares of an error that all knots take, and those of its rows besides
+# Shares of an error that all knots take, and those of its rows besides. What else runs makes passes
+# of any rows longer: so all follow it soon, and the form of the curve takes many passes to change.
+_DRIFT, _OWN = 0.1, 0.03
 
 
 @dataclass(eq=False, slots=True)

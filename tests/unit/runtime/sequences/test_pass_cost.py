@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +50,52 @@ def test_an_outlier_moves_it_little():
     cost = PassCost({1: 1.0, 8: 2.0})
     cost.observe(1, 100.0)
     assert cost.seconds(1) < 1.1
+
+
+LENGTHS = range(9)  # of chains that are drafted
+
+
+def rate_beside_a_program(seed, slope, acceptance, factor=1.8, draft=0.1):
+    """How fast the best chain by its costs is, relative to the best one, beside a busy program.
+
+    It takes a core in bursts, a third of the time, and single passes take thrice as long.
+    """
+    random = np.random.default_rng(seed)
+    busy = False
+
+    def found(rows):
+        nonlocal busy
+        if random.random() < 0.15:
+            busy = random.random() < 0.35
+        longer = random.uniform(0.8, 1.25) * factor if busy else 1.0
+        longer *= 3 if random.random() < 0.02 else 1
+        return true(rows) * longer
+
+    def true(rows):
+        return 1 + slope * (rows - 1)
+
+    def tokens(length):
+        return sum(acceptance**depth for depth in range(length + 1))
+
+    points = {}
+    for rows in (1, 4, 8, 5, 2, 16, 1, 4, 8, 5, 2, 16, 1):
+        points[rows] = min(points.get(rows, np.inf), found(rows))
+    cost = PassCost(points)
+    made = spent = 0.0
+    for _ in range(200):
+        costs = [cost.seconds(length + 1) + draft * length for length in LENGTHS]
+        chosen = max(LENGTHS, key=lambda length: tokens(length) / costs[length])
+        made += tokens(chosen)
+        spent += true(chosen + 1) + draft * chosen
+        cost.observe(chosen + 1, found(chosen + 1))
+    best = max(tokens(length) / (true(length + 1) + draft * length) for length in LENGTHS)
+    return made / spent / best
+
+
+@pytest.mark.parametrize("slope", [0.1, 0.3])  # about those of VNNI and AVX2
+def test_beside_a_busy_program_it_is_nearly_the_best_fixed_length(slope):
+    rates = [rate_beside_a_program(n, slope, share) for n in range(8) for share in (0.5, 0.8)]
+    assert np.mean(rates) >= 0.97
 
 
 def test_measuring_leaves_the_pool_as_it_was():
