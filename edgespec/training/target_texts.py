@@ -97,7 +97,8 @@ class TargetWriter:
         self._target = target
         self._vocabulary = target.tokenizer.vocab_size
         self._length = length
-        self._ends = torch.tensor(target.role.eos_ids, device=target.device.device)
+        ends = target.role.eos_ids
+        self._ends = torch.tensor(ends, dtype=torch.int64, device=target.device.device)
 
     @torch.no_grad()
     def write(
