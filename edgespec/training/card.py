@@ -17,10 +17,6 @@ def card(config: Mapping[str, Any]) -> str:
     """
     facts = config["edgespec"]
     kind = facts["kind"]
-    depths = range(1, len(facts["acceptance"]) + 1)
-    header = f"| text | {' | '.join(map(str, depths))} |\n|---|{'--:|' * len(depths)}"
-    kinds = {"all": facts["acceptance"], **facts["acceptance_by_kind"]}
-    rows = "\n".join(_row(name, shares) for name, shares in kinds.items())
     base = facts["base_model"]
     tags = ["speculative-decoding", "draft-head", kind, "edgespec"]
     about = [f"base_model: {base}"] if base.count("/") == 1 else []
@@ -41,14 +37,25 @@ model says stays the same; it only says it faster.
 It was trained by `edgespec train-draft` on {facts["tokens"]:,} tokens, texts that are read again
 counted again: {facts["text"]}.
 
-Share of drafted tokens that the target accepts, by depth, where all before were accepted, on texts
-that it did not learn from:
-
-{header}
-{rows}
+{_measured(facts)}
 
 The licence is that of the model which wrote the texts, unless it is said otherwise here.
 """
+
+
+def _measured(facts: Mapping[str, Any]) -> str:
+    """Returns what is known of its acceptance."""
+    depths = range(1, len(facts["acceptance"]) + 1)
+    if not depths:
+        return "How often the target accepts its tokens was not measured yet."
+    kinds = {"all": facts["acceptance"], **facts["acceptance_by_kind"]}
+    rows = "\n".join(_row(name, shares) for name, shares in kinds.items())
+    return f"""Share of drafted tokens that the target accepts, by depth, where all before were
+accepted, on texts that it did not learn from:
+
+| text | {" | ".join(map(str, depths))} |
+|---|{"--:|" * len(depths)}
+{rows}"""
 
 
 def _row(name: str, shares: Sequence[float]) -> str:
