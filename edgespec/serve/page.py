@@ -15,6 +15,8 @@ _SCRIPTS = (
     "settings",
     "answer",
     "store",
+    "imports",
+    "prompts",
     "markdown",
     "files",
     "models",
@@ -22,6 +24,7 @@ _SCRIPTS = (
     "reply",
     "chat",
     "chats",
+    "keys",
 )
 # Text from a model can do no harm: the page loads nothing and connects only to its own server.
 _PAGE_HEADERS = {

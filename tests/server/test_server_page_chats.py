@@ -240,12 +240,12 @@ def test_chats_are_exported_and_imported(page):
     page.run("document.querySelectorAll('[title=Delete]')[0].click()")
     page.run("document.querySelectorAll('[title=Delete]')[0].click()")
     page.until(f"{TITLES}.length === 0")
-    page.run("importTalks(new File([saved], 'chats.json'))")
+    page.run("importTalks([new File([saved], 'chats.json')])")
     page.until(f"{TITLES}.length === 1")
     broken = json.loads(page.run("saved"))
     broken["talks"][0]["nodes"][1]["message"]["tool_calls"] = [{"id": "a"}]
     for text in ("[", "{}", '{"edgespec_chats": 1, "talks": [{}]}', json.dumps(broken)):
-        page.run(f"importTalks(new File([{json.dumps(text)}], 'other.json'))")
+        page.run(f"importTalks([new File([{json.dumps(text)}], 'other.json')])")
         page.until("document.querySelector('article.error')")
         assert page.run("document.querySelector('article.error').textContent").startswith("other")
         page.run("document.querySelector('article.error').remove()")

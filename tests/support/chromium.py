@@ -17,7 +17,7 @@ PROGRAM = next(
 )
 _PATIENCE = 60  # seconds
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}  # Windows' codes
-_SHIFT = 8
+_CONTROL, _SHIFT = 2, 8
 
 
 class Page:
@@ -94,11 +94,13 @@ class Page:
             assert time.monotonic() < end, f"{condition} is not so"
             time.sleep(0.02)
 
-    def press(self, key: str, shift: bool = False) -> None:
-        """Press Tab, Enter or Escape."""
-        facts = {"key": key, "code": key, "windowsVirtualKeyCode": _KEYS[key]}
-        facts["modifiers"] = _SHIFT if shift else 0
-        text = {"text": "\r"} if key == "Enter" else {}
+    def press(self, key: str, shift: bool = False, control: bool = False) -> None:
+        """Press Tab, Enter, Escape or what writes a character."""
+        code = _KEYS[key] if key in _KEYS else ord(key.upper())
+        facts = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        facts["modifiers"] = _SHIFT * shift + _CONTROL * control
+        written = "\r" if key == "Enter" else key
+        text = {"text": written} if len(written) == 1 and not control else {}
         self._ask("Input.dispatchKeyEvent", type="keyDown", **facts, **text)
         self._ask("Input.dispatchKeyEvent", type="keyUp", **facts)
 
@@ -118,6 +120,10 @@ class Page:
             for name, value in features.items()
         ]
         self._ask("Emulation.setEmulatedMedia", features=wanted)
+
+    def print(self) -> None:
+        """Show what is printed from now on."""
+        self._ask("Emulation.setEmulatedMedia", media="print")
 
     def reachable(self) -> list[tuple[str, str]]:
         """Returns role and name of all that can have the focus, as screen readers meet them."""

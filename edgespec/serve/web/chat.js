@@ -115,6 +115,15 @@ function showTalk() {
   listTalks();
 }
 
+/** Shows a message of this conversation, perhaps of another version of it. */
+function showPlace(place) {
+  if (!path(talk).includes(place) && !underWay.has(talk.id)) {
+    goThrough(talk, place);
+    showTalk();
+  }
+  articleOf(place)?.scrollIntoView({block: "center"});
+}
+
 /** Shows what another tab changed in this conversation; what it did not change stays as it is. */
 function showChanged(before) {
   const facts = (talk, place) => JSON.stringify([talk.nodes[place], siblings(talk, place), place === talk.leaf]);
@@ -205,12 +214,4 @@ at("models").onchange = () => {
   talk.model = at("models").value;
   use(talk.model);
   if (talk.nodes.length) save(talk);
-};
-document.onkeydown = (event) => {
-  if (event.key !== "Escape" || event.isComposing) return;
-  if (underWay.has(talk.id)) return underWay.get(talk.id).stop();
-  if (document.body.classList.contains("listed")) return showList(false);
-  if (!at("settings").open) return;
-  at("settings").open = false;
-  at("settings").firstElementChild.focus();
 };

@@ -50,19 +50,36 @@ function showList(shown) {
   (shown ? at("search") : at("list")).focus();
 }
 
+/** Looks for words in a conversation: returns where the first one is said, or nothing if one is missing. */
+function search({title, nodes}, text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const said = nodes.map((node) => node.message.content.toLowerCase());
+  if (!words.every((word) => title.toLowerCase().includes(word) || said.some((each) => each.includes(word)))) return null;
+  const place = words.length ? said.findLastIndex((each) => each.includes(words[0])) : -1;
+  return place < 0 ? {place: null} : {place, at: said[place].indexOf(words[0]), length: words[0].length};
+}
+
+/** Returns the words around what was found in a message. */
+function excerpt({message}, {at, length}) {
+  const text = message.content, begin = Math.max(0, at - 20);
+  const found = make("mark", {}, text.slice(at, at + length));
+  return make("small", {}, begin ? "…" : "", text.slice(begin, at), found, text.slice(at + length, at + length + 60));
+}
+
 /** Lists the conversations that are searched for; the focus in the list stays where it is. */
 function listTalks() {
   if (store === null || at("found").querySelector("input, .asks")) return;
   const focus = document.activeElement, entry = focus.closest("#found li");
   const place = entry && [...entry.children].indexOf(focus);
-  const wanted = at("search").value.toLowerCase();
-  const has = ({title, nodes}) => [title, ...nodes.map((node) => node.message.content)].some((text) => text.toLowerCase().includes(wanted));
-  at("found").replaceChildren(...store.sorted.filter(has).map(listed));
+  at("found").replaceChildren(...store.sorted.flatMap((each) => {
+    const found = search(each, at("search").value);
+    return found ? [listed(each, found)] : [];
+  }));
   if (entry) [...at("found").children].find(({dataset}) => dataset.id === entry.dataset.id)?.children[place].focus();
 }
 
-/** Returns the entry of a conversation. */
-function listed(each) {
+/** Returns the entry of a conversation, with what was found in it. */
+function listed(each, found) {
   const name = each.title || "Untitled";
   const button = (text, label, action) => make("button", {type: "button", ariaLabel: `${label} ${name}`, title: label, onclick: action}, text);
   const entry = make("li", {className: each.id === talk.id ? "current" : ""});
@@ -72,6 +89,7 @@ function listed(each) {
   if (underWay.has(each.id)) opens.ariaDescription = "is being answered";
   opens.onclick = () => {
     goTo(each);
+    if (found.place !== null) showPlace(found.place);
     document.body.classList.remove("listed");
     at("list").ariaExpanded = "false";
     at("said").focus();
@@ -83,7 +101,7 @@ function listed(each) {
       field.onblur = null;
       each.title = title.trim() || each.title;
       store.put(each);
-      const renamed = listed(each);
+      const renamed = listed(each, found);
       entry.replaceWith(renamed);  // the others stay, as one of them may be what was clicked on
       return renamed;
     };
@@ -115,6 +133,7 @@ function listed(each) {
     removes.textContent = "✕";
   };
   entry.append(opens, button("✎", "Rename", rename), removes);
+  if (found.place !== null) entry.append(excerpt(each.nodes[found.place], found));
   return entry;
 }
 
@@ -126,22 +145,25 @@ at("export").onclick = () => {
   link.click();
   URL.revokeObjectURL(link.href);
 };
-at("import").onclick = () => choose(([file]) => importTalks(file), {accept: ".json"});
+at("import").onclick = () => choose(importTalks, {accept: ".json", multiple: true});
 
-/** Takes over the conversations of a file. What has the same id is replaced where it is older. */
-async function importTalks(file) {
-  try {
-    const found = readJson(await file.text());
-    if (found?.edgespec_chats !== 1 || !Array.isArray(found.talks) || !found.talks.every(isTalk)) {
-      throw new Error("It holds no chats of edgespec.");
+/** Takes over the conversations of files. What has the same id is replaced where it is older. */
+async function importTalks(files) {
+  let count = 0;
+  for (const file of files) {
+    try {
+      const found = readTalks(await file.text());
+      for (const each of found) {
+        if (!(store.talks.get(each.id)?.changed >= each.changed) && !underWay.has(each.id)) await store.put(each);
+      }
+      count += found.length;
+    } catch (error) {
+      complain(`${file.name}: ${error.message}`);
     }
-    for (const each of found.talks) if (!(store.talks.get(each.id)?.changed >= each.changed)) await store.put(each);
-    const now = store.talks.get(talk.id) ?? talk;
-    if (now !== talk) open(now);
-    announce(`${found.talks.length} chats were imported.`);
-  } catch (error) {
-    complain(`${file.name}: ${error.message}`);
   }
+  const now = store.talks.get(talk.id) ?? talk;
+  if (now !== talk) open(now);
+  announce(`${count} chats were imported.`);
   listTalks();
 }
 

@@ -47,7 +47,7 @@ const isFile = (file) => isText(file?.name) && (file.image === undefined ? isTex
 /** Whether a value that was imported is a conversation. */
 function isTalk(value) {
   const place = (each, most) => each === null || (Number.isInteger(each) && each >= 0 && each < most);
-  return isObject(value) && isText(value.id) && isText(value.title) && isText(value.model ?? "")
+  return isObject(value) && /^[\w-]{1,64}$/.test(value.id) && isText(value.title) && isText(value.model ?? "")
     && Number.isFinite(value.changed) && Array.isArray(value.nodes) && place(value.leaf, value.nodes.length)
     && value.nodes.every((node, number) => isObject(node) && place(node.parent, number)
       && isObject(node.message) && isMessage(node.message) && isText(node.text ?? "")
