@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,13 +12,12 @@ from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.load.place import GPU, find_plan
 from edgespec.measuring.passes import pass_seconds
 from edgespec.runtime.plan import HOST, Placement
-from edgespec.runtime.sequences.model import AFTER, Model, PassCost, Rows
-from edgespec.runtime.sequences.queue import ranked_rows
+from edgespec.runtime.sequences.model import PassCost
+from edgespec.runtime.sequences.queue import chain_seconds
 
 RIGHT = 0.7
 """How often a draft's best token is assumed to be the target's."""
 
-_CHAIN, _REPEATS = 5, 4
 _LONGEST = 8  # drafted tokens of a round
 
 
@@ -30,12 +28,19 @@ class RoleTiming:
     Attributes:
         role: its name.
         device: the device's name.
-        seconds: of passes by number of rows; of a draft, of a token of a chain, for 1 row.
+        seconds: of passes by number of rows; of a draft for 1 row alone.
+        queued: of each pass of a draft's chain but the first one, where its device queues them.
     """
 
     role: str
     device: str
     seconds: dict[int, float]
+    queued: float | None = None
+
+    def chain(self, count: int) -> float:
+        """Returns the seconds of a chain of so many tokens."""
+        further = self.seconds[1] if self.queued is None else self.queued
+        return self.seconds[1] + (count - 1) * further
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def expectations(timed: list[RoleTiming]) -> list[DeviceChoice]:
         for draft in (each for each in timed if each.role == DRAFT):
             rates = [
                 sum(RIGHT**n for n in range(count + 1))
-                / (count * draft.seconds[1] + cost.seconds(1 + count))
+                / (draft.chain(count) + cost.seconds(1 + count))
                 for count in range(1, _LONGEST + 1)
             ]
             found.append(DeviceChoice(target.device, draft.device, max(rates)))
@@ -98,21 +103,10 @@ def expectations(timed: list[RoleTiming]) -> list[DeviceChoice]:
 def _timed(bundle: Bundle, name: str, placed: Placement, threads: int | None) -> RoleTiming:
     model = load_model(bundle, name, placed, threads)
     try:
-        seconds = pass_seconds(model) if name == TARGET else {1: _chain_seconds(model)}
+        if name == TARGET or model.ranking is None:
+            seconds = pass_seconds(model, *([] if name == TARGET else [(1,)]))
+            return RoleTiming(name, placed.device, seconds)
+        first, queued = chain_seconds(model)
+        return RoleTiming(name, placed.device, {1: first}, queued)
     finally:
         model.close()
-    return RoleTiming(name, placed.device, seconds)
-
-
-def _chain_seconds(model: Model) -> float:
-    """Returns the least seconds of a token of a chain, queued where the model's device does."""
-    if model.ranking is None:
-        return pass_seconds(model, (1,))[1]
-    least = float("inf")
-    for _ in range(1 + _REPEATS):
-        rows = Rows(model.sequence([]), [1], [AFTER], [0])
-        begin = time.perf_counter()
-        [found] = ranked_rows(model, [rows], _CHAIN - 1)
-        least = min(least, (time.perf_counter() - begin) / _CHAIN)
-        model.pool.free([*rows.slots, *found.slots])
-    return least

@@ -240,7 +240,7 @@ class LevelGrower(Grower):
             return 0
         hopes = [self.trees[part.generation].draft.hope for part in parts]
         most = min(min(part.depth - 1, part.most_nodes) for part in parts)
-        return plan.queued(hopes, self.reader.model.cost, most)
+        return plan.queued(hopes, self.reader.model.further_cost, most)
 
     def _run(
         self,

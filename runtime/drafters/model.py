@@ -73,7 +73,12 @@ class Grower(ABC):
             ready: those that have room, the most promising first.
             plan: of the pass.
         """
-        return plan.worthwhile([draft.hope for draft, _ in ready], self.reader.model.cost)
+        hopes = [draft.hope for draft, _ in ready]
+        cost = self.reader.model.cost
+        queued = self.reader.chain_cost([part.generation for _, part in ready])
+        if not hopes or queued is cost:
+            return plan.worthwhile(hopes, cost)
+        return plan.worthwhile(hopes, cost, hopes[0], queued)
 
     def spend(self, plan: PassPlan, begin: float, usual: int, further: Sequence[int] = ()) -> None:
         """Adds the time since `begin` to what a round takes, at most that of so many rows.
@@ -86,8 +91,8 @@ class Grower(ABC):
             usual: rows of the first call, at most.
             further: rows of each call that was queued behind it.
         """
-        cost = self.reader.model.cost
-        most = sum(cost.seconds(rows) for rows in (usual, *further))
+        model = self.reader.model
+        most = model.cost.seconds(usual) + sum(model.further_cost.seconds(n) for n in further)
         plan.spent += min(time.perf_counter() - begin, most)
 
 
@@ -185,4 +190,5 @@ class ModelDrafter:
             return True
         cost = self.model.cost
         reading = unread / CHUNK * cost.seconds(CHUNK)
-        return reading < plan.saving(draft.hope, cost) * part.generation.remaining
+        further = self._reader.chain_cost([part.generation])
+        return reading < plan.saving(draft.hope, cost, further) * part.generation.remaining

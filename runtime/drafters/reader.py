@@ -12,7 +12,7 @@ from edgespec.runtime.arrays import Floats, Ids
 from edgespec.runtime.drafters.acceptance import Candidates, likeliest, listed
 from edgespec.runtime.drafters.frequent import FrequentTokens
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.sequences.model import AFTER, Graph, Model, Rows
+from edgespec.runtime.sequences.model import AFTER, Graph, Model, PassCost, Rows
 from edgespec.runtime.sequences.pool import TokenSequence
 from edgespec.runtime.sequences.queue import RankedRows
 from edgespec.runtime.speculation.generation import Generation
@@ -163,6 +163,11 @@ class DraftReader(ABC):
         """
         sampled = any(each.is_sampled for each in generations)
         return self.ranks(generations, rows) and self._ids is None and not sampled
+
+    def chain_cost(self, generations: Sequence[Generation]) -> PassCost:
+        """Returns what each call of a chain takes but the first one."""
+        queues = self.queues(generations, len(generations))
+        return self.model.further_cost if queues else self.model.cost
 
     def ranked(self, rows: RankedRows) -> Candidates:
         """Returns the likeliest tokens of ranked rows, see `candidates`."""

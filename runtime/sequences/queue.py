@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
 from edgespec.runtime.arrays import Floats, Ids
-from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.runtime.sequences.model import AFTER, Model, PassCost, Rows
+
+_TIMED = (1, 8)  # sequences of queues that are timed
+_LENGTH = 5  # passes of each
+_REPEATS = 3  # the first makes plans, and a device may record the second
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +82,52 @@ def ranked_rows(model: Model, batch: Sequence[Rows], further: int = 0) -> list[R
     return ranked
 
 
+def measuring(model: Model, most_seconds: float) -> Iterator[None]:
+    """Times passes as `Model.measuring` does, and queues of them.
+
+    Args:
+        model: a model that ranks rows.
+        most_seconds: see `Model.measuring`; as long may queues take, but for the first ones.
+    """
+    yield from model.measuring(most_seconds)
+    points = dict[int, float]()
+    begin = time.perf_counter()
+    for sequences in _TIMED:
+        if points and time.perf_counter() - begin > most_seconds:
+            return
+        _, points[sequences] = chain_seconds(model, sequences)
+        model.queued_cost = PassCost(points)
+        yield
+
+
+def chain_seconds(model: Model, sequences: int = 1) -> tuple[float, float]:
+    """Times chains of a model that ranks rows.
+
+    Args:
+        model: the model.
+        sequences: their number; each pass has a row of each.
+
+    Returns:
+        Seconds of a chain's first pass, and of each one that is queued behind it.
+    """
+    alone = queue = inf
+    for _ in range(_REPEATS):
+        alone = min(alone, _timed(model, sequences, 0))
+        queue = min(queue, _timed(model, sequences, _LENGTH - 1))
+    # No less than half of their share, since others may have held up the pass alone.
+    return alone, max(queue - alone, queue / 2) / (_LENGTH - 1)
+
+
+def _timed(model: Model, sequences: int, further: int) -> float:
+    batch = [Rows(model.sequence([]), [1], [AFTER], [0]) for _ in range(sequences)]
+    begin = time.perf_counter()
+    found = ranked_rows(model, batch, further)
+    seconds = time.perf_counter() - begin
+    for rows, ranked in zip(batch, found, strict=True):
+        model.pool.free([*rows.slots, *ranked.slots])
+    return seconds
+
+
 def _behind(rows: Rows) -> Rows:
     """Returns a row behind the wanted one of some rows."""
     [row] = rows.wanted
@@ -90,7 +141,8 @@ def _behind(rows: Rows) -> Rows:
 def _observe(model: Model, sizes: Sequence[int], seconds: float) -> None:
     """Corrects a model's costs by the duration of several passes, as each has its share in it."""
     model.seconds += seconds
-    expected = [model.cost.seconds(rows) for rows in sizes]
+    costs = [model.cost, *[model.further_cost] * (len(sizes) - 1)]
+    expected = [cost.seconds(rows) for cost, rows in zip(costs, sizes, strict=True)]
     factor = seconds / sum(expected)
-    for rows, each in zip(sizes, expected, strict=True):
-        model.cost.observe(rows, each * factor)
+    for cost, rows, each in zip(costs, sizes, expected, strict=True):
+        cost.observe(rows, each * factor)

@@ -111,7 +111,13 @@ class PassPlan:
         """The value that a node must have to be worth a row, were it the only one."""
         return self._plain * self._further
 
-    def worthwhile(self, gains: Sequence[float], cost: Cost, hope: float = 0.0) -> int:
+    def worthwhile(
+        self,
+        gains: Sequence[float],
+        cost: Cost,
+        hope: float = 0.0,
+        queued: Cost | None = None,
+    ) -> int:
         """Returns how many further nodes a draft model should run, the best ones; perhaps none.
 
         Each is expected to add accepted tokens, and costs a row of the draft's call and one of the
@@ -123,6 +129,7 @@ class PassPlan:
             hope: share of the first gain that a further call below it is expected to add, and so
                 on. One call may pay only together with others, where some rows more cost much and
                 then several more cost little.
+            queued: of such further calls, if nobody waits for them; None: as the first one.
         """
         values = self._values()
         rate, worth = self._judged(len(values) + max(len(gains), _LONGEST_CHAIN))
@@ -136,11 +143,15 @@ class PassPlan:
             if found > best:
                 best, count = found, number
         calls = 0 if count or not gains or not hope else _LONGEST_CHAIN
-        chain, [draft] = list[float](), cost.further(0, 1)
-        for number in range(1, calls + 1):
-            chain.append(gains[0] * hope ** (number - 1))
-            if worth(sorted([*values, *chain], reverse=True)) - rate * number * draft > best:
+        chain = list[float]()
+        [seconds] = cost.further(0, 1)
+        [further] = (queued or cost).further(0, 1)
+        for number in range(calls):
+            chain.append(gains[0] * hope**number)
+            found = worth(sorted([*values, *chain], reverse=True)) - rate * seconds
+            if found > best:
                 return 1
+            seconds += further
         return count
 
     def queued(self, hopes: Sequence[float], cost: Cost, most: int) -> int:
@@ -151,7 +162,7 @@ class PassPlan:
 
         Args:
             hopes: by sequence how likely the target is to choose the model's best token.
-            cost: of the draft model's calls.
+            cost: of such a call.
             most: number of calls at most.
         """
         most = min(most, _LONGEST_CHAIN - 1)
@@ -184,20 +195,23 @@ class PassPlan:
 
         return rate, worth
 
-    def saving(self, acceptance: float, cost: PassCost) -> float:
+    def saving(self, acceptance: float, cost: PassCost, further: PassCost) -> float:
         """Returns the seconds that a draft model saves for each token; 0 if it saves none.
 
         Args:
             acceptance: how likely the target is to choose the model's best token.
             cost: of the model's calls.
+            further: of those behind the first one of a chain.
         """
         count = self._sequences
+        first, behind = cost.seconds(count), further.seconds(count)
         plain = least = 1 / self._plain
         tokens = power = 1.0
         for nodes in range(1, _LONGEST_CHAIN + 1):
             power *= acceptance
             tokens += power
-            seconds = nodes * cost.seconds(count) + self._cost.seconds(count * (1 + nodes))
+            drafts = first + (nodes - 1) * behind
+            seconds = drafts + self._cost.seconds(count * (1 + nodes))
             least = min(least, seconds / (count * tokens))
         return plain - least
 

@@ -23,5 +23,6 @@ def cheapen(llm):
     for drafter in inside(llm).engine.drafters:
         if hasattr(drafter, "model"):
             drafter.model.cost = Given(0.02, 0.01)
+            drafter.model.queued_cost = None
     inside(llm).engine.target.cost = Given(1.0, 0.01)
     return llm

@@ -171,7 +171,9 @@ def _told_places(facts: Mapping[str, Any]) -> Iterator[str]:
         times = each["seconds"]
         rows = ", ".join(f"{rows} rows {1e3 * times[rows]:.1f}" for rows in times if rows > 1)
         line = f"the {each['role']} on {each['device']}: a token {1e3 * times[1]:.2f} ms"
-        yield f"{line}, {rows} ms" if rows else f"{line} of a chain"
+        if each["queued"] is not None:
+            line += f", and {1e3 * each['queued']:.2f} ms each that is queued behind it"
+        yield f"{line}, {rows} ms" if rows else line
     for number, each in enumerate(facts.get("expected", ())):
         drafts = f"and the draft on {each['draft']}" if each["draft"] else "and no draft"
         best = "best: " if number == 0 else ""

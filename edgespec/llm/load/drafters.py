@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from edgespec.runtime.drafters.shared_pool import AssistantReader, SharedPoolRea
 from edgespec.runtime.drafters.translated import RecodedGrower, RecodedReader, SharedReader
 from edgespec.runtime.plan import HOST
 from edgespec.runtime.sequences.model import NATIVE, Model
+from edgespec.runtime.sequences.queue import measuring
 from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary.mapping import VocabularyMap
@@ -217,9 +219,12 @@ def make_drafters(
 
 def _timings(models: ModelSet) -> list[Iterator[None]]:
     """Returns what finds out the costs of the target's passes, and of those that draft."""
-    target = models.roles[TARGET].measuring(_TARGET_SECONDS)
-    drafts = (each for each in (models.roles.get(DRAFT), models.part) if each is not None)
-    return [target, *(each.measuring(_DRAFT_SECONDS) for each in drafts)]
+    found = [models.roles[TARGET].measuring(_TARGET_SECONDS)]
+    for each in (models.roles.get(DRAFT), models.part):
+        if each is not None:
+            timing = each.measuring if each.ranking is None else partial(measuring, each)
+            found.append(timing(_DRAFT_SECONDS))
+    return found
 
 
 def _successors(bundle: Bundle, options: LoadOptions) -> Successors:

@@ -31,6 +31,18 @@ def test_none_is_best_where_drafts_cost_more_than_they_bring():
     assert best(FLAT).rate == pytest.approx(1 / FLAT[1])
 
 
+def test_a_chain_costs_what_its_queued_passes_do():
+    """A device that is waited for once is the better one, though each answer takes longer."""
+    timed = [
+        RoleTiming(TARGET, "cpu", FLAT),
+        RoleTiming(DRAFT, "cpu", {1: 0.004}),
+        RoleTiming(DRAFT, "cuda:0", {1: 0.006}, 0.001),
+    ]
+    assert [timed[2].chain(n) for n in (1, 3)] == pytest.approx([0.006, 0.008])
+    assert timed[1].chain(3) == pytest.approx(0.012)
+    assert expectations(timed)[0].draft == "cuda:0"
+
+
 def test_a_target_on_the_gpu_is_weighed_as_well():
     timed = [RoleTiming(TARGET, "cpu", FLAT), RoleTiming(TARGET, "cuda:0", {1: 0.01, 2: 0.011})]
     assert [each.target for each in expectations(timed)] == ["cuda:0", "cpu"]

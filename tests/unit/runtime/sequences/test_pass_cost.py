@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import toy_model
+from toys import Given, Ranking, toy_model
 
-from edgespec.runtime.sequences.model import PassCost
+from edgespec.runtime.sequences.model import AFTER, PassCost, Rows
+from edgespec.runtime.sequences.queue import measuring, ranked_rows
 
 
 def test_the_curve_is_linear_between_measured_rows_and_goes_on_with_the_last_slope():
@@ -104,6 +105,36 @@ def test_measuring_leaves_the_pool_as_it_was():
     assert 0 < cost.seconds(1) <= cost.seconds(16)
     assert model.pool.used == 0
     assert model.graph.calls[:4] == [1, 1, 4, 8]
+
+
+def test_queues_are_timed_where_rows_are_ranked():
+    model = toy_model()
+    assert model.further_cost is model.cost
+    graph = model.graph = model.ranking = Ranking()
+    for _ in measuring(model, 0.5):
+        pass
+    assert {1, 5} <= {*graph.queued}
+    assert {1, 8} <= {*graph.calls}
+    assert model.further_cost is model.queued_cost
+    assert model.pool.used == 0
+
+
+def test_each_pass_of_a_queue_corrects_its_own_costs():
+    model = toy_model()
+    model.ranking = model.graph = Ranking()
+    seen = []
+
+    class Seen(Given):
+        def observe(self, rows, seconds):
+            seen.append((self, rows, seconds))
+
+    model.cost, model.queued_cost = Seen(3.0, 1.0), Seen(1.0, 0.5)
+    rows = Rows(model.sequence([]), [1, 2], [AFTER, 0], [1])
+    ranked_rows(model, [rows], 2)
+    costs, counts, seconds = zip(*seen, strict=True)
+    assert costs == (model.cost, model.queued_cost, model.queued_cost)
+    assert counts == (2, 1, 1)
+    assert np.array(seconds) / seconds[1] == pytest.approx([4.0, 1.0, 1.0])
 
 
 def test_measuring_stops_in_time():

@@ -63,3 +63,17 @@ def test_a_call_may_pay_together_with_those_below_it_alone():
     assert plan.worthwhile([0.96], Given(0.1, 0.1)) == 0  # another row costs 0.4 seconds
     assert plan.worthwhile([0.96], Given(0.1, 0.1), hope=0.99) == 1  # and the next ones nothing
     assert plan.worthwhile([0.96], Given(0.1, 0.1), hope=0.3) == 0
+
+
+@pytest.mark.parametrize("behind", [0.02, 0.9])
+def test_calls_that_nobody_waits_for_have_costs_of_their_own(behind):
+    """A first call that is dear may pay by those that are queued behind it."""
+    drafting = part(1, [])
+    plan = PassPlan(Given(1.0, 0.05), [drafting], [drafting])
+    first, queued = Given(0.8, 0.1), Given(behind, 0.0)
+    assert plan.worthwhile([0.8], first) == 0
+    assert plan.worthwhile([0.8], first, 0.8) == 0
+    pays = behind < 0.1
+    assert plan.worthwhile([0.8], first, 0.8, queued) == pays
+    assert (plan.queued([0.8], queued, 7) > 2) == pays
+    assert (plan.saving(0.8, first, queued) > 0) == pays
