@@ -276,7 +276,11 @@ class ModelReader(DraftReader):
         return len(draft.sequence.tokens) + depth <= self.context_length
 
     def ranks(self, generations: Sequence[Generation], rows: int) -> bool:
-        """See `DraftReader`. Penalties change the logits of all tokens."""
+        """See `DraftReader`. Penalties change the logits of all tokens.
+
+        Calls with recurrent layers have a state, that of one sequence.
+        """
         ranking = self.model.ranking
         plain = all(each.penalties is None for each in generations)
-        return ranking is not None and rows <= ranking.longest and plain
+        apart = self.model.pool.recurrent is not None and len({*generations}) > 1
+        return ranking is not None and rows <= ranking.longest and plain and not apart

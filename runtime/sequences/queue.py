@@ -92,7 +92,7 @@ def measuring(model: Model, most_seconds: float) -> Iterator[None]:
     yield from model.measuring(most_seconds)
     points = dict[int, float]()
     begin = time.perf_counter()
-    for sequences in _TIMED:
+    for sequences in _TIMED if model.pool.recurrent is None else _TIMED[:1]:
         if points and time.perf_counter() - begin > most_seconds:
             return
         _, points[sequences] = chain_seconds(model, sequences)

@@ -326,10 +326,10 @@ class _GraphOpener:
 def _ranked_columns(bundle: Bundle, name: str, placed: Placement) -> int | None:
     """Returns by how many tokens a role's rows are ranked on its device; None: they are not.
 
-    They are where the role is a model that drafts the target's own tokens, by attention alone.
+    They are where the role is a model that drafts the target's own tokens.
     """
     role = bundle.manifest.roles[name]
-    others = role.is_head or role.tokenizer or role.native.recurrent
+    others = role.is_head or role.tokenizer
     if name != DRAFT or others or placed.behind is not None:
         return None
     columns = role.output_tokens or role.vocab_size

@@ -163,7 +163,7 @@ class DeviceRunner:
         self._calls = dict[tuple[object, ...], BoundCall]()
         self._reads = dict[int, Read]()
         self._writes = dict[int, Write]()
-        self._ranking = dict[tuple[int, bool, int, int], BoundCall]()
+        self._ranking = dict[tuple[object, ...], BoundCall]()
         self._next = dict[tuple[int, int], Any]()
 
     def run(
@@ -176,12 +176,9 @@ class DeviceRunner:
         self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots
     ) -> dict[str, Floats]:
         write = self._write_of(pools, slots)
-        recent = len(slots.read.get("rows", ()))
-        if recent not in self._reads and self.reading is not None:
-            self._reads[recent] = Read(self, pools, slots)
-        read = self._reads.get(recent)
+        read = self._read_of(pools, slots)
         sizes = (len(slots.write["pool"]), len(inputs.get("logit_rows", ())))
-        key = (*sizes, recent, *(each.shape for n, each in inputs.items() if n.startswith("paths")))
+        key = (*sizes, *_sizes_of_paths(inputs, slots))
         if key not in self._calls:
             held = {} if read is None else read.held
             call = self._bound_call(inputs, {**pools, **held}, write)
@@ -209,15 +206,20 @@ class DeviceRunner:
         self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots, turn: Turn
     ) -> BoundCall:
         write = self._write_of(pools, slots)
+        read = self._read_of(pools, slots)
         wanted = len(inputs["logit_rows"])
-        key = (*turn, len(slots.write["pool"]), wanted)
+        key = (*turn, len(slots.write["pool"]), wanted, *_sizes_of_paths(inputs, slots))
         if key not in self._ranking:
-            read = {} if not turn.number else {"input_ids": self._next[turn.number - 1, wanted]}
-            self._ranking[key] = call = self._bound_call(inputs, pools, write, read)
+            held = {} if read is None else read.held
+            found = {} if not turn.number else {"input_ids": self._next[turn.number - 1, wanted]}
+            call = self._bound_call(inputs, {**pools, **held}, write, found)
+            self._ranking[key] = call
             # Copying to the host waits for the device, so that the last call alone does it.
             on_host = turn.last and not self.gpu.captures
             call.give(BEST, (wanted, 2 * self.file.ranked), on_host)
             call.give_tensor(NEXT, self._next_tokens(turn.number, wanted))
+        if read is not None:
+            read.run(slots)
         self._ranking[key].run(inputs, wait=turn.last or write is not None)
         if write is not None:
             write.run(slots)
@@ -240,6 +242,15 @@ class DeviceRunner:
         if rows not in self._writes:
             self._writes[rows] = Write(self, pools, slots)
         return self._writes[rows]
+
+    def _read_of(self, pools: Mapping[str, Any], slots: CallSlots) -> Read | None:
+        """Returns the read of so many recent rows, if there are recurrent layers."""
+        if self.reading is None:
+            return None
+        recent = len(slots.read.get("rows", ()))
+        if recent not in self._reads:
+            self._reads[recent] = Read(self, pools, slots)
+        return self._reads[recent]
 
     def _bound_call(
         self,
@@ -317,6 +328,12 @@ class DeviceRunner:
         bound = (self._bound, self._calls, self._reads, self._writes, self._ranking, self._tables)
         for each in bound:
             each.clear()
+
+
+def _sizes_of_paths(inputs: Mapping[str, Array], slots: CallSlots) -> list[object]:
+    """Returns the sizes of what recurrent layers are told of a call, if there are any."""
+    shapes = [each.shape for name, each in inputs.items() if name.startswith("paths.")]
+    return [len(slots.read.get("rows", ())), *shapes]
 
 
 def _of_sizes(graph: Any) -> set[str]:

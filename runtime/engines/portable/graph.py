@@ -62,17 +62,14 @@ class PortableGraph(DevicePools):
         """
         feeds = _spread(feeds)
         visibility = Visibility(feeds)
-        paths = None
-        if self._file.recurrent:
-            paths = RecurrentPaths(feeds, self._file.ways, _STEP if self._rows else 1)
+        paths = self._recurrent_paths(feeds)
         wanted = feeds["logit_rows"]
         parts = list[dict[str, Floats]]()
         places = list[Array]()
         for part in self._parts(feeds, () if paths is None else [*paths.ends()]):
             first = part.start
             chosen = np.flatnonzero((wanted >= part.start) & (wanted < part.stop))
-            call = self._recurrent_call(paths, part)
-            parts.append(self._run(feeds, visibility, part, wanted[chosen] - first, call))
+            parts.append(self._run(feeds, visibility, part, wanted[chosen] - first, paths))
             places.append(chosen)
         if len(parts) == 1:
             return parts[0]
@@ -104,14 +101,11 @@ class PortableGraph(DevicePools):
         visibility: Visibility,
         part: slice,
         wanted: Array,
-        recurrent: RecurrentCall | None,
+        paths: RecurrentPaths | None,
     ) -> dict[str, Floats]:
         """Makes one call of the engine; `wanted` are numbers of rows in this part."""
-        pools = {name: feeds[name] for name in (*self._file.pools, *self._file.recurrent)}
-        inputs, slots = self._inputs(feeds, pools, visibility, part, wanted)
-        if recurrent is not None:
-            inputs |= recurrent.inputs
-            slots = _with_recurrent(slots, recurrent, pools)
+        pools = self._pools(feeds)
+        inputs, slots = self._inputs(feeds, visibility, part, wanted, paths)
         found = self._runner.run(inputs, pools, slots)
         count = part.stop - part.start
         return {
@@ -122,19 +116,20 @@ class PortableGraph(DevicePools):
     def _inputs(
         self,
         feeds: Mapping[str, Any],
-        pools: Mapping[str, Any],
         visibility: Visibility,
         part: slice,
         wanted: Array,
+        paths: RecurrentPaths | None,
     ) -> tuple[dict[str, Array], CallSlots]:
         """Returns what one call of the engine reads besides pools, and the slots that it writes."""
+        pools = self._pools(feeds)
         size = self._size(part.stop - part.start)
         inputs: dict[str, Array] = {
             name: _padded(feeds[name][part], size) for name in self._file.by_row
         }
         for name, kind in self._file.biases.items():
-            slots = _slots(next(each for each in pools.values() if not isinstance(each, Cache)))
-            inputs[name] = visibility.bias(part, size, slots, kind)
+            count = _slots(next(each for each in pools.values() if not isinstance(each, Cache)))
+            inputs[name] = visibility.bias(part, size, count, kind)
         # An engine is asked for one row at least.
         asked = wanted if len(wanted) else np.zeros(1, np.int64)
         number = size if self._shape else self._size(len(asked))
@@ -142,13 +137,21 @@ class PortableGraph(DevicePools):
             inputs |= self._by_place(feeds, visibility, part, size, caches_of(feeds))
         if "logit_rows" in self._file.inputs:
             inputs["logit_rows"] = _padded(asked, number)
-        return inputs, CallSlots({"pool": _padded(feeds["write"][part], size)})
-
-    def _recurrent_call(self, paths: RecurrentPaths | None, part: slice) -> RecurrentCall | None:
-        """Returns what a call is told of recurrent layers, if there are any."""
+        slots = CallSlots({"pool": _padded(feeds["write"][part], size)})
         if paths is None:
+            return inputs, slots
+        call = paths.call(part, size, self._recent_size)
+        return inputs | call.inputs, _with_recurrent(slots, call, pools)
+
+    def _pools(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the pools among a pass's inputs."""
+        return {name: feeds[name] for name in (*self._file.pools, *self._file.recurrent)}
+
+    def _recurrent_paths(self, feeds: Mapping[str, Array]) -> RecurrentPaths | None:
+        """Returns the paths of a pass, if there are recurrent layers."""
+        if not self._file.recurrent:
             return None
-        return paths.call(part, self._size(part.stop - part.start), self._recent_size)
+        return RecurrentPaths(feeds, self._file.ways, _STEP if self._rows else 1)
 
     def _recent_size(self, count: int) -> int:
         """Returns the number of rows before a call that it reads, at least so many.

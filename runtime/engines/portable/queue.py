@@ -44,14 +44,15 @@ class QueuedGraph(PortableGraph):
     def best(self, calls: Sequence[Mapping[str, Any]]) -> list[Floats]:
         """See `RankingGraph`."""
         sizes = [self._size(len(feeds["input_ids"])) for feeds in calls]
-        pools = {name: calls[0][name] for name in self._file.pools}
+        pools = self._pools(calls[0])
         if caches := caches_of(pools):
             self.make_room(caches, sum(sizes))  # nothing may be moved between the calls
         sent = []
         for number, feeds in enumerate(calls):
             part = slice(0, len(feeds["input_ids"]))
             visibility = Visibility(feeds)
-            inputs, slots = self._inputs(feeds, pools, visibility, part, feeds["logit_rows"])
+            paths = self._recurrent_paths(feeds)
+            inputs, slots = self._inputs(feeds, visibility, part, feeds["logit_rows"], paths)
             turn = Turn(number, last=number == len(calls) - 1)
             sent.append(self._queue.send(inputs, pools, slots, turn))
         found = zip(calls, sent, strict=True)

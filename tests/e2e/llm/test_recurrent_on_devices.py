@@ -35,6 +35,7 @@ def test_drafts_never_change_texts(pairs, name, device, gpu, monkeypatch):
     there = {"device": device, "draft_device": device}
     with cheapen(loaded(pairs, f"{name}-draft", **there)) as llm:
         assert {each.device for each in inside(llm).models.values()} == {device}
+        assert (inside(llm).models[DRAFT].ranking is not None) == (device == "webgpu:0")
         prompts = [LONG_PROMPT, SHORT_PROMPT]
         for how in MODES:
             plain = [llm.generate(each, draft_source="none", **how) for each in prompts]

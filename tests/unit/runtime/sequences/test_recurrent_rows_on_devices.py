@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 from checkpoints import RECURRENT, RECURRENT_MIXTURES, make_checkpoint
 from gpus import FusedHostAsGpu, HostAsGpu, usable
-from histories import History, read
+from histories import History, chain, read
 from nodes import needs_library
 from parity import distance
 
 from edgespec import bundle as bundles
 from edgespec import export
-from edgespec.bundle import RECURRENT_ROWS, TARGET
+from edgespec.bundle import DRAFT, RECURRENT_ROWS, TARGET
 from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions
 from edgespec.llm.load.open import load_model
 from edgespec.runtime.engines.portable import examined, webgpu
 from edgespec.runtime.plan import HOST, Placement
+from edgespec.runtime.sequences.queue import ranked_rows
 
 pytestmark = needs_library
 
@@ -100,6 +101,31 @@ def test_pools_stay_on_a_gpu(pairs, name, gpu, monkeypatch):
 def test_rows_on_a_gpu_are_those_of_the_native_graph(pairs, name, gpu_in_software):
     model, native = on_device(pairs, name, "webgpu:0")
     History(model, np.random.default_rng(3), native, alike).run(1)
+
+
+@pytest.mark.parametrize("gpu", [HostAsGpu, FusedHostAsGpu])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_chains_of_a_draft_are_queued(pairs, name, gpu, monkeypatch):
+    """Each pass reads what the one before found, and goes on from the rows behind the state."""
+    monkeypatch.setattr(webgpu, "WebGpu", gpu)
+    bundle = bundles.load(pairs.pair(f"{name}-draft").path)
+    native = load_model(bundle, DRAFT, Placement(HOST), threads=1)
+    place = Placement("webgpu:0", HOST, False, half=examined("webgpu:0").half)
+    model = load_model(bundle, DRAFT, place, threads=1)
+    draw = np.random.default_rng(6)
+    sequence = model.sequence([])
+    for count in (9, 1, 3, 20):
+        sequence.tokens += draw.integers(1, 300, count).tolist()
+        rows = chain(sequence, sequence.unread, certain=count - 1)
+        rows.wanted = [count - 1]
+        [found] = ranked_rows(model, [rows], further=3)
+        drafted = found.tokens[:, 0].tolist()
+        whole = read(native.sequence([*sequence.tokens, *drafted[:3]]), native)[-4:]
+        logits = np.take_along_axis(np.asarray(whole), found.tokens, axis=1)
+        alike(found.logits, logits)
+        assert drafted == whole.argmax(axis=1).tolist()
+        rows.accept(range(count))
+        model.pool.free(found.slots)
 
 
 @pytest.mark.parametrize("device", DEVICES)
