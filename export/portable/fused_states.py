@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto
 
 from edgespec.export.graph_builder import CONTRIB
-from edgespec.export.portable.lowering import FLOAT, Lowering
-from edgespec.export.portable.recurrent import RecurrentLayer
+from edgespec.export.portable.lowering import FLOAT
+from edgespec.export.portable.recurrent import GATED_DELTA, STATE_SPACE, RecurrentLayer
 
 _NO_STEP = -1e4  # what is no row leaves a state as it is: its step and its rate are 0
 
@@ -151,8 +151,7 @@ class FusedRecurrence(RecurrentLayer):
 class FusedGatedDelta(FusedRecurrence):
     """See `runtime/kernels/gated_delta.cc`."""
 
-    def __init__(self, low: Lowering, node: NodeProto) -> None:
-        super().__init__(low, node, ("x", "weight", "factor", "bias", "norm", "rows", "states"))
+    inputs = GATED_DELTA
 
     def emitted(self) -> str:
         """See `RecurrentLayer`."""
@@ -182,9 +181,7 @@ class FusedGatedDelta(FusedRecurrence):
 class FusedStateSpace(FusedRecurrence):
     """See `runtime/kernels/state_space.cc`."""
 
-    def __init__(self, low: Lowering, node: NodeProto) -> None:
-        names = "x", "weight", "shift", "factor", "bias", "skip", "norm", "rows", "states"
-        super().__init__(low, node, names)
+    inputs = STATE_SPACE
 
     def emitted(self) -> str:
         """See `RecurrentLayer`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -69,19 +69,29 @@ class Held(NamedTuple):
     last_since: str
 
 
+GATED_DELTA = "x", "weight", "factor", "bias", "norm", "rows", "states"
+"""Inputs of that operator."""
+STATE_SPACE = "x", "weight", "shift", "factor", "bias", "skip", "norm", "rows", "states"
+"""Inputs of that operator."""
+
+
 class RecurrentLayer(ABC):
     """A layer that has states.
 
     Args:
         low: receives the nodes.
         node: the operator.
-        inputs: names of its inputs.
+
+    Attributes:
+        inputs: names of the operator's inputs.
     """
 
-    def __init__(self, low: Lowering, node: NodeProto, inputs: Sequence[str]) -> None:
+    inputs: ClassVar[Sequence[str]]
+
+    def __init__(self, low: Lowering, node: NodeProto) -> None:
         self._low = low
         self._graph = low.graph
-        self._names = dict(zip(inputs, node.input, strict=False))
+        self._names = dict(zip(self.inputs, node.input, strict=False))
         own = attributes(node)
         self._keys: int = own["key_heads"]
         self._heads: int = own["value_heads"]
@@ -128,11 +138,10 @@ class StandardRecurrence(RecurrentLayer):
     Args:
         low: see `RecurrentLayer`.
         node: likewise.
-        inputs: likewise.
     """
 
-    def __init__(self, low: Lowering, node: NodeProto, inputs: Sequence[str]) -> None:
-        super().__init__(low, node, inputs)
+    def __init__(self, low: Lowering, node: NodeProto) -> None:
+        super().__init__(low, node)
         # Of a row that is kept: what convolutions read, keys, decays, and what it adds.
         self._parts = (
             self._channels,

@@ -12,15 +12,21 @@ from onnx import NodeProto
 
 from edgespec.bundle import RECURRENT_ROWS
 from edgespec.export.portable.lowering import Lowering, silu
-from edgespec.export.portable.recurrent import Held, StandardRecurrence
+from edgespec.export.portable.recurrent import (
+    GATED_DELTA,
+    STATE_SPACE,
+    Held,
+    StandardRecurrence,
+)
 
 
 class StandardGatedDelta(StandardRecurrence):
     """See `runtime/kernels/gated_delta.cc`."""
 
+    inputs = GATED_DELTA
+
     def __init__(self, low: Lowering, node: NodeProto) -> None:
-        names = "x", "weight", "factor", "bias", "norm", "rows", "states"
-        super().__init__(low, node, names)
+        super().__init__(low, node)
         self._rates = ""
 
     def emitted(self) -> str:
@@ -94,9 +100,7 @@ class StandardGatedDelta(StandardRecurrence):
 class StandardStateSpace(StandardRecurrence):
     """See `runtime/kernels/state_space.cc`."""
 
-    def __init__(self, low: Lowering, node: NodeProto) -> None:
-        names = "x", "weight", "shift", "factor", "bias", "skip", "norm", "rows", "states"
-        super().__init__(low, node, names)
+    inputs = STATE_SPACE
 
     def emitted(self) -> str:
         """See `StandardRecurrence`."""
