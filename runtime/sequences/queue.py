@@ -9,6 +9,7 @@ from math import inf
 
 import numpy as np
 
+from edgespec.errors import MemoryLimitError
 from edgespec.runtime.arrays import Floats, Ids
 from edgespec.runtime.sequences.model import AFTER, Model, PassCost, Rows
 
@@ -95,7 +96,10 @@ def measuring(model: Model, most_seconds: float) -> Iterator[None]:
     for sequences in _TIMED if model.pool.recurrent is None else _TIMED[:1]:
         if points and time.perf_counter() - begin > most_seconds:
             return
-        _, points[sequences] = chain_seconds(model, sequences)
+        try:
+            _, points[sequences] = chain_seconds(model, sequences)
+        except MemoryLimitError:
+            return  # a short context has no room for so many
         model.queued_cost = PassCost(points)
         yield
 

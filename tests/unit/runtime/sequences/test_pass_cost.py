@@ -119,6 +119,15 @@ def test_queues_are_timed_where_rows_are_ranked():
     assert model.pool.used == 0
 
 
+def test_a_pool_without_room_for_so_many_queues_is_timed_by_one():
+    model = toy_model(limit=20)
+    model.graph = model.ranking = Ranking()
+    for _ in measuring(model, 0.5):
+        pass
+    assert model.queued_cost is not None
+    assert model.pool.used == 0
+
+
 def test_each_pass_of_a_queue_corrects_its_own_costs():
     model = toy_model()
     model.ranking = model.graph = Ranking()
