@@ -53,9 +53,10 @@ function showList(shown) {
 /** Looks for words in a conversation: returns where the first one is said, or nothing if one is missing. */
 function search({title, nodes}, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return {place: null};
   const said = nodes.map((node) => node.message.content.toLowerCase());
   if (!words.every((word) => title.toLowerCase().includes(word) || said.some((each) => each.includes(word)))) return null;
-  const place = words.length ? said.findLastIndex((each) => each.includes(words[0])) : -1;
+  const place = said.findLastIndex((each) => each.includes(words[0]));
   return place < 0 ? {place: null} : {place, at: said[place].indexOf(words[0]), length: words[0].length};
 }
 
