@@ -193,6 +193,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
             )
         found = _bundles(arguments)
+        _keep_responses(arguments)
         usual = _BODY
         if any(bundle.target.vision is not None for bundle in found.values()):
             usual = _BODY_WITH_IMAGES
@@ -239,6 +240,14 @@ def _tools(arguments: argparse.Namespace, local: bool) -> AbstractContextManager
             f"anybody who can reach {arguments.host} could call the tools of --mcp: set --api-key"
         )
     return toolbox_of(arguments.mcp)
+
+
+def _keep_responses(arguments: argparse.Namespace) -> None:
+    """Has responses kept in the folder in which prompts are, so that requests go on from them."""
+    from edgespec.serve.protocols.responses.store import RESPONSES
+
+    if arguments.prompt_cache is not None:
+        RESPONSES.keep_in(Path(arguments.prompt_cache) / "responses")
 
 
 def _bundles(arguments: argparse.Namespace) -> dict[str, Bundle]:

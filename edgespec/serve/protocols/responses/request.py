@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -47,7 +47,7 @@ from edgespec.serve.protocols.responses.items import (
     chat_messages,
     within,
 )
-from edgespec.serve.protocols.responses.store import ResponseStore
+from edgespec.serve.protocols.responses.store import RESPONSES, ResponseStore
 from edgespec.serve.protocols.text import RequestBody
 from edgespec.serve.protocols.tools import NAME, OwnTool, ToolChoice, own_kinds_left_out
 from edgespec.serve.protocols.unsupported import NoValue
@@ -347,7 +347,7 @@ class ResponsesProtocol(TextProtocol):
         store: the responses of this process.
     """
 
-    store: ResponseStore = field(default_factory=ResponseStore)
+    store: ResponseStore = RESPONSES
 
     def parse(self, data: bytes) -> ResponsesRequest:
         """See `Protocol`.
