@@ -3,6 +3,7 @@
 `EDGESPEC_AGENTS` names a folder in which they were installed by
 
     npm install @anthropic-ai/claude-code @openai/codex opencode-ai @qwen-code/qwen-code
+    python -m venv aider.venv && aider.venv/bin/pip install aider-chat
 
 and `EDGESPEC_REAL_MODELS` one with `qwen-coder-0.5b`, whose tokenizer the model has.
 """
@@ -26,6 +27,8 @@ from edgespec import LLM, export
 from edgespec.export import ExportOptions
 from edgespec.llm import chat
 
+# As aider has models write files, which calls no tools.
+WRITTEN = "hello.txt\n```\nhi\n```\n\nDone."
 CODER = "qwen-coder-0.5b"
 TASK = "Create the file hello.txt with the text: hi"
 PATIENCE = 240  # seconds
@@ -37,10 +40,11 @@ pytestmark = [pytest.mark.slow, needs(CODER)]
 
 def agent(name):
     """The path of an agent; the test is skipped without it."""
-    folder = os.environ.get("EDGESPEC_AGENTS", "")
-    found = shutil.which(name, path=str(Path(folder, "node_modules", ".bin"))) if folder else None
+    folder = Path(os.environ.get("EDGESPEC_AGENTS", "none"))
+    places = (folder / "node_modules" / ".bin", folder / "aider.venv" / "bin")
+    found = shutil.which(name, path=os.pathsep.join(map(str, places)))
     if found is None:
-        pytest.skip(f"EDGESPEC_AGENTS has no {name}: npm install it there")
+        pytest.skip(f"EDGESPEC_AGENTS has no {name}: install it there")
     return found
 
 
@@ -100,12 +104,15 @@ def call(folder, functions):
 
 @pytest.fixture
 def running(llm, monkeypatch, tmp_path):
-    """A server whose model calls a tool that writes the file, once, and says that it is done."""
+    """A server whose model calls a tool that writes the file, once, and says that it is done.
+
+    Without such a tool it writes the file as a text.
+    """
     called = []
 
     def scripted(tokenizer, grammars, options, answer):
         asked = call(tmp_path, [tool["function"] for tool in options.tools_described])
-        said = "Done."
+        said = "Done." if asked else WRITTEN
         if asked and not called:
             called.append(asked)
             said = f"<tool_call>\n{asked}\n</tool_call>"
@@ -117,7 +124,6 @@ def running(llm, monkeypatch, tmp_path):
     monkeypatch.setattr(chat, "_grammar", scripted)
     with serving(llm, parallel=4, body_limit=BODIES) as served:
         yield served
-    assert called
 
 
 def claude(url, _home):
@@ -160,7 +166,17 @@ def qwen(url, _home):
     return ["--yolo", "--auth-type", "openai", "-p", TASK], settings
 
 
-@pytest.mark.parametrize("how", [claude, codex, opencode, qwen], ids=lambda each: each.__name__)
+def aider(url, _home):
+    settings = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "AIDER_ANALYTICS_DISABLE": "true"}
+    where = ["--openai-api-base", f"{url}/v1", "--openai-api-key", "none"]
+    quiet = ["--no-git", "--no-check-update", "--no-show-model-warnings", "--map-tokens", "0"]
+    how = ["--model", f"openai/{MODEL}", "--edit-format", "whole", "--yes-always"]
+    return [*how, *where, *quiet, "--message", TASK], settings
+
+
+@pytest.mark.parametrize(
+    "how", [claude, codex, opencode, qwen, aider], ids=lambda each: each.__name__
+)
 def test_an_agent_creates_a_file(running, tmp_path, tmp_path_factory, how):
     program = agent(how.__name__)
     home = tmp_path_factory.mktemp("home")
@@ -177,5 +193,5 @@ def test_an_agent_creates_a_file(running, tmp_path, tmp_path_factory, how):
         check=False,
     )
     assert (tmp_path / "hello.txt").exists(), done.stdout + done.stderr
-    assert (tmp_path / "hello.txt").read_text() == "hi"
+    assert (tmp_path / "hello.txt").read_text().removesuffix("\n") == "hi"  # aider ends all lines
     assert "Done." in done.stdout
