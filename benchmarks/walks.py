@@ -180,7 +180,7 @@ def chat(walk: Walk, **options: object) -> None:
         _copy_with_template(path)
         with LLM(path) as llm:
             models = Models([ServedModel("pair", llm.bundle, llm.options, llm=llm)])
-            app = application(RequestQueue(models, 1, 1, 1 << 20), None, None)
+            app = application(RequestQueue(models, 1, 1, 1 << 20), None)
             with walk.recorded():
                 asyncio.run(_asked(app, json.dumps(body).encode()))
             models.stop()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -13,11 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.errors import EdgespecError
+from edgespec.serve.access import Access
 from edgespec.serve.endpoint import endpoint
 from edgespec.serve.metrics import Metrics
 from edgespec.serve.model_list import model_routes
@@ -40,21 +40,19 @@ _PHRASES = {
 
 
 def application(
-    queue: RequestQueue,
-    api_key: str | None,
-    hosts: Iterable[str] | None,
-    origins: Sequence[str] = (),
+    queue: RequestQueue, hosts: Iterable[str] | None, access: Access | None = None
 ) -> Starlette:
     """Creates the ASGI application.
 
     Args:
         queue: who waits and who is answered, with the models.
-        api_key: API key that clients must send; None if they need none.
         hosts: allowed host names in requests; None for any.
-        origins: other origins whose web pages may use the server; `*` for all.
+        access: who may use it; None: everybody.
     """
+    access = access or Access()
+    origins = access.origins
     metrics = queue.metrics
-    described = document(api_key is not None)
+    described = document(bool(access.keys), access.prefix)
 
     async def health(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -71,7 +69,8 @@ def application(
     pages = Middleware(
         CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]
     )
-    gate = Middleware(_Gate, api_key=api_key, hosts=hosts, metrics=metrics, origins=origins)
+    gate = Middleware(_Gate, access=access, hosts=hosts, metrics=metrics)
+    below = [Middleware(_Prefix, prefix=access.prefix)] if access.prefix else []
     return Starlette(
         routes=[
             page_route(),
@@ -87,15 +86,32 @@ def application(
             ),
         ],
         # CORS comes before the gate, since browsers send preflight requests without the key.
-        middleware=[pages, gate] if origins else [gate],
+        middleware=[*below, *([pages, gate] if origins else [gate])],
         exception_handlers=dict.fromkeys(
             (RequestError, EdgespecError, HTTPException, Exception), refuse
         ),
     )
 
 
+class _Prefix:
+    """Takes the path before all routes off, unless a proxy has done so."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if path == self._prefix:  # links of the page are relative to a folder
+            await RedirectResponse(f"{self._prefix}/")(scope, receive, send)
+            return
+        if path.startswith(f"{self._prefix}/"):
+            scope["path"] = path.removeprefix(self._prefix)
+        await self._app(scope, receive, send)
+
+
 class _Gate:
-    """Refuses requests with an unknown host name or without the API key.
+    """Refuses requests with an unknown host name or without an API key.
 
     Checking the host name prevents DNS rebinding: a page of another site may let its own host name
     point to this machine, so that a browser would let it read the answers.
@@ -104,14 +120,12 @@ class _Gate:
     def __init__(
         self,
         app: ASGIApp,
-        api_key: str | None,
+        access: Access,
         hosts: Iterable[str] | None,
         metrics: Metrics,
-        origins: Sequence[str],
     ) -> None:
         self._app = app
-        self._origins = origins
-        self._key = None if api_key is None else api_key.encode()
+        self._access = access
         self._hosts = None if hosts is None else frozenset(hosts)
         self._metrics = metrics
 
@@ -133,7 +147,7 @@ class _Gate:
             )
         # What a page of another site asks for, which no Origin tells of where nothing is posted.
         foreign = request.headers.get("sec-fetch-site") == "cross-site"
-        known = {"*", request.headers.get("origin")}.intersection(self._origins)
+        known = {"*", request.headers.get("origin")}.intersection(self._access.origins)
         if foreign and not known and request.scope["path"].startswith(ollama.PREFIX):
             return RequestError(
                 403,
@@ -141,13 +155,15 @@ class _Gate:
                 "cross_site",
             )
         # The path that routing uses. A URL would also depend on the untrusted Host header.
-        if self._key is None or request.scope["path"] in _OPEN:
+        if not self._access.keys or request.scope["path"] in _OPEN:
             return None
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         given = [request.headers.get("x-api-key", "")]  # as Anthropic's clients send it
         given += [key] if scheme.lower() == "bearer" else []
         # Headers are bytes, which Starlette decodes as Latin-1.
-        if any(hmac.compare_digest(each.encode("latin-1"), self._key) for each in given):
+        owner = self._access.owner(each.encode("latin-1") for each in given)
+        if owner is not None:
+            _log.info("%s asks for %s", owner, request.scope["path"])
             return None
         return RequestError(
             401,

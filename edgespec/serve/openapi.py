@@ -58,11 +58,12 @@ _BODIES: list[tuple[type[BaseModel], Literal["validation"]]] = [
 ]
 
 
-def document(needs_key: bool) -> Json:
+def document(needs_key: bool, prefix: str = "") -> Json:
     """Returns the OpenAPI document of all routes.
 
     Args:
         needs_key: whether clients must send an API key.
+        prefix: path before all routes.
     """
     _, schemas = models_json_schema(_BODIES, ref_template="#/components/schemas/{model}")
     errors = {e.name: e.schema for e in (OPENAI_ERRORS, OLLAMA_ERRORS, ANTHROPIC_ERRORS)}
@@ -72,6 +73,7 @@ def document(needs_key: bool) -> Json:
     return {
         "openapi": "3.1.0",
         "info": {"title": "edgespec", "version": edgespec.__version__},
+        **({"servers": [{"url": prefix}]} if prefix else {}),
         "components": components,
         "security": [{"key": []}] if needs_key else [],
         "paths": {

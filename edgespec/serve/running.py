@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgespec.errors import InputError
+from edgespec.serve.access import Access, Certificate
 from edgespec.serve.app import application
 from edgespec.serve.queue import RequestQueue
 
@@ -140,24 +141,23 @@ class Server(uvicorn.Server):
 
     Args:
         queue: who waits and who is answered, with the models.
-        api_key: API key that clients must send; None if they need none.
         sock: socket from `listen`.
+        access: who may use it; None: everybody who can reach it.
         ready: function to call when the server accepts requests.
-        origins: see `application`.
-        hosts: further names by which a server that only this machine can reach may be asked.
+        certificate: what connections are encrypted by; None: they are not.
     """
 
     def __init__(
         self,
         queue: RequestQueue,
-        api_key: str | None,
         sock: socket.socket,
+        access: Access | None = None,
         ready: Callable[[], None] = lambda: None,
-        origins: Sequence[str] = (),
-        hosts: Sequence[str] = (),
+        certificate: Certificate | None = None,
     ) -> None:
-        named = (*_LOCAL, sock.getsockname()[0], *(host.lower() for host in hosts))
-        app = application(queue, api_key, named if is_local(sock) else None, origins)
+        access = access or Access()
+        named = (*_LOCAL, sock.getsockname()[0], *(host.lower() for host in access.hosts))
+        app = application(queue, named if is_local(sock) else None, access)
         self._queue = queue
         self._sock = sock
         self._ready = ready
@@ -176,6 +176,8 @@ class Server(uvicorn.Server):
                 loop="asyncio",
                 h11_max_incomplete_event_size=_HEAD_BYTES,
                 backlog=_ACCEPTED,
+                ssl_certfile=None if certificate is None else certificate.file,
+                ssl_keyfile=None if certificate is None else certificate.key,
             )
         )
 

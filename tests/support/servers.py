@@ -7,7 +7,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -21,6 +21,7 @@ from openai import OpenAI
 from edgespec import LLM, export
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
+from edgespec.serve.access import Access, Certificate
 from edgespec.serve.models import Models, ServedModel
 from edgespec.serve.queue import RequestQueue
 from edgespec.serve.running import Server, listen
@@ -100,15 +101,21 @@ def serving(
     hosts: Sequence[str] = (),
     body_limit: int = 100_000,
     toolbox: object = None,
+    keys: Mapping[str, str] | None = None,
+    prefix: str = "",
+    certificate: Certificate | None = None,
 ) -> Iterator[Running]:
     """Run a server for models, or for one that is loaded."""
     ready = threading.Event()
     with listen(host, 0) as sock:
         models = served if isinstance(served, Models) else one_model(served)
         queue = RequestQueue(models, parallel, limit, body_limit, toolbox)
-        server = Server(queue, api_key, sock, ready.set, origins, hosts)
+        own = {} if api_key is None else {"--api-key": api_key}
+        access = Access(own | dict(keys or {}), hosts, origins, prefix)
+        server = Server(queue, sock, access, ready.set, certificate)
         thread = threading.Thread(target=server.serve_here)
-        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        scheme = "http" if certificate is None else "https"
+        url = f"{scheme}://127.0.0.1:{sock.getsockname()[1]}"
         thread.start()
         try:
             assert ready.wait(_PATIENCE)

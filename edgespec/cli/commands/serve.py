@@ -32,10 +32,12 @@ from edgespec.llm.load.options import LoadOptions, parse_size
 from edgespec.system.durations import parse_duration
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
 
     from edgespec.bundle import Bundle
     from edgespec.mcp.toolbox import Toolbox
+    from edgespec.serve.access import Certificate
     from edgespec.serve.models import ServedModel
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
@@ -45,6 +47,7 @@ _BODY = 4 << 20
 _BODY_WITH_IMAGES = 64 << 20
 _PORTS = range(1 << 16)
 _HOST = re.compile(r"[\w.-]+|\[[0-9a-fA-F:]+\]")
+_PREFIX = re.compile(r"(/[\w.~-]+)+/?")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+")
 
 _log = logging.getLogger(__name__)
@@ -54,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; those of the model have the API's defaults."""
     _add_models(parser)
     _add_network(parser)
+    _add_access(parser)
     _add_tools(parser)
     texts = parser.add_argument_group("texts")
     _add_texts(texts)
@@ -113,11 +117,41 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
         help="port to listen on; 0: any free port (default: %(default)s)",
     )
     parser.add_argument(
+        "--certificate",
+        type=Path,
+        metavar="FILE",
+        help=Rare("encrypt connections (https) by this certificate, in PEM"),
+    )
+    parser.add_argument(
+        "--key",
+        type=Path,
+        metavar="FILE",
+        help=Rare("private key of --certificate (default: in the same file)"),
+    )
+    parser.add_argument(
+        "--prefix",
+        default="",
+        metavar="PATH",
+        help=Rare("path before all routes, where a proxy passes it on, such as /edgespec"),
+    )
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--api-key",
         metavar="KEY",
         default=os.environ.get(KEY_VARIABLE),
         help="API key that clients must send; other users of this machine can see it in the "
         f"process list, unlike the environment variable {KEY_VARIABLE}",
+    )
+    parser.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help=Rare(
+            "file of API keys of which clients must send one, each in a line with a name for the "
+            "log, as NAME: KEY"
+        ),
     )
     parser.add_argument(
         "--allow-origin",
@@ -177,6 +211,7 @@ def execute(arguments: argparse.Namespace) -> int:
     _check(arguments)
     try:
         with waiting("the server starts"):
+            from edgespec.serve.access import Access
             from edgespec.serve.models import Models
             from edgespec.serve.queue import RequestQueue
             from edgespec.serve.running import Server, is_local, listen
@@ -184,11 +219,13 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"the server needs the package {error.name}: {installing('serve')}"
         ) from error
+    keys = _keys(arguments)
+    certificate = _certificate(arguments)
     with (
         listen(arguments.host, arguments.port) as sock,
-        _tools(arguments, is_local(sock)) as toolbox,
+        _tools(arguments, bool(keys) or is_local(sock)) as toolbox,
     ):
-        if not is_local(sock) and arguments.api_key is None:
+        if not is_local(sock) and not keys:
             _log.warning(
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
             )
@@ -207,17 +244,16 @@ def execute(arguments: argparse.Namespace) -> int:
         most = arguments.max_body or usual
         queue = RequestQueue(models, parallel, arguments.queue, most, toolbox)
         names = " and ".join(each.name for each in served)
-        host, port = sock.getsockname()[:2]
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        url = _url(sock, certificate, arguments.prefix)
 
         def ready() -> None:
             are = "is" if len(served) == 1 else "are"
             tell(f"{names} {are} served on {url}: Ctrl-C stops it", stream=sys.stderr)
 
-        key = arguments.api_key
-        origins = arguments.allow_origin
-        hosts = arguments.allow_host
-        server = Server(queue, key, sock, ready, origins, hosts)
+        access = Access(
+            keys, arguments.allow_host, arguments.allow_origin, arguments.prefix.rstrip("/")
+        )
+        server = Server(queue, sock, access, ready, certificate)
         with ignoring_termination():
             server.serve_here()
         models.close()
@@ -225,17 +261,24 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tools(arguments: argparse.Namespace, local: bool) -> AbstractContextManager[Toolbox | None]:
+def _url(sock: socket.socket, certificate: Certificate | None, prefix: str) -> str:
+    host, port = sock.getsockname()[:2]
+    scheme = "http" if certificate is None else "https"
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{scheme}://{place}{prefix}"
+
+
+def _tools(arguments: argparse.Namespace, guarded: bool) -> AbstractContextManager[Toolbox | None]:
     """Returns the tools that the page offers, of servers that are started.
 
     Args:
         arguments: values of all options.
-        local: whether only this machine can reach the server.
+        guarded: whether only this machine, or who has a key, can use the server.
 
     Raises:
         InputError: if strangers could call them.
     """
-    if arguments.mcp is not None and not local and arguments.api_key is None:
+    if arguments.mcp is not None and not guarded:
         raise InputError(
             f"anybody who can reach {arguments.host} could call the tools of --mcp: set --api-key"
         )
@@ -278,6 +321,28 @@ def _models(found: Mapping[str, Bundle], arguments: argparse.Namespace) -> list[
     return served
 
 
+def _keys(arguments: argparse.Namespace) -> dict[str, str]:
+    """Returns the API keys by their names."""
+    from edgespec.serve.access import read_keys, require_usable
+
+    file = arguments.api_key_file
+    own = {} if arguments.api_key is None else {"--api-key": require_usable(arguments.api_key)}
+    return own | ({} if file is None else read_keys(file))
+
+
+def _certificate(arguments: argparse.Namespace) -> Certificate | None:
+    """Returns what connections are encrypted by, if they are."""
+    from edgespec.serve.access import Certificate
+
+    if arguments.certificate is None:
+        if arguments.key is not None:
+            raise InputError(f"--key is {arguments.key} without --certificate: give both")
+        return None
+    found = Certificate(arguments.certificate, arguments.key)
+    found.check()
+    return found
+
+
 def _check(arguments: argparse.Namespace) -> None:
     """Checks the options before a large model is loaded."""
     require_least(arguments, parallel=1, queue=0, sessions=1, max_models=1)
@@ -306,11 +371,8 @@ def _check(arguments: argparse.Namespace) -> None:
             raise InputError(
                 f"--allow-host is {host!r}: give a name such as box.example, without a port"
             )
-    key = arguments.api_key
-    if key == "":
-        raise InputError("the API key is empty: give one, or leave it out")
-    if key is not None and not (key.isascii() and key.isprintable() and key == key.strip()):
+    if arguments.prefix and not _PREFIX.fullmatch(arguments.prefix):
         raise InputError(
-            "the API key has characters that HTTP headers cannot contain: use printable ASCII "
-            "characters, without spaces around them"
+            f"--prefix is {arguments.prefix!r}: give a path such as /edgespec, of letters, digits "
+            "and -._~"
         )

@@ -42,7 +42,7 @@ async function pdfText(file) {
   const data = (await dataUrl(file)).split(",")[1];
   tell(`${file.name} is being read …`);
   try {
-    const response = await fetch("/pdf", {method: "POST", headers: headers(), body: JSON.stringify({data})});
+    const response = await fetch("pdf", {method: "POST", headers: headers(), body: JSON.stringify({data})});
     const answer = await response.json();
     if (!response.ok) throw new Error(`is not attached: ${answer.error.message}`);
     return answer;

@@ -14,7 +14,7 @@ const FOLLOWED = /^(https?:|mailto:)/i;  // addresses of links
 /** Returns the blocks of a text; null if the server does not render it. */
 async function rendered(text) {
   try {
-    const response = await fetch("/render", {method: "POST", headers: headers(), body: JSON.stringify({text})});
+    const response = await fetch("render", {method: "POST", headers: headers(), body: JSON.stringify({text})});
     return response.ok ? (await response.json()).blocks : null;
   } catch {
     return null;

@@ -6,7 +6,7 @@ let models = [], model = null, chats = true, seesImages = false;
 async function meet() {
   let complaint = null;
   try {
-    const response = await fetch("/v1/models", {headers: headers()});
+    const response = await fetch("v1/models", {headers: headers()});
     at("key-label").hidden = response.status !== 401 && !at("key").value;
     if (response.status === 401) openSettings("key");
     if (!response.ok) throw new Error((await response.json()).error.message);

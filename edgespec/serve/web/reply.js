@@ -15,7 +15,7 @@ function request(talk, place) {
 
 /** Yields the choices of an answer as they come, with the statistics of each. */
 async function* pieces(body, signal) {
-  const response = await fetch(body.messages ? "/v1/chat/completions" : "/v1/completions", {
+  const response = await fetch(body.messages ? "v1/chat/completions" : "v1/completions", {
     method: "POST", headers: headers(), body: JSON.stringify(body), signal,
   });
   if (!response.ok) throw new Error((await response.json()).error.message);

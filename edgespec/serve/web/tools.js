@@ -9,7 +9,7 @@ const toolsAreKnown = new Promise((resolve) => { tellTools = resolve; });
 
 /** Asks the server for its tools, and lists them in the settings. */
 async function meetTools() {
-  const response = await fetch("/tools", {headers: headers()});
+  const response = await fetch("tools", {headers: headers()});
   const found = response.ok ? await response.json() : {tools: [], most_calls: 0};
   [served, mostCalls] = [found.tools, found.most_calls];
   tellTools();
@@ -143,7 +143,7 @@ class ToolRun {
   async result({name, text}) {
     tell(this.facts = `${name} is called …`);
     try {
-      const response = await fetch("/tools/call", {
+      const response = await fetch("tools/call", {
         method: "POST", headers: headers(), body: JSON.stringify({model, name, arguments: parsed(text)}), signal: this.#stopper.signal,
       });
       const found = await response.json();
