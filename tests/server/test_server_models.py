@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import copytree
@@ -506,3 +508,17 @@ def test_what_grammars_need_is_made_before_a_server_answers(served_bundle, tmp_p
     monkeypatch.setattr(grammar, "LLTokenizer", None)
     with model.load() as llm:
         assert llm.generate(PROMPT, regex="[ab]c").text[1:] == "c"
+
+
+def test_what_grammars_need_goes_with_a_model_that_nobody_uses(served_bundle, tmp_path):
+    path = with_eos(served_bundle, tmp_path / "bundle", 0)
+    model = ServedModel("first", bundle.load(path), LoadOptions(draft="none", **PLACE))
+    made = weakref.ref(model._grammars)
+    with model.load() as llm:
+        expected = llm.generate(PROMPT, regex="[ab]c").text
+    del llm
+    model.forget()
+    gc.collect()
+    assert made() is None
+    with model.load() as llm:
+        assert llm.generate(PROMPT, regex="[ab]c").text == expected
