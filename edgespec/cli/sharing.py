@@ -15,9 +15,10 @@ from edgespec.cli.waiting import waiting
 from edgespec.llm.llm import LLM, inside
 from edgespec.measuring.bench import PLAIN, BenchLine, BenchRequest
 from edgespec.measuring.llama_cpp import LlamaModel, ServerOptions
-from edgespec.measuring.passes import bandwidth, pass_seconds, row_bytes
+from edgespec.measuring.passes import pass_seconds, row_bytes
 from edgespec.runtime.kernels import kernel_name
 from edgespec.store.making import bundle_name
+from edgespec.system.bandwidth import bandwidth
 from edgespec.system.environment import hardware
 from edgespec.system.machine import default_threads
 

@@ -20,7 +20,6 @@ ROWS = (1, 2, 4, 8, 16)
 """Numbers of rows that are told of."""
 
 _TOKEN = 1  # of all rows: what a pass costs does not depend on it
-_PART = 1 << 27  # bytes that a thread reads in a call, more than caches hold
 _BEHIND, _REPEATS = 256, 5
 PROMPT = 512
 """Rows of a prompt whose time is told."""
@@ -118,24 +117,6 @@ def prompt_products(role: Role) -> int:
     """
     tables = 1 if role.tied or not role.writes else 2
     return role.active_parameters - tables * role.vocab_size * role.hidden_size
-
-
-def bandwidth(threads: int, seconds: float) -> float:
-    """Returns the bytes a second that so many threads read from memory, at best.
-
-    Args:
-        threads: number of threads, each of which reads a part of its own.
-        seconds: how long is read.
-    """
-    parts = [np.ones(_PART // 4, np.float32) for _ in range(threads)]
-    best = float("inf")
-    end = time.perf_counter() + seconds
-    with ThreadPoolExecutor(threads) as pool:
-        while best == float("inf") or time.perf_counter() < end:
-            begin = time.perf_counter()
-            list(pool.map(np.max, parts))
-            best = min(best, time.perf_counter() - begin)
-    return threads * _PART / best
 
 
 def row_bytes(bundle: Bundle) -> int:

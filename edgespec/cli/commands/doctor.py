@@ -81,8 +81,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _machine(arguments: argparse.Namespace) -> dict[str, Any]:
-    from edgespec.measuring.passes import bandwidth, integer_rate
+    from edgespec.measuring.passes import integer_rate
     from edgespec.runtime.kernels import kernel_name, lacking, missing_kernels
+    from edgespec.system.bandwidth import bandwidth
     from edgespec.system.environment import hardware
     from edgespec.system.machine import default_threads
 

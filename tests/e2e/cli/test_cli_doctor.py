@@ -24,6 +24,7 @@ from edgespec.runtime.engines import portable
 from edgespec.runtime.engines.portable import webgpu
 from edgespec.runtime.engines.portable.webgpu import WebGpu
 from edgespec.runtime.kernels import multiply_add
+from edgespec.system import bandwidth
 
 SHARE = ["--share", "--limit", "1", "--repeat", "1", "-n", "8", "--threads", "1"]
 
@@ -31,7 +32,7 @@ SHARE = ["--share", "--limit", "1", "--repeat", "1", "-n", "8", "--threads", "1"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Memory of 20 GB/s, of which nothing is read, 100 G products a second, no other programs."""
-    monkeypatch.setattr(passes, "bandwidth", lambda threads, seconds: 20e9)
+    monkeypatch.setattr(bandwidth, "bandwidth", lambda threads, seconds: 20e9)
     monkeypatch.setattr(passes, "integer_rate", lambda threads, seconds: 100e9)
     monkeypatch.setattr("edgespec.cli.sharing.bandwidth", lambda threads, seconds: 20e9)
     monkeypatch.setattr("psutil.getloadavg", lambda: (0.0, 0.0, 0.0))
@@ -108,7 +109,7 @@ def test_a_model_and_its_limit(cli):
 
 
 def test_who_waits_for_arithmetic_is_told_so(cli, monkeypatch):
-    monkeypatch.setattr(passes, "bandwidth", lambda threads, seconds: 1e15)
+    monkeypatch.setattr(bandwidth, "bandwidth", lambda threads, seconds: 1e15)
     shown = cli("doctor", BUNDLE, "--threads", 1).out
     assert "passes wait for arithmetic" in shown
     assert "what would make it faster:" in shown
@@ -143,12 +144,6 @@ def test_integers_are_multiplied(monkeypatch):
     assert multiply_add(3) == 3 * multiply_add(1)
     assert multiply_add(1) % (32 * 16) == 0
     assert 1e6 < passes.integer_rate(1, 0.01) < 1e14
-
-
-def test_memory_is_read(monkeypatch):
-    monkeypatch.undo()
-    monkeypatch.setattr(passes, "_PART", 1 << 16)
-    assert 1e4 < passes.bandwidth(1, 0.01) < 1e13
 
 
 def test_what_is_shared_is_markdown(cli):
