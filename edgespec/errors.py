@@ -34,13 +34,22 @@ def harmless(text: str) -> str:
     return _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns ` (did you mean x?)` for a word cut short or misspelt; empty if none is like it."""
+def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
+    """Returns ` (did you mean x?)` for a word cut short or misspelt; empty if none is like it.
+
+    Args:
+        word: the word.
+        known: words that it may stand for.
+        most: how many are named at most.
+    """
     from difflib import get_close_matches  # takes 5 ms, and is needed only here
 
     names = list(known)
-    near = [name for name in names if name.startswith(word)] or get_close_matches(word, names, 1)
-    return "".join(f" (did you mean {each}?)" for each in near[:1])
+    near = [name for name in names if name.startswith(word)] or get_close_matches(word, names, most)
+    if not near:
+        return ""
+    *others, last = near[:most]
+    return f" (did you mean {', '.join(others)}{' or ' * bool(others)}{last}?)"
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.heads.draft_head import DraftHead
 from edgespec.export.make import NO_DRAFT, PartialBundle, ReadyTarget, make, partial_bundle
 from edgespec.export.role import Progress
-from edgespec.export.sources.hub import resolve_checkpoint, source_name
+from edgespec.export.sources.hub import file_sizes, resolve_checkpoint, source_name
+from edgespec.export.sources.search import HubRepository, search_hub
 
 __all__ = [
     "NO_DRAFT",
@@ -27,6 +28,7 @@ __all__ = [
     "DraftHead",
     "ExportOptions",
     "ExportReport",
+    "HubRepository",
     "Open",
     "PartialBundle",
     "Progress",
@@ -36,12 +38,14 @@ __all__ = [
     "calibrate",
     "check_skipped",
     "export_by_optimum",
+    "file_sizes",
     "find_onnx",
     "last_rows",
     "make",
     "open_onnx",
     "partial_bundle",
     "resolve_checkpoint",
+    "search_hub",
     "source_name",
     "write_adopted",
 ]

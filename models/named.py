@@ -27,6 +27,9 @@ _ADDRESS = re.compile(
 TOWER = "mmproj"
 """What names of files have that only read pictures for a model."""
 
+# A file's precision by its name.
+_FILE_TYPE = re.compile(r"(?:^|[-._/])((?:I?Q\d|TQ\d|MXFP4|NVFP4|BF16|F16|F32)\w*)", re.IGNORECASE)
+_NO_MODELS = (TOWER, "imatrix")  # image towers, and statistics
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -40,6 +43,13 @@ def hub_name(word: str) -> str:
         return word.removesuffix(":latest") if HUB_PRECISION.fullmatch(word) else word
     behind = f":{found['file']}" if found["file"] else found["precision"] or ""
     return found[1] + behind.replace(":latest", "")
+
+
+def precisions(name: str) -> list[str]:
+    """Returns the precisions that a file's name tells; none for what is no model."""
+    if not name.lower().endswith(SUFFIX) or any(word in name.lower() for word in _NO_MODELS):
+        return []
+    return [each.upper() for each in _FILE_TYPE.findall(name)]
 
 
 def parts(name: str) -> list[str]:

@@ -35,9 +35,15 @@ SOFTWARE_GPUS = [
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_its_own(tmp_path_factory):
-    """Neither read nor fill the user's cache, in this process and in those it starts."""
+    """Neither read nor fill the user's cache, in this process and in those it starts.
+
+    Nor read the user's own file of models.
+    """
+    own = tmp_path_factory.mktemp("settings") / "models.toml"
+    own.touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGESPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("EDGESPEC_CATALOGUE", str(own))
         yield
 
 

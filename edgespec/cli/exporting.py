@@ -35,6 +35,7 @@ from edgespec.models import load_checkpoint
 from edgespec.models.heads.opening import is_head
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary.mapping import VocabularyMap
+from edgespec.store.choosing import checkpoint_name
 from edgespec.store.progress import role_bars
 from edgespec.tuning.adopting import adopt
 from edgespec.tuning.calibrating import TextCalibration
@@ -58,6 +59,7 @@ _log = logging.getLogger(__name__)
 def export(arguments: argparse.Namespace) -> int:
     """Exports, and prints the sizes, the quality and the result of a search."""
     _refuse_alone(arguments)
+    arguments.checkpoint = checkpoint_name(arguments.checkpoint)
     draft = _draft(arguments)
     if draft is not None and (Path(arguments.checkpoint) / MANIFEST).is_file():
         return _attach(arguments, bundles.load(Path(arguments.checkpoint)), draft)
@@ -203,7 +205,7 @@ def _draft(arguments: argparse.Namespace) -> Path | None:
             f"{arguments.draft} is an ONNX export, which can only be a target: give the checkpoint "
             "that it was made from as --draft"
         )
-    return resolve_checkpoint(arguments.draft)
+    return resolve_checkpoint(checkpoint_name(arguments.draft))
 
 
 def _refuse_alone(arguments: argparse.Namespace) -> None:

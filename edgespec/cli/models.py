@@ -13,7 +13,7 @@ from edgespec.cli.waiting import notice, waiting
 from edgespec.errors import EdgespecError
 from edgespec.llm.load.options import LoadOptions
 
-_USUAL = "Qwen/Qwen2.5-0.5B-Instruct-GGUF"  # what anybody can get, and any machine can run
+_USUAL = "qwen3.5:0.8b"  # what anybody can get, and any machine can run
 _SHOWN = 5  # models that are named
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ COMMANDS = {
     "batch": "answer a file of requests in OpenAI's batch format",
     "export": "make a bundle to ship from a checkpoint",
     "train-draft": "train a draft head for a model",
+    "search": "find models by name, and what they would take on this machine",
     "models": "list, name and remove the bundles that were made of models",
     "pull": "download a model and make a bundle of it, without running it",
     "push": "send a draft head to the Hugging Face Hub",

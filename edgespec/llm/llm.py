@@ -45,8 +45,8 @@ class LLM(Unpicklable):
     Args:
         bundle: folder of a bundle; or a model of which one is made, once, in the user's cache
             folder: a checkpoint's folder, a GGUF file, owner/name or owner/name:FILE.gguf on the
-            Hub, or a name that `edgespec models` lists. None: the embedded pair, a small model of
-            Python code.
+            Hub, or a name that `edgespec search` or `edgespec models` lists, such as qwen3.5:4b.
+            None: the embedded pair, a small model of Python code.
         progress: called with target or draft, how much of it is done and of how much while a bundle
             is made, by the thread that loads; None: bars show it where stderr is a terminal.
         options: fields of `edgespec.llm.load.options.LoadOptions`: `device`, `draft`,

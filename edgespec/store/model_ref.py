@@ -1,4 +1,4 @@
-"""What a user names as a model: a path, a name on the Hub, or that of a bundle in the store."""
+"""What a user names as a model: a path, or a name on the Hub, in the store or in the catalogue."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from edgespec.models.named import (
     parts,
     tower_beside,
 )
+from edgespec.store.catalogue import Catalogue, CatalogueEntry
 from edgespec.store.store import BundleStore
 from edgespec.system.cachedir import cache_folder
 from edgespec.system.files import exists
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # What a checkpoint's folder is read from; Mistral's have all weights twice.
 _READ = ("*.safetensors", "*.json", "*.jinja", "*_Pooling/config.json")
 _UNREAD = "consolidated"
+_NEAR = 3  # names that are proposed instead of one that is not known
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,14 @@ class ModelRef:
     """A model that was asked for and is known to exist, unless it is on the Hub.
 
     Attributes:
-        name: its path, or its name on the Hub.
+        name: its path, or its name on the Hub or in the catalogue.
         path: its path; None: it is on the Hub.
+        entries: what a name of the catalogue may mean, of which a file is not chosen yet.
     """
 
     name: str
     path: Path | None
+    entries: tuple[CatalogueEntry, ...] = ()
 
     @property
     def is_bundle(self) -> bool:
@@ -53,6 +57,8 @@ class ModelRef:
     @property
     def identity(self) -> str:
         """What tells it from others without reading it: of files, paths, sizes and times."""
+        if self.entries:
+            return f"catalogue: {self.name} {self.entries}"
         if self.path is None:
             return f"Hub: {self.name}"
         if self.is_bundle:
@@ -110,12 +116,18 @@ class ModelRef:
 def looks_like_model(word: str) -> bool:
     """Whether a word is meant as a model rather than as a prompt.
 
-    Such are what exists, the names in the store, what ends in `.gguf`, and without spaces in it
-    what has a slash.
+    Such are what exists, the names in the store and in the catalogue, what ends in `.gguf`, and
+    without spaces in it what has a slash.
     """
     if (word and exists(word)) or (word.lower().endswith(SUFFIX) and "\n" not in word):
         return True
-    return not re.search(r"\s", word) and ("/" in word or "\\" in word or word in _names())
+    if re.search(r"\s", word):
+        return False
+    return _looks_like_path(word) or word in _names() or bool(Catalogue.read().named(word))
+
+
+def _looks_like_path(word: str) -> bool:
+    return "/" in word or "\\" in word or word.lower().endswith(SUFFIX)
 
 
 def find_model(model: str | Path) -> ModelRef:
@@ -134,19 +146,19 @@ def find_model(model: str | Path) -> ModelRef:
     named = hub_name(word) if isinstance(model, str) else ""
     if any(each.fullmatch(named) for each in (HUB_ID, HUB_FILE, HUB_PRECISION)):
         return ModelRef(named, None)
-    raise InputError(f"there is no model '{word}': {_why(word)}")
-
-
-def _why(word: str) -> str:
-    if looks_like_model(word):
-        return (
-            "no such file or folder is there, and names on the Hub are owner/name, "
-            "owner/name:FILE.gguf or owner/name:Q4_K_M"
+    if _looks_like_path(word):
+        raise InputError(
+            f"there is no model '{word}': no such file or folder is there, and names on the Hub "
+            "are owner/name, owner/name:FILE.gguf or owner/name:Q4_K_M"
         )
-    return (
-        "it is no file or folder, and `edgespec models` lists no such name"
-        f"{did_you_mean(word, _names())}: give a path, or owner/name on the Hub, such as "
-        "Qwen/Qwen2.5-0.5B-Instruct-GGUF"
+    catalogue = Catalogue.read()
+    if isinstance(model, str) and (entries := catalogue.named(word)):
+        return ModelRef(word.lower(), None, tuple(entries))
+    near = did_you_mean(word, [*_names(), *catalogue.names], _NEAR)
+    raise InputError(
+        f"there is no model '{word}': it is no file or folder, and neither `edgespec models` nor "
+        f"the catalogue has such a name{near}: give a path, owner/name on the Hub, or a name that "
+        "`edgespec search` lists"
     )
 
 

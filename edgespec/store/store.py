@@ -32,6 +32,7 @@ class Record:
         content: a hash of all that the bundle follows from.
         seen: hashes of paths, sizes and times of files that have this content.
         vocabulary: a hash of the tokenizer's vocabulary, see `fitting`.
+        called: the name of the catalogue that it came by; empty if it came by another one.
     """
 
     target: str
@@ -39,6 +40,7 @@ class Record:
     content: str
     seen: tuple[str, ...]
     vocabulary: str = ""
+    called: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class BundleStore:
         """Returns all bundles by name."""
         found = {}
         for folder in sorted(self.folder.iterdir()):
-            if not folder.name.startswith(".") and (record := _read(folder / RECORD)):
+            if not folder.name.startswith(".") and (record := read_record(folder / RECORD)):
                 found[folder.name] = StoredBundle(folder, record)
         return found
 
@@ -117,13 +119,15 @@ class BundleStore:
 
     def also(self, made: StoredBundle, identity: str) -> StoredBundle:
         """Notes another identity of a bundle, with the lock held."""
-        record = replace(made.record, seen=(*made.record.seen[-_SEEN:], identity))
+        return self._write(made, replace(made.record, seen=(*made.record.seen[-_SEEN:], identity)))
+
+    def _write(self, made: StoredBundle, record: Record) -> StoredBundle:
         with replaced(made.path / RECORD) as file:
             write_record(file, record)
         return StoredBundle(made.path, record)
 
     def rename(self, old: str, new: str) -> None:
-        """Gives a bundle another name.
+        """Gives a bundle another name, in place of the one that it came by, too.
 
         Raises:
             InputError: if there is none, or the name is taken or is no name.
@@ -137,6 +141,7 @@ class BundleStore:
             made = self.named(old)
             if (self.folder / new).exists():
                 raise InputError(f"there is a model {new!r} already: choose another name")
+            self._write(made, replace(made.record, called=""))
             made.path.rename(self.folder / new)
 
     def remove(self, *names: str) -> None:
@@ -155,16 +160,18 @@ class BundleStore:
         shutil.rmtree(gone, ignore_errors=True)  # what is left goes with the next change
 
     def named(self, name: str) -> StoredBundle:
-        """Returns the bundle of this name.
+        """Returns the bundle of this name, or the one that came by it.
 
         Raises:
             InputError: if there is none.
         """
         made = self.made()
-        if name not in made:
+        called = {each.record.called: each for each in made.values() if each.record.called}
+        found = made.get(name, called.get(name.lower()))
+        if found is None:
             known = ", ".join(made) or "none yet"
             raise InputError(f"there is no model {name!r} in {self.folder}, which has {known}")
-        return made[name]
+        return found
 
     def free_name(self, wanted: str) -> str:
         """Returns a name that no bundle has, like the one that is wanted."""
@@ -181,7 +188,7 @@ def write_record(file: Path, record: Record) -> None:
     file.write_text(json.dumps(records.encode(record)), encoding="utf-8")
 
 
-def _read(file: Path) -> Record | None:
+def read_record(file: Path) -> Record | None:
     """Returns a record; None if there is none that this version reads."""
     try:
         return records.decode(Record, json.loads(file.read_text(encoding="utf-8")), "record")

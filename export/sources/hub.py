@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -17,9 +17,9 @@ from edgespec.models.named import (
     HUB_ID,
     HUB_PRECISION,
     SUFFIX,
-    TOWER,
     hub_name,
     parts,
+    precisions,
     tower_name,
 )
 from edgespec.models.pooled import MODULES
@@ -35,16 +35,13 @@ _PATIENCE = 10.0  # seconds until a repository has told its files
 _CACHED = re.compile(r"models--(.+?)--(.+)")
 
 
-# A file's precision by its name, and which is taken of a repository of GGUF files: the nearest to
-# Q4_K_M that is there.
-_FILE_TYPE = re.compile(r"(?:^|[-._/])((?:I?Q\d|TQ\d|MXFP4|NVFP4|BF16|F16|F32)\w*)", re.IGNORECASE)
+# Which file is taken of a repository of GGUF files: the nearest to Q4_K_M that is there.
 _NEAREST = (
     "Q4_K_M", "Q4_K_L", "Q4_K_XL", "Q4_K_S", "Q4_K", "MXFP4", "NVFP4", "Q5_K_S", "Q5_K_M", "Q4_1",
     "IQ4_NL", "IQ4_XS", "Q4_0", "Q5_1", "Q5_0", "Q6_K", "Q6_K_L", "Q8_0", "Q3_K_XL", "Q3_K_L",
     "Q3_K_M", "Q3_K_S", "IQ3_M", "IQ3_S", "IQ3_XS", "BF16", "F16", "F32", "Q2_K_XL", "Q2_K_L",
     "Q2_K", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S",
 )  # fmt: skip
-_NO_MODELS = (TOWER, "imatrix")  # image towers, and statistics
 
 
 def resolve_checkpoint(source: str, progress: Progress | None = None) -> Path:
@@ -68,11 +65,11 @@ def resolve_checkpoint(source: str, progress: Progress | None = None) -> Path:
     by_precision = HUB_PRECISION.fullmatch(source)
     if by_precision is not None:
         repository, precision = by_precision.groups()
-        listed = _files_of(repository) or _names_in(download(repository, _WANTED, _UNWANTED, how))
+        listed = file_sizes(repository) or _names_in(download(repository, _WANTED, _UNWANTED, how))
         return _download_file(repository, _of_precision(repository, listed, precision), listed, how)
     file = HUB_FILE.fullmatch(source)
     if file is not None:
-        return _download_file(file[1], file[2], _files_of(file[1]), how)
+        return _download_file(file[1], file[2], file_sizes(file[1]), how)
     if not HUB_ID.fullmatch(source):
         raise ExportError(
             f"{source}: no such folder or GGUF file, and not on the Hub (owner/name, or "
@@ -80,7 +77,7 @@ def resolve_checkpoint(source: str, progress: Progress | None = None) -> Path:
         )
     folder = download(source, _WANTED, _UNWANTED, how)
     if not any(folder.glob("*.safetensors")):
-        listed = _files_of(source) or _names_in(folder)
+        listed = file_sizes(source) or _names_in(folder)
         if (chosen := _gguf_of(source, listed)) is not None:
             return _download_file(source, chosen, listed, how)
     return download(source, _POOLING, (), how) if (folder / MODULES).is_file() else folder
@@ -113,40 +110,33 @@ def download(
         )
 
 
-def _files_of(repository: str) -> list[str]:
-    """Returns the names of a repository's files; without a network none.
+def file_sizes(repository: str) -> dict[str, int | None]:
+    """Returns the bytes of a repository's files, as far as they are told; without a network none.
 
     It is asked once: `list_repo_files` would try for 23 seconds where nobody answers.
     """
     from huggingface_hub import model_info
 
     try:
-        told = model_info(repository, timeout=_PATIENCE)
+        told = model_info(repository, timeout=_PATIENCE, files_metadata=True)
     except MemoryError:
         raise
     except Exception:  # its type depends on the HTTP library
-        return []
-    return [each.rfilename for each in told.siblings or ()]
+        return {}
+    return {each.rfilename: each.size for each in told.siblings or ()}
 
 
 def _names_in(folder: Path) -> list[str]:
     return [each.relative_to(folder).as_posix() for each in folder.rglob("*")]
 
 
-def _precisions(name: str) -> list[str]:
-    """Returns the precisions that a file's name tells; none for what is no model."""
-    if not name.lower().endswith(SUFFIX) or any(word in name.lower() for word in _NO_MODELS):
-        return []
-    return [each.upper() for each in _FILE_TYPE.findall(name)]
-
-
-def _of_precision(repository: str, files: Sequence[str], wanted: str) -> str:
+def _of_precision(repository: str, files: Collection[str], wanted: str) -> str:
     """Returns the file of a repository that has a precision.
 
     Raises:
         ExportError: if there is none.
     """
-    found = {name: _precisions(name) for name in files}
+    found = {name: precisions(name) for name in files}
     fitting = [name for name, kinds in found.items() if wanted.upper() in kinds]
     if not fitting:
         known = ", ".join(sorted({each for kinds in found.values() for each in kinds}))
@@ -157,7 +147,7 @@ def _of_precision(repository: str, files: Sequence[str], wanted: str) -> str:
     return min(fitting, key=lambda name: (name.count("/"), name))
 
 
-def _gguf_of(repository: str, files: Sequence[str]) -> str | None:
+def _gguf_of(repository: str, files: Collection[str]) -> str | None:
     """Returns the file to take of a repository without a checkpoint; None if it has no GGUF files.
 
     Args:
@@ -170,7 +160,7 @@ def _gguf_of(repository: str, files: Sequence[str]) -> str | None:
     found = [each for each in files if each.lower().endswith(SUFFIX)]
     ranks = dict[str, tuple[int, int, str]]()
     for name in found:
-        known = [_NEAREST.index(each) for each in _precisions(name) if each in _NEAREST]
+        known = [_NEAREST.index(each) for each in precisions(name) if each in _NEAREST]
         if known:
             ranks[name] = known[-1], name.count("/"), name
     if found and not ranks:
@@ -213,7 +203,7 @@ def _telling(progress: Progress) -> type:
 
 
 def _download_file(
-    repository: str, name: str, listed: Sequence[str], how: Mapping[str, Any]
+    repository: str, name: str, listed: Collection[str], how: Mapping[str, Any]
 ) -> Path:
     """Downloads a GGUF file and those of the repository that belong to it; returns the first."""
     from huggingface_hub import hf_hub_download

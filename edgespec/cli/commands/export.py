@@ -21,7 +21,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "checkpoint",
         metavar="CHECKPOINT",
         help="folder of a checkpoint, GGUF file, ONNX file that optimum made, or Hub id: "
-        "owner/name, or owner/name:FILE for a file; with --draft also a bundle",
+        "owner/name, or owner/name:FILE for a file, or a name that `edgespec search` lists; with "
+        "--draft also a bundle",
     )
     parser.add_argument(
         "--via",

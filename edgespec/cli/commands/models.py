@@ -65,6 +65,7 @@ def _show(store: BundleStore, as_json: bool) -> None:
                         "path": str(each.path),
                         "target": each.record.target,
                         "draft": each.record.draft or None,
+                        "called": each.record.called or None,
                     }
                     for name, each in made.items()
                 ]
@@ -75,7 +76,8 @@ def _show(store: BundleStore, as_json: bool) -> None:
     table.add_column("size", justify="right")
     table.add_column("made from", overflow="fold")
     for name, each in made.items():
-        sources = filter(None, (each.record.target, each.record.draft))
+        record = each.record
+        sources = filter(None, (record.called, record.target, record.draft))
         table.add_row(name, decimal(each.size), "\n".join(sources))
     console = HarmlessConsole()
     if made:

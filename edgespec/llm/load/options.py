@@ -152,7 +152,8 @@ class LoadOptions(Options):
         if self.draft not in DRAFTS and not looks_like_model(self.draft):
             raise InputError(
                 f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}; or a model to draft "
-                "with: its path, owner/name, or a name that `edgespec models` lists"
+                "with: its path, owner/name, or a name that `edgespec search` or `edgespec models` "
+                "lists"
             )
         unused = self.draft_model is None and self.draft not in RECYCLING_DRAFTS
         if self.draft_memory is not None and unused:

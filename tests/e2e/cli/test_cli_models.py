@@ -95,7 +95,7 @@ def test_models_are_listed_named_and_removed(cli, files, own_cache):
 def test_without_a_model_those_that_are_ready_are_named(cli, files, own_cache):
     words = ["chat", "-n", 2, *FAST]
     none = cli(*words, stdin=b"").err
-    assert "or get one: `edgespec chat Qwen/Qwen2.5-0.5B-Instruct-GGUF`\n" in none
+    assert "or get one: `edgespec chat qwen3.5:0.8b`\n" in none
     cli("inspect", files / "plain.gguf")
     assert "; plain can be used, as in `edgespec chat plain`\n" in cli(*words, stdin=b"").err
     for number in range(6):
