@@ -8,7 +8,7 @@ from functools import cached_property
 
 from edgespec.errors import MemoryLimitError
 from edgespec.models.named import parts, tower_name
-from edgespec.store.catalogue import Catalogue, CatalogueEntry, ModelFile
+from edgespec.store.catalogue import CHAT, Catalogue, CatalogueEntry, ModelFile
 from edgespec.system.bandwidth import bandwidth
 from edgespec.system.files import exists
 from edgespec.system.machine import available_bytes, default_threads
@@ -22,6 +22,7 @@ _OF_A_TOKEN = 1 << 10  # bytes of the vocabulary: tokenizer and logits
 _LOOKING = 640 << 20  # bytes that reading pictures takes besides the weights
 _REACHED = 0.75  # share of the memory's speed that passes of one row reach
 _GOOD = 8.0  # tokens a second that are read without waiting
+_PROPOSED = 3
 _SECONDS = 1.0  # in which memory is read
 
 
@@ -139,12 +140,33 @@ class ModelChooser:
         """Returns entries that fit, the best first: those of good speed by their weights."""
         found = [(each, self.fitting(each)) for each in entries]
         rates = {each: self.rate(each, choice.file) for each, choice in found if choice is not None}
+        return sorted(rates, key=lambda each: _rank(each, rates[each]), reverse=True)
 
-        def rank(entry: CatalogueEntry) -> tuple[bool, float]:
-            good = rates[entry] >= _GOOD
-            return good, entry.parameters if good else rates[entry]
+    def proposals(self) -> Sequence[ModelChoice]:
+        """Returns up to three models to talk to here, the best first.
 
-        return sorted(rates, key=rank, reverse=True)
+        The largest of good speed, others that are faster by far, and where there are not enough of
+        them, the fastest.
+        """
+        models = self._catalogue.models.values()
+        choices = [self.fitting(each) for each in models if each.proposed and each.kind == CHAT]
+        fitting = [each for each in choices if each is not None]
+        rates = {each: self.rate(each.entry, each.file) for each in fitting}
+        found = list[ModelChoice]()
+        for least in (_GOOD, 2.5 * _GOOD, 6 * _GOOD):
+            fast = [each for each in fitting if rates[each] >= least and each not in found]
+            found += sorted(fast, key=lambda each: each.entry.parameters)[-1:]
+        others = sorted(
+            (each for each in fitting if each not in found), key=rates.__getitem__, reverse=True
+        )
+        found += others[: _PROPOSED - len(found)]
+        return sorted(found, key=lambda each: _rank(each.entry, rates[each]), reverse=True)
+
+
+def _rank(entry: CatalogueEntry, rate: float) -> tuple[bool, float]:
+    """Returns what orders models: by their weights where they have a good speed, else by that."""
+    good = rate >= _GOOD
+    return good, entry.parameters if good else rate
 
 
 def checkpoint_name(word: str) -> str:

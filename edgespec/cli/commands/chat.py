@@ -31,6 +31,7 @@ from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.mcp_servers import toolbox_of
 from edgespec.cli.models import loaded, name_demonstration, warm_up_aside
 from edgespec.cli.parsing import Rare
+from edgespec.cli.proposing import chosen_model
 from edgespec.cli.spellings import SETTINGS_INSTEAD, SETTINGS_OF_OLLAMA
 from edgespec.cli.terminal import tell
 from edgespec.cli.typed import BLOCK, MessageReader
@@ -121,6 +122,7 @@ def execute(arguments: argparse.Namespace) -> int:
             del messages[0]
         messages.insert(0, {"role": "system", "content": arguments.system})
 
+    arguments.model = arguments.model or chosen_model()
     with toolbox_of(arguments.mcp) as box, loaded(arguments) as llm:
         warm_up_aside(llm)
         name_demonstration(arguments, llm)

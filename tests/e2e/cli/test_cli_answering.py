@@ -22,6 +22,7 @@ from edgespec.cli.answering import WrappingWriter, read_first, show
 from edgespec.cli.terminal import tell
 from edgespec.cli.waiting import notice
 from edgespec.llm.result import PromptProgress
+from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.text.decoder import TextEvent
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
@@ -156,7 +157,7 @@ def test_a_prompt_that_takes_long_says_how_far_it_is_read(monkeypatch):
 @pytest.mark.parametrize("columns", [20, 47])
 def test_a_terminal_breaks_no_word_of_a_chat(columns):
     text = LLM(draft="none", threads=1).generate("def f(items):", max_new_tokens=80).text
-    chat = Terminal("", *FAST, "-n", "80", "--temperature", "0", columns=columns)
+    chat = Terminal("", BUNDLE, *FAST, "-n", "80", "--temperature", "0", columns=columns)
     chat.until("/help shows")
     chat.until("> ")
     begin = len(chat.shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
@@ -10,15 +11,18 @@ from commandline import FAST, PROMPT, fails
 from ggufs import write_gguf
 from hubs import hub
 from huggingface_hub import constants
+from terminals import Terminal
 
 from edgespec import LLM
 from edgespec import bundle as bundles
+from edgespec.cli import proposing
+from edgespec.models.embedded import BUNDLE
 from edgespec.store.store import BundleStore
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 32}
 QUICK = [*FAST, "-n", 8]
-TOO_LARGE = 1 << 50  # bytes
+TOO_LARGE = 1 << 50  # bytes, or weights that no model has
 
 
 @pytest.fixture(scope="module")
@@ -225,3 +229,55 @@ def test_search_goes_without_the_hub(cli, served, monkeypatch):
     assert "the Hub" not in every
     monkeypatch.setattr(constants, "ENDPOINT", served.address)
     assert cli("search", "zzz").out.startswith("there is no model for 'zzz'")
+
+
+# Without a name
+
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
+
+
+@POSIX
+@pytest.mark.usefixtures("fast")
+def test_a_first_answer_takes_one_command_and_one_question(named, served, own_cache):
+    """On a fresh cache: `edgespec chat`, Enter, and a message."""
+    named("tiny:1b", parameters=TOO_LARGE, proposed=True)
+    chat = Terminal("", *QUICK, columns=120)
+    chat.until("these suit this machine:")
+    chat.until(r"1  tiny:1b +0\.0 GB to download, 0\.\d GB of memory, about [\d,]+ tokens/s")
+    chat.until(r"which one, 1 to \d\? ")
+    assert downloads(served) == set()
+    chat.type("\r")
+    chat.until("making a bundle of tiny:1b, once")
+    chat.until("/help shows the commands")
+    chat.until("> ")
+    chat.type("hello\r")
+    chat.until("stopped after 8 tokens")
+    chat.leave()
+    chat.close()
+    assert chat.shown.count("which one") == 1
+    proposals = proposing._proposals()
+    assert tuple(proposals[0]) == ("tiny-1b", "is here")
+    assert "tiny:1b" not in [each.name for each in proposals]
+    (own_cache / "models" / "tiny-1b" / "target.tiles").write_bytes(b"")
+    assert proposing._proposals()[0].name == "tiny:1b"
+
+
+@POSIX
+def test_who_wants_none_talks_to_the_demonstration(named):
+    named("tiny:1b", parameters=TOO_LARGE, proposed=True)
+    chat = Terminal("", *QUICK)
+    chat.until("which one")
+    chat.type("what\r")
+    chat.until("which one")
+    chat.type("n\r")
+    chat.until("a demonstration that knows a")
+    chat.leave()
+    chat.close()
+
+
+def test_without_a_terminal_nothing_is_asked(cli, named):
+    named("tiny:1b", parameters=TOO_LARGE, proposed=True)
+    found = cli("chat", *QUICK, stdin=b"")
+    assert "which one" not in found.err
+    assert bundles.load(BUNDLE).manifest.provenance["target"] in found.err

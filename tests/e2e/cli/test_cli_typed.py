@@ -12,6 +12,8 @@ from commandline import FAST
 from servers import make_bundle
 from terminals import LIBEDIT, PLAIN, Terminal, pasted
 
+from edgespec.models.embedded import BUNDLE
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
 
 
@@ -205,7 +207,7 @@ def test_what_was_typed_comes_back_in_later_chats(brackets, chat, tmp_path, own_
 
 def test_what_is_typed_meanwhile_is_read_afterwards_and_not_shown_before():
     """While the model is loaded, and during an answer, of which `^C` is no part either."""
-    chat = Terminal("", *FAST, "-n", 300, "--draft", "none", "--temperature", 0)
+    chat = Terminal("", BUNDLE, *FAST, "-n", 300, "--draft", "none", "--temperature", 0)
     chat.until("the model is loaded")
     chat.type("def ahead():")
     chat.until("> ")

@@ -153,6 +153,42 @@ def test_who_reads_checkpoints_is_given_the_file(monkeypatch, tmp_path):
         assert checkpoint_name(word) == word
 
 
+# Proposals
+
+
+@pytest.mark.parametrize(
+    ("free", "speed", "names"),
+    [
+        (64, 600, ["x:70b", "x:30b-a3b", "x:9b"]),
+        (30, 60, ["x:30b-a3b", "x:4b", "x:1b"]),
+        (8, 60, ["x:9b", "x:4b", "x:1b"]),
+        (8, 12, ["x:1b", "x:4b", "x:9b"]),
+        (4, 60, ["x:4b", "x:1b"]),
+        (0.3, 60, []),
+    ],
+)
+def test_three_are_proposed_by_memory_and_speed(free, speed, names):
+    entries = [
+        SMALL,
+        MIDDLE,
+        LARGE,
+        entry("x:30b-a3b", 18, active=3 * GB),
+        entry("x:70b", 42),
+    ]
+    entries = [replace(each, proposed=True) for each in entries]
+    others = entry("x:100b", 1, parameters=10**11), replace(entries[0], name="e:1", kind="rankings")
+    found = chooser(free, speed, *entries, *others).proposals()
+    assert [each.entry.name for each in found] == names
+
+
+def test_of_the_shipped_models_three_fit_a_laptop():
+    made = ModelChooser(Catalogue.read(), 12 * GB)
+    vars(made)["bandwidth"] = 40 * GB
+    found = made.proposals()
+    assert len(found) == 3
+    assert all(made.rate(each.entry, each.file) >= 4 for each in found)
+
+
 # As a plan counts it
 
 
