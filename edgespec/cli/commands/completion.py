@@ -5,21 +5,33 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from edgespec.cli.parsing import COMMANDS, SPELLINGS, CommandParser
 from edgespec.cli.terminal import tell
 from edgespec.llm.load.options import DRAFTS
+from edgespec.store.catalogue import Catalogue
 from edgespec.system.cachedir import cache_folder
 
+_HERE, _ALL = "models that are here", "those and the catalogue's"
+_TAKEN = {"model": _ALL, "models": _ALL, "checkpoint": _ALL, "names": _HERE}
 # zsh reads the script of bash by its own bashcompinit.
 _ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 _BASH = """\
 _edgespec() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" words=""
+    local known="{names}"
+    local at="$COMP_CWORD" word="${{COMP_WORDS[COMP_CWORD]}}" words="" begun=""
+    # bash takes a name with a colon for three words
+    while [ "$at" -gt 1 ]; do
+        case "${{COMP_WORDS[at-1]}}/${{COMP_WORDS[at]}}" in :/* | */:) ;; *) break ;; esac
+        at=$((at - 1))
+        word="${{COMP_WORDS[at]}}$word"
+        begun="${{word%"${{word##*:}}"}}"
+    done
+    local before="${{COMP_WORDS[at-1]}}"
     COMPREPLY=()
-    if [ "$COMP_CWORD" -eq 1 ]; then
+    if [ "$at" -eq 1 ]; then
         words={commands}
     else
         case "${{COMP_WORDS[1]}} $before" in
@@ -32,6 +44,7 @@ _edgespec() {{
         esac
     fi
     COMPREPLY=($(compgen -W "$words" -- "$word"))
+    COMPREPLY=("${{COMPREPLY[@]#"$begun"}}")
 }}
 complete -o default -F _edgespec edgespec"""
 
@@ -50,17 +63,32 @@ def execute(arguments: argparse.Namespace) -> int:
     """Prints the script."""
     folder = cache_folder("models")  # without which there are no models
     list_models = "true" if folder is None else f"ls {shlex.quote(str(folder))} 2>/dev/null"
-    tell(_SCRIPTS[arguments.shell](list_models))
+    tell(_SCRIPTS[arguments.shell](list_models, " ".join(Catalogue.read().names)))
     return 0
 
 
 class _Command(NamedTuple):
-    """A command as it may be spelt, its options, and what its first argument may be."""
+    """A command as it may be spelt, its options, and what its first argument may be.
+
+    Attributes:
+        name: how it is spelt.
+        options: its options.
+        words: words that it takes.
+        takes: which names of models it takes: `_HERE`, `_ALL` or none.
+    """
 
     name: str
     options: Sequence[argparse.Action]
     words: Sequence[str]
-    takes_models: bool
+    takes: str
+
+    def found(self, names: Mapping[str, str]) -> str:
+        """Returns what a shell makes the words of that the first argument may be.
+
+        Args:
+            names: what it makes names of models of, by what a command takes of them.
+        """
+        return " ".join([*self.words, *filter(None, [names.get(self.takes)])])
 
 
 def _declared() -> Iterator[_Command]:
@@ -70,34 +98,35 @@ def _declared() -> Iterator[_Command]:
         actions = [each for each in declared if each.help != argparse.SUPPRESS]
         others = [each for each in actions if not each.option_strings]
         words = [str(word) for each in others if not given for word in each.choices or ()]
-        models = any(each.dest in ("model", "models", "names") for each in others)
-        yield _Command(name, [each for each in actions if each.option_strings], words, models)
-    yield _Command("help", (), (*COMMANDS, *SPELLINGS), False)
+        takes = next((_TAKEN[each.dest] for each in others if each.dest in _TAKEN), "")
+        yield _Command(name, [each for each in actions if each.option_strings], words, takes)
+    yield _Command("help", (), (*COMMANDS, *SPELLINGS), "")
 
 
 def _values(option: argparse.Action, models: str) -> str:
-    """Returns the words that may follow an option, with a shell's command for names of models."""
+    """Returns the words that may follow an option, with those for names of models."""
     if "SOURCE" in str(option.metavar):
         return " ".join(DRAFTS) + f" {models}" * ("MODEL" in str(option.metavar))
     return " ".join(map(str, option.choices or ()))
 
 
-def _bash(list_models: str) -> str:
-    models = f"$({list_models})"
+def _bash(list_models: str, known: str) -> str:
+    names = {_HERE: f"$({list_models})", _ALL: f"$({list_models}) $known"}
     commands = list(_declared())
     values = dict[str, list[str]]()
     options = []
     words = []
     for each in commands:
-        names = [(option, name) for option in each.options for name in option.option_strings]
-        for option, name in names:
+        spelt = [(option, name) for option in each.options for name in option.option_strings]
+        for option, name in spelt:
             if option.nargs != 0:
-                values.setdefault(_values(option, models), []).append(f'"{each.name} {name}"')
-        options.append(f'            "{each.name} -"*) words="{" ".join(n for _, n in names)}" ;;')
-        found = " ".join([*each.words, models] if each.takes_models else each.words)
+                values.setdefault(_values(option, names[_ALL]), []).append(f'"{each.name} {name}"')
+        options.append(f'            "{each.name} -"*) words="{" ".join(n for _, n in spelt)}" ;;')
+        found = each.found(names)
         words.append(f'            "{each.name} "*) words="{found}" ;;')
     cases = [f'        {" | ".join(given)}) words="{found}" ;;' for found, given in values.items()]
     return _BASH.format(
+        names=known,
         commands=f'"{" ".join(each.name for each in commands)}"',
         values="\n".join(cases),
         options="\n".join(options),
@@ -105,25 +134,29 @@ def _bash(list_models: str) -> str:
     )
 
 
-def _fish(list_models: str) -> str:
-    models = f"({list_models})"
+def _fish(list_models: str, known: str) -> str:
+    names = {_HERE: f"({list_models})", _ALL: f"({list_models}) $__edgespec_known"}
     lines = []
     for each in _declared():
         told = COMMANDS.get(SPELLINGS.get(each.name, (each.name,))[0], "show a command's help")
         lines.append(f"-n __fish_use_subcommand -f -a {each.name} -d {shlex.quote(told)}")
         here = f"-n '__fish_seen_subcommand_from {each.name}'"
-        words = " ".join([*each.words, models] if each.takes_models else each.words)
-        lines.append(f"{here} -a {shlex.quote(words)}")
+        lines.append(f"{here} -a {shlex.quote(each.found(names))}")
         for option in each.options:
             spelt = (
                 f"-{'l' if n[1] == '-' else 's'} {n.lstrip('-')}" for n in option.option_strings
             )
-            found = _values(option, models)
+            found = _values(option, names[_ALL])
             told = re.split(r"[;(]|\. ", option.help or "")[0]
             value = "" if option.nargs == 0 else f"-x -a {shlex.quote(found)}" if found else "-r"
             told = shlex.quote(told.replace("%%", "%").strip())
             lines.append(f"{here} {' '.join(spelt)} {value} -d {told}")
-    return "\n".join(f"complete -c edgespec {line}" for line in lines)
+    first = f"set -g __edgespec_known {known}"
+    return "\n".join([first, *(f"complete -c edgespec {line}" for line in lines)])
 
 
-_SCRIPTS = {"bash": _bash, "zsh": lambda models: _ZSH + _bash(models), "fish": _fish}
+def _zsh(list_models: str, known: str) -> str:
+    return _ZSH + _bash(list_models, known)
+
+
+_SCRIPTS = {"bash": _bash, "zsh": _zsh, "fish": _fish}

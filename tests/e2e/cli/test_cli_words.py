@@ -133,8 +133,27 @@ def test_shells_complete_commands_options_values_and_models(cli, own_cache, tmp_
     for name in ("qwen-coder", "smollm2"):
         (own_cache / "models" / name).mkdir()  # behind the script
     for words in (["rm"], ["show"], ["run"], ["serve"], ["chat", "--json", "--draft"]):
-        assert completed(*words, "qw") == {"qwen-coder"}
-    assert completed("chat", "--draft", "l") == {"layer-skip", "lookup"}
+        assert completed(*words, "qwen-") == {"qwen-coder"}
+    for words in (["chat"], ["pull"], ["run", "x", "--draft"]):
+        assert completed(*words, "qwen3.5:4") == {"qwen3.5:4b"}
+    assert completed("rm", "qwen3.5:4") == set()
+    assert {"smollm2", "smollm2:135m"} <= completed("serve", "smol")
+    assert completed("chat", "--draft", "lo") == {"lookup"}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("pieces", "behind"), [(["qwen3.5", ":"], "4b"), (["qwen3.5", ":", "4"], "4b")]
+)
+def test_bash_completes_behind_a_colon(cli, pieces, behind):
+    """At which it splits words, and puts what it is given behind the last of them."""
+    script = cli("completion", "bash").out
+    for words in (["chat"], ["run", "x", "--draft"]):
+        given = ["bash", script, "edgespec", *words, *pieces]
+        run = ["bash", "--norc", "-c", SHELLS["bash"], *given]
+        done = subprocess.run(run, capture_output=True, text=True, check=True)
+        assert behind in done.stdout.split()
+        assert not any(":" in each for each in done.stdout.split())
 
 
 INTERNAL = re.compile(r"invalid \w+ value|literal|could not convert|Errno|<class")

@@ -16,6 +16,7 @@ from native_llms import with_library
 
 from edgespec.cli import main
 from edgespec.cli.parsing import COMMANDS, main_parser
+from edgespec.store.catalogue import Catalogue
 
 pytestmark = with_library
 
@@ -103,6 +104,7 @@ def test_what_is_printed(bundles, check, capsys, own_cache, monkeypatch, tmp_pat
         code = end.code
     shown = capsys.readouterr()
     places = {**bundles, "CACHE": str(own_cache), "FOLDER": str(tmp_path)}
+    places["NAMES"] = " ".join(Catalogue.read().names)
     out, err = (unchanging(text, places) for text in (shown.out, shown.err))
     check(name, {"arguments": CALLS[name], "code": code, "out": out, "err": err})
 
