@@ -106,7 +106,7 @@ def _chat(arguments: argparse.Namespace) -> int:
     folder = chosen(arguments)
     if not Tokenizer.of(bundles.load(folder)).has_chat_template:
         raise InputError(f"{missing}, since the model has no chat template")
-    how = {"system": None, "history": None, "model": str(folder)}
+    how = {"system": None, "history": None, "mcp": None, "model": str(folder)}
     return chat.execute(argparse.Namespace(**(vars(arguments) | how)))
 
 
