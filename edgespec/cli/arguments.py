@@ -17,15 +17,15 @@ from edgespec.llm.options import GenerationOptions
 from edgespec.system.files import read_utf8
 from edgespec.system.options import declared, kinds_of, named, unknown
 
-TEXT = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop")
-"""Options of a text that commands have."""
+TEXT = ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "stop")
+"""Options of a text that commands have; a file of settings may have all of them."""
 
 MODEL = argparse.SUPPRESS
 """Default of options that a model's authors recommend for conversations."""
 
 WHOLE: dict[str, object] = {
     "max_new_tokens": None,
-    **dict.fromkeys(("temperature", "top_k", "top_p", "min_p"), MODEL),
+    **dict.fromkeys(("temperature", "top_k", "top_p"), MODEL),
 }
 """Defaults of a text that ends by itself, or with the context."""
 

@@ -20,6 +20,7 @@ from edgespec.serve.protocols.table import (
 from edgespec.serve.tools import CALL_PATH, CALLS
 
 _OBJECT: Json = {"application/json": {"schema": {"type": "object"}}}
+_LIST: Json = {"application/json": {"schema": {"type": "array"}}}
 _PLAIN: Json = {"text/plain": {"schema": {"type": "string"}}}
 _PAGE: Json = {"text/html": {"schema": {"type": "string"}}}
 
@@ -27,7 +28,7 @@ _PAGE: Json = {"text/html": {"schema": {"type": "string"}}}
 _READ = {
     "/v1/models": ("the models that are served", _OBJECT, True),
     "/v1/models/{model}": ("the model of this name", _OBJECT, True),
-    "/lora-adapters": ("the adapters that are loaded with the first model", _OBJECT, True),
+    "/lora-adapters": ("the adapters that are loaded with the first model", _LIST, True),
     "/api/tags": ("the models that are served", _OBJECT, True),
     "/api/ps": ("the models that are loaded", _OBJECT, True),
     "/api/version": ("the version of the API", _OBJECT, True),

@@ -53,8 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ),
     )
     texts = parser.add_argument_group("text")
-    usual = [name for name in TEXT if name != "min_p"]  # which settings may have
-    add_options(texts, GenerationOptions, *usual, "json_schema", **WHOLE)
+    add_options(texts, GenerationOptions, *TEXT, "json_schema", **WHOLE)
     add_options(parser.add_argument_group("machine"), LoadOptions, "draft", *MACHINE)
 
 
