@@ -317,15 +317,22 @@ class _Conversation:
 
         Where an answer calls tools, their results are given, and the model goes on.
         """
-        if self._tools is not None:
-            self._tools.begin()
-        result = self._answer_once(asked)
+        if self._tools is None:
+            self._answer_once(asked)
+            return
+        before = self._messages
+        self._tools.begin()
         goes_on = True
-        while self._tools is not None and result.finish_reason == "tool_calls" and goes_on:
-            results, goes_on = self._tools.run(result.tool_calls)
-            self._messages = [*self._messages, *results]
-            if goes_on:
-                result = self._answer_once(self._messages)
+        try:
+            result = self._answer_once(asked)
+            while result.finish_reason == "tool_calls" and goes_on:
+                results, goes_on = self._tools.run(result.tool_calls)
+                self._messages = [*self._messages, *results]
+                if goes_on:
+                    result = self._answer_once(self._messages)
+        except EdgespecError:
+            self._messages = before  # what a tool gave would fail all later answers, too
+            raise
 
     def _answer_once(self, asked: list[Message]) -> Result:
         begun = asked[-1] if asked[-1]["role"] == "assistant" else {}

@@ -116,6 +116,15 @@ def test_a_server_that_dies_is_named_and_the_conversation_goes_on(chat, servers,
     assert talk[3]["content"] == "sorry"
 
 
+def test_a_result_that_no_model_can_read_is_left_behind(chat, servers, monkeypatch):
+    write(monkeypatch, CALL, "fine")
+    damaged = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+    monkeypatch.setattr("edgespec.mcp.results.ToolResult.content", lambda *_: damaged)
+    result, talk = chat(servers(alwaysAllow=["*"]), "hello", "are you there?")
+    assert "image" in result.err
+    assert [each["content"] for each in talk] == ["are you there?", "fine"]
+
+
 def test_what_cannot_be_used_is_one_line(cli, bundle, servers, served_bundle, monkeypatch):
     words = ["chat", bundle, *FAST, "--mcp"]
     fails(cli(*words, servers(command="no-such-program")), "sky", "no program no-such-program")
