@@ -13,6 +13,7 @@ from pages import (
     FOCUS,
     IDLE,
     TEXT,
+    asked,
     called,
     click,
     feed,
@@ -239,6 +240,20 @@ def test_an_answer_that_repeats_itself_is_stopped_and_goes_on(tmp_path):
         after = page.run(TEXT)
         assert after.startswith(before)
         assert len(after) > len(before)
+
+
+def test_who_has_the_oldest_messages_left_out_is_told_how_many(acted):
+    shifts = "sent.filter((each) => each.messages).map((each) => each.context_shift ?? false)"
+    asked(acted, "hello", "hi")
+    acted.run("document.getElementById('shift').click()")
+    say(acted, "and now?")
+    feed(acted, {"content": "yes"})
+    acted.run("finish('stop', {messages_left_out: 3})")
+    acted.until(IDLE)
+    assert acted.run(shifts) == [False, True]
+    note = acted.run(f"{ANSWER}.querySelector('.note').textContent")
+    assert note == "The 3 oldest messages had no room in the context, and were not read."
+    assert acted.run("JSON.parse(localStorage.getItem('edgespec.settings')).shift") is True
 
 
 def test_a_call_that_was_cut_is_not_sent_back(acted):

@@ -31,15 +31,19 @@ _MADE_UP = """
     let stream = null;
     const answer = new ReadableStream({start: (controller) => { stream = controller; }});
     const send = (text) => stream.enqueue(new TextEncoder().encode(`data: ${text}\\n\\n`));
-    const choice = (delta, finish_reason) =>
-      send(JSON.stringify({choices: [{delta, finish_reason}]}));
+    const choice = (delta, finish_reason, edgespec) =>
+      send(JSON.stringify({choices: [{delta, finish_reason}], edgespec}));
     signal.addEventListener("abort", () => stream.error(signal.reason));
     window.feed = (...deltas) => deltas.forEach((delta) => choice(delta, null));
     const silent = [{delta: {content: ""}, finish_reason: null}];
     window.read = (processed, total) =>
       send(JSON.stringify({choices: silent, prompt_progress: {processed, total}}));
     window.fail = (message) => send(JSON.stringify({error: {message}}));
-    window.finish = (reason) => { choice({}, reason); send("[DONE]"); stream.close(); };
+    window.finish = (reason, edgespec) => {
+      choice({}, reason, edgespec);
+      send("[DONE]");
+      stream.close();
+    };
     return new Response(answer);
   };
 """

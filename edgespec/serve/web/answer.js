@@ -17,6 +17,7 @@ class Answer {
   calls = [];
   finish = null;
   looped = false;  // whether it was ended since it repeats itself
+  leftOut = 0;  // how many of the oldest messages were not read
 
   /** Returns what goes on where an earlier message ended. */
   static from(message) {

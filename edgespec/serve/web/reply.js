@@ -10,7 +10,8 @@ function request(talk, place) {
   if (!chats) return {...body, prompt: messages.map((each) => each.content).join("")};
   if (at("system").value.trim()) messages.unshift({role: "system", content: at("system").value});
   const form = schema && {response_format: {type: "json_schema", json_schema: {name: "answer", schema}}};
-  return {...body, messages, ...offeredTools(talk, place), ...form};
+  const shift = at("shift").checked && {context_shift: true};
+  return {...body, messages, ...offeredTools(talk, place), ...form, ...shift};
 }
 
 /** Yields the choices of an answer as they come, with the statistics of each. */
@@ -24,7 +25,8 @@ async function* pieces(body, signal) {
     const [choice] = event.choices;
     const round = event.edgespec?.tokens ? event.edgespec : {tokens: 1, drafted: 0, rounds: 0};
     const delta = body.messages ? choice.delta : {content: choice.text};
-    yield {delta, finish: choice.finish_reason, looped: event.edgespec?.looped, round, progress: event.prompt_progress};
+    const {looped, messages_left_out: leftOut} = event.edgespec ?? {};
+    yield {delta, finish: choice.finish_reason, looped, leftOut, round, progress: event.prompt_progress};
   }
 }
 
@@ -88,7 +90,7 @@ class Reply {
     return this.#failure?.name === "AbortError";
   }
 
-  #take({delta, finish, looped, round, progress}) {
+  #take({delta, finish, looped, leftOut, round, progress}) {
     if (progress) {
       this.view.read(progress);
       this.#tell(readSoFar(progress));
@@ -96,6 +98,7 @@ class Reply {
     this.got.add(delta);
     this.got.finish = finish ?? this.got.finish;
     this.got.looped = looped ?? this.got.looped;
+    this.got.leftOut = leftOut ?? this.got.leftOut;
     this.view.add(delta, round.drafted);
     if (delta.content || delta.reasoning_content || delta.tool_calls) this.#tell(this.#speed.add(round));
     if (performance.now() - this.#saved < 1000) return;
@@ -124,6 +127,7 @@ class Reply {
     if (this.#failure === null) announce(spoken(got));
     else if (this.#stopped) announce("Stopped.");
     else complain(readable(this.#failure));
+    if (got.leftOut) view.remark(`The ${got.leftOut} oldest messages had no room in the context, and were not read.`);
     if (got.looped) view.remark("Stopped: it repeats itself.");
     else if (got.finish === "length") view.remark("Cut at the most tokens that the settings or the context allow.");
     else if (this.#failure === null && got.empty) view.remark("The answer is empty.");

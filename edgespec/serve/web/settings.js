@@ -1,7 +1,7 @@
 // The settings, which the browser keeps but for the key.
 
 const KEPT = "edgespec.settings";
-const FIELDS = ["system", "temperature", "top_p", "seed", "tokens", "schema", "tools", "drafts"];
+const FIELDS = ["system", "temperature", "top_p", "seed", "tokens", "schema", "tools", "shift", "drafts"];
 const NAME = /^[a-zA-Z0-9_.-]{1,128}$/;
 
 const headers = () => {
