@@ -40,6 +40,7 @@ class LowRank : public Operator {
     if (width < 1 || width > MostWidth) refuse("x has rows of %lld", (long long)width);
     check(call, width, total);
     float* out = call.output(0, {rows, total});
+    if (!rows) return;
     std::memcpy(out, y.as<float>(), sizeof(float) * size_t(rows * total));
     Space space(Scratch::Shared, Space::bytes_of<float>(rows * ranks_));
     float* inner = space.take<float>(rows * ranks_);
