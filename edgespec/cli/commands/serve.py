@@ -230,7 +230,6 @@ def execute(arguments: argparse.Namespace) -> int:
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
             )
         found = _bundles(arguments)
-        _keep_responses(arguments)
         usual = _BODY
         if any(bundle.target.vision is not None for bundle in found.values()):
             usual = _BODY_WITH_IMAGES
@@ -240,6 +239,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 served, arguments.max_models, arguments.any_model, arguments.idle_unload
             )
             warm_up_aside(served[0].load())  # which tells at once what is wrong
+        _keep_responses(arguments)
         parallel = arguments.parallel or TEXTS_AT_ONCE
         most = arguments.max_body or usual
         queue = RequestQueue(models, parallel, arguments.queue, most, toolbox)
