@@ -7,7 +7,7 @@ import importlib
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -218,6 +218,11 @@ def test_no_class_or_function_has_the_name_of_another():
 
 
 OF_COMMANDS = ("configure", "execute", "main")
+
+
+def test_no_two_files_of_tests_have_one_name():
+    names = Counter(each.name for each in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_the_formatter_skips_tables_alone():
