@@ -65,7 +65,7 @@ def require_names(made: Mapping[str, NodeProto], graph: Path, layer: int) -> Non
         raise ExportError(
             f"{graph} does not name the rows that enter layer {layer}: export the checkpoint again"
         )
-    if made[entering(layer)].op_type == "Concat":
+    if entering(0) in made and made[entering(0)].op_type == "Concat":
         raise ExportError(
             f"{graph} has several streams of rows, of which no draft head reads: use a draft "
             "model, or none"

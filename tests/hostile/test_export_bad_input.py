@@ -43,7 +43,7 @@ def test_an_adapter(source, output, merged):
     if not merged:
         (source / "config.json").unlink()
         (source / "model.safetensors").rename(source / "adapter_model.safetensors")
-    match = "adapter_config.json: base_model_name_or_path='meta-llama/Llama-2-7b-hf' .* merge both"
+    match = "adapter_config.json: base_model_name_or_path='meta-llama/Llama-2-7b-hf' .* with --lora"
     refused(UnsupportedModelError, match, output, source)
 
 

@@ -174,6 +174,7 @@ def test_every_setting_is_an_option_of_the_text():
         "top_k": 3,
         "stop": "\n",
         "stop_loops": False,
+        "context_shift": None,
         "logprobs": 2,
         "template_options": {"reasoning_effort": "low"},
         "json_schema": schema,

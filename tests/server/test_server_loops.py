@@ -69,5 +69,5 @@ def test_ollamas_answer_is_cut_only_by_length(running):
 
 
 def test_the_page_asks_for_it():
-    source = (files("edgespec.serve") / "web" / "chat.js").read_text("utf-8")
+    source = (files("edgespec.serve") / "web" / "reply.js").read_text("utf-8")
     assert "stop_loops: true" in source

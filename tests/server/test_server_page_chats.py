@@ -396,7 +396,7 @@ def test_the_page_lets_no_other_renderer_act(page):
         '<a href="http://a.org" onclick="hit">c</a><img src=x><mi style="color:red">d</mi>'
     )
     page.run(
-        "{ const real = fetch; window.fetch = async (path, options) => path === '/render'"
+        "{ const real = fetch; window.fetch = async (path, options) => path === 'render'"
         f" ? Response.json({{blocks: [{{html: {json.dumps(hostile)}, line: 0}}]}})"
         " : real(path, options); }"
     )
@@ -407,7 +407,7 @@ def test_the_page_lets_no_other_renderer_act(page):
 
 def test_a_page_without_the_renderer_shows_the_text(page):
     page.run(
-        "{ const real = fetch; window.fetch = async (path, options) => path === '/render'"
+        "{ const real = fetch; window.fetch = async (path, options) => path === 'render'"
         " ? new Response('', {status: 500}) : real(path, options); }"
     )
     asked(page, "hello", "**as** it is")

@@ -25,7 +25,7 @@ _MADE_UP = """
   window.sent = [];
   const real = window.fetch;
   window.fetch = async (path, options) => {
-    if (["/render", "/pdf"].includes(path)) return real(path, options);
+    if (["render", "pdf"].includes(path)) return real(path, options);
     const {body, signal} = options;
     sent.push(JSON.parse(body));
     let stream = null;

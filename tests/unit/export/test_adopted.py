@@ -15,10 +15,16 @@ from pairs import logits_of
 
 from edgespec import LLM
 from edgespec import bundle as bundles
-from edgespec.errors import CheckpointError, DeviceError, ExportError, UnsupportedModelError
+from edgespec.errors import (
+    CheckpointError,
+    DeviceError,
+    ExportError,
+    InputError,
+    UnsupportedModelError,
+)
 from edgespec.export import find_onnx
-from edgespec.export.heads.attach import copy_with_taps
 from edgespec.runtime.sequences.model import AFTER, Rows
+from edgespec.training.target_graph import TargetGraph
 from edgespec.tuning.adopting import adopt
 
 SAME = 1e-4
@@ -122,10 +128,10 @@ def test_the_manifest_says_what_the_graph_is(adopted):
     ]
 
 
-def test_draft_heads_and_other_devices_are_refused(adopted, tmp_path):
+def test_training_of_heads_and_other_devices_are_refused(adopted):
     bundle = adopted("mistral")
-    with pytest.raises(ExportError, match="does not give the hidden rows that a draft head reads"):
-        copy_with_taps(bundle, tmp_path, (1,))
+    with pytest.raises(InputError, match="training needs a target that edgespec exported"):
+        TargetGraph(bundle)
     with pytest.raises(DeviceError, match="runs on the CPU alone, not on openvino:cpu"):
         LLM(bundle.path, device="openvino:cpu")
 
