@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PROGRAM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
+needed = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here")
 _PATIENCE = 60  # seconds
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}  # Windows' codes
 _CONTROL, _SHIFT = 2, 8

@@ -11,10 +11,7 @@ from edgespec import bundle
 from edgespec.llm.load.options import LoadOptions
 from edgespec.serve.models import Models, ServedModel
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here"),
-]
+pytestmark = [pytest.mark.slow, chromium.needed]
 
 MENU = "document.getElementById('models')"
 LABELS = f"[...{MENU}.options].map((each) => each.label)"

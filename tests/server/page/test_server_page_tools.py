@@ -30,8 +30,6 @@ ASKED = "document.querySelector('.results')?.textContent.startsWith('Call weathe
 OWN = {"sec-fetch-site": "same-origin"}
 BODY = {"name": "weather", "arguments": {"city": "Rome"}}
 
-browsers = pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here")
-
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory):
@@ -143,7 +141,7 @@ def test_the_command_starts_and_ends_servers_of_tools(served_bundle, servers_fil
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
-@browsers
+@chromium.needed
 @pytest.mark.slow
 def test_the_page_asks_and_goes_on(page, monkeypatch):
     write(monkeypatch, CALL, "fine")
@@ -159,7 +157,7 @@ def test_the_page_asks_and_goes_on(page, monkeypatch):
     assert not page.run(f"{shown}.open")
 
 
-@browsers
+@chromium.needed
 @pytest.mark.slow
 def test_what_is_not_allowed_is_not_called_and_what_is_always_allowed_is(page, monkeypatch):
     write(monkeypatch, CALL, "one", CALL, "two", CALL, "three")
@@ -176,7 +174,7 @@ def test_what_is_not_allowed_is_not_called_and_what_is_always_allowed_is(page, m
     ]
 
 
-@browsers
+@chromium.needed
 @pytest.mark.slow
 @pytest.mark.parametrize("running", [["plain", "weather"]], indirect=True)
 def test_calls_end_behind_a_number_of_them(page, monkeypatch):
@@ -188,7 +186,7 @@ def test_calls_end_behind_a_number_of_them(page, monkeypatch):
     assert page.run("talk.nodes.filter(({message}) => message.role === 'tool').length") == 3
 
 
-@browsers
+@chromium.needed
 @pytest.mark.slow
 @pytest.mark.parametrize("running", [["hangs", "weather"]], indirect=True)
 def test_a_call_can_be_stopped_and_is_not_made_again_by_a_reload(page, monkeypatch):
@@ -204,7 +202,7 @@ def test_a_call_can_be_stopped_and_is_not_made_again_by_a_reload(page, monkeypat
     assert page.run(SAID)[-1] == "tool The user has stopped the call."
 
 
-@browsers
+@chromium.needed
 @pytest.mark.slow
 def test_a_tool_can_be_left_out(page):
     assert page.run("offeredTools(talk, null).tools.length") == 1

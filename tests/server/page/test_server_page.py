@@ -11,10 +11,7 @@ from servers import MODEL, PLACE, serving, until
 from edgespec import LLM
 from edgespec.llm.llm import inside
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here"),
-]
+pytestmark = [pytest.mark.slow, chromium.needed]
 
 
 @pytest.fixture(scope="module")

@@ -15,32 +15,10 @@ from pages import (
     TITLES,
     asked,
     click,
-    make_up,
-    opened,
     reload,
 )
-from servers import PLACE, serving
 
-from edgespec import LLM
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here"),
-]
-
-
-@pytest.fixture(scope="module")
-def running(served_bundle):
-    with LLM(served_bundle, draft="none", context=256, **PLACE) as llm, serving(llm) as running:
-        yield running
-
-
-@pytest.fixture
-def page(running, tmp_path):
-    with opened(running, tmp_path) as page:
-        page.until("store !== null")
-        make_up(page)
-        yield page
+pytestmark = [pytest.mark.slow, chromium.needed]
 
 
 def brought(page, *values):

@@ -21,39 +21,19 @@ from pages import (
     click,
     feed,
     finish,
-    make_up,
-    opened,
     reload,
     say,
 )
 from pdfs import make_pdf
-from servers import MODEL, PLACE, serving
+from servers import MODEL
 
-from edgespec import LLM
 from edgespec.serve import formulas
 from edgespec.serve.markdown import blocks
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here"),
-]
+pytestmark = [pytest.mark.slow, chromium.needed]
 
 PROBLEM = "document.getElementById('files-problem').textContent"
 VERSIONS = "[...document.querySelectorAll('.actions span')].map((each) => each.textContent)"
-
-
-@pytest.fixture(scope="module")
-def running(served_bundle):
-    with LLM(served_bundle, draft="none", context=256, **PLACE) as llm, serving(llm) as running:
-        yield running
-
-
-@pytest.fixture
-def page(running, tmp_path):
-    with opened(running, tmp_path) as page:
-        page.until("store !== null")
-        make_up(page)
-        yield page
 
 
 def drop(page, name, text):

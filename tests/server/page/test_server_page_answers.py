@@ -29,10 +29,7 @@ from servers import PLACE, make_bundle, serving
 
 from edgespec import LLM
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here"),
-]
+pytestmark = [pytest.mark.slow, chromium.needed]
 
 SUMMARIES = f"[...{ANSWER}.querySelectorAll('summary')].map((each) => each.textContent)"
 FORM = "document.querySelector('.results')"

@@ -11,10 +11,7 @@ from servers import PLACE, serving
 
 from edgespec import LLM
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here"),
-]
+pytestmark = [pytest.mark.slow, chromium.needed]
 
 # Texts with too little contrast (WCAG 2.2, 1.4.3: 4.5 to 1), and controls with too faint a border
 # (1.4.11: 3 to 1).
