@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
@@ -15,6 +14,7 @@ from edgespec.bundle import TARGET, Bundle
 from edgespec.bundle.manifest import Role
 from edgespec.runtime.kernels import multiply_add
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.system.bandwidth import best_rate
 
 ROWS = (1, 2, 4, 8, 16)
 """Numbers of rows that are told of."""
@@ -53,9 +53,9 @@ class PassTimer:
         model = self._model
         sequence = self._sequence
         sequence.append(model.pool.take(length - sequence.length))
-        wanted = range(rows if scored is None else scored)
+        first = 0 if scored is None else rows - scored
         parents = [AFTER, *range(rows - 1)]
-        call = Rows(sequence, [_TOKEN] * rows, parents, [rows - 1 - each for each in wanted][::-1])
+        call = Rows(sequence, [_TOKEN] * rows, parents, list(range(first, rows)))
         begin = clock()
         model.forward([call])
         seconds = clock() - begin
@@ -100,14 +100,7 @@ def integer_rate(threads: int, seconds: float) -> float:
         threads: number of threads.
         seconds: how long is multiplied.
     """
-    best = 0.0
-    end = time.perf_counter() + seconds
-    with ThreadPoolExecutor(threads) as pool:
-        while not best or time.perf_counter() < end:
-            begin = time.perf_counter()
-            made = sum(pool.map(multiply_add, [_BLOCKS] * threads))
-            best = max(best, made / (time.perf_counter() - begin))
-    return best
+    return best_rate(lambda _: multiply_add(_BLOCKS), threads, seconds)
 
 
 def prompt_products(role: Role) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,11 +19,27 @@ def bandwidth(threads: int, seconds: float) -> float:
         seconds: how long is read.
     """
     parts = [np.ones(_PART // 4, np.float32) for _ in range(threads)]
-    best = float("inf")
+
+    def read(number: int) -> int:
+        np.max(parts[number])
+        return parts[number].nbytes
+
+    return best_rate(read, threads, seconds)
+
+
+def best_rate(work: Callable[[int], int], threads: int, seconds: float) -> float:
+    """Returns how much work so many threads do in a second together, at best.
+
+    Args:
+        work: does a part as the thread of this number, and returns how much that was.
+        threads: number of threads.
+        seconds: how long they work, again and again.
+    """
+    best = 0.0
     end = time.perf_counter() + seconds
     with ThreadPoolExecutor(threads) as pool:
-        while best == float("inf") or time.perf_counter() < end:
+        while not best or time.perf_counter() < end:
             begin = time.perf_counter()
-            list(pool.map(np.max, parts))
-            best = min(best, time.perf_counter() - begin)
-    return threads * _PART / best
+            done = sum(pool.map(work, range(threads)))
+            best = max(best, done / (time.perf_counter() - begin))
+    return best
