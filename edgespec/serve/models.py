@@ -104,8 +104,7 @@ class ServedModel:
 
     def adapter(self, name: str | None) -> AdapterFile | None:
         """Returns its adapter of a name, with or without a tag; None if that is no adapter's."""
-        known = {tagged(each.name): each for each in self.adapters}
-        return None if name is None else known.get(tagged(name))
+        return named_adapter(self.adapters, name)
 
     @property
     def plan(self) -> MemoryPlan:
@@ -378,6 +377,12 @@ def _unload(ending: list[LLM]) -> None:
     while ending:
         _end(ending.pop())
     release_memory()
+
+
+def named_adapter(files: Sequence[AdapterFile], name: str | None) -> AdapterFile | None:
+    """Returns the adapter of a name, with or without a tag; None if that is no adapter's."""
+    asked = tagged(name or "")
+    return next((each for each in files if tagged(each.name) == asked), None)
 
 
 def tagged(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from edgespec.errors import InputError
@@ -41,7 +42,7 @@ class AdapterFile:
             return cls(Path(text))
         return cls(Path(file), require_scale(f"the scale of {file}", scale))
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its name for texts: that of the file without its ending, or of the folder."""
         path = self.path.resolve()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import NoneType
 
@@ -167,7 +168,7 @@ class LoadOptions(Options):
         for device, size in self.limits.items():
             limit.check(f"memory of {device}", size, (int,))
 
-    @property
+    @cached_property
     def adapter_files(self) -> list[AdapterFile]:
         """The adapters to load."""
         return [AdapterFile.parse(each) for each in self.lora]

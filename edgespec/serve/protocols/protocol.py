@@ -18,7 +18,7 @@ from edgespec.llm.request import GenerationRequest
 from edgespec.llm.result import PromptProgress, Result
 from edgespec.llm.stream import Stream
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.serve.models import ServedModel, tagged
+from edgespec.serve.models import ServedModel, named_adapter
 from edgespec.serve.parts import Part
 from edgespec.serve.protocols.fields import Fields, Json, KeepAlive, one_line, parse_body
 from edgespec.serve.protocols.token_texts import TokenTexts
@@ -97,8 +97,7 @@ class TextBody(Fields, ABC):
         Raises:
             RequestError: if there is no such adapter.
         """
-        asked = {tagged(each.name): each for each in llm.options.adapter_files}
-        found = asked.get(tagged(getattr(self, "model", None) or ""))
+        found = named_adapter(llm.options.adapter_files, getattr(self, "model", None))
         return None if found is None else {found.name: found.scale or 1.0}
 
     @property
