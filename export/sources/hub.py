@@ -252,11 +252,15 @@ def _failures(source: str) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:  # its type depends on the HTTP library that the Hub client uses
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ExportError(
             f"{source}: it is not a local folder, and downloading it from the Hub failed "
-            f"({reason}): check the name and the connection, or give a downloaded folder"
+            f"({first_line(error)}): check the name and the connection, or give a downloaded folder"
         ) from error
+
+
+def first_line(error: Exception) -> str:
+    """Returns what an error of the Hub's client says first, or its type if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def source_name(path: Path) -> str:

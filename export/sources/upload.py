@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgespec.errors import ExportError, InputError
+from edgespec.export.sources.hub import first_line
 from edgespec.models.heads.opening import is_head
 from edgespec.models.named import HUB_ID
 
@@ -45,10 +46,9 @@ def upload_head(folder: Path, repository: str, private: bool = False) -> str:
     except MemoryError:
         raise
     except Exception as error:  # its type depends on the HTTP library that the Hub client uses
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ExportError(
-            f"{repository}: sending {folder} to the Hub failed ({reason}): log in with `hf auth "
-            "login` by a token that may write, and check the name and the connection"
+            f"{repository}: sending {folder} to the Hub failed ({first_line(error)}): log in with "
+            "`hf auth login` by a token that may write, and check the name and the connection"
         ) from error
     return str(sent)
 

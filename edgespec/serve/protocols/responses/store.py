@@ -16,7 +16,7 @@ from pathlib import Path
 from edgespec.errors import InputError, reason
 from edgespec.serve.protocols.responses.items import ITEMS, Item
 from edgespec.serve.refusals import RequestError, shorten_value
-from edgespec.system.files import PRIVATE, PRIVATE_FOLDER, read_file
+from edgespec.system.files import PRIVATE_FOLDER, read_file, replaced
 
 _MOST = 64 << 20  # bytes of all that is kept
 _SUFFIX = ".response.json"
@@ -141,17 +141,11 @@ class ResponseStore:
         """Writes the file of a turn; where that is impossible, it stays in memory alone."""
         if self._folder is None:
             return
-        file = self._file(self._folder, id_)
-        partial = file.with_suffix(".partial")
         try:
-            number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
-            with os.fdopen(number, "wb") as stream:
-                stream.write(turn.content)
-            partial.replace(file)
-        except OSError as error:
+            with replaced(self._file(self._folder, id_), private=True) as partial:
+                partial.write_bytes(turn.content)
+        except InputError as error:
             _log.warning("a response cannot be kept in %s: %s", self._folder, reason(error))
-            with suppress(OSError):
-                partial.unlink()
 
     def _file(self, folder: Path, id_: str) -> Path:
         return folder / f"{id_}{_SUFFIX}"
