@@ -19,6 +19,11 @@ def reason(error: object, most: int = 200) -> str:
     return printable(said[:most])
 
 
+def first_line(error: Exception) -> str:
+    """Returns what a foreign error says first, or its type if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def printable(text: str) -> str:
     """Returns text that does nothing to a terminal: control characters are written as escapes."""
     if text.isprintable():

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from edgespec.errors import ExportError
+from edgespec.errors import ExportError, first_line
 from edgespec.models.named import (
     HUB_FILE,
     HUB_ID,
@@ -256,11 +256,6 @@ def _failures(source: str) -> Iterator[None]:
             f"{source}: it is not a local folder, and downloading it from the Hub failed "
             f"({first_line(error)}): check the name and the connection, or give a downloaded folder"
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    """Returns what an error of the Hub's client says first, or its type if it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def source_name(path: Path) -> str:

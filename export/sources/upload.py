@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgespec.errors import ExportError, InputError
-from edgespec.export.sources.hub import first_line
+from edgespec.errors import ExportError, InputError, first_line
 from edgespec.models.heads.opening import is_head
 from edgespec.models.named import HUB_ID
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.bundle import LOGITS
-from edgespec.errors import DeviceError
+from edgespec.errors import DeviceError, first_line
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.callers import raise_if_callers
-from edgespec.runtime.engines.ort_session import CpuSession, first_line, session_options
+from edgespec.runtime.engines.ort_session import CpuSession, session_options
 
 _PARTS = ("key", "value")
 _TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}

@@ -9,12 +9,11 @@ from pathlib import Path
 import onnxruntime as ort
 
 from edgespec.bundle import FEATURES
-from edgespec.errors import DeviceError
+from edgespec.errors import DeviceError, first_line
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.ort_session import (
     CpuSession,
-    first_line,
     look_for_data_beside,
     session_options,
 )

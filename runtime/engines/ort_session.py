@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 import onnxruntime as ort
 
-from edgespec.errors import DeviceError
+from edgespec.errors import DeviceError, first_line
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.system.processes import listen_for_forks
 
@@ -199,11 +199,6 @@ def open_wholly(
 def name_of(graph: Path | bytes) -> str:
     """Returns a graph's name for messages."""
     return "the cache's graph" if isinstance(graph, bytes) else str(graph)
-
-
-def first_line(error: Exception) -> str:
-    """Returns the first line of an exception's message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def bind_host_input(binding: Any, name: str, array: Array) -> None:

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from edgespec.errors import DeviceError
+from edgespec.errors import DeviceError, first_line
 from edgespec.runtime.arrays import Array, Floats, Ids, grown
 from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.ort_session import (
     CpuSession,
     bind_host_input,
     bind_host_output,
-    first_line,
     session_options,
 )
 from edgespec.runtime.engines.portable.engine import CallSlots, Runner
