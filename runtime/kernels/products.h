@@ -213,6 +213,7 @@ template <class Format, int Rows>
 NOINLINE void integer_tile(const Product& p, int64_t row, int64_t tile) {
   using Levels = typename Format::Levels;
   constexpr int Max = Levels::Max, UnitBytes = Format::Header + Format::Blocks * Levels::Bytes;
+  constexpr int Share = (UnitBytes + Format::Blocks - 1) / Format::Blocks;  // to prefetch a block
   constexpr int Parts = Format::Parts, Quads = 8 / Parts;
   // What sums of levels lack, in sums of activations: zero points, unless levels were lowered.
   constexpr int Zero = Format::Zero - Dot<Max>::Raised, Size = Zero < 0 ? -Zero : Zero;
@@ -229,8 +230,7 @@ NOINLINE void integer_tile(const Product& p, int64_t row, int64_t tile) {
   for (int64_t u = 0; u < p.units; ++u, unit += UnitBytes) {
     const uint8_t* planes = unit + Format::Header;
     for (int b = 0; b < Format::Blocks; ++b) {
-      if (Rows > 2)  // fewer wait for memory anyway
-        for (int i = 0; i < Levels::Bytes + 63; i += 64) prefetch(planes + Ahead + i);
+      for (int i = 0; i < Share; i += 64) prefetch(unit + Ahead + b * Share + i);
       unrolled<Parts>([&](auto part) INLINED {
         constexpr int Sum = Parts == 1 ? 2 : int(part);
         Dot<Max> dot[Rows];
