@@ -28,6 +28,7 @@ from edgespec.export.portable.attention import StandardAttention
 from edgespec.export.portable.experts import lower_expert_linear
 from edgespec.export.portable.fused import FusedAttention, fusible_pools
 from edgespec.export.portable.fused_states import FusedGatedDelta, FusedStateSpace
+from edgespec.export.portable.halves import write_halves
 from edgespec.export.portable.lowering import Lowering, attributes, dims_of, silu
 from edgespec.export.portable.recurrent import lower_short_conv
 from edgespec.export.portable.states import StandardGatedDelta, StandardStateSpace
@@ -35,7 +36,9 @@ from edgespec.system.files import sync_file
 
 GRAPH, DATA = "portable.onnx", "portable.data"
 """Files of a portable graph and of its weights."""
-VERSION = 8
+HALVES, HALVES_DATA = "halves.onnx", "halves.data"
+"""Likewise of its form in half precision, which has levels of weights in `DATA`, too."""
+VERSION = 9
 """Raised by whoever changes what `lower` writes, so that graphs in caches are made again."""
 
 # Inputs of the native graph that tell which rows a row follows, and where it is kept.
@@ -70,7 +73,9 @@ def lower(
         fused: None: standard operators and products in blocks alone. Else several of them are one
             of ONNX Runtime's own, as far as the device computes them, see docs/graph.md: `float16`
             and `float32`, caches of these numbers; `norms` of queries and keys, `sinks`, and
-            `soft_cap`, which attention does besides; `recurrence`, layers with states.
+            `soft_cap`, which attention does besides; `recurrence`, layers with states; `halves`,
+            all, and fast, in half precision: the graph has that form, too, if `half` is None and
+            it can, see `write_halves`.
 
     Raises:
         InputError: if the graph has operators that only CPUs have.
@@ -93,6 +98,8 @@ def lower(
         finally:
             data.close()
         builder.save(partial / GRAPH)
+        if half is None and "halves" in (fused or ()):
+            write_halves(partial / GRAPH, partial / HALVES, partial / HALVES_DATA)
         for each in partial.iterdir():  # a power cut must not leave half a file in a cache
             sync_file(each)
         try:

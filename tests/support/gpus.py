@@ -37,3 +37,9 @@ class FusedHostAsGpu(HostAsGpu):
     """The same, with fused operators."""
 
     fused = frozenset({"float32", "float16", "sinks", "soft_cap", "recurrence"})
+
+
+class HalvesHostAsGpu(HostAsGpu):
+    """The same, where graphs compute in half precision if their models allow it."""
+
+    fused = FusedHostAsGpu.fused | {"halves"}

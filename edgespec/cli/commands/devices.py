@@ -69,6 +69,8 @@ def _show(console: Console, found: list[Device], gpu: str | None) -> None:
         else "no GPU can be used: --device gpu runs on the CPU",
     )
     for each in found:
+        if each.halves:
+            _say(console, f"{each.name} computes in half precision where a model allows it")
         if each.reason is not None:
             _say(console, f"{each.name} cannot be used: {each.reason}")
 

@@ -112,10 +112,15 @@ def _portable(bundle: Bundle, name: str) -> str:
     """Tells of the graphs for devices that were made so far."""
     if bundle.manifest.roles[name].native.adopted:
         return ""
-    from edgespec.llm.load.portable import nodes_a_layer
+    from edgespec.llm.load.portable import portable_forms
 
-    counts = nodes_a_layer(bundle, name)
-    return "\n".join(f"{device}: {count:.1f} nodes a layer" for device, count in counts.items())
+    lines = []
+    for device, form in portable_forms(bundle, name).items():
+        told = f"{device}: {form.nodes:.1f} nodes a layer"
+        if form.trial is not None:
+            told += f", in {'half' if form.trial.passed else 'single'} precision"
+        lines.append(told)
+    return "\n".join(lines)
 
 
 def _error(errors: dict[str, float]) -> str:

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
-from edgespec.errors import BundleError, DeviceError
+from edgespec.errors import BundleError
 from edgespec.llm.load.adapters import AdapterSet
+from edgespec.llm.load.opener import NO_ADAPTERS, GraphOpener, native_graph, rotation_tables
 from edgespec.llm.load.options import LAYER_SKIP, LoadOptions
-from edgespec.llm.load.portable import CACHE_TYPES, portable_graph
-from edgespec.runtime.arrays import Array
-from edgespec.runtime.drafters.block_head import BlockGraph
 from edgespec.runtime.drafters.frequent import FrequentTokens
-from edgespec.runtime.drafters.head import HeadGraph
 from edgespec.runtime.drafters.shared_pool import AssistantGraph
 from edgespec.runtime.kernels import library
 from edgespec.runtime.plan import HOST, MemoryPlan, Placement
-from edgespec.runtime.sequences.chain import Chain, Link
-from edgespec.runtime.sequences.model import NATIVE, Graph, Model, RankingGraph, RotationTable
-from edgespec.runtime.sequences.pool import KVPool, PoolMemory
-from edgespec.runtime.sequences.recurrent import RecurrentPool
-from edgespec.runtime.sequences.whole_texts import WholeTextGraph
+from edgespec.runtime.sequences.model import NATIVE, Graph, Model
 from edgespec.runtime.speculation.generation import AUTO
 from edgespec.system.machine import default_threads
 
 _FREQUENT = 1 << 16
 """Tokens that a draft model scores where a text has few others; vocabularies begin with the most
 frequent ones."""
-
-_NO_ADAPTERS = AdapterSet()
-
-_Opened = tuple[Graph, PoolMemory | None]  # and the memory of its pool if that is not numpy's
 
 
 @dataclass
@@ -50,7 +38,7 @@ class ModelSet:
     roles: dict[str, Model]
     part: Model | None = None
     frequent: FrequentTokens | None = None
-    adapters: AdapterSet = _NO_ADAPTERS
+    adapters: AdapterSet = NO_ADAPTERS
 
     def close(self) -> None:
         """Frees the models."""
@@ -78,8 +66,8 @@ def load_models(bundle: Bundle, options: LoadOptions, plan: MemoryPlan) -> Model
         if bundle.manifest.roles[name].attends_target:
             roles[name] = load_assistant_draft(bundle, roles[TARGET], placed, threads)
             continue
-        added = adapters if name == TARGET else _NO_ADAPTERS
-        opener = _GraphOpener(bundle, name, threads or default_threads(), features, None, added)
+        added = adapters if name == TARGET else NO_ADAPTERS
+        opener = GraphOpener(bundle, name, threads or default_threads(), features, None, added)
         roles[name] = opener.model(placed, plan.slots[name])
     part = _best_part(bundle, options, roles[TARGET], plan.roles[TARGET], adapters)
     frequent = None
@@ -112,7 +100,7 @@ def load_model(
         DeviceError: if the device refuses the graph.
         InputError: if a portable graph cannot be made.
     """
-    opener = _GraphOpener(bundle, name, threads or default_threads(), features, accuracy)
+    opener = GraphOpener(bundle, name, threads or default_threads(), features, accuracy)
     return opener.model(placed, slots)
 
 
@@ -122,7 +110,7 @@ def load_part(
     skipped: Collection[int],
     threads: int | None = None,
     placed: Placement | None = None,
-    adapters: AdapterSet = _NO_ADAPTERS,
+    adapters: AdapterSet = NO_ADAPTERS,
 ) -> Model:
     """Loads the target without some of its sublayers, over the pool of the whole target.
 
@@ -144,9 +132,11 @@ def load_part(
 
     part = without(bundle.path / bundle.target.native.graph, skipped)
     place = placed or Placement(HOST)
-    opener = _GraphOpener(bundle, TARGET, threads or default_threads(), adapters=adapters)
+    opener = GraphOpener(bundle, TARGET, threads or default_threads(), adapters=adapters)
     graph, _ = opener.opened(place, part)
-    made = Model(graph, target.pool, _ropes(bundle, TARGET), target.prefixes, target.device)
+    made = Model(
+        graph, target.pool, rotation_tables(bundle, TARGET), target.prefixes, target.device
+    )
     made.picture_width = target.picture_width
     made.adapts = target.adapts
     return made
@@ -171,7 +161,7 @@ def load_scoring(bundle: Bundle, name: str, count: int, threads: int | None = No
         part = scoring(file, count)
     except ValueError:
         return None
-    return _native(file, threads, part)
+    return native_graph(file, threads, part)
 
 
 def load_assistant_draft(
@@ -182,11 +172,11 @@ def load_assistant_draft(
     Raises:
         DeviceError: if the device refuses the graph.
     """
-    opener = _GraphOpener(bundle, DRAFT, threads or default_threads(), features=True)
+    opener = GraphOpener(bundle, DRAFT, threads or default_threads(), features=True)
     graph, _ = opener.placed(placed)
     graph = AssistantGraph(graph, bundle.target.hidden_size, bundle.target.hidden_size)
     device = NATIVE if placed.native else placed.device
-    return Model(graph, target.pool, _ropes(bundle, DRAFT), target.prefixes, device)
+    return Model(graph, target.pool, rotation_tables(bundle, DRAFT), target.prefixes, device)
 
 
 def _best_part(
@@ -220,143 +210,3 @@ def _frequent(bundle: Bundle, threads: int | None) -> FrequentTokens | None:
         return None
     graph = load_scoring(bundle, DRAFT, _FREQUENT, threads)
     return None if graph is None else FrequentTokens(graph, _FREQUENT)
-
-
-@dataclass(frozen=True)
-class _GraphOpener:
-    """Opens the graph of a role, or parts of it.
-
-    Attributes:
-        bundle: the bundle.
-        name: name of the role.
-        threads: number of threads on the CPU.
-        features: see `load_model`.
-        accuracy: likewise.
-        adapters: what adds to a native graph.
-    """
-
-    bundle: Bundle
-    name: str
-    threads: int
-    features: bool = False
-    accuracy: int | None = None
-    adapters: AdapterSet = _NO_ADAPTERS
-
-    def model(self, placed: Placement, slots: int | None) -> Model:
-        """Opens the whole graph with a pool of its own, see `load_model`."""
-        role = self.bundle.manifest.roles[self.name]
-        graph, memory = self.placed(placed)
-        device = NATIVE if placed.native else placed.device
-        if placed.behind is not None:
-            device += f"+{placed.behind[1].device}"
-        if role.is_head:
-            width = len(role.taps) * self.bundle.target.hidden_size
-            blocks = role.block is not None and not role.block.features
-            head = HeadGraph(graph, width, role.hidden_size)
-            graph = BlockGraph(graph, width) if blocks else head
-        if role.both_ways:
-            graph = WholeTextGraph(graph)
-        recurrent = RecurrentPool(role.native.recurrent, memory) if role.native.recurrent else None
-        pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
-        made = Model(graph, pool, _ropes(self.bundle, self.name), device=device)
-        if isinstance(graph, RankingGraph):
-            made.ranking = graph
-        made.gives_features = self.features
-        made.adapts = bool(self.adapters.matrices)
-        if role.vision is not None:
-            made.picture_width = role.vision.streams * role.hidden_size
-        return made
-
-    def opened(self, place: Placement, part: bytes | None = None) -> _Opened:
-        """Returns a graph on one device, and the memory of its pool if that is not numpy's."""
-        roles = self.bundle.manifest.roles
-        if place.native:
-            file = self.bundle.path / roles[self.name].native.graph
-            return self._native(file, part), None
-        from edgespec.runtime.engines.portable import (
-            accuracy_level,
-            fused_operators,
-            open_graph,
-        )
-
-        level = accuracy_level(place.device) if self.accuracy is None else self.accuracy
-        fused = fused_operators(place.device)
-        if fused is not None and any(each.attends_target for each in roles.values()):
-            fused -= CACHE_TYPES  # the head reads the target's pools by their slots
-        made = portable_graph(self.bundle, self.name, level, place.half, part, fused)
-        ranked = _ranked_columns(self.bundle, self.name, place)
-        graph = open_graph(place.device, made, self.threads, ranked)
-        return graph, graph
-
-    def placed(self, placed: Placement) -> _Opened:
-        """Returns the whole graph where it is placed, else see `opened`."""
-        role = self.bundle.manifest.roles[self.name]
-        file = self.bundle.path / role.native.graph
-        if role.native.adopted:
-            from edgespec.runtime.engines.adopted import AdoptedGraph
-
-            return AdoptedGraph(file, self.threads), None
-        if placed.behind is None:
-            return self.opened(placed)
-        from edgespec.runtime.engines.parts import cut_graph  # loads the onnx package
-
-        first, last = placed.behind
-        try:
-            parts = cut_graph(file, first, role.hidden_size)
-        except ValueError as error:
-            raise DeviceError(
-                f"{self.bundle.path}: its {self.name} cannot run on two devices ({error}): use "
-                "another --gpu-layers, or none"
-            ) from error
-        links = ((0, placed, parts[0]), (first, last, parts[1]))
-        chain = Chain([Link(layer, *self.opened(place, part)) for layer, place, part in links])
-        return chain, chain
-
-    def _native(self, file: Path, part: bytes | None) -> Graph:
-        """Opens a native graph, or a part of it, and what adapters add to it."""
-        if not self.adapters.matrices:
-            return _native(file, self.threads, part, self.features)
-        from edgespec.runtime.engines.adapted import adapted  # loads the onnx package
-
-        added = self.adapters
-        content, weights = adapted(part or file, added.matrices, len(added.files))
-        return _native(file, self.threads, content, self.features, weights)
-
-
-def _ranked_columns(bundle: Bundle, name: str, placed: Placement) -> int | None:
-    """Returns by how many tokens a role's rows are ranked on its device; None: they are not.
-
-    They are where the role is a model that drafts the target's own tokens.
-    """
-    role = bundle.manifest.roles[name]
-    others = role.is_head or role.tokenizer
-    if name != DRAFT or others or placed.behind is not None:
-        return None
-    columns = role.output_tokens or role.vocab_size
-    return columns if role.native.ids else min(columns, bundle.target.vocab_size)
-
-
-def _native(
-    file: Path,
-    threads: int | None,
-    part: bytes | None = None,
-    features: bool = False,
-    beside: Mapping[str, Array] | None = None,
-) -> Graph:
-    """Opens a native graph, or a part of one over the whole one's weights, and others beside."""
-    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
-
-    operators = library()
-    whole = None if part is None else file
-    assert operators is not None, "native graphs are placed where it is"
-    threads = threads or default_threads()
-    return NativeGraph(part or file, operators, threads, features, whole, beside)
-
-
-def _ropes(bundle: Bundle, name: str) -> list[RotationTable]:
-    role = bundle.manifest.roles[name]
-    grid = None if role.vision is None else role.vision.grid
-    sections = (0, 0) if grid is None else grid.sections
-    return [
-        RotationTable(each, sections) for each in role.rope_tables if each.name in role.native.ropes
-    ]

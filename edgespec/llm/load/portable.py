@@ -6,10 +6,12 @@ import hashlib
 import logging
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.bundle import Bundle
 from edgespec.errors import InputError
+from edgespec.llm.load.halves import HalvesTrial, kept_trial
 from edgespec.system.cachedir import cache_folder, intact, seal
 
 CACHE_TYPES = frozenset({"float16", "float32"})
@@ -72,14 +74,36 @@ def portable_graph(
     return made / GRAPH
 
 
-def nodes_a_layer(bundle: Bundle, name: str) -> dict[str, float]:
-    """Returns the nodes that compute in a role's portable graphs, by layer, of each kind of device.
+def in_halves(graph: Path) -> Path | None:
+    """Returns the file of a portable graph's form in half precision; None if there is none."""
+    from edgespec.export.portable import HALVES  # loads the onnx package
 
-    Those of the head and before the layers are counted with them. Kinds for which no graph lies in
-    the cache folder are left out: it is made when a device first needs it.
+    file = graph.with_name(HALVES)
+    return file if file.is_file() else None
+
+
+@dataclass(frozen=True)
+class PortableForm:
+    """What lies in the cache folder for a kind of device.
+
+    Attributes:
+        nodes: those that compute, by layer; those of the head and before the layers are counted
+            with them.
+        trial: what the role did in half precision there; None: that was not tried.
+    """
+
+    nodes: float
+    trial: HalvesTrial | None
+
+
+def portable_forms(bundle: Bundle, name: str) -> dict[str, PortableForm]:
+    """Returns what is known of a role's portable graphs, by kinds of devices.
+
+    Kinds for which no graph lies in the cache folder are left out: it is made when a device first
+    needs it.
     """
     folder = cache_folder("portable")
-    found = dict[str, float]()
+    found = dict[str, PortableForm]()
     if folder is None or not any(folder.iterdir()):
         return found
     from edgespec.export.portable import GRAPH  # loads the onnx package
@@ -94,7 +118,7 @@ def nodes_a_layer(bundle: Bundle, name: str) -> dict[str, float]:
             made = folder / _key(bundle, name, accuracy_level(device), half, fused) / GRAPH
             if made.is_file():
                 layers = bundle.manifest.roles[name].layers
-                found[device] = computing_nodes(made) / layers
+                found[device] = PortableForm(computing_nodes(made) / layers, kept_trial(made))
     return found
 
 

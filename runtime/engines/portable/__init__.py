@@ -70,6 +70,7 @@ class Device:
         slots: the slots of its pools if they are fixed.
         rows: the rows of its calls if they are fixed.
         half: see `GraphEngine`.
+        halves: whether graphs compute in half precision there where their models allow it.
         experimental: whether such a device was never run by us, or in software only.
     """
 
@@ -81,6 +82,7 @@ class Device:
     slots: int | None = None
     rows: int | None = None
     half: bool | None = None
+    halves: bool = False
     experimental: bool = False
 
 
@@ -178,6 +180,7 @@ def examined(name: str) -> Device:
         slots=slots,
         rows=rows,
         half=engine.half,
+        halves=engine.half is None and "halves" in (engine.fused or ()),
         experimental=new,
     )
 

@@ -38,7 +38,8 @@ class Cuda(Gpu):
     kind = "cuda"
     version: str = ort.__version__
     captures = True
-    fused = frozenset({"float16", "norms", "soft_cap", "recurrence"})  # a bias excludes sinks
+    # A bias excludes sinks.
+    fused = frozenset({"float16", "norms", "soft_cap", "recurrence", "halves"})
 
     def __init__(self, number: int) -> None:
         driver = _driver()

@@ -125,11 +125,11 @@ class PortableGraph(DevicePools):
         pools = self._pools(feeds)
         size = self._size(part.stop - part.start)
         inputs: dict[str, Array] = {
-            name: _padded(feeds[name][part], size) for name in self._file.by_row
+            name: self._typed(name, _padded(feeds[name][part], size)) for name in self._file.by_row
         }
         for name, kind in self._file.biases.items():
             count = _slots(next(each for each in pools.values() if not isinstance(each, Cache)))
-            inputs[name] = visibility.bias(part, size, count, kind)
+            inputs[name] = self._typed(name, visibility.bias(part, size, count, kind))
         # An engine is asked for one row at least.
         asked = wanted if len(wanted) else np.zeros(1, np.int64)
         number = size if self._shape else self._size(len(asked))
@@ -188,8 +188,12 @@ class PortableGraph(DevicePools):
             inputs["turn_rows"] = np.concatenate([rows, places.count + rows])[:, None]
         for name, kind in self._file.seen.items():
             bias = visibility.by_place(part, size, places, kind)
-            inputs[name] = bias.astype(self._file.types[name], copy=False)[None, None]
+            inputs[name] = self._typed(name, bias)[None, None]
         return inputs
+
+    def _typed(self, name: str, array: Array) -> Array:
+        """Returns an input with the graph's own kind of numbers."""
+        return array.astype(self._file.types[name], copy=False)
 
     def _size(self, count: int) -> int:
         return self._rows[bisect_left(self._rows, count)] if self._rows else count

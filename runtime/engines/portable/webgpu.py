@@ -48,7 +48,7 @@ class WebGpu(Gpu):
     provider = "WebGpuExecutionProvider"
     kind = "webgpu"
     # Its attention ignores soft caps.
-    fused = frozenset({"float32", "float16", "norms", "sinks", "recurrence"})
+    fused = frozenset({"float32", "float16", "norms", "sinks", "recurrence", "halves"})
 
     def __init__(self, number: int) -> None:
         if number:

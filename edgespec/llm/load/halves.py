@@ -1,0 +1,122 @@
+"""Whether a role computes in half precision on a device, which is tried when it is first there.
+
+Products of large numbers, or sums of many, may leave the range of half precision, and which do
+depends on the model. So a text is read in both, and where the logits are far apart, or are no
+numbers, the role stays in single precision there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.system import records
+from edgespec.system.files import replaced
+
+_MOST = 0.1  # as far as logits are apart where activations are rounded to 8 bits
+_ROWS = 48
+_ENDINGS = 3  # the first tokens of most vocabularies, whose rows have the largest numbers
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HalvesTrial:
+    """What a role did in half precision on a device.
+
+    Attributes:
+        hardware: the device's product.
+        distance: the largest difference of a logit from that in single precision, in standard
+            deviations of logits; None: there were none, or no numbers.
+    """
+
+    hardware: str
+    distance: float | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the role computes in half precision there."""
+        return self.distance is not None and self.distance <= _MOST
+
+
+def kept_trial(graph: Path) -> HalvesTrial | None:
+    """Returns what is kept beside the folder of a portable graph; None if there is nothing."""
+    try:
+        found = json.loads(_file(graph).read_text(encoding="utf-8"))
+        return records.decode(HalvesTrial, found, "trial")
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def computes_in_halves(
+    graph: Path, device: str, hardware: str, vocabulary: int, opened: Callable[[bool], Model]
+) -> bool:
+    """Returns whether a role computes in half precision on a device, as was tried there before.
+
+    Args:
+        graph: its portable graph, which has that form, too.
+        device: the device's name.
+        hardware: its product.
+        vocabulary: number of the role's tokens.
+        opened: opens the role, in half precision if it is asked to.
+
+    Raises:
+        DeviceError: if the device refuses the role in single precision.
+    """
+    trial = kept_trial(graph)
+    if trial is None or trial.hardware != hardware:
+        trial = HalvesTrial(hardware, _distance(vocabulary, opened))
+        _keep(graph, trial)
+    if not trial.passed:
+        far = "no numbers" if trial.distance is None else f"{trial.distance:.2f} deviations apart"
+        _log.warning(
+            "%s computes in single precision: in half precision this model's logits are %s",
+            device,
+            far,
+        )
+    return trial.passed
+
+
+def _distance(vocabulary: int, opened: Callable[[bool], Model]) -> float | None:
+    """Returns how far logits in half precision are from those in single precision."""
+    single = _logits(opened(False), vocabulary)
+    try:
+        half = _logits(opened(True), vocabulary)
+    except DeviceError as error:
+        _log.warning("in half precision a graph was refused (%s)", error)
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = float(abs(half - single).max() / single.std())
+    return found if np.isfinite(found) else None
+
+
+def _logits(model: Model, vocabulary: int) -> Floats:
+    """Reads a text of random tokens, and closes the model; returns the logits of its rows."""
+    tokens = np.random.default_rng(0).integers(vocabulary, size=_ROWS)
+    tokens[:_ENDINGS] = np.arange(_ENDINGS)
+    rows = Rows(model.sequence([]), tokens.tolist(), [AFTER, *range(_ROWS - 1)], [*range(_ROWS)])
+    try:
+        found: Floats = np.array(model.forward([rows])[0])
+        return found
+    finally:
+        model.close()
+
+
+def _keep(graph: Path, trial: HalvesTrial) -> None:
+    try:
+        with replaced(_file(graph)) as partial:
+            partial.write_text(json.dumps(records.encode(trial)), encoding="utf-8")
+    except InputError as error:
+        _log.warning("%s: the model is tried anew each time it is loaded", error)
+
+
+def _file(graph: Path) -> Path:
+    return graph.parent.with_name(f"{graph.parent.name}.halves.json")

@@ -1,0 +1,204 @@
+"""Opens the graph of a role, native or portable, or parts of it, with its pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgespec.bundle import DRAFT, Bundle
+from edgespec.errors import DeviceError
+from edgespec.llm.load.adapters import AdapterSet
+from edgespec.llm.load.halves import computes_in_halves
+from edgespec.llm.load.portable import CACHE_TYPES, in_halves, portable_graph
+from edgespec.runtime.arrays import Array
+from edgespec.runtime.drafters.block_head import BlockGraph
+from edgespec.runtime.drafters.head import HeadGraph
+from edgespec.runtime.kernels import library
+from edgespec.runtime.plan import Placement
+from edgespec.runtime.sequences.chain import Chain, Link
+from edgespec.runtime.sequences.model import NATIVE, Graph, Model, RankingGraph, RotationTable
+from edgespec.runtime.sequences.pool import KVPool, PoolMemory
+from edgespec.runtime.sequences.recurrent import RecurrentPool
+from edgespec.runtime.sequences.whole_texts import WholeTextGraph
+from edgespec.system.machine import default_threads
+
+NO_ADAPTERS = AdapterSet()
+"""Those of a role that has none."""
+
+_Opened = tuple[Graph, PoolMemory | None]  # and the memory of its pool if that is not numpy's
+
+
+@dataclass(frozen=True)
+class GraphOpener:
+    """Opens the graph of a role, or parts of it.
+
+    Attributes:
+        bundle: the bundle.
+        name: name of the role.
+        threads: number of threads on the CPU.
+        features: see `load_model`.
+        accuracy: likewise.
+        adapters: what adds to a native graph.
+        halves: whether its whole portable graph computes in half precision.
+    """
+
+    bundle: Bundle
+    name: str
+    threads: int
+    features: bool = False
+    accuracy: int | None = None
+    adapters: AdapterSet = NO_ADAPTERS
+    halves: bool = False
+
+    def model(self, placed: Placement, slots: int | None) -> Model:
+        """Opens the whole graph with a pool of its own, see `load_model`.
+
+        A portable graph computes in half precision where it was tried with success.
+        """
+        role = self.bundle.manifest.roles[self.name]
+        portable = not placed.native and placed.behind is None and not role.native.adopted
+        if not portable or not role.writes:
+            return self._model(placed, slots)
+        from edgespec.runtime.engines.portable import examined
+
+        graph = self._portable(placed)
+        if in_halves(graph) is None:
+            return self._model(placed, slots)
+        halves = computes_in_halves(
+            graph,
+            placed.device,
+            examined(placed.device).hardware or "",
+            role.vocab_size,
+            lambda halves: replace(self, halves=halves)._model(placed, slots),
+        )
+        return replace(self, halves=halves)._model(placed, slots)
+
+    def _model(self, placed: Placement, slots: int | None) -> Model:
+        """Opens the whole graph with a pool of its own, in the precision that is chosen."""
+        role = self.bundle.manifest.roles[self.name]
+        graph, memory = self.placed(placed)
+        device = NATIVE if placed.native else placed.device
+        if placed.behind is not None:
+            device += f"+{placed.behind[1].device}"
+        if role.is_head:
+            width = len(role.taps) * self.bundle.target.hidden_size
+            blocks = role.block is not None and not role.block.features
+            head = HeadGraph(graph, width, role.hidden_size)
+            graph = BlockGraph(graph, width) if blocks else head
+        if role.both_ways:
+            graph = WholeTextGraph(graph)
+        recurrent = RecurrentPool(role.native.recurrent, memory) if role.native.recurrent else None
+        pool = KVPool(role.native.pools, placed.kv(role), slots, memory, recurrent)
+        made = Model(graph, pool, rotation_tables(self.bundle, self.name), device=device)
+        if isinstance(graph, RankingGraph):
+            made.ranking = graph
+        made.gives_features = self.features
+        made.adapts = bool(self.adapters.matrices)
+        if role.vision is not None:
+            made.picture_width = role.vision.streams * role.hidden_size
+        return made
+
+    def opened(self, place: Placement, part: bytes | None = None) -> _Opened:
+        """Returns a graph on one device, and the memory of its pool if that is not numpy's."""
+        roles = self.bundle.manifest.roles
+        if place.native:
+            file = self.bundle.path / roles[self.name].native.graph
+            return self._native(file, part), None
+        from edgespec.runtime.engines.portable import open_graph
+
+        made = self._portable(place, part)
+        if self.halves:
+            made = in_halves(made) or made
+        ranked = _ranked_columns(self.bundle, self.name, place)
+        graph = open_graph(place.device, made, self.threads, ranked)
+        return graph, graph
+
+    def _portable(self, place: Placement, part: bytes | None = None) -> Path:
+        """Returns the file of a portable graph, of a part of the role if one is given."""
+        from edgespec.runtime.engines.portable import accuracy_level, fused_operators
+
+        level = accuracy_level(place.device) if self.accuracy is None else self.accuracy
+        fused = fused_operators(place.device)
+        roles = self.bundle.manifest.roles
+        if fused is not None and any(each.attends_target for each in roles.values()):
+            fused -= CACHE_TYPES  # the head reads the target's pools by their slots
+        return portable_graph(self.bundle, self.name, level, place.half, part, fused)
+
+    def placed(self, placed: Placement) -> _Opened:
+        """Returns the whole graph where it is placed, else see `opened`."""
+        role = self.bundle.manifest.roles[self.name]
+        file = self.bundle.path / role.native.graph
+        if role.native.adopted:
+            from edgespec.runtime.engines.adopted import AdoptedGraph
+
+            return AdoptedGraph(file, self.threads), None
+        if placed.behind is None:
+            return self.opened(placed)
+        from edgespec.runtime.engines.parts import cut_graph  # loads the onnx package
+
+        first, last = placed.behind
+        try:
+            parts = cut_graph(file, first, role.hidden_size)
+        except ValueError as error:
+            raise DeviceError(
+                f"{self.bundle.path}: its {self.name} cannot run on two devices ({error}): use "
+                "another --gpu-layers, or none"
+            ) from error
+        links = ((0, placed, parts[0]), (first, last, parts[1]))
+        chain = Chain([Link(layer, *self.opened(place, part)) for layer, place, part in links])
+        return chain, chain
+
+    def _native(self, file: Path, part: bytes | None) -> Graph:
+        """Opens a native graph, or a part of it, and what adapters add to it."""
+        if not self.adapters.matrices:
+            return native_graph(file, self.threads, part, self.features)
+        from edgespec.runtime.engines.adapted import adapted  # loads the onnx package
+
+        added = self.adapters
+        content, weights = adapted(part or file, added.matrices, len(added.files))
+        return native_graph(file, self.threads, content, self.features, weights)
+
+
+def _ranked_columns(bundle: Bundle, name: str, placed: Placement) -> int | None:
+    """Returns by how many tokens a role's rows are ranked on its device; None: they are not.
+
+    They are where the role is a model that drafts the target's own tokens.
+    """
+    role = bundle.manifest.roles[name]
+    others = role.is_head or role.tokenizer
+    if name != DRAFT or others or placed.behind is not None:
+        return None
+    columns = role.output_tokens or role.vocab_size
+    return columns if role.native.ids else min(columns, bundle.target.vocab_size)
+
+
+def native_graph(
+    file: Path,
+    threads: int | None,
+    part: bytes | None = None,
+    features: bool = False,
+    beside: Mapping[str, Array] | None = None,
+) -> Graph:
+    """Opens a native graph, or a part of one over the whole one's weights, and others beside.
+
+    Raises:
+        DeviceError: if ONNX Runtime refuses the graph.
+    """
+    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+
+    operators = library()
+    whole = None if part is None else file
+    assert operators is not None, "native graphs are placed where it is"
+    threads = threads or default_threads()
+    return NativeGraph(part or file, operators, threads, features, whole, beside)
+
+
+def rotation_tables(bundle: Bundle, name: str) -> list[RotationTable]:
+    """Returns the tables by which a role's graph rotates rows."""
+    role = bundle.manifest.roles[name]
+    grid = None if role.vision is None else role.vision.grid
+    sections = (0, 0) if grid is None else grid.sections
+    return [
+        RotationTable(each, sections) for each in role.rope_tables if each.name in role.native.ropes
+    ]
