@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from edgespec.runtime.engines.ort_session import (
 )
 from edgespec.runtime.engines.portable.calls import BoundCall
 from edgespec.runtime.engines.portable.cpu import failures_of, fixed_options
-from edgespec.runtime.engines.portable.engine import FEW_ROWS, CallSlots, Turn
+from edgespec.runtime.engines.portable.engine import FEW_ROWS, CallSlots, QueuedPass
 from edgespec.runtime.engines.portable.file import GraphFile, Shape, returned
 from edgespec.runtime.engines.portable.places import Cache, cache_tensors
 from edgespec.runtime.engines.portable.ranking import BEST, NEXT
@@ -195,32 +195,42 @@ class DeviceRunner:
             write.run(slots)
         return found
 
-    def send(
-        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots, turn: Turn
-    ) -> Callable[[], Floats]:
+    def best(
+        self, passes: Iterator[QueuedPass], count: int, pools: Mapping[str, Any]
+    ) -> list[Floats]:
         """See `QueueRunner`."""
-        call = self.gpu.call(self._send, inputs, pools, slots, turn)
-        return lambda: self.gpu.call(call.found)[BEST]
+        return self.gpu.call(self._best, passes, count, pools)
+
+    def _best(
+        self, passes: Iterator[QueuedPass], count: int, pools: Mapping[str, Any]
+    ) -> list[Floats]:
+        sent = [
+            self._send(each, number, number == count - 1, pools)
+            for number, each in enumerate(passes)
+        ]
+        return [each.found()[BEST] for each in sent]
 
     def _send(
-        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots, turn: Turn
+        self, one: QueuedPass, number: int, last: bool, pools: Mapping[str, Any]
     ) -> BoundCall:
+        inputs, slots = one
         write = self._write_of(pools, slots)
         read = self._read_of(pools, slots)
         wanted = len(inputs["logit_rows"])
-        key = (*turn, len(slots.write["pool"]), wanted, *_sizes_of_paths(inputs, slots))
+        sizes = (len(slots.write["pool"]), wanted, *_sizes_of_paths(inputs, slots))
+        key = (number, last, *sizes)
         if key not in self._ranking:
             held = {} if read is None else read.held
-            found = {} if not turn.number else {"input_ids": self._next[turn.number - 1, wanted]}
+            found = {"input_ids": self._next[number - 1, wanted]} if number else {}
             call = self._bound_call(inputs, {**pools, **held}, write, found)
             self._ranking[key] = call
             # Copying to the host waits for the device, so that the last call alone does it.
-            on_host = turn.last and not self.gpu.captures
+            on_host = last and not self.gpu.captures
             call.give(BEST, (wanted, 2 * self.file.ranked), on_host)
-            call.give_tensor(NEXT, self._next_tokens(turn.number, wanted))
+            call.give_tensor(NEXT, self._next_tokens(number, wanted))
         if read is not None:
             read.run(slots)
-        self._ranking[key].run(inputs, wait=turn.last or write is not None)
+        self._ranking[key].run(inputs, wait=last or write is not None)
         if write is not None:
             write.run(slots)
         return self._ranking[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -30,16 +30,17 @@ class CallSlots:
     read: Mapping[str, Ids] = field(default_factory=dict)
 
 
-class Turn(NamedTuple):
-    """Which pass of a queue one is.
+class QueuedPass(NamedTuple):
+    """A pass of a queue.
 
     Attributes:
-        number: how many there are before it.
-        last: whether none is behind it.
+        inputs: see `Runner.run`; the tokens of all but a queue's first pass are those that the one
+            before found likeliest.
+        slots: likewise.
     """
 
-    number: int
-    last: bool
+    inputs: Mapping[str, Array]
+    slots: CallSlots
 
 
 class Runner(Protocol):
@@ -72,20 +73,19 @@ class Runner(Protocol):
 class QueueRunner(Runner, Protocol):
     """An engine with a file of ranked rows, whose device works while the host goes on."""
 
-    def send(
-        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: CallSlots, turn: Turn
-    ) -> Callable[[], Floats]:
-        """Makes a pass, and waits for the last one of a queue alone.
+    def best(
+        self, passes: Iterator[QueuedPass], count: int, pools: Mapping[str, Any]
+    ) -> list[Floats]:
+        """Makes passes that follow each other, and waits for the last one alone.
 
         Args:
-            inputs: see `Runner`; the tokens of all but a queue's first pass are those that the one
-                before found likeliest.
+            passes: each is asked for when those before it were sent, so that the device works
+                while it is prepared.
+            count: their number.
             pools: see `Runner`.
-            slots: likewise.
-            turn: which pass of the queue it is.
 
         Returns:
-            What returns the output `BEST`, once the last pass was made.
+            The output `BEST` of each.
 
         Raises:
             DeviceError: if the engine fails.

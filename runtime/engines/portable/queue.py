@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.engines.portable.engine import QueueRunner, Turn
+from edgespec.runtime.engines.portable.engine import QueuedPass, QueueRunner
 from edgespec.runtime.engines.portable.file import GraphFile, Shape
 from edgespec.runtime.engines.portable.graph import PortableGraph
 from edgespec.runtime.engines.portable.pools import caches_of
@@ -47,13 +47,12 @@ class QueuedGraph(PortableGraph):
         pools = self._pools(calls[0])
         if caches := caches_of(pools):
             self.make_room(caches, sum(sizes))  # nothing may be moved between the calls
-        sent = []
-        for number, feeds in enumerate(calls):
-            part = slice(0, len(feeds["input_ids"]))
-            visibility = Visibility(feeds)
-            paths = self._recurrent_paths(feeds)
-            inputs, slots = self._inputs(feeds, visibility, part, feeds["logit_rows"], paths)
-            turn = Turn(number, last=number == len(calls) - 1)
-            sent.append(self._queue.send(inputs, pools, slots, turn))
-        found = zip(calls, sent, strict=True)
-        return [np.asarray(each()[: len(feeds["logit_rows"])]) for feeds, each in found]
+        found = self._queue.best(map(self._pass, calls), len(calls), pools)
+        both = zip(calls, found, strict=True)
+        return [np.asarray(each[: len(feeds["logit_rows"])]) for feeds, each in both]
+
+    def _pass(self, feeds: Mapping[str, Any]) -> QueuedPass:
+        part = slice(0, len(feeds["input_ids"]))
+        paths = self._recurrent_paths(feeds)
+        wanted = feeds["logit_rows"]
+        return QueuedPass(*self._inputs(feeds, Visibility(feeds), part, wanted, paths))
