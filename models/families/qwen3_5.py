@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Qwen3_5(PartialRotation):  # noqa: N801 - the model's name
     """Llama with gated attention of normalized heads in some layers, GatedDelta in others."""
 
-    models = "Qwen3.5 and 3.6, dense"
+    models = "Qwen3.5, 3.6 and 3.8, dense, as Qwen3.8-27B"
     defaults = PartialRotation.but(
         max_position_embeddings=32768,
         num_key_value_heads=4,
