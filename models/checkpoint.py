@@ -14,11 +14,13 @@ from edgespec.models.families.apertus import Apertus
 from edgespec.models.families.arcee import Arcee
 from edgespec.models.families.bert import Bert, Roberta
 from edgespec.models.families.cohere2 import Cohere2
+from edgespec.models.families.cwm import Cwm
 from edgespec.models.families.deepseek_v2 import DeepseekV2
 from edgespec.models.families.encoder import Encoder
 from edgespec.models.families.ernie4_5 import Ernie4_5
 from edgespec.models.families.ernie4_5_moe import Ernie4_5Moe
 from edgespec.models.families.exaone4 import Exaone4
+from edgespec.models.families.gemma import Gemma
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
 from edgespec.models.families.gemma3n import Gemma3n
@@ -31,6 +33,9 @@ from edgespec.models.families.granite import Granite
 from edgespec.models.families.granitemoe import GraniteMoe
 from edgespec.models.families.granitemoehybrid import GraniteMoeHybrid
 from edgespec.models.families.hunyuan import Hunyuan
+from edgespec.models.families.hyperclovax import HyperClovaX
+from edgespec.models.families.internlm3 import InternLm3
+from edgespec.models.families.iquestcoder import IQuestCoder
 from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.lfm2_moe import Lfm2Moe
 from edgespec.models.families.llama import Llama, Mistral
@@ -38,6 +43,7 @@ from edgespec.models.families.minicpm import MiniCpm
 from edgespec.models.families.minicpm3 import MiniCpm3
 from edgespec.models.families.ministral3 import Ministral3
 from edgespec.models.families.mistral4 import Mistral4
+from edgespec.models.families.mixtral import Mixtral
 from edgespec.models.families.modernbert import ModernBert
 from edgespec.models.families.nemotron_h import NemotronH
 from edgespec.models.families.nomic_bert import NomicBert
@@ -58,6 +64,7 @@ from edgespec.models.families.qwen3_vl_moe import Qwen3VlMoe
 from edgespec.models.families.seed_oss import SeedOss
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
+from edgespec.models.families.vaultgemma import VaultGemma
 from edgespec.models.fields import ConfigFields, check_share, read_checkpoint_text
 from edgespec.models.formats.gguf.opening import open_gguf
 from edgespec.models.formats.quantized.opening import opened as unpacked
@@ -91,10 +98,12 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "arcee": Arcee,
     "bert": Bert,
     "cohere2": Cohere2,
+    "cwm": Cwm,
     "deepseek_v2": DeepseekV2,
     "ernie4_5": Ernie4_5,
     "ernie4_5_moe": Ernie4_5Moe,
     "exaone4": Exaone4,
+    "gemma": Gemma,
     "gemma2": Gemma2,
     "gemma3_text": Gemma3,
     "gemma3n_text": Gemma3n,
@@ -109,6 +118,9 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "granitemoe": GraniteMoe,
     "granitemoehybrid": GraniteMoeHybrid,
     "hunyuan_v1_dense": Hunyuan,
+    "hyperclovax": HyperClovaX,
+    "internlm3": InternLm3,
+    "iquestcoder": IQuestCoder,
     "lfm2": Lfm2,
     "lfm2_moe": Lfm2Moe,
     "llama": Llama,
@@ -118,6 +130,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "ministral3": Ministral3,
     "mistral": Mistral,
     "mistral4": Mistral4,
+    "mixtral": Mixtral,
     "modernbert": ModernBert,
     "nemotron_h": NemotronH,
     "nomic_bert": NomicBert,
@@ -139,6 +152,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "seed_oss": SeedOss,
     "smollm3": SmolLm3,
     "stablelm": StableLm,
+    "vaultgemma": VaultGemma,
     "xlm-roberta": Roberta,
 }
 """The supported architectures by `model_type`."""

@@ -101,6 +101,7 @@ FULL_PRECISION = {
     "qwen3_5_text": {},
     "lfm2-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16, "conv_L_cache": 4},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
+    "cwm": {},
     "cohere2": {},
     "cohere2-biases-two-key-heads-tied-bf16": {
         "attention_bias": True, "num_key_value_heads": 2, "tie_word_embeddings": True,
@@ -123,6 +124,8 @@ FULL_PRECISION = {
     },
     "exaone4": {},
     "exaone4-no-windows": {"sliding_window": None, "layer_types": MIXED[1:] * 2},
+    "gemma": {},
+    "gemma-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16},
     "gemma2": {},
     "gemma2-no-limits-tied-bf16": {
         "attn_logit_softcapping": None, "final_logit_softcapping": None,
@@ -170,6 +173,16 @@ FULL_PRECISION = {
             **SHORT_ROPE, "short_factor": [1 + n / 8 for n in range(16)], "long_factor": [1.0] * 16,
         },
     },
+    "hyperclovax": {},
+    "hyperclovax-the-usual-scores-tied-bf16": {
+        "attention_multiplier": None, "num_key_value_heads": 2, "tie_word_embeddings": True,
+        "dtype": torch.bfloat16,
+    },
+    "internlm3": {},
+    "internlm3-biases-bf16": {
+        "attention_bias": True, "mlp_bias": True, "dtype": torch.bfloat16,
+    },
+    "iquestcoder": {},
     "ministral": {},
     "ministral3": {},
     "nemotron_h": {},
@@ -213,6 +226,11 @@ FULL_PRECISION = {
         "n_shared_experts": 2, "v_head_dim": 32, "dtype": torch.bfloat16,
     },
     "mistral4": {},
+    "mixtral": {},
+    "mixtral-a-window-tied-bf16": {
+        "sliding_window": 40, "num_key_value_heads": 2, "num_experts_per_tok": 1,
+        "tie_word_embeddings": True, "dtype": torch.bfloat16,
+    },
     "hunyuan_v1_dense-biases-alpha": {
         "attention_bias": True, "num_key_value_heads": 2,
         "rope_parameters": {**DYNAMIC_ROPE, "alpha": 50.0},
@@ -256,6 +274,7 @@ FULL_PRECISION = {
         "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2,
         "tie_word_embeddings": True, "dtype": torch.bfloat16,
     },
+    "vaultgemma": {},
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},
 }  # fmt: skip
 

@@ -93,13 +93,14 @@ class Qwen3VLMoeForCausalLM(TextOfQwenVL, Qwen3VLMoePreTrainedModel):
 
 
 ARCHITECTURES = (
-    "apertus", "arcee", "cohere2", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "exaone4", "gemma2",
-    "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm", "glm4", "glm4_moe",
-    "glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "hunyuan_v1_dense",
-    "lfm2", "lfm2_moe", "llama", "minicpm", "minicpm3", "ministral", "ministral3", "mistral",
-    "mistral4", "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_5_vl_text",
-    "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next",
-    "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss", "smollm3", "stablelm",
+    "apertus", "arcee", "cohere2", "cwm", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "exaone4",
+    "gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm",
+    "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid",
+    "hunyuan_v1_dense", "hyperclovax", "internlm3", "iquestcoder", "lfm2", "lfm2_moe", "llama",
+    "minicpm", "minicpm3", "ministral", "ministral3", "mistral", "mistral4", "mixtral",
+    "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_5_vl_text", "qwen2_moe",
+    "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text",
+    "qwen3_vl_text", "seed_oss", "smollm3", "stablelm", "vaultgemma",
 )  # fmt: skip
 _MODELS = {  # those that transformers does not find by their configs
     "minicpm": MiniCPMForCausalLM,
@@ -120,7 +121,7 @@ RECURRENT_MIXTURES = ("lfm2_moe", "nemotron_h_moe", "qwen3_5_moe_text", "qwen3_n
 
 MIXTURES = (
     "deepseek_v2", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe", "mistral4",
-    "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", *RECURRENT_MIXTURES,
+    "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", *RECURRENT_MIXTURES,
 )  # fmt: skip
 """The architectures whose layers are mixtures of experts."""
 
@@ -187,6 +188,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "sliding_window": 40, "layer_types": _MIXED, "layer_norm_eps": 1e-3, "logit_scale": 0.75,
         "hidden_size": 96, "pad_token_id": 0,  # heads of 24
     },
+    "cwm": {
+        "sliding_window": 40, "layer_types": _MIXED[::-1], "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+        },
+    },
     "deepseek_v2": {
         **_LATENT, "q_lora_rank": None, "first_k_dense_replace": 1, "rope_parameters": {
             "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 1.0,
@@ -239,6 +246,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 0.6,
         "mamba_n_heads": 8, "mamba_d_state": 24,
     },
+    "hyperclovax": {
+        "hidden_size": 96, "embedding_multiplier": 3.0, "attention_multiplier": 0.3,
+        "residual_multiplier": 0.4, "logits_scaling": 0.6,
+    },
     "lfm2": {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
         "block_multiple_of": 32, "norm_eps": 1e-5,
@@ -268,6 +279,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
             "llama_4_scaling_beta": 0.1,
         },
     },
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 3},
     "nemotron_h": {
         "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba"],
         "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 3, "ssm_state_size": 24,
@@ -312,6 +324,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "qwen3_vl_text": {"rope_parameters": _SECTIONS},
     "smollm3": {"pad_token_id": None, "no_rope_layers": [0, 1]},
     "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},  # heads of 24, 6 of them rotated
+    "vaultgemma": {
+        "sliding_window": 40, "query_pre_attn_scalar": 48, "layer_types": _MIXED,
+        "attn_logit_softcapping": 0.7, "final_logit_softcapping": 0.9,
+    },
     "gpt_oss": {
         "num_local_experts": 8,
         "num_experts_per_tok": 3,

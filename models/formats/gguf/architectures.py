@@ -154,7 +154,16 @@ _QWEN3_MOE = Naming(
 )
 
 ARCHITECTURES: Mapping[str, Naming] = {
-    "llama": Naming("llama", interleaved=True),
+    "llama": Naming(
+        "llama",
+        layer={  # of Mixtral
+            "ffn_gate_inp": "block_sparse_moe.gate",
+            "ffn_gate_exps": f"block_sparse_moe{EXPERT}w1",
+            "ffn_up_exps": f"block_sparse_moe{EXPERT}w3",
+            "ffn_down_exps": f"block_sparse_moe{EXPERT}w2",
+        },
+        interleaved=True,
+    ),
     "bert": Naming(
         "bert",
         {
@@ -381,6 +390,7 @@ ARCHITECTURES: Mapping[str, Naming] = {
         present={**_LFM2.present, "use_expert_bias": "exp_probs_b.bias"},
         only={"expert_gating_func": (2,), "expert_weights_scale": (None,)},  # 2: sigmoids
     ),
+    "gemma": Naming("gemma", norm_offset=1.0),
     "gemma2": Naming(
         "gemma2",
         _NORMS_AROUND,

@@ -24,6 +24,7 @@ from edgespec.models.formats.gguf.minicpm import MiniCpm3Reader, MiniCpmReader
 from edgespec.models.formats.gguf.mmproj import TOWER_KIND, read_mmproj
 from edgespec.models.formats.gguf.routed import (
     DeepseekReader,
+    MixtralReader,
     RoutedLatentReader,
     RoutedReader,
 )
@@ -50,6 +51,7 @@ _READERS = {
     "granitehybrid": GraniteHybridReader,
     "lfm2": Lfm2Reader,
     "lfm2moe": Lfm2Reader,
+    "llama": MixtralReader,
     "minicpm": MiniCpmReader,
     "minicpm3": MiniCpm3Reader,
     "mistral4": RoutedLatentReader,

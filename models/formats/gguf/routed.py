@@ -10,6 +10,20 @@ from edgespec.models.formats.gguf.config import ConfigReader
 _SIGMOID = 2  # in `expert_gating_func`
 
 
+class MixtralReader(ConfigReader):
+    """Llama and Mistral, which are Mixtral where the file has experts."""
+
+    def special(self) -> dict[str, object]:
+        """See `ConfigReader`."""
+        if not self.get("expert_count"):
+            return {}
+        return {
+            "model_type": "mixtral",
+            "num_local_experts": self.integer("expert_count"),
+            "num_experts_per_tok": self.integer("expert_used_count"),
+        }
+
+
 class RoutedReader(ConfigReader):
     """DeepSeek's experts, behind the first layers."""
 

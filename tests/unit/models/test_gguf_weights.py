@@ -100,7 +100,7 @@ SIZES = {
 }  # fmt: skip
 # The last have no output projection.
 _NEVER_TIED = ("gpt_oss", "nemotron_h", "nemotron_h_moe", "olmoe")
-_ALWAYS_TIED = ("cohere2", "gemma2", "lfm2_moe")
+_ALWAYS_TIED = ("cohere2", "gemma", "gemma2", "lfm2_moe")
 
 
 def close(name, architecture):
@@ -108,6 +108,7 @@ def close(name, architecture):
     if "A_log" in name:
         return 1e-6
     larger = architecture.startswith(("gemma2", "gemma3_", "qwen3_5", "qwen3_next"))
+    larger |= architecture == "gemma"
     one_more = larger and "norm" in name
     return 3e-7 if one_more else 0
 
