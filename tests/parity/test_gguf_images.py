@@ -172,7 +172,7 @@ def test_without_its_token_in_the_vocabulary_an_unused_one_stands_for_a_row(tmp_
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"projector_type": "qwen2.5vl_merger"}, "projector_type='qwen2.5vl_merger' is not"),
+        ({"projector_type": "pixtral"}, "projector_type='pixtral' is not"),
         ({"projector_type": None}, "projector_type=(absent) is not supported"),
         ({"use_gelu": None}, "use_gelu"),
         ({"vision__projection_dim": 128}, "the model reads rows of 64, so this is of another"),

@@ -1,15 +1,9 @@
-"""Pictures: their pieces and rows are transformers', and texts behind them are plain decoding's."""
+"""Pictures: their rows are transformers', and texts behind them are plain decoding's."""
 
 from __future__ import annotations
 
-import base64
-import io
-import struct
-import sys
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,43 +14,20 @@ from hypothesis import strategies as st
 from native_llms import cheapen
 from nodes import MISSING
 from parity import PROMPT, Text, distance, load
-from PIL import Image
-from towers import GEMMA4_PIXELS, GRID_PIXELS, IMAGE, MODELS, SIZE, picture, save_pictured
-from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
-from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
-from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
+from processors import inputs
+from towers import MODELS, asked, picture, save_pictured
 
 from edgespec import LLM, bundle, export
 from edgespec.bundle.checks import manifest_fault
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.export import ExportOptions
-from edgespec.llm.images import Viewer, decode_data_url
+from edgespec.llm.images import Viewer
 from edgespec.llm.llm import inside
 from edgespec.runtime.plan import HOST, Placement, PlacementRequest, plan
-from edgespec.runtime.vision import (
-    cut_picture,
-    looked_at,
-    normalized,
-    open_picture,
-    picture_text,
-    rows_of,
-    upright,
-)
 
 pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
 NEW, CONTEXT = 40, 512
-SPLITTING = bundle.Vision(
-    SIZE, 2 * SIZE, True, (0.5, 0.4, 0.3), (0.5, 0.25, 0.2), 1, "graph", "data", IMAGE, 4
-)
-QUESTION = "what is in the picture?"
-
-
-def asked(*pictures, text=QUESTION, before=()):
-    parts = [{"type": "image", "image": each} for each in pictures]
-    return [*before, {"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
 
 
 def recurrent(model):
@@ -86,129 +57,6 @@ def made(tmp_path_factory, request):
 def llm(made):
     with LLM(made[1], threads=1, context=CONTEXT) as opened:
         yield opened
-
-
-def inputs(model, tokens, *given):
-    """What transformers' model reads."""
-    ids = torch.tensor([tokens])
-    if model.config.model_type.startswith("gemma4"):
-        # Patches of the unified model are what others have three by three of.
-        merged = {"patch_size": 12, "pooling_kernel_size": 1, "max_soft_tokens": 70}
-        sizes = merged if model.config.model_type == "gemma4_unified" else GEMMA4_PIXELS
-        read = dict(Gemma4ImageProcessorPil(**sizes)([[each] for each in given]))
-        del read["num_soft_tokens_per_image"]
-        read = {name: torch.tensor(np.array(each)) for name, each in read.items()}
-        return {"input_ids": ids, "mm_token_type_ids": (ids == IMAGE).long(), **read}
-    if model.config.model_type.startswith("qwen"):
-        found = in_grid([[each] for each in given])
-        shown = {name: torch.tensor(np.array(each)) for name, each in found.items()}
-        return {"input_ids": ids, "mm_token_type_ids": (ids == IMAGE).int(), **shown}
-    if model.config.model_type != "gemma3":
-        pixels = torch.tensor(np.concatenate([prepared(each)[0] for each in given]))[None]
-        return {"input_ids": ids, "pixel_values": pixels}
-    own = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2]}
-    processor = Gemma3ImageProcessorPil(size={"height": SIZE, "width": SIZE}, **own)
-    pixels = np.array(processor([[each] for each in given])["pixel_values"])
-    shown = {"token_type_ids": (ids == IMAGE).int()}
-    return {"input_ids": ids, "pixel_values": torch.tensor(pixels), **shown}
-
-
-def in_grid(given):
-    """transformers' patches, and how many lines and columns of them pictures have."""
-    own = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2]}
-    return Qwen2VLImageProcessorPil(**GRID_PIXELS, **own)(given)
-
-
-def prepared(given, **options):
-    """transformers' pieces, and its numbers of rows and columns."""
-    own = {
-        "size": {"longest_edge": 2 * SIZE},
-        "max_image_size": {"longest_edge": SIZE},
-        "image_mean": [0.5, 0.4, 0.3],
-        "image_std": [0.5, 0.25, 0.2],
-    }
-    found = SmolVLMImageProcessorPil(**own, **options)(
-        [[given]], return_tensors="np", return_row_col_info=True
-    )
-    return found["pixel_values"][0], found["rows"][0][0], found["cols"][0][0]
-
-
-@pytest.mark.parametrize(
-    "size", [(64, 64), (200, 90), (31, 77), (5, 400), (1000, 1), (32, 32), (3, 3), (65, 33)]
-)
-@pytest.mark.parametrize("split", [True, False])
-def test_pieces_are_those_of_transformers(size, split):
-    vision = replace(SPLITTING, split=split)
-    given = picture(*size)
-    expected, rows, columns = prepared(given, do_image_splitting=split)
-    seen = cut_picture(given, vision)
-    found = np.concatenate([normalized(each, vision) for each in seen.pieces])
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    text = get_image_prompt_string(
-        rows, columns, vision.rows, "<fake_token_around_image>", "<image>", "<global-img>"
-    )
-    assert picture_text(seen.grid, vision, lambda _: "<image>") == text
-
-
-@pytest.mark.parametrize("size", [(64, 64), (200, 90), (31, 77), (3, 3)])
-def test_whole_pictures_are_those_of_transformers(size):
-    vision = replace(SPLITTING, longest=0, split=False, around=(336, 337), resample=2)
-    model = SimpleNamespace(config=SimpleNamespace(model_type="gemma3"))
-    expected = inputs(model, [IMAGE], picture(*size))["pixel_values"].numpy()
-    seen = cut_picture(picture(*size), vision)
-    np.testing.assert_allclose(normalized(seen.pieces[0], vision), expected, atol=1e-5)
-    text = picture_text(seen.grid, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
-    assert text == "\n\n(iiii)\n\n"
-
-
-@pytest.mark.parametrize(
-    "size",
-    [(64, 64), (84, 120), (200, 90), (31, 77), (5, 400), (3000, 1), (1, 3000), (1, 1), (850, 12)],
-)
-@pytest.mark.parametrize("normalizes", [False, True])
-def test_pictures_that_keep_their_proportions_are_those_of_transformers(size, normalizes):
-    colours = [0.5, 0.4, 0.3], [0.5, 0.25, 0.2]
-    own = {"image_mean": colours[0], "image_std": colours[1], "do_normalize": normalizes}
-    found = Gemma4ImageProcessorPil(**GEMMA4_PIXELS, **own)([[picture(*size)]])
-    pixels, places, [count] = found.values()
-    vision = bundle.Vision(
-        12,
-        0,
-        False,
-        *(colours if normalizes else ((0.0,) * 3, (1.0,) * 3)),
-        3,
-        "graph",
-        "data",
-        IMAGE,
-        70,
-        (336, 337),
-        patch=4,
-    )
-    seen = cut_picture(picture(*size), vision)
-    assert vision.fewest <= rows_of(seen, vision) == count <= 70
-    inputs = looked_at(seen.pieces[0], vision)
-    order = np.lexsort(inputs[bundle.PLACES].T)
-    np.testing.assert_array_equal(inputs[bundle.PLACES][order], places[0][: 9 * count])
-    np.testing.assert_allclose(inputs[bundle.PIXELS][order], pixels[0][: 9 * count], atol=1e-5)
-    squares = inputs[bundle.PLACES].reshape(count, 9, 2) // 3
-    np.testing.assert_array_equal(squares, np.broadcast_to(squares[:, :1], squares.shape))
-    text = picture_text(seen.grid, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
-    assert text == f"({'i' * count})"
-
-
-@pytest.mark.parametrize(
-    "size", [(64, 64), (200, 90), (31, 77), (2, 399), (300, 2), (3, 3), (65, 33), (52, 40)]
-)
-def test_pictures_of_any_size_are_those_of_transformers(size):
-    vision = replace(SPLITTING, size=10, grid=bundle.PixelGrid(400, 3000, (3, 3), 2), resample=3)
-    found = in_grid([[picture(*size)]])
-    [[_, lines, columns]] = np.array(found["image_grid_thw"])
-    squares = np.array(found["pixel_values"]).reshape(lines // 2, columns // 2, 2, 2, 3, 2, 5, 5)
-    expected = squares[..., 0, :, :].transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, 5 * lines, -1)
-    seen = cut_picture(picture(*size), vision)
-    np.testing.assert_allclose(normalized(seen.pieces[0], vision)[0], expected, atol=1e-5)
-    assert seen.grid == (lines // 2, columns // 2)
-    assert picture_text(seen.grid, vision, lambda _: "i") == "i" * (lines * columns // 4)
 
 
 def test_logits_behind_pictures_are_those_of_transformers(made, llm):
@@ -380,119 +228,6 @@ def test_portable_graphs_read_pictures(made, monkeypatch, own_cache):
     assert (found.exact, found.tokens) == (False, made[2])
 
 
-# How pictures are given
-
-
-def saved(given, form="PNG", **options):
-    file = io.BytesIO()
-    given.save(file, form, **options)
-    return file.getvalue()
-
-
-def url(content, kind="image/png"):
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def test_all_ways_to_give_a_picture_are_the_same(llm, tmp_path):
-    given = picture(40, 32)
-    (tmp_path / "picture.png").write_bytes(content := saved(given))
-    ways = [
-        {"type": "image", "image": given},
-        {"type": "image", "image": content},
-        {"type": "image", "path": tmp_path / "picture.png"},
-        {"type": "image", "image": str(tmp_path / "picture.png")},
-        {"type": "image", "url": url(content)},
-        {"type": "image_url", "image_url": {"url": url(content), "detail": "auto"}},
-    ]
-    found = {
-        tuple(llm.chat([{"role": "user", "content": [way]}], max_new_tokens=4).tokens)
-        for way in ways
-    }
-    assert len(found) == 1
-
-
-def test_pictures_are_turned_as_the_camera_was_held_and_clear_ones_are_on_white():
-    colours = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # a quarter to the right
-    turned = upright(open_picture(saved(Image.fromarray(colours), exif=exif)))
-    np.testing.assert_array_equal(np.asarray(turned), np.rot90(colours, -1))
-    clear = Image.new("RGBA", (2, 2), (9, 9, 9, 0))
-    assert upright(clear).getpixel((0, 0)) == (255, 255, 255)
-
-
-PNG = saved(picture(20, 20))
-# A header of 100,000 x 100,000 pixels with nothing behind it that is as large.
-HUGE = PNG[:16] + struct.pack(">II", 100_000, 100_000) + PNG[24:29]
-HUGE += struct.pack(">I", zlib.crc32(HUGE[12:])) + PNG[33:]
-FRAMES = saved(
-    picture(30, 30), "GIF", save_all=True, append_images=[picture(30, 30, n) for n in range(50)]
-)
-WIDE = saved(picture(8, 8), "GIF")
-WIDE = WIDE[:6] + struct.pack("<HH", 65_535, 65_535) + WIDE[10:]
-HOSTILE = {
-    "truncated": (PNG[: len(PNG) // 2], "cannot be read"),
-    "huge": (HUGE, "too large|pixels"),
-    "wide gif": (WIDE, "too large|pixels"),
-    "text": (b"<svg onload=alert(1)>", "cannot be read"),
-    "nothing": (b"", "cannot be read"),
-    "too many bytes": (b"x" * ((32 << 20) + 1), "34 MB"),
-    "none": (None, "an image is None"),
-    "number": (7, "an image is 7"),
-    "no file": ("/nowhere/at all.png", "no file"),
-    "folder": ("/", "no file"),
-    "nul": ("a\0b", "no file|cannot be read"),
-    "of the web": ("https://example.org/a.png", "nothing is fetched"),
-    "capitals of the web": (" HTTPS://example.org/a.png", "nothing is fetched"),
-    "no base64": ("data:image/png;base64,####", "not in base64"),
-    "plain data": ("data:image/png,abc", "nothing is fetched"),
-    "short data": ("data:image/png;base64", "nothing is fetched"),
-}
-
-
-BYTES = bytes(range(256)) * 3
-CODE = base64.b64encode(BYTES[:766]).decode()
-LINES = base64.encodebytes(BYTES[:766]).decode()
-DATA = "data:image/png;base64,"
-FORGIVEN = {
-    "as it is written": DATA + CODE,
-    "lines": DATA + LINES,
-    "lines of Windows": DATA + LINES.replace("\n", "\r\n"),
-    "tabs and form feeds": DATA + CODE[:7] + "\t\f " + CODE[7:],
-    "nothing that fills": DATA + CODE.rstrip("="),
-    "spaces around": f"\n {DATA} {CODE} ",
-    "a space in the head": f"data:image/png; base64,{CODE}",
-    "capitals": f"DATA:image/PNG;BASE64,{CODE}",
-    "no kind": f"data:;base64,{CODE}",
-    "percents": DATA + CODE.replace("+", "%2B").replace("/", "%2f").replace("=", "%3D"),
-    "lines by percents": DATA + LINES.replace("\n", "%0A"),
-}
-
-
-@pytest.mark.parametrize("name", FORGIVEN)
-def test_base64_is_read_as_browsers_read_it(name):
-    assert decode_data_url(FORGIVEN[name]) == BYTES[:766]
-
-
-@pytest.mark.parametrize("code", ["aGk=a", "=", "a", "aGk==", "aG=", "a-k_", "aG\x0bk", "\xe4Gk"])
-def test_what_browsers_do_not_read_is_refused(code):
-    with pytest.raises(InputError, match="not in base64"):
-        decode_data_url(DATA + code)
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_pictures_are_one_clear_line(llm, name):
-    given, words = HOSTILE[name]
-    with pytest.raises(InputError, match=words) as error:
-        llm.chat(asked(given))
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 300
-
-
-def test_of_a_moving_picture_the_first_one_is_seen():
-    assert open_picture(FRAMES).size == (30, 30)
-
-
 def test_pictures_must_fit(llm):
     with pytest.raises(ContextLengthError, match=r"200 images of (4|9|35) tokens"):
         llm.chat(asked(*[b"never opened"] * 200))
@@ -507,12 +242,6 @@ def test_marks_in_texts_are_no_pictures(llm):
     assert llm.chat([{"role": "user", "content": "<image>"}], max_new_tokens=2).new_tokens == 2
 
 
-@pytest.mark.parametrize("kind", ["audio", "input_audio", "video"])
-def test_sounds_and_videos_are_refused_by_name(llm, kind):
-    with pytest.raises(InputError, match=f"a content has the part .*'{kind}'.* or image"):
-        llm.chat([{"role": "user", "content": [{"type": kind, kind: "a.bin"}]}])
-
-
 @pytest.mark.parametrize(
     "wrong", [{"patch": 7}, {"patch": -4}, {"patch": 4096, "size": 4096, "rows": 4096}], ids=str
 )
@@ -522,32 +251,3 @@ def test_sizes_of_pictures_in_manifests_are_checked(llm, wrong):
     damaged = replace(target, vision=replace(target.vision, **wrong))
     found = manifest_fault(replace(manifest, roles={**manifest.roles, "target": damaged}))
     assert "vision.patch" in found
-
-
-def test_only_users_show_pictures(llm):
-    shown = {"role": "assistant", "content": [{"type": "image", "image": PNG}]}
-    with pytest.raises(InputError, match="a message of assistant has an image"):
-        llm.chat([shown])
-
-
-def test_videos_are_refused(llm):
-    shown = {"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}
-    with pytest.raises(InputError, match="video"):
-        llm.chat([shown])
-
-
-def test_a_picture_that_is_all_but_a_line_is_refused():
-    vision = replace(SPLITTING, grid=bundle.PixelGrid(400, 3000, (3, 3), 2))
-    with pytest.raises(InputError, match="300 x 1 pixels: give one whose sides differ by a"):
-        cut_picture(picture(300, 1), vision)
-
-
-def test_a_model_of_text_alone_says_what_it_is():
-    with LLM(threads=1) as embedded, pytest.raises(InputError, match="llama of text alone"):
-        embedded.chat(asked(PNG))
-
-
-def test_without_pillow_the_remedy_is_named(llm, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(InputError, match=r"\.\[images\]"):
-        llm.chat(asked(PNG))
