@@ -81,9 +81,8 @@ from edgespec.models.pooled import (
     without_projection,
 )
 from edgespec.models.sampling import asked_sampling
-from edgespec.models.vision.grid import read_grid_tower
+from edgespec.models.vision.reading import read_tower
 from edgespec.models.vision.text_part import COMPOSITES, text_fields, text_group, text_name
-from edgespec.models.vision.tower import read_tower
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,7 +90,7 @@ if TYPE_CHECKING:
 
     from edgespec.bundle.manifest import Embedding
     from edgespec.models.layers.decoder import Decoder
-    from edgespec.models.vision.grid import AnyTower
+    from edgespec.models.vision.reading import AnyTower
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "apertus": Apertus,
@@ -298,7 +297,7 @@ def _open_folder(path: Path) -> CheckpointParts:
         named = partial(nextn.draft_name, layers=fields.integer("num_hidden_layers"))
     folder = SafetensorsFolder(path, named, () if pooled is None else pooled.modules)
     tensors, quantization = unpacked(folder, _quantization(path, fields))
-    tower = read_grid_tower(path, fields) or read_tower(path, fields)
+    tower = read_tower(path, fields)
     if composite:
         fields = text_fields(fields, tensors.names)
     return CheckpointParts(fields, tensors, contents, quantization, pooled, tower)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.pooled import PoolingConfig
-    from edgespec.models.vision.grid import AnyTower
+    from edgespec.models.vision.reading import AnyTower
 
 CHAT_TEMPLATE = "chat_template.jinja"
 

@@ -120,7 +120,8 @@ def _of_vision(where: str, vision: Vision, role: Role) -> Iterator[_Check]:
     if (grid := vision.grid) is not None:
         yield f"{where}.grid", grid, 1 <= grid.least <= grid.most <= _MOST_PIXELS**2
         yield f"{where}.size", vision.size, vision.size**2 <= grid.most
-        yield f"{where}.grid.sections", grid.sections, min(grid.sections) >= 0
+        fits = not grid.in_blocks or sum(grid.sections) <= role.head_dim // 2
+        yield f"{where}.grid.sections", grid.sections, min(grid.sections) >= 0 and fits
         yield f"{where}.grid.layers", grid.layers, 0 <= grid.layers <= role.layers
     around = vision.around or (0, 0)
     yield f"{where}.around", around, all(0 <= each < role.vocab_size for each in around)

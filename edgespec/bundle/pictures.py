@@ -53,12 +53,25 @@ class PixelGrid:
         sections: how many pairs of a head's dimensions turn by the line and by the column of a
             row, as far as there are so many: of three neighbours the second and the third.
         layers: behind so many of the target's first layers further rows are added to the stream.
+        in_blocks: whether these pairs are the last ones instead, by the line and then the column.
     """
 
     least: int
     most: int
     sections: tuple[int, int]
     layers: int
+    in_blocks: bool = field(default=False, metadata=LEFT_OUT)
+
+    def axes(self, pairs: int) -> list[int]:
+        """Returns by what each pair of a head's dimensions turns: time 0, line 1, column 2."""
+        if self.in_blocks:
+            line, column = self.sections
+            return [0] * (pairs - line - column) + [1] * line + [2] * column
+        axes = [0] * pairs
+        for axis, count in enumerate(self.sections, 1):
+            for pair in range(axis, min(3 * count, pairs), 3):
+                axes[pair] = axis
+        return axes
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from edgespec.export.native.weights import FusedMatrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
 from edgespec.models.layers.decoder import Scorer
 from edgespec.models.vision.gemma4 import PatchTower
-from edgespec.models.vision.grid import AnyTower
+from edgespec.models.vision.reading import AnyTower
 
 
 class NativeGraphBuilder(LayerGraph):

@@ -11,6 +11,7 @@ from onnx import TensorProto
 from edgespec import bundle
 from edgespec.export.native.graph import NativeGraphBuilder
 from edgespec.export.native.layers import FLOAT
+from edgespec.export.native.patch_windows import WindowedPatches
 from edgespec.export.native.vit import emit_layer
 from edgespec.models.vision.grid import GridTower, Merger
 
@@ -23,9 +24,13 @@ def emit_grid_tower(native: NativeGraphBuilder, tower: GridTower) -> None:
     lines, columns = (g.op("Shape", x, start=axis, end=axis + 1) for axis in (1, 2))
     x = _in_squares(native, tower, x, lines)
     turns = _rotations(native, tower, lines, columns)
+    seen, windows = tower.windows, None
+    if seen is not None:
+        windows = WindowedPatches(native, seen, tower.factor, lines, columns)
     further = list[str]()
     for number, layer in enumerate(tower.layers):
-        x = emit_layer(native, x, layer, tower.heads, turns)
+        within = None if seen is None or number in seen.whole else windows
+        x = emit_layer(native, x, layer, tower.heads, turns, within)
         if number in tower.behind:
             deep = tower.deep[len(further)]
             further.append(_merged(native, native.norm(_joined(native, deep, x), deep.norm), deep))
@@ -43,19 +48,21 @@ def _embedded(native: NativeGraphBuilder, tower: GridTower, pixels: str) -> str:
     frames = (tower.width, 3, -1, tower.patch, tower.patch)
     weights = (native.read(name).reshape(frames).sum(axis=2) for name in tower.embeddings)
     weight = g.constant(np.sum(list(weights), axis=0), np.float32)
-    bias = g.constant(native.read(tower.bias), np.float32)
-    x = g.op("Conv", pixels, weight, bias, strides=[tower.patch] * 2)
-    learned = native.read(tower.positions).reshape(1, tower.side, tower.side, tower.width)
-    places = g.op(
-        "Resize",
-        g.constant(learned.transpose(0, 3, 1, 2), np.float32),
-        "",
-        "",
-        g.op("Shape", x),
-        mode="linear",
-        coordinate_transformation_mode="align_corners",
-    )
-    return g.op("Transpose", g.op("Add", x, places), perm=[0, 2, 3, 1])
+    bias = [] if tower.bias is None else [g.constant(native.read(tower.bias), np.float32)]
+    x = g.op("Conv", pixels, weight, *bias, strides=[tower.patch] * 2)
+    if (places := tower.places) is not None:
+        learned = native.read(places.name).reshape(1, places.side, places.side, tower.width)
+        added = g.op(
+            "Resize",
+            g.constant(learned.transpose(0, 3, 1, 2), np.float32),
+            "",
+            "",
+            g.op("Shape", x),
+            mode="linear",
+            coordinate_transformation_mode="align_corners",
+        )
+        x = g.op("Add", x, added)
+    return g.op("Transpose", x, perm=[0, 2, 3, 1])
 
 
 def _in_squares(native: NativeGraphBuilder, tower: GridTower, x: str, lines: str) -> str:

@@ -23,7 +23,8 @@ from edgespec.export.native.weights import TileWeights
 from edgespec.export.storage import FLOATS, Storage, kept_formats
 from edgespec.models.vision.gemma4 import InProportion, PatchTower
 from edgespec.models.vision.gemma4_unified import PatchEmbedder
-from edgespec.models.vision.grid import AnyTower, GridTower
+from edgespec.models.vision.grid import GridTower
+from edgespec.models.vision.reading import AnyTower
 from edgespec.models.vision.tower import Tower
 
 _NAME = "vision"

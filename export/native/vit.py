@@ -1,9 +1,10 @@
-"""Emits layers of a ViT, whose patches all see each other."""
+"""Emits layers of a ViT, whose patches all see each other, or those of their own window."""
 
 from __future__ import annotations
 
 from edgespec.export.graph_builder import CONTRIB
 from edgespec.export.native.graph import NativeGraphBuilder
+from edgespec.export.native.patch_windows import WindowedPatches
 from edgespec.models.vision.tower import TowerLayer
 
 
@@ -13,6 +14,7 @@ def emit_layer(
     layer: TowerLayer,
     heads: int,
     turns: tuple[str, str] | None = None,
+    windows: WindowedPatches | None = None,
 ) -> str:
     """Emits a layer; returns the rows behind it.
 
@@ -23,6 +25,7 @@ def emit_layer(
         heads: number of heads.
         turns: cosines and sines by which queries and keys are rotated, [patches, head_dim / 2]
             each; None: they are not.
+        windows: windows beyond which patches do not see; None: they see all.
     """
     g = native.graph
     qkv = native.linear(native.norm(x, layer.norm), *layer.qkv)
@@ -33,8 +36,23 @@ def emit_layer(
             one[which] = g.op(
                 "RotaryEmbedding", one[which], g.ints(0), *turns, domain=CONTRIB, num_heads=heads
             )
-    found = g.op("MultiHeadAttention", *one, domain=CONTRIB, num_heads=heads)
-    attended = g.op("Reshape", found, g.ints(-1, layer.o.in_features))
+    if windows is None:
+        found = g.op("MultiHeadAttention", *one, domain=CONTRIB, num_heads=heads)
+        attended = g.op("Reshape", found, g.ints(-1, layer.o.in_features))
+    else:
+        inside = [windows.parted(each, layer.o.in_features) for each in one]
+        found = g.op(
+            "MultiHeadAttention", *inside, "", windows.mask, domain=CONTRIB, num_heads=heads
+        )
+        attended = windows.joined(found, layer.o.in_features)
     x = native.linear(attended, layer.o, residual=x)
-    inner = native.linear(native.norm(x, layer.mlp_norm), layer.up)
-    return native.linear(g.op("Gelu", inner, approximate="tanh"), layer.down, residual=x)
+    return native.linear(
+        _inner(native, native.norm(x, layer.mlp_norm), layer), layer.down, residual=x
+    )
+
+
+def _inner(native: NativeGraphBuilder, x: str, layer: TowerLayer) -> str:
+    """Emits what the last matrix of an MLP reads."""
+    if layer.gate is not None:
+        return native.gated(native.linear(x, layer.gate, layer.up), "silu")
+    return native.graph.op("Gelu", native.linear(x, layer.up), approximate="tanh")

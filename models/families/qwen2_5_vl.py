@@ -1,4 +1,4 @@
-"""Qwen2.5-VL (text only)."""
+"""Qwen2.5-VL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Qwen2_5Vl(Qwen2):  # noqa: N801 - the model's name
     """Qwen2 with other defaults; rows of text have one position, whatever the part of a head."""
 
-    models = "Qwen2.5-VL, text only"
+    models = "Qwen2.5-VL"
     published = ""
     defaults = Qwen2.but(
         num_key_value_heads=8,

@@ -1,6 +1,6 @@
 """The part of checkpoints that reads pictures: a ViT and a projection (Idefics3, SmolVLM, Gemma 3).
 
-Gemma 4's is in `models/vision/gemma4.py`, and of its 12B in `models/vision/gemma4_unified.py`.
+`models/vision/reading.py` names those of other models.
 
 A picture becomes square pieces, and a piece rows that the text part reads in place of embeddings.
 """
@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.pictures import Pixels
 from edgespec.models.fields import ConfigFields
-from edgespec.models.formats.safetensors_folder import SafetensorsFolder
 from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.layers.elements import Compound, LayerNorm, Linear, Norm, Shapes
-from edgespec.models.vision.gemma4 import GEMMA4, PIXELS, PatchTower, read_patch_tower
-from edgespec.models.vision.gemma4_unified import UNIFIED, PatchEmbedder, read_patch_embedder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +27,8 @@ _log = logging.getLogger(__name__)
 MOST_PIXELS = 4096
 """Pixels of a side, as transformers has it."""
 
-# names of the whole models
-_SPLITTING = ("idefics3", "smolvlm")
-_WHOLE = "gemma3"
+SPLITTING, WHOLE = ("idefics3", "smolvlm"), "gemma3"
+"""Names of the whole models, whose pictures are cut into pieces or are one."""
 
 _VIT, _PROJECTION = "model.vision_model", "model.connector.modality_projection.proj.weight"
 _PATCHES = ".embeddings.patch_embedding.weight"  # how a name ends whose beginning others have
@@ -63,14 +59,16 @@ class TowerLayer(Compound):
 
     Attributes:
         qkv: Makes queries, keys and values: three matrices, or one that is theirs together.
+        gate: Makes what `up` is multiplied by, behind SiLU, in place of GELU; None: nothing does.
     """
 
-    norm: LayerNorm
+    norm: Norm
     qkv: tuple[Linear, ...]
     o: Linear
-    mlp_norm: LayerNorm
+    mlp_norm: Norm
     up: Linear
     down: Linear
+    gate: Linear | None = None
 
 
 @dataclass(frozen=True)
@@ -144,46 +142,20 @@ class Tower(Compound):
         }
 
 
-def read_tower(path: Path, fields: ConfigFields) -> Tower | PatchTower | PatchEmbedder | None:
-    """Reads what makes rows of pictures, and checks its tensors.
+def tower_of(fields: ConfigFields, pixels: Pixels, source: TensorSource) -> Tower:
+    """Describes what makes rows of pictures, and checks its tensors.
 
     Args:
-        path: The checkpoint's folder.
         fields: The config of the whole model.
-
-    Returns:
-        None if the model has none that is known here, or lacks the file that says what becomes of
-        pictures before; a log says so.
+        pixels: What becomes of pictures before.
+        source: The weights, by names of transformers.
 
     Raises:
         UnsupportedModelError: It needs something that is not implemented.
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     kind = fields.get("model_type")
-    if kind in (GEMMA4, UNIFIED) and fields.get("vision_config") is not None:
-        found = picture_settings(path, PIXELS)
-        if found is None:
-            return None
-        read = read_patch_tower if kind == GEMMA4 else read_patch_embedder
-        return read(SafetensorsFolder(path), fields, found)
-    if kind not in (*_SPLITTING, _WHOLE):
-        return None
-    pixels = _pixels(path, kind == _WHOLE)
-    if pixels is None:
-        return None
-    return tower_of(fields, pixels, SafetensorsFolder(path))
-
-
-def tower_of(fields: ConfigFields, pixels: Pixels, source: TensorSource) -> Tower:
-    """Describes what makes rows of pictures, and checks its tensors; for errors see `read_tower`.
-
-    Args:
-        fields: The config of the whole model.
-        pixels: What becomes of pictures before.
-        source: The weights, by names of transformers.
-    """
-    kind = fields.get("model_type")
-    own = fields.group("vision_config").with_defaults(_GEMMA_SIZES if kind == _WHOLE else _SIZES)
+    own = fields.group("vision_config").with_defaults(_GEMMA_SIZES if kind == WHOLE else _SIZES)
     vit = next((name.removesuffix(_PATCHES) for name in source.names if _PATCHES in name), _VIT)
     patch = own.integer("patch_size")
     width = own.integer("hidden_size")
@@ -197,7 +169,7 @@ def tower_of(fields: ConfigFields, pixels: Pixels, source: TensorSource) -> Towe
         raise own.unsupported("image_size", f"use pieces of {pixels.size} pixels, as pictures have")
     layers = range(own.integer("num_hidden_layers"))
     vectors = _LayersOf(own, vit)
-    joined = _averaged if kind == _WHOLE else _shuffled
+    joined = _averaged if kind == WHOLE else _shuffled
     tower = Tower(
         vit,
         source,
@@ -295,7 +267,7 @@ def picture_settings(path: Path, defaults: Mapping[str, object]) -> ConfigFields
         None if the folder has no such file; a log says so.
 
     Raises:
-        UnsupportedModelError, CheckpointError: See `read_tower`.
+        UnsupportedModelError, CheckpointError: See `tower_of`.
     """
     old = path / "preprocessor_config.json"
     new = path / "processor_config.json"
@@ -324,7 +296,8 @@ def colours(found: ConfigFields) -> tuple[tuple[float, ...], tuple[float, ...], 
     return found.numbers("image_mean", _COLOURS), found.numbers("image_std", _COLOURS), resample
 
 
-def _pixels(path: Path, whole: bool) -> Pixels | None:
+def read_pixels(path: Path, whole: bool) -> Pixels | None:
+    """Reads what becomes of pictures that are cut, or left whole; see `picture_settings`."""
     found = picture_settings(path, _PIXELS)
     if found is None:
         return None

@@ -97,18 +97,17 @@ class RotationTable:
 
     Args:
         table: frequencies. Where one is 0, nothing is rotated or scaled.
-        sections: see `bundle.Grid`.
+        axes: see `bundle.PixelGrid.axes`; empty: all pairs turn by one position.
 
     Attributes:
         inputs: names of a graph's inputs for cosines and sines.
     """
 
-    def __init__(self, table: RopeTable, sections: tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, table: RopeTable, axes: Sequence[int] = ()) -> None:
         self.inputs = rope_inputs(table.name)
         self._inv_freq = np.asarray(table.inv_freq, np.float64)
-        self._pairs, self._by = np.arange(len(self._inv_freq)), np.zeros(len(self._inv_freq), int)
-        for axis, count in enumerate(sections, 1):
-            self._by[axis : 3 * count : 3] = axis
+        self._pairs = np.arange(len(self._inv_freq))
+        self._by = np.array(axes or [0] * len(self._inv_freq))
         self._scale = np.where(self._inv_freq == 0, 1.0, table.attention_factor)
         self._cos = self._sin = np.empty((0, self._inv_freq.size), np.float32)
 
@@ -116,7 +115,7 @@ class RotationTable:
         """Returns cosines and sines of n rows, each [n, head_dim / 2] float32.
 
         Args:
-            positions: [n] int64, of the rows; or [n, 3], by what parts of `sections` turn.
+            positions: [n] int64, of the rows; or [n, 3], by what `axes` name.
             last: the largest of them, or a larger one.
         """
         if last >= len(self._cos):

@@ -95,7 +95,7 @@ def test_rows_and_logits_are_those_of_transformers_and_the_folder(made, tmp_path
     assert distance(logits, model(input_ids=ids, **read, **shown).logits[0].numpy()) < 1e-4
 
 
-GRIDS = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5")
+GRIDS = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")
 
 
 @pytest.fixture(scope="module", params=GRIDS)
@@ -113,11 +113,9 @@ def test_rows_and_logits_of_pictures_of_any_size_are_those_of_the_folder(grid, t
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"vision__image_size": 1 << 20}, "num_position_embeddings"),
         ({"vision__block_count": 1 << 30}, "block_count=1073741824 must be"),
         ({"vision__block_count": 4}, r"has no tensor model.visual.blocks.3"),
         ({"vision__image_mean": [0.5]}, "image_mean"),
-        ({"vision__is_deepstack_layers": 3}, "is_deepstack_layers=3 must be a list"),
         ({"vision__attention__head_count": 5}, "num_heads=5 must divide"),
     ],
     ids=str,
@@ -126,6 +124,22 @@ def test_what_contradicts_itself_of_pictures_of_any_size_is_named(grid, tmp_path
     with pytest.raises(CheckpointError, match=words) as error:
         load_checkpoint(write_pair(grid[0], tmp_path, **fields))
     assert "mmproj-model-f16.gguf" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "words"),
+    [
+        ("qwen3_vl", {"vision__image_size": 1 << 20}, "num_position_embeddings"),
+        ("qwen3_vl", {"vision__is_deepstack_layers": 3}, "is_deepstack_layers=3 must be a list"),
+        ("qwen2_5_vl", {"vision__n_wa_pattern": None}, "n_wa_pattern=.absent. must be"),
+        ("qwen2_5_vl", {"vision__window_size": 9}, "window_size=9 must be 10 or more"),
+    ],
+    ids=str,
+)
+def test_what_contradicts_itself_of_places_and_windows_is_named(tmp_path, kind, fields, words):
+    save_pictured(tmp_path / "checkpoint", kind)
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(write_pair(tmp_path / "checkpoint", tmp_path / "files", **fields))
 
 
 def test_older_files_have_matrices_under_each_others_names(made, tmp_path):

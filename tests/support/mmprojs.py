@@ -114,13 +114,11 @@ def write_grid(folder, file, encoding="F32", **fields):
     config = json.loads((folder / "config.json").read_text())
     settings = json.loads((folder / "preprocessor_config.json").read_text())
     vision = config["vision_config"]
+    windowed = config["model_type"] == "qwen2_5_vl"
     behind = vision.get("deepstack_visual_indexes") or []
-    side = int(vision["num_position_embeddings"] ** 0.5)
+    further = _windows if windowed else _places
     given = {
-        "projector_type": "qwen3vl_merger",
         "has_vision_encoder": True,
-        "use_gelu": True,
-        "vision__image_size": side * vision["patch_size"],
         "vision__patch_size": vision["patch_size"],
         "vision__embedding_length": vision["hidden_size"],
         "vision__feed_forward_length": vision["intermediate_size"],
@@ -129,25 +127,30 @@ def write_grid(folder, file, encoding="F32", **fields):
         "vision__attention__layer_norm_epsilon": 1e-6,
         "vision__projection_dim": config["text_config"]["hidden_size"],
         "vision__spatial_merge_size": vision["spatial_merge_size"],
-        "vision__is_deepstack_layers": [layer in behind for layer in range(vision["depth"])],
         "vision__image_min_pixels": settings["size"]["shortest_edge"],
         "vision__image_max_pixels": settings["size"]["longest_edge"],
         "vision__image_mean": settings["image_mean"],
         "vision__image_std": settings["image_std"],
+        **further(vision, behind),
     }
     writer = GGUFWriter(str(file), "clip")
     for name, value in {**given, **fields}.items():
         add_field(writer, f"clip.{name.replace('__', '.')}", value)
     table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, vision["depth"])
     source = SafetensorsFolder(folder)
-    for name in sorted(each for each in source.names if each.startswith("model.visual.")):
+    for name in sorted(each for each in source.names if "visual." in each):
         values = source.read(name)
         own = name.removeprefix("model.")
         if own == "visual.patch_embed.proj.weight":
             for frame, ending in enumerate(("weight", "weight.1")):
                 _add(writer, f"v.patch_embd.{ending}", values[:, :, frame], "F32")
             continue
-        for part, place in _MERGERS.items():
+        if windowed and ".qkv." in own:
+            for part, each in zip("qkv", np.split(values, 3), strict=True):
+                place = table.get_name(own.replace("qkv", part), (".weight", ".bias"))
+                _add(writer, place, each, encoding)
+            continue
+        for part, place in ({} if windowed else _MERGERS).items():
             own = own.replace(part, place)
         if own.startswith("deepstack."):
             _, number, rest = own.split(".", 2)
@@ -155,6 +158,28 @@ def write_grid(folder, file, encoding="F32", **fields):
         place = table.get_name(own, try_suffixes=(".weight", ".bias"))
         _add(writer, place or own, values, encoding)
     _close(writer)
+
+
+def _places(vision, behind):
+    """Returns fields of towers with learned places, of Qwen3-VL."""
+    side = int(vision["num_position_embeddings"] ** 0.5)
+    return {
+        "projector_type": "qwen3vl_merger",
+        "use_gelu": True,
+        "vision__image_size": side * vision["patch_size"],
+        "vision__is_deepstack_layers": [layer in behind for layer in range(vision["depth"])],
+    }
+
+
+def _windows(vision, _behind):
+    """Returns fields of towers with windows, of Qwen2.5-VL."""
+    return {
+        "projector_type": "qwen2.5vl_merger",
+        "use_silu": True,
+        "vision__image_size": 560,
+        "vision__n_wa_pattern": vision["fullatt_block_indexes"][0] + 1,
+        "vision__window_size": vision["window_size"],  # where it is not 112
+    }
 
 
 def _add(writer, place, values, encoding):

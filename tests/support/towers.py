@@ -18,6 +18,8 @@ from transformers import (
     Gemma4UnifiedForConditionalGeneration,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
     Qwen3_5Config,
     Qwen3_5ForConditionalGeneration,
     Qwen3_5MoeConfig,
@@ -154,6 +156,17 @@ _GRID_VISION = {
     "num_position_embeddings": 16, "out_hidden_size": ODD_SHAPES["hidden_size"],
     "deepstack_visual_indexes": [0, 2],
 }  # fmt: skip
+# Windows of two rows by two, of which the second layer sees beyond.
+_WINDOWED_VISION = {
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "depth": 3,
+    "num_heads": 4,
+    "patch_size": 5,
+    "out_hidden_size": ODD_SHAPES["hidden_size"],
+    "window_size": 20,
+    "fullatt_block_indexes": [1],
+}
 GRID_PIXELS = {
     "size": {"shortest_edge": 400, "longest_edge": 3000}, "patch_size": 5, "merge_size": 2,
     "temporal_patch_size": 2, "resample": 3,
@@ -173,6 +186,9 @@ MODELS = {
     "gemma4-causal": _gemma4(causal=True),
     "gemma4_unified": _gemma4_unified(),
     "idefics3": _splitting(Idefics3Config, Idefics3ForConditionalGeneration),
+    "qwen2_5_vl": _grid(
+        "qwen2_5_vl", Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, _WINDOWED_VISION
+    ),
     "qwen3_5": _grid("qwen3_5", Qwen3_5Config, Qwen3_5ForConditionalGeneration),
     "qwen3_vl": _grid("qwen3_vl", Qwen3VLConfig, Qwen3VLForConditionalGeneration),
     "smolvlm": _splitting(SmolVLMConfig, SmolVLMForConditionalGeneration),

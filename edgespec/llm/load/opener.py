@@ -198,7 +198,8 @@ def rotation_tables(bundle: Bundle, name: str) -> list[RotationTable]:
     """Returns the tables by which a role's graph rotates rows."""
     role = bundle.manifest.roles[name]
     grid = None if role.vision is None else role.vision.grid
-    sections = (0, 0) if grid is None else grid.sections
     return [
-        RotationTable(each, sections) for each in role.rope_tables if each.name in role.native.ropes
+        RotationTable(each, () if grid is None else grid.axes(len(each.inv_freq)))
+        for each in role.rope_tables
+        if each.name in role.native.ropes
     ]

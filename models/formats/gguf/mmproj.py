@@ -16,7 +16,7 @@ from edgespec.bundle.pictures import Pixels
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.header import read_header
-from edgespec.models.formats.gguf.mmproj_grid import GRID, IMAGE, read_grid
+from edgespec.models.formats.gguf.mmproj_grid import GRIDS, IMAGE, WINDOWED, read_grid
 from edgespec.models.formats.gguf.names import Naming
 from edgespec.models.formats.gguf.tensors import GgufTensors
 from edgespec.models.named import tower_beside
@@ -37,7 +37,7 @@ TOWER_KIND = "clip"
 _log = logging.getLogger(__name__)
 
 _WHOLE, _SPLITTING = "gemma3", "idefics3"  # types of projections, and of models in transformers
-_TYPES = (_WHOLE, _SPLITTING, GRID)
+_TYPES = (_WHOLE, _SPLITTING, *GRIDS)
 _TYPE_PLACES = ("clip.projector_type", "clip.vision.projector_type")  # with sound, the second
 _VISION = "clip.vision"
 # of Gemma 3, where it is not told
@@ -61,7 +61,7 @@ _TOKENS: Mapping[str, Mapping[str, str]] = {
         "eoi_token_index": "<end_of_image>",
     },
     _SPLITTING: {"image_token_id": "<image>"},
-    GRID: {"image_token_id": IMAGE},
+    **{kind: {"image_token_id": IMAGE} for kind in GRIDS},
 }
 _UNUSED = re.compile(r"<unused\d+>")
 
@@ -133,15 +133,16 @@ def _tower(
         raise metadata.unsupported("general.architecture", f"{TOWER_KIND} reads pictures")
     if not isinstance(kind, str) or kind not in _TYPES:
         raise metadata.unsupported(place, f"pictures are read with {', '.join(_TYPES)}")
-    if metadata.get("clip.use_gelu") is not True:
-        raise metadata.unsupported("clip.use_gelu", "pictures are read with GELU")
+    activation = "silu" if kind == WINDOWED else "gelu"
+    if metadata.get(f"clip.use_{activation}") is not True:
+        raise metadata.unsupported(f"clip.use_{activation}", f"pictures are read with {activation}")
     width = config.integer("hidden_size")
     if metadata.integer(f"{_VISION}.projection_dim") != width:
         raise metadata.unsupported(
             f"{_VISION}.projection_dim", f"the model reads rows of {width}, so this is of another"
         )
     tokens = _tokens(kind, metadata, vocabulary)
-    if kind == GRID:
+    if kind in GRIDS:
         return read_grid(metadata, header, config, tokens["image_token_id"])
     vision = {own: metadata.integer(f"{_VISION}.{name}") for own, name in _SIZES.items()}
     vision["num_hidden_layers"] = metadata.integer(

@@ -1,4 +1,4 @@
-"""What reads pictures of any size in a GGUF file beside a model's: of Qwen3-VL and Qwen3.5."""
+"""What reads pictures of any size in a GGUF file beside a model's: of Qwen's models."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.names import Naming
 from edgespec.models.formats.gguf.tensors import GgufTensors
-from edgespec.models.vision.grid import PATCHES, SECTIONS, grid_tower_of
+from edgespec.models.vision.qwen_vl import PATCHES
+from edgespec.models.vision.reading import QWEN_TOWERS, qwen_tower_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edgespec.models.formats.gguf.header import Header
     from edgespec.models.vision.grid import GridTower
 
-GRID = "qwen3vl_merger"
-"""The type of projection."""
+WINDOWED = "qwen2.5vl_merger"
+"""The type of projection of Qwen2.5-VL."""
+
+GRIDS = (WINDOWED, "qwen3vl_merger")
+"""The types of projections, by which llama.cpp tells the towers."""
 
 IMAGE = "<|image_pad|>"
 """The token that stands for a row of a picture."""
@@ -30,15 +36,25 @@ _SIZES = {
 # Of published models, where the file does not say it.
 _FACTOR = 2
 _PIXELS = {"image_min_pixels": 256 * 256, "image_max_pixels": 4096 * 4096}
+_WINDOW = 112  # pixels of a side, in llama.cpp's code
 
 _TOWER = "model.visual"
 _LAYER = {
     "ln1": "norm1",
     "attn_qkv": "attn.qkv",
+    "attn_q": "attn.q",
+    "attn_k": "attn.k",
+    "attn_v": "attn.v",
     "attn_out": "attn.proj",
     "ln2": "norm2",
     "ffn_up": "mlp.linear_fc1",
     "ffn_down": "mlp.linear_fc2",
+}
+_WINDOWED_LAYER = {
+    **_LAYER,
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
 }
 _MODEL = {
     "patch_embd": f"{_TOWER}.patch_embed.proj",
@@ -47,6 +63,12 @@ _MODEL = {
     "post_ln": f"{_TOWER}.merger.norm",
     "mm.0": f"{_TOWER}.merger.linear_fc1",
     "mm.2": f"{_TOWER}.merger.linear_fc2",
+}
+_WINDOWED_MODEL = {
+    **_MODEL,
+    "post_ln": f"{_TOWER}.merger.ln_q",
+    "mm.0": f"{_TOWER}.merger.mlp.0",
+    "mm.2": f"{_TOWER}.merger.mlp.2",
 }
 _MERGER = {"norm": "norm", "fc1": "linear_fc1", "fc2": "linear_fc2"}
 
@@ -68,13 +90,13 @@ def read_grid(
     """
     file = metadata.source
     kind = str(config.get("model_type")).removesuffix("_text")
-    if kind not in SECTIONS:
+    windowed = metadata.get("clip.projector_type") == WINDOWED
+    if kind not in QWEN_TOWERS or windowed != (kind == "qwen2_5_vl"):
         raise metadata.unsupported("clip.projector_type", f"this is not of a {kind}")
     vision = {own: metadata.integer(f"{_VISION}.{name}") for own, name in _SIZES.items()}
     vision["depth"] = metadata.integer(f"{_VISION}.block_count", most=len(header.entries))
     factor = metadata.integer(f"{_VISION}.spatial_merge_size", _FACTOR)
-    side = metadata.integer(f"{_VISION}.image_size") // vision["patch_size"]
-    behind = _behind(metadata)
+    further = _windows if windowed else _places
     values = {
         "model_type": kind,
         "image_token_id": token,
@@ -82,8 +104,7 @@ def read_grid(
             **vision,
             "spatial_merge_size": factor,
             "temporal_patch_size": 2,
-            "num_position_embeddings": side**2,
-            "deepstack_visual_indexes": behind,
+            **further(metadata, vision),
         },
         "text_config": config.values,
     }
@@ -97,10 +118,25 @@ def read_grid(
         "merge_size": factor,
         **{name: metadata.get(f"{_VISION}.{name}") for name in ("image_mean", "image_std")},
     }
-    tensors = _source(file, header, behind)
+    tensors = _source(file, header, windowed, _behind(metadata))
     if not any(name.endswith(PATCHES) for name in tensors.names):
         raise metadata.invalid("clip.projector_type", "has no tensor v.patch_embd.weight")
-    return grid_tower_of(ConfigFields(values, file), ConfigFields(settings, file), tensors)
+    return qwen_tower_of(ConfigFields(values, file), ConfigFields(settings, file), tensors)
+
+
+def _places(metadata: ConfigFields, vision: Mapping[str, int]) -> dict[str, object]:
+    """Returns fields of the config of a tower with learned places."""
+    side = metadata.integer(f"{_VISION}.image_size") // vision["patch_size"]
+    return {"num_position_embeddings": side**2, "deepstack_visual_indexes": _behind(metadata)}
+
+
+def _windows(metadata: ConfigFields, vision: Mapping[str, int]) -> dict[str, object]:
+    """Returns fields of the config of a tower with windows but in every n-th layer."""
+    every = metadata.integer(f"{_VISION}.n_wa_pattern")
+    return {
+        "window_size": metadata.integer(f"{_VISION}.window_size", _WINDOW),
+        "fullatt_block_indexes": [*range(every - 1, vision["depth"], every)],
+    }
 
 
 def _behind(metadata: ConfigFields) -> list[int]:
@@ -112,7 +148,7 @@ def _behind(metadata: ConfigFields) -> list[int]:
     return [number for number, flag in enumerate(flags) if flag]
 
 
-def _source(file: str, header: Header, behind: list[int]) -> GgufTensors:
+def _source(file: str, header: Header, windowed: bool, behind: list[int]) -> GgufTensors:
     """Returns the tensors by their names in transformers."""
     entries = {name.removeprefix("v."): entry for name, entry in header.entries.items()}
     mergers = {
@@ -120,5 +156,6 @@ def _source(file: str, header: Header, behind: list[int]) -> GgufTensors:
         for number, layer in enumerate(behind)
         for name, own in _MERGER.items()
     }
-    naming = Naming("clip", layer=_LAYER, layers=f"{_TOWER}.blocks", model=_MODEL | mergers)
+    layer, model = (_WINDOWED_LAYER, _WINDOWED_MODEL) if windowed else (_LAYER, _MODEL)
+    naming = Naming("clip", layer=layer, layers=f"{_TOWER}.blocks", model=model | mergers)
     return GgufTensors(file, entries, naming, len(entries), {})

@@ -224,6 +224,38 @@ def test_what_cannot_be_read_of_pictures_of_any_size_is_named(tmp_path, place, c
         load_checkpoint(tmp_path)
 
 
+REFUSED_IN_WINDOWS = [
+    ("vision_config", {"window_size": 9}, "window_size=9 must be 10 or more"),
+    ("vision_config", {"hidden_act": "gelu"}, "hidden_act='gelu' is not supported: use silu"),
+    ("vision_config", {"fullatt_block_indexes": [3]}, "fullatt_block_indexes=.3. must be a list"),
+    ("vision_config", {"fullatt_block_indexes": [1, 0]}, "use ascending numbers"),
+    ("text_config", {"rope_parameters": {"mrope_section": [1, 2, 3]}}, "must add up to 8"),
+    ("text_config", {"rope_parameters": {"mrope_interleaved": True}}, "parts one behind the other"),
+]
+
+
+@pytest.mark.parametrize(("group", "changes", "words"), REFUSED_IN_WINDOWS, ids=str)
+def test_what_cannot_be_read_of_pictures_in_windows_is_named(tmp_path, group, changes, words):
+    save_pictured(tmp_path, "qwen2_5_vl")
+    own = json.loads((tmp_path / "config.json").read_text())[group]
+    edit_json(tmp_path / "config.json", **{group: {**own, **changes}})
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(tmp_path)
+
+
+def test_published_configs_have_the_text_part_s_fields_beside_the_tower_s(tmp_path):
+    save_pictured(tmp_path, "qwen2_5_vl")
+    expected = load_checkpoint(tmp_path).tower
+    config = json.loads((tmp_path / "config.json").read_text())
+    text = config.pop("text_config")
+    scaling = {"type": "mrope", "mrope_section": [4, 2, 2]}
+    flat = {**text, **config, "rope_parameters": None, "rope_theta": 1e6, "rope_scaling": scaling}
+    (tmp_path / "config.json").write_text(json.dumps(flat))
+    found = load_checkpoint(tmp_path).tower
+    assert (found.grid, found.token) == (expected.grid, expected.token)
+    assert found.tensors() == expected.tensors()
+
+
 def test_larger_pictures_are_scaled_to_what_a_processor_reads_in_time(tmp_path):
     save_pictured(tmp_path, "qwen3_vl", size={"shortest_edge": 65536, "longest_edge": 1 << 24})
     tower = load_checkpoint(tmp_path).tower
