@@ -45,7 +45,16 @@ from edgespec.bundle.manifest import (
     RopeTable,
     StateShape,
 )
-from edgespec.bundle.pictures import PICTURED, PICTURES, PIXELS, PLACES, ROWS, PixelGrid, Vision
+from edgespec.bundle.pictures import (
+    PICTURED,
+    PICTURES,
+    PIXELS,
+    PLACES,
+    ROWS,
+    PictureTiles,
+    PixelGrid,
+    Vision,
+)
 from edgespec.bundle.skips import Promise, SkipScore, SkipSet
 from edgespec.errors import BundleError
 from edgespec.system import records

@@ -43,6 +43,7 @@ _SIZES = {
 }
 _MOST_PIXELS, _FILTERS = 4096, 6  # of a side; Pillow's
 _MOST_SCALED = 1 << 24  # pixels of a picture that keeps its proportions
+_MOST_TILES, _MOST_TILED = 64, 1 << 25  # of a picture that is cut into squares, and its pixels
 _WIDEST = 1 << 24  # of rotation tables
 _PARTS_OF_STATE = 4
 
@@ -120,9 +121,16 @@ def _of_vision(where: str, vision: Vision, role: Role) -> Iterator[_Check]:
     if (grid := vision.grid) is not None:
         yield f"{where}.grid", grid, 1 <= grid.least <= grid.most <= _MOST_PIXELS**2
         yield f"{where}.size", vision.size, vision.size**2 <= grid.most
-        fits = not grid.in_blocks or sum(grid.sections) <= role.head_dim // 2
-        yield f"{where}.grid.sections", grid.sections, min(grid.sections) >= 0 and fits
+        sections = grid.sections or (0, 0)
+        fits = not grid.in_blocks or sum(sections) <= role.head_dim // 2
+        yield f"{where}.grid.sections", sections, min(sections) >= 0 and fits
         yield f"{where}.grid.layers", grid.layers, 0 <= grid.layers <= role.layers
+    if (tiles := vision.tiles) is not None:
+        yield f"{where}.tiles.size", tiles.size, 1 <= tiles.size <= _MOST_PIXELS
+        yield f"{where}.tiles", tiles, 1 <= tiles.least <= tiles.most <= _MOST_TILES
+        pixels = tiles.most * tiles.size**2
+        yield f"{where}.tiles.most", tiles.most, pixels <= _MOST_TILED
+        yield f"{where}.tiles.larger", tiles.larger, 0 <= tiles.larger < math.inf
     around = vision.around or (0, 0)
     yield f"{where}.around", around, all(0 <= each < role.vocab_size for each in around)
     yield f"{where}.mean", vision.mean, len(vision.mean) == 3 and _finite(vision.mean)

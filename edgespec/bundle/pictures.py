@@ -44,6 +44,32 @@ class Pixels:
 
 
 @dataclass(frozen=True)
+class PictureTiles:
+    """How pictures are cut into squares, with the whole picture behind them.
+
+    Attributes:
+        size: pixels of a side of a square.
+        least: number of squares at least, of which as many are made as suit the proportions.
+        most: number of squares at most; where one does, it is the whole picture.
+        larger: pictures with more than so many times `PixelGrid.most` pixels are cut; 0: all are.
+        before: text before a picture.
+        behind: text behind it.
+        square: text before the rows of a square, in which `{row}` and `{column}` stand for its
+            place, counted from 1.
+        whole: text before the rows of the whole picture where there are squares.
+    """
+
+    size: int
+    least: int
+    most: int
+    larger: float
+    before: str
+    behind: str
+    square: str
+    whole: str
+
+
+@dataclass(frozen=True)
 class PixelGrid:
     """How pictures of any size are read: a row for each square of `Pixels.size` pixels.
 
@@ -51,19 +77,22 @@ class PixelGrid:
         least: pixels of a picture at least; smaller ones are scaled to about so many.
         most: pixels of a picture at most, of which larger ones have about so many then.
         sections: how many pairs of a head's dimensions turn by the line and by the column of a
-            row, as far as there are so many: of three neighbours the second and the third.
+            row, as far as there are so many: of three neighbours the second and the third. None:
+            rows turn by their places in the sequence, as those of text.
         layers: behind so many of the target's first layers further rows are added to the stream.
         in_blocks: whether these pairs are the last ones instead, by the line and then the column.
     """
 
     least: int
     most: int
-    sections: tuple[int, int]
+    sections: tuple[int, int] | None
     layers: int
     in_blocks: bool = field(default=False, metadata=LEFT_OUT)
 
     def axes(self, pairs: int) -> list[int]:
         """Returns by what each pair of a head's dimensions turns: time 0, line 1, column 2."""
+        if self.sections is None:
+            return []
         if self.in_blocks:
             line, column = self.sections
             return [0] * (pairs - line - column) + [1] * line + [2] * column
@@ -89,6 +118,7 @@ class Vision(Pixels):
         patch: pixels of a side of a patch. Then a picture keeps its proportions: its rows have
             `size` pixels a side, and are `rows` at most. 0: it is cut as `Pixels` says.
         causal: whether each row sees those before it alone although there are tokens around.
+        tiles: how pictures are cut into squares by their proportions; None: as `Pixels` says.
     """
 
     graph: str
@@ -99,6 +129,7 @@ class Vision(Pixels):
     grid: PixelGrid | None = field(default=None, metadata=LEFT_OUT)
     patch: int = field(default=0, metadata=LEFT_OUT)
     causal: bool = field(default=False, metadata=LEFT_OUT)
+    tiles: PictureTiles | None = field(default=None, metadata=LEFT_OUT)
 
     @property
     def streams(self) -> int:

@@ -192,7 +192,7 @@ class Viewer:
         vision = self._vision
         mark = self._text_of(vision.mark)
         first, *others = text.split(mark)
-        places = [picture_text(each.grid, vision, self._text_of) for each in pictures]
+        places = [picture_text(each, vision, self._text_of) for each in pictures]
         places += [mark] * (len(others) - len(places))
         return first + "".join(f"{p}{t}" for p, t in zip(places, others, strict=False))
 
@@ -223,7 +223,9 @@ class Viewer:
         def looked() -> Pictures:
             with self._looking:
                 rows = np.concatenate([self._rows(each) for each in pictures])
-            turns = None if vision.grid is None else in_grids([each.grid for each in pictures])
+            turns = None
+            if vision.grid is not None and vision.grid.sections is not None:
+                turns = in_grids([each.grid for each in pictures])
             return Pictures(places, rows, tuple(counts) if vision.together else (), turns)
 
         return looked
@@ -253,12 +255,15 @@ class Viewer:
 
     def _rows(self, picture: Picture) -> Floats:
         """Returns the rows of a picture, [n, hidden_size] float32."""
-        seen = picture.pieces
         vision = self._vision
-        key = blake2b(seen.tobytes(), key=repr(seen.shape).encode()).digest()
+        shown = blake2b()
+        for piece in picture.pieces:
+            shown.update(repr(piece.shape).encode())
+            shown.update(piece.tobytes())
+        key = shown.digest()
         if key not in self._kept:
             made = list[Floats]()
-            for piece in seen:
+            for piece in picture.pieces:
                 with ENGINE_CALLS:
                     made.append(self._tower(looked_at(piece, vision))[ROWS])
             rows = np.concatenate(made)

@@ -9,11 +9,12 @@ import numpy as np
 from onnx import TensorProto
 
 from edgespec import bundle
+from edgespec.export.formats.tiles import Floats
 from edgespec.export.native.graph import NativeGraphBuilder
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.patch_windows import WindowedPatches
 from edgespec.export.native.vit import emit_layer
-from edgespec.models.vision.grid import GridTower, Merger
+from edgespec.models.vision.grid import GridTower, LearnedPlaces, Merger
 
 
 def emit_grid_tower(native: NativeGraphBuilder, tower: GridTower) -> None:
@@ -23,7 +24,9 @@ def emit_grid_tower(native: NativeGraphBuilder, tower: GridTower) -> None:
     x = _embedded(native, tower, pixels)
     lines, columns = (g.op("Shape", x, start=axis, end=axis + 1) for axis in (1, 2))
     x = _in_squares(native, tower, x, lines)
-    turns = _rotations(native, tower, lines, columns)
+    if tower.opening is not None:
+        x = g.op("Concat", _opening(native, tower, tower.opening[0]), x, axis=0)
+    turns = None if tower.theta is None else _rotations(native, tower, tower.theta, lines, columns)
     seen, windows = tower.windows, None
     if seen is not None:
         windows = WindowedPatches(native, seen, tower.factor, lines, columns)
@@ -33,9 +36,10 @@ def emit_grid_tower(native: NativeGraphBuilder, tower: GridTower) -> None:
         x = emit_layer(native, x, layer, tower.heads, turns, within)
         if number in tower.behind:
             deep = tower.deep[len(further)]
-            further.append(_merged(native, native.norm(_joined(native, deep, x), deep.norm), deep))
+            further.append(_merged(native, x, deep))
+    if tower.opening is not None:
+        x = g.op("Slice", x, g.ints(1), g.ints(np.iinfo(np.int64).max), g.ints(0))
     merger = tower.merger
-    x = _joined(native, merger, native.norm(x, merger.norm))
     rows = [_merged(native, x, merger), *further]
     whole = g.op("Concat", *rows, axis=1) if further else rows[0]
     g.output(bundle.ROWS, whole, FLOAT, ["N", len(rows) * merger.down.out_features])
@@ -51,16 +55,19 @@ def _embedded(native: NativeGraphBuilder, tower: GridTower, pixels: str) -> str:
     bias = [] if tower.bias is None else [g.constant(native.read(tower.bias), np.float32)]
     x = g.op("Conv", pixels, weight, *bias, strides=[tower.patch] * 2)
     if (places := tower.places) is not None:
-        learned = native.read(places.name).reshape(1, places.side, places.side, tower.width)
-        added = g.op(
-            "Resize",
-            g.constant(learned.transpose(0, 3, 1, 2), np.float32),
-            "",
-            "",
-            g.op("Shape", x),
-            mode="linear",
-            coordinate_transformation_mode="align_corners",
-        )
+        learned = _learned(native, tower, places)[0 if tower.opening is None else 1 :]
+        learned = learned.reshape(1, places.side, places.side, tower.width).transpose(0, 3, 1, 2)
+        added = g.constant(learned, np.float32)
+        if tower.grid is not None:
+            added = g.op(
+                "Resize",
+                added,
+                "",
+                "",
+                g.op("Shape", x),
+                mode="linear",
+                coordinate_transformation_mode="align_corners",
+            )
         x = g.op("Add", x, added)
     return g.op("Transpose", x, perm=[0, 2, 3, 1])
 
@@ -77,13 +84,13 @@ def _in_squares(native: NativeGraphBuilder, tower: GridTower, x: str, lines: str
 
 
 def _rotations(
-    native: NativeGraphBuilder, tower: GridTower, lines: str, columns: str
+    native: NativeGraphBuilder, tower: GridTower, theta: float, lines: str, columns: str
 ) -> tuple[str, str]:
     """Emits cosines and sines of patches, [patches, head_dim / 2] each."""
     g = native.graph
     count = tower.width // tower.heads // 4
     exponents = np.arange(count, dtype=np.float32) / np.float32(count)
-    inv_freq = g.constant(1 / np.power(np.float32(tower.theta), exponents), np.float32)
+    inv_freq = g.constant(1 / np.power(np.float32(theta), exponents), np.float32)
     shape = g.op("Concat", g.ints(1), lines, columns, g.ints(count), axis=0)
     angles = list[str]()
     zero, one = (g.constant(each, np.int64) for each in (0, 1))
@@ -95,11 +102,27 @@ def _rotations(
     return g.op("Cos", both), g.op("Sin", both)
 
 
-def _joined(native: NativeGraphBuilder, merger: Merger, x: str) -> str:
-    """Emits patches that are a row side by side."""
-    return native.graph.op("Reshape", x, native.graph.ints(-1, merger.up.in_features))
-
-
 def _merged(native: NativeGraphBuilder, x: str, merger: Merger) -> str:
-    inner = native.graph.op("Gelu", native.linear(x, merger.up))
-    return native.linear(inner, merger.down)
+    """Emits rows of patches, whose norm may be of each or of those that are a row side by side."""
+    g = native.graph
+    size = merger.up.in_features
+    norm = merger.norm
+    if norm is not None and norm.size < size:
+        x = native.norm(x, norm)
+    x = g.op("Reshape", x, g.ints(-1, size))
+    if norm is not None and norm.size == size:
+        x = native.norm(x, norm)
+    return native.linear(g.op("Gelu", native.linear(x, merger.up)), merger.down)
+
+
+def _opening(native: NativeGraphBuilder, tower: GridTower, name: str) -> str:
+    """Emits the row before those of patches, with what is added for its place."""
+    row = native.read(name).reshape(1, tower.width)
+    if tower.places is not None:
+        row = row + _learned(native, tower, tower.places)[:1]
+    return native.graph.constant(row, np.float32)
+
+
+def _learned(native: NativeGraphBuilder, tower: GridTower, places: LearnedPlaces) -> Floats:
+    """Returns what is added by place, [places, width]."""
+    return native.read(places.name).reshape(-1, tower.width)

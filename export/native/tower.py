@@ -68,6 +68,7 @@ def write_tower(folder: Path, tower: AnyTower, precision: str) -> bundle.Vision:
         grid=tower.grid,
         patch=tower.patch if whole else 0,
         causal=whole and not tower.together,
+        tiles=tower.tiles if isinstance(tower, GridTower) else None,
         **vars(tower.pixels),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from edgespec.export.graph_builder import CONTRIB
 from edgespec.export.native.graph import NativeGraphBuilder
 from edgespec.export.native.patch_windows import WindowedPatches
+from edgespec.models import Linear
 from edgespec.models.vision.tower import TowerLayer
 
 
@@ -30,6 +31,8 @@ def emit_layer(
     g = native.graph
     qkv = native.linear(native.norm(x, layer.norm), *layer.qkv)
     parts = g.multi_op("Split", qkv, outputs=3, axis=1, num_outputs=3)
+    if layer.heads_norms is not None:
+        parts[:2] = map(native.norm, parts, layer.heads_norms)
     one = [g.op("Unsqueeze", each, g.ints(0)) for each in parts]
     if turns is not None:
         for which in (0, 1):  # queries and keys
@@ -45,14 +48,22 @@ def emit_layer(
             "MultiHeadAttention", *inside, "", windows.mask, domain=CONTRIB, num_heads=heads
         )
         attended = windows.joined(found, layer.o.in_features)
-    x = native.linear(attended, layer.o, residual=x)
-    return native.linear(
-        _inner(native, native.norm(x, layer.mlp_norm), layer), layer.down, residual=x
-    )
+    first, second = layer.factors or ("", "")
+    x = _added(native, x, attended, layer.o, first)
+    inner = _inner(native, native.norm(x, layer.mlp_norm), layer)
+    return _added(native, x, inner, layer.down, second)
+
+
+def _added(native: NativeGraphBuilder, x: str, read: str, matrix: Linear, factor: str) -> str:
+    """Emits x with a product added, times the tensor of that name if there is one."""
+    if not factor:
+        return native.linear(read, matrix, residual=x)
+    update = native.graph.op("Mul", native.linear(read, matrix), native.vector(factor))
+    return native.graph.op("Add", x, update)
 
 
 def _inner(native: NativeGraphBuilder, x: str, layer: TowerLayer) -> str:
     """Emits what the last matrix of an MLP reads."""
     if layer.gate is not None:
         return native.gated(native.linear(x, layer.gate, layer.up), "silu")
-    return native.graph.op("Gelu", native.linear(x, layer.up), approximate="tanh")
+    return native.activated(native.linear(x, layer.up), layer.activation)

@@ -113,7 +113,7 @@ class Qwen3VlTower:
         side = isqrt(count := self.own.integer("num_position_embeddings"))
         if side**2 != count or side > MOST_SIDE:
             raise self.own.unsupported("num_position_embeddings", "use a square")
-        return LearnedPlaces(f"{self.name}pos_embed.weight", side)
+        return LearnedPlaces(f"{self.name}pos_embed.weight", (count, self.width), side)
 
     def windows(self, patch: int) -> PatchWindows | None:
         """Returns where patches of so many pixels a side do not see all others."""

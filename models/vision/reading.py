@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from edgespec.models.formats.safetensors_folder import SafetensorsFolder
@@ -10,16 +11,10 @@ from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.vision.gemma4 import GEMMA4, PIXELS, PatchTower, read_patch_tower
 from edgespec.models.vision.gemma4_unified import UNIFIED, PatchEmbedder, read_patch_embedder
 from edgespec.models.vision.grid import GridTower
+from edgespec.models.vision.internvl import INTERNVL, INTERNVL_PIXELS, read_internvl_tower
 from edgespec.models.vision.qwen2_5_vl import Qwen25VlTower
 from edgespec.models.vision.qwen_vl import PATCHES, Qwen3VlTower, Qwen35Tower
-from edgespec.models.vision.tower import (
-    SPLITTING,
-    WHOLE,
-    Tower,
-    picture_settings,
-    read_pixels,
-    tower_of,
-)
+from edgespec.models.vision.tower import PIECES, Tower, picture_settings, read_pieces, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +22,8 @@ if TYPE_CHECKING:
 
     from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
+
+_log = logging.getLogger(__name__)
 
 AnyTower = Tower | PatchTower | PatchEmbedder | GridTower
 
@@ -51,8 +48,6 @@ _QWEN_PIXELS: Mapping[str, object] = {
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
 
-_log = logging.getLogger(__name__)
-
 
 def read_tower(path: Path, fields: ConfigFields) -> AnyTower | None:
     """Reads what makes rows of pictures, and checks its tensors.
@@ -69,47 +64,43 @@ def read_tower(path: Path, fields: ConfigFields) -> AnyTower | None:
         UnsupportedModelError: It needs something that is not implemented.
         CheckpointError: Something is missing, damaged or inconsistent.
     """
-    kind = fields.get("model_type")
-    if kind in QWEN_TOWERS:
-        return _qwen_tower(path, fields)
-    if kind in (GEMMA4, UNIFIED) and fields.get("vision_config") is not None:
-        found = picture_settings(path, PIXELS)
-        if found is None:
-            return None
-        read = read_patch_tower if kind == GEMMA4 else read_patch_embedder
-        return read(SafetensorsFolder(path), fields, found)
-    if kind not in (*SPLITTING, WHOLE):
+    found = _READERS.get(str(fields.get("model_type")))
+    if found is None or fields.get("vision_config") is None:
         return None
-    pixels = read_pixels(path, kind == WHOLE)
-    if pixels is None:
-        return None
-    return tower_of(fields, pixels, SafetensorsFolder(path))
+    settings = picture_settings(path, found[0])
+    return None if settings is None else found[1](SafetensorsFolder(path), fields, settings)
 
 
-def _qwen_tower(path: Path, fields: ConfigFields) -> GridTower | None:
-    """Reads a tower of Qwen's, if the folder has it, and not the text part alone."""
-    settings = picture_settings(path, _QWEN_PIXELS)
-    if settings is None:
-        return None
-    source = SafetensorsFolder(path)
-    if not any(name.endswith(PATCHES) for name in source.names):
-        _log.warning("%s has no %s, so that it reads texts alone", path, PATCHES)
-        return None
-    return qwen_tower_of(fields, settings, source)
-
-
-def qwen_tower_of(fields: ConfigFields, settings: ConfigFields, source: TensorSource) -> GridTower:
-    """Describes what makes rows of pictures, and checks its tensors.
+def read_qwen_tower(
+    source: TensorSource, fields: ConfigFields, settings: ConfigFields
+) -> GridTower | None:
+    """Reads a tower of Qwen's, if the files have it, and not the text part alone.
 
     Args:
+        source: The tensors.
         fields: The config of the whole model, one of `QWEN_TOWERS`.
         settings: What becomes of pictures before.
-        source: The tensors, among them one whose name ends with `PATCHES`.
 
     Raises:
         UnsupportedModelError: It needs something that is not implemented.
         CheckpointError: Something is missing, damaged or inconsistent.
     """
+    if not any(name.endswith(PATCHES) for name in source.names):
+        _log.warning("%s: there is no %s, so that it reads texts alone", fields.source, PATCHES)
+        return None
     tower = QWEN_TOWERS[str(fields.get("model_type"))](fields, settings, source).tower()
     check_shapes(source, tower.tensors())
     return tower
+
+
+_Reader = Callable[["TensorSource", "ConfigFields", "ConfigFields"], AnyTower | None]
+
+_READERS: Mapping[str, tuple[Mapping[str, object], _Reader]] = {
+    GEMMA4: (PIXELS, read_patch_tower),
+    UNIFIED: (PIXELS, read_patch_embedder),
+    INTERNVL: (INTERNVL_PIXELS, read_internvl_tower),
+    "gemma3": (PIECES, read_whole),
+    "idefics3": (PIECES, read_pieces),
+    "smolvlm": (PIECES, read_pieces),
+    **dict.fromkeys(QWEN_TOWERS, (_QWEN_PIXELS, read_qwen_tower)),
+}

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, ClassVar
 from edgespec.bundle.pictures import Pixels
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.tensors import check_shapes
-from edgespec.models.layers.elements import Compound, LayerNorm, Linear, Norm, Shapes
+from edgespec.models.layers.elements import (
+    Compound,
+    LayerNorm,
+    Linear,
+    Norm,
+    PlainActivation,
+    Shapes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +34,8 @@ _log = logging.getLogger(__name__)
 MOST_PIXELS = 4096
 """Pixels of a side, as transformers has it."""
 
-SPLITTING, WHOLE = ("idefics3", "smolvlm"), "gemma3"
-"""Names of the whole models, whose pictures are cut into pieces or are one."""
+WHOLE = "gemma3"
+"""The name of a whole model whose pictures are not cut."""
 
 _VIT, _PROJECTION = "model.vision_model", "model.connector.modality_projection.proj.weight"
 _PATCHES = ".embeddings.patch_embedding.weight"  # how a name ends whose beginning others have
@@ -40,11 +47,12 @@ _SIZES: Mapping[str, object] = {
     "num_attention_heads": 16, "image_size": 224, "patch_size": 32,
     "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6,
 }  # fmt: skip
-_PIXELS: Mapping[str, object] = {
+PIECES: Mapping[str, object] = {
     "size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}, "resample": 1,
     "do_image_splitting": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
     "rescale_factor": 1 / 255,
 }  # fmt: skip
+"""Default values of transformers, of what becomes of pictures before."""
 _GEMMA_SIZES: Mapping[str, object] = {
     **_SIZES, "hidden_size": 768, "num_attention_heads": 12, "patch_size": 16,
 }  # fmt: skip
@@ -60,6 +68,10 @@ class TowerLayer(Compound):
     Attributes:
         qkv: Makes queries, keys and values: three matrices, or one that is theirs together.
         gate: Makes what `up` is multiplied by, behind SiLU, in place of GELU; None: nothing does.
+        activation: What is done behind `up` where there is no gate.
+        heads_norms: Of all queries and of all keys of a row; None: there are none.
+        factors: Names of what is multiplied with what the layer adds, [width] each, behind
+            attention and behind the MLP (LayerScale: Touvron et al., 2021); None: nothing is.
     """
 
     norm: Norm
@@ -69,6 +81,13 @@ class TowerLayer(Compound):
     up: Linear
     down: Linear
     gate: Linear | None = None
+    activation: PlainActivation = "gelu_tanh"
+    heads_norms: tuple[Norm, Norm] | None = None
+    factors: tuple[str, str] | None = None
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        return {**super().tensors(), **dict.fromkeys(self.factors or (), (self.o.out_features,))}
 
 
 @dataclass(frozen=True)
@@ -296,21 +315,20 @@ def colours(found: ConfigFields) -> tuple[tuple[float, ...], tuple[float, ...], 
     return found.numbers("image_mean", _COLOURS), found.numbers("image_std", _COLOURS), resample
 
 
-def read_pixels(path: Path, whole: bool) -> Pixels | None:
-    """Reads what becomes of pictures that are cut, or left whole; see `picture_settings`."""
-    found = picture_settings(path, _PIXELS)
-    if found is None:
-        return None
-    if whole and found.get("do_pan_and_scan"):
-        raise found.unsupported("do_pan_and_scan", "use a checkpoint that leaves pictures whole")
-    sizes = found.group("size")
-    if whole:
-        size = sizes.integer("height", most=MOST_PIXELS)
-        longest = 0
-        if sizes.get("width") != size:
-            raise sizes.unsupported("width", f"use {size}, as the height is")
-    else:
-        size = found.group("max_image_size").integer("longest_edge", most=MOST_PIXELS)
-        longest = sizes.integer("longest_edge", most=MOST_PIXELS)
-    split = not whole and found.get("do_image_splitting") is not False
-    return Pixels(size, longest, split, *colours(found))
+def read_pieces(source: TensorSource, fields: ConfigFields, settings: ConfigFields) -> Tower:
+    """Reads the tower of a model whose pictures are cut into pieces; see `tower_of`."""
+    size = settings.group("max_image_size").integer("longest_edge", most=MOST_PIXELS)
+    longest = settings.group("size").integer("longest_edge", most=MOST_PIXELS)
+    split = settings.get("do_image_splitting") is not False
+    return tower_of(fields, Pixels(size, longest, split, *colours(settings)), source)
+
+
+def read_whole(source: TensorSource, fields: ConfigFields, settings: ConfigFields) -> Tower:
+    """Reads the tower of a model whose pictures are one piece each; see `tower_of`."""
+    if settings.get("do_pan_and_scan"):
+        raise settings.unsupported("do_pan_and_scan", "use a checkpoint that leaves pictures whole")
+    sizes = settings.group("size")
+    size = sizes.integer("height", most=MOST_PIXELS)
+    if sizes.get("width") != size:
+        raise sizes.unsupported("width", f"use {size}, as the height is")
+    return tower_of(fields, Pixels(size, 0, False, *colours(settings)), source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import warnings
 from typing import TYPE_CHECKING
@@ -72,7 +73,10 @@ def _looked_at(content: bytes, vision: Vision | None) -> Picture:
         raise InputError(f"a picture cannot be read: {_ENDED[error.why]}") from error
     told = json.loads(head)
     rows, columns = told["grid"]
-    return Picture((rows, columns), np.frombuffer(pixels, np.uint8).reshape(told["shape"]))
+    sizes = [math.prod(shape) for shape in told["shapes"]]
+    parts = np.split(np.frombuffer(pixels, np.uint8), np.cumsum(sizes)[:-1])
+    shaped = (part.reshape(shape) for part, shape in zip(parts, told["shapes"], strict=True))
+    return Picture((rows, columns), tuple(shaped))
 
 
 # What follows runs in the child.
@@ -126,11 +130,12 @@ def _do(job: bytes) -> bytes:
     told = json.loads(wish)
     picture = _decoded(content)
     if told is None:
-        made = Picture((0, 0), np.asarray(picture)[None])
+        made = Picture((0, 0), (np.asarray(picture),))
     else:
         made = cut_picture(picture, records.decode(Vision, told, "vision"))
-    head = {"grid": made.grid, "shape": made.pieces.shape}
-    return json.dumps(head).encode() + b"\n" + made.pieces.tobytes()
+    head = {"grid": made.grid, "shapes": [each.shape for each in made.pieces]}
+    pixels = b"".join(each.tobytes() for each in made.pieces)
+    return json.dumps(head).encode() + b"\n" + pixels
 
 
 def main() -> None:

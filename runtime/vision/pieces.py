@@ -2,12 +2,12 @@
 
 With Idefics3 and SmolVLM a picture is scaled to a length and cut into squares, and all of it is the
 last square; with Gemma 3 that is the only one. With Qwen3-VL it is whole, and keeps about its size,
-and with Gemma 4 its proportions.
+and with Gemma 4 its proportions. With InternVL and LFM2-VL it is cut into squares by these, and
+the whole picture follows.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,15 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.bundle import PIXELS, PLACES
-from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.vision.sizes import (
+    cut_size,
+    fitted_size,
+    kept_size,
+    scaled_size,
+    tile_counts,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from edgespec.bundle import PixelGrid, Vision
+    from edgespec.bundle import PictureTiles, Vision
 
-_MOST_RATIO = 200
 _AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
 
 
@@ -34,20 +39,25 @@ class Picture:
 
     Attributes:
         grid: Rows and columns of the pieces into which it is cut; both 0 if there are none. With
-            `Vision.grid` or `Vision.patch`, lines and columns of what the target reads.
-        pieces: [rows * columns + 1, size, size, 3] uint8: these, and the whole picture; with
-            `Vision.grid` or `Vision.patch` that alone, [1, height, width, 3].
+            `Vision.grid` or `Vision.patch`, without tiles, lines and columns of its rows.
+        pieces: these and behind them the whole picture, [height, width, 3] uint8 each.
     """
 
     grid: tuple[int, int]
-    pieces: npt.NDArray[np.uint8]
+    pieces: tuple[npt.NDArray[np.uint8], ...]
 
 
 def rows_of(picture: Picture, vision: Vision) -> int:
     """Returns how many rows the target reads of a picture."""
+    return sum(piece_rows(piece, vision) for piece in picture.pieces)
+
+
+def piece_rows(piece: npt.NDArray[np.uint8], vision: Vision) -> int:
+    """Returns how many rows the target reads of a piece."""
     if vision.grid is None and not vision.patch:
-        return vision.rows * len(picture.pieces)
-    return math.prod(picture.grid)
+        return vision.rows
+    height, width, _ = piece.shape
+    return int(height // vision.size) * int(width // vision.size)
 
 
 def cut_picture(picture: Image, vision: Vision) -> Picture:
@@ -56,31 +66,57 @@ def cut_picture(picture: Image, vision: Vision) -> Picture:
 
     how = Resampling(vision.resample)
     size = vision.size
+    if vision.tiles is not None:
+        return _tiled(picture, vision, vision.tiles)
     if vision.grid is not None or vision.patch:
         if vision.grid is None:
-            lines, columns = _kept(picture.size, vision)
+            lines, columns = kept_size(picture.size, vision)
         else:
-            lines, columns = _fitted(picture.size, size, vision.grid)
+            lines, columns = fitted_size(picture.size, size, vision.grid)
         whole = picture.resize((columns * size, lines * size), how)
-        return Picture((lines, columns), np.asarray(whole)[None])
+        return Picture((lines, columns), (np.asarray(whole),))
     if not vision.longest:
-        return Picture((0, 0), np.asarray(picture.resize((size, size), how))[None])
-    height, width = scaled = _scaled(picture.size, vision)
+        return Picture((0, 0), (np.asarray(picture.resize((size, size), how)),))
+    height, width = scaled = scaled_size(picture.size, vision.longest)
     whole = picture.resize((width, height), how)
     parts = []
     if vision.split:
-        height, width = _cut_size(scaled, vision)
+        height, width = cut_size(scaled, size)
         whole = whole.resize((width, height), how)
         if (height, width) != (size, size):
-            parts = [
-                whole.crop((left, top, left + size, top + size))
-                for top in range(0, height, size)
-                for left in range(0, width, size)
-            ]
+            parts = _squares(whole, size)
     if whole.size != (size, size):
         whole = whole.resize((size, size), how)
     grid = (height // size, width // size) if parts else (0, 0)
-    return Picture(grid, np.stack([np.asarray(each) for each in (*parts, whole)]))
+    return Picture(grid, tuple(np.asarray(each) for each in (*parts, whole)))
+
+
+def _tiled(picture: Image, vision: Vision, tiles: PictureTiles) -> Picture:
+    """Cuts a picture into squares by its proportions, if it is large; all of it comes last."""
+    from PIL.Image import Resampling
+
+    how = Resampling(vision.resample)
+    size = tiles.size
+    rows, columns = tile_counts(picture.size, vision, tiles)
+    parts = []
+    if rows * columns > 1:
+        parts = _squares(picture.resize((columns * size, rows * size), how), size)
+    lines, across = 1, 1
+    if vision.grid is not None:
+        lines, across = fitted_size(picture.size, vision.size, vision.grid, 1)
+    whole = picture.resize((across * vision.size, lines * vision.size), how)
+    grid = (rows, columns) if parts else (0, 0)
+    return Picture(grid, tuple(np.asarray(each) for each in (*parts, whole)))
+
+
+def _squares(picture: Image, size: int) -> list[Image]:
+    """Cuts a picture into squares, line by line."""
+    width, height = picture.size
+    return [
+        picture.crop((left, top, left + size, top + size))
+        for top in range(0, height, size)
+        for left in range(0, width, size)
+    ]
 
 
 def normalized(piece: npt.NDArray[np.uint8], vision: Vision) -> Floats:
@@ -107,97 +143,41 @@ def looked_at(piece: npt.NDArray[np.uint8], vision: Vision) -> dict[str, Array]:
     return {PIXELS: np.ascontiguousarray(patches), PLACES: np.ascontiguousarray(places)}
 
 
-def picture_text(grid: tuple[int, int], vision: Vision, texts: Callable[[int], str]) -> str:
+def picture_text(picture: Picture, vision: Vision, texts: Callable[[int], str]) -> str:
     """Returns what stands in a prompt for a picture.
 
     Args:
-        grid: see `Picture`.
+        picture: the picture.
         vision: how the model sees.
         texts: returns the texts of tokens.
     """
-    rows, columns = grid
+    row = texts(vision.token)
+    if vision.tiles is not None:
+        return _tiled_text(picture, vision, vision.tiles, row)
+    rows, columns = picture.grid
     if vision.grid is not None:
-        return texts(vision.token) * (rows * columns)
+        return row * (rows * columns)
     text = ""
-    seen = texts(vision.token) * (rows * columns if vision.patch else vision.rows)
+    seen = row * (rows * columns if vision.patch else vision.rows)
     if vision.around is not None:
         before, behind = map(texts, vision.around)
         if vision.patch:
             return f"{before}{seen}{behind}"
         return f"\n\n{before}{seen}{behind}\n\n"
-    for row in range(1, rows + 1):
-        of_row = (f"{_AROUND}<row_{row}_col_{each}>{seen}" for each in range(1, columns + 1))
+    for number in range(1, rows + 1):
+        of_row = (f"{_AROUND}<row_{number}_col_{each}>{seen}" for each in range(1, columns + 1))
         text += "".join(of_row) + "\n"
     return f"{text}{chr(10) * bool(rows)}{_AROUND}{_WHOLE}{seen}{_AROUND}"
 
 
-def _kept(size: tuple[int, int], vision: Vision) -> tuple[int, int]:
-    """Returns a picture's rows and columns, as many as there may be in about its proportions."""
-    width, height = size
-    factor = math.sqrt(vision.rows * vision.size**2 / (width * height))
-    rows, columns = (int(factor * side / vision.size) for side in (height, width))
-    if not rows:
-        rows = 1
-        columns = max(min(width // height, vision.rows), 1)
-    elif not columns:
-        rows = min(height // width, vision.rows)
-        columns = 1
-    return rows, columns
-
-
-def _fitted(size: tuple[int, int], side: int, grid: PixelGrid) -> tuple[int, int]:
-    """Returns lines and columns of squares, with pixels within the grid's, about as tall as wide.
-
-    Raises:
-        InputError: if it is long and narrow beyond what models have seen.
-    """
-    width, height = size
-    if max(size) > _MOST_RATIO * min(size):
-        raise InputError(
-            f"a picture has {width} x {height} pixels: give one whose sides differ by a factor of "
-            f"{_MOST_RATIO} at most"
-        )
-    lines = round(height / side)
-    columns = round(width / side)
-    square = side**2
-    if lines * columns * square > grid.most:
-        factor = math.sqrt(height * width / grid.most)
-        lines = max(1, math.floor(height / factor / side))
-        columns = max(1, math.floor(width / factor / side))
-    elif lines * columns * square < grid.least:
-        factor = math.sqrt(grid.least / (height * width))
-        lines, columns = (math.ceil(each * factor / side) for each in (height, width))
-    return lines, columns
-
-
-def _scaled(size: tuple[int, int], vision: Vision) -> tuple[int, int]:
-    """Returns height and width with the longer side of `Vision.longest`, the other one even."""
-    width, height = size
-    ratio = width / height
-    longest = vision.longest
-    if width >= height:
-        width = longest
-        height = int(longest / ratio)
-        height += height % 2
-    else:
-        width = int(longest * ratio)
-        height = longest
-        width += width % 2
-    return max(height, 1), max(width, 1)
-
-
-def _cut_size(scaled: tuple[int, int], vision: Vision) -> tuple[int, int]:
-    """Returns height and width in which a picture is cut, multiples of `Vision.size`."""
-    height, width = scaled
-    ratio = width / height
-    if width >= height:
-        width = _up(width, vision.size)
-        height = _up(int(width / ratio), vision.size)
-    else:
-        height = _up(height, vision.size)
-        width = _up(int(height * ratio), vision.size)
-    return height, width
-
-
-def _up(pixels: int, size: int) -> int:
-    return math.ceil(pixels / size) * size
+def _tiled_text(picture: Picture, vision: Vision, tiles: PictureTiles, row: str) -> str:
+    """Returns the same of a picture that may be cut into squares."""
+    *squares, whole = picture.pieces
+    _, columns = picture.grid
+    text = tiles.before
+    for number, piece in enumerate(squares):
+        line, column = divmod(number, columns)
+        mark = tiles.square.replace("{row}", str(line + 1)).replace("{column}", str(column + 1))
+        text += mark + row * piece_rows(piece, vision)
+    text += (tiles.whole if squares else "") + row * piece_rows(whole, vision)
+    return text + tiles.behind

@@ -95,7 +95,7 @@ def test_rows_and_logits_are_those_of_transformers_and_the_folder(made, tmp_path
     assert distance(logits, model(input_ids=ids, **read, **shown).logits[0].numpy()) < 1e-4
 
 
-GRIDS = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")
+GRIDS = ("internvl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")
 
 
 @pytest.fixture(scope="module", params=GRIDS)
@@ -106,7 +106,7 @@ def grid(tmp_path_factory, request):
     return folder / "checkpoint", write_pair(folder / "checkpoint", folder / "files")
 
 
-def test_rows_and_logits_of_pictures_of_any_size_are_those_of_the_folder(grid, tmp_path):
+def test_rows_and_logits_of_pictures_on_grids_are_those_of_the_folder(grid, tmp_path):
     read_alike(*grid, tmp_path)
 
 
@@ -114,13 +114,13 @@ def test_rows_and_logits_of_pictures_of_any_size_are_those_of_the_folder(grid, t
     ("fields", "words"),
     [
         ({"vision__block_count": 1 << 30}, "block_count=1073741824 must be"),
-        ({"vision__block_count": 4}, r"has no tensor model.visual.blocks.3"),
+        ({"vision__block_count": 4}, r"has no tensor (model.visual.blocks|vision_tower.encoder)"),
         ({"vision__image_mean": [0.5]}, "image_mean"),
-        ({"vision__attention__head_count": 5}, "num_heads=5 must divide"),
+        ({"vision__attention__head_count": 5}, "heads=5 must divide"),
     ],
     ids=str,
 )
-def test_what_contradicts_itself_of_pictures_of_any_size_is_named(grid, tmp_path, fields, words):
+def test_what_contradicts_itself_of_pictures_on_grids_is_named(grid, tmp_path, fields, words):
     with pytest.raises(CheckpointError, match=words) as error:
         load_checkpoint(write_pair(grid[0], tmp_path, **fields))
     assert "mmproj-model-f16.gguf" in str(error.value)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from processors import in_grid, pieces, whole
+from processors import in_grid, pieces, tiles, whole
 from towers import GEMMA4_PIXELS, IMAGE, SIZE, picture
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
@@ -34,7 +34,7 @@ def test_pieces_are_those_of_transformers(size, split):
     text = get_image_prompt_string(
         rows, columns, vision.rows, "<fake_token_around_image>", "<image>", "<global-img>"
     )
-    assert picture_text(seen.grid, vision, lambda _: "<image>") == text
+    assert picture_text(seen, vision, lambda _: "<image>") == text
 
 
 @pytest.mark.parametrize("size", [(64, 64), (200, 90), (31, 77), (3, 3)])
@@ -43,7 +43,7 @@ def test_whole_pictures_are_those_of_transformers(size):
     expected = whole([picture(*size)])
     seen = cut_picture(picture(*size), vision)
     np.testing.assert_allclose(normalized(seen.pieces[0], vision), expected, atol=1e-5)
-    text = picture_text(seen.grid, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
+    text = picture_text(seen, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
     assert text == "\n\n(iiii)\n\n"
 
 
@@ -78,7 +78,7 @@ def test_pictures_that_keep_their_proportions_are_those_of_transformers(size, no
     np.testing.assert_allclose(inputs[bundle.PIXELS][order], pixels[0][: 9 * count], atol=1e-5)
     squares = inputs[bundle.PLACES].reshape(count, 9, 2) // 3
     np.testing.assert_array_equal(squares, np.broadcast_to(squares[:, :1], squares.shape))
-    text = picture_text(seen.grid, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
+    text = picture_text(seen, vision, {IMAGE: "i", 336: "(", 337: ")"}.__getitem__)
     assert text == f"({'i' * count})"
 
 
@@ -94,7 +94,21 @@ def test_pictures_of_any_size_are_those_of_transformers(size):
     seen = cut_picture(picture(*size), vision)
     np.testing.assert_allclose(normalized(seen.pieces[0], vision)[0], expected, atol=1e-5)
     assert seen.grid == (lines // 2, columns // 2)
-    assert picture_text(seen.grid, vision, lambda _: "i") == "i" * (lines * columns // 4)
+    assert picture_text(seen, vision, lambda _: "i") == "i" * (lines * columns // 4)
+
+
+@pytest.mark.parametrize(
+    "size", [(64, 64), (200, 90), (31, 77), (5, 400), (60, 20), (41, 19), (20, 20), (3, 3)]
+)
+def test_squares_by_proportions_are_those_of_transformers(size):
+    cut = bundle.PictureTiles(20, 1, 4, 0.0, "(", ")", "", "")
+    vision = replace(SPLITTING, size=20, tiles=cut, resample=3)
+    expected, [count] = tiles([picture(*size)])
+    seen = cut_picture(picture(*size), vision)
+    found = np.concatenate([normalized(each, vision) for each in seen.pieces])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert rows_of(seen, vision) == 4 * count
+    assert picture_text(seen, vision, lambda _: "i") == f"({'iiii' * count})"
 
 
 def test_a_picture_that_is_all_but_a_line_is_refused():

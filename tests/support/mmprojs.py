@@ -36,7 +36,8 @@ def write_pair(folder, place, encoding="F32", soft="<image_soft_token>", **field
     """
     place.mkdir(exist_ok=True)
     config = json.loads((folder / "config.json").read_text())
-    write = write_grid if config["model_type"].startswith("qwen") else write_mmproj
+    kind = config["model_type"]
+    write = _WRITERS.get(kind, write_grid if kind.startswith("qwen") else write_mmproj)
     write(folder, place / "mmproj-model-f16.gguf", encoding, **fields)
     own = place / "text"
     source = SafetensorsFolder(folder, text_name)
@@ -52,6 +53,9 @@ def write_pair(folder, place, encoding="F32", soft="<image_soft_token>", **field
     template = (folder / "chat_template.jinja").read_text()
     if config["model_type"].startswith("qwen"):
         tokenizer, template = (each.replace("<image>", PAD) for each in (tokenizer, template))
+    if config["model_type"] in _TOKENS:
+        token = _TOKENS[config["model_type"]]
+        tokenizer, template = (each.replace("<image>", token) for each in (tokenizer, template))
     (own / "tokenizer.json").write_text(tokenizer)
     chat = {"tokenizer.chat_template": template}
     write_gguf(own, place / "model.gguf", **chat)
@@ -158,6 +162,55 @@ def write_grid(folder, file, encoding="F32", **fields):
         place = table.get_name(own, try_suffixes=(".weight", ".bias"))
         _add(writer, place or own, values, encoding)
     _close(writer)
+
+
+def write_internvl(folder, file, encoding="F32", **fields):
+    """Writes what the converter makes of what reads pictures in InternVL; see `write_mmproj`."""
+    config = json.loads((folder / "config.json").read_text())
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    vision = config["vision_config"]
+    given = {
+        "projector_type": "internvl",
+        "has_vision_encoder": True,
+        "use_gelu": True,
+        "vision__image_size": vision["image_size"][0],
+        "vision__patch_size": vision["patch_size"][0],
+        "vision__embedding_length": vision["hidden_size"],
+        "vision__feed_forward_length": vision["intermediate_size"],
+        "vision__block_count": vision["num_hidden_layers"],
+        "vision__attention__head_count": vision["num_attention_heads"],
+        "vision__attention__layer_norm_epsilon": vision["layer_norm_eps"],
+        "vision__projection_dim": config["text_config"]["hidden_size"],
+        "vision__projector__scale_factor": round(1 / config["downsample_ratio"]),
+        "vision__preproc_max_tiles": settings["max_patches"],
+        "vision__image_mean": settings["image_mean"],
+        "vision__image_std": settings["image_std"],
+    }
+    writer = GGUFWriter(str(file), "clip")
+    for name, value in {**given, **fields}.items():
+        add_field(writer, f"clip.{name.replace('__', '.')}", value)
+    layers = max(vision["num_hidden_layers"], len(_PROJECTION) + 1)
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, layers)
+    source = SafetensorsFolder(folder)
+    for name in sorted(source.names):
+        own = name.removeprefix("model.")
+        if own.startswith("multi_modal_projector."):
+            for part, number in _PROJECTION.items():
+                own = own.replace(f"multi_modal_projector.{part}", f"mlp1.{number}")
+        elif own.startswith("vision_tower."):
+            own = f"model.{own}"
+            if "lambda_" in own or "position_embeddings" in own:
+                own += ".weight"
+        else:
+            continue  # of the text part
+        place = table.get_name(own, try_suffixes=(".weight", ".bias"))
+        _add(writer, place, source.read(name), encoding)
+    _close(writer)
+
+
+_PROJECTION = {"layer_norm": 0, "linear_1": 1, "linear_2": 3}
+_WRITERS = {"internvl": write_internvl}
+_TOKENS = {"internvl": "<IMG_CONTEXT>"}
 
 
 def _places(vision, behind):

@@ -7,6 +7,7 @@ import torch
 from towers import GEMMA4_PIXELS, GRID_PIXELS, IMAGE, SIZE
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
@@ -26,6 +27,8 @@ def inputs(model, tokens, *given):
     if kind == "gemma3":
         shown = {"token_type_ids": (ids == IMAGE).int()}
         return {"input_ids": ids, "pixel_values": torch.tensor(whole(given)), **shown}
+    if kind == "internvl":
+        return {"input_ids": ids, "pixel_values": torch.tensor(tiles(given)[0])}
     pixels = torch.tensor(np.concatenate([pieces(each)[0] for each in given]))[None]
     return {"input_ids": ids, "pixel_values": pixels}
 
@@ -49,6 +52,14 @@ def whole(given):
 def in_grid(given):
     """Returns patches, and how many lines and columns of them pictures have."""
     return Qwen2VLImageProcessorPil(**GRID_PIXELS, **COLOURS)(given)
+
+
+def tiles(given):
+    """Returns InternVL's pieces of pictures, and their numbers."""
+    sizes = {"size": {"height": 20, "width": 20}, "max_patches": 4, "resample": 3}
+    processor = GotOcr2ImageProcessorPil(**sizes, **COLOURS)
+    found = processor([[each] for each in given], crop_to_patches=True, return_tensors="np")
+    return found["pixel_values"], found["num_patches"].tolist()
 
 
 def pieces(given, **options):

@@ -18,6 +18,8 @@ from transformers import (
     Gemma4UnifiedForConditionalGeneration,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen3_5Config,
@@ -180,12 +182,37 @@ def _grid(kind, config, model, vision=_GRID_VISION):
     return Pictured(config, model, text, vision, own, {**GRID_PIXELS, **_COLOURS}, GRID_SHOWN)
 
 
+# Pieces of 4 patches by 4, of which 2 by 2 are a row; up to 4 pieces and the whole picture.
+_INTERNVL = Pictured(
+    InternVLConfig,
+    InternVLForConditionalGeneration,
+    {"model_type": "qwen2"},
+    {
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": [20, 20],
+        "patch_size": [5, 5],
+        "attention_bias": True,
+    },
+    {"image_token_id": IMAGE, "image_seq_length": 4},
+    {
+        "size": {"height": 20, "width": 20},
+        "min_patches": 1,
+        "max_patches": 4,
+        "resample": 3,
+        **_COLOURS,
+    },
+)
+
 MODELS = {
     "gemma3": _GEMMA3,
     "gemma4": _gemma4(causal=False),
     "gemma4-causal": _gemma4(causal=True),
     "gemma4_unified": _gemma4_unified(),
     "idefics3": _splitting(Idefics3Config, Idefics3ForConditionalGeneration),
+    "internvl": _INTERNVL,
     "qwen2_5_vl": _grid(
         "qwen2_5_vl", Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, _WINDOWED_VISION
     ),

@@ -136,8 +136,12 @@ def _images(role: Role) -> str:
         return ""
     size = role.vision.size
     rows = role.vision.rows
+    tiles = role.vision.tiles
+    cut = "" if tiles is None else f", cut into up to {tiles.most} pieces of {tiles.size} pixels"
     if (grid := role.vision.grid) is not None:
-        return f"of any size, of {rows} to {grid.most // size**2} tokens each"
+        return f"of any size, of {rows} to {grid.most // size**2} tokens each{cut}"
+    if tiles is not None:
+        return f"of any size{cut}, of {rows} tokens each"
     if role.vision.patch:
         return f"in their proportions, of {role.vision.fewest} to {rows} tokens each"
     return f"pieces of {size} pixels, of {rows} tokens each"

@@ -17,9 +17,11 @@ from edgespec.errors import UnsupportedModelError
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.header import read_header
 from edgespec.models.formats.gguf.mmproj_grid import GRIDS, IMAGE, WINDOWED, read_grid
+from edgespec.models.formats.gguf.mmproj_internvl import CONTEXT, read_internvl
 from edgespec.models.formats.gguf.names import Naming
 from edgespec.models.formats.gguf.tensors import GgufTensors
 from edgespec.models.named import tower_beside
+from edgespec.models.vision.internvl import INTERNVL
 from edgespec.models.vision.tower import MOST_PIXELS, tower_of
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from edgespec.models.formats.gguf.header import Header
     from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
     from edgespec.models.vision.grid import GridTower
-    from edgespec.models.vision.tower import Tower
+    from edgespec.models.vision.internvl import INTERNVL
+from edgespec.models.vision.tower import Tower
 
 TOWER_KIND = "clip"
 """The architecture of such files."""
@@ -37,7 +40,8 @@ TOWER_KIND = "clip"
 _log = logging.getLogger(__name__)
 
 _WHOLE, _SPLITTING = "gemma3", "idefics3"  # types of projections, and of models in transformers
-_TYPES = (_WHOLE, _SPLITTING, *GRIDS)
+_GRID_READERS = {**dict.fromkeys(GRIDS, read_grid), INTERNVL: read_internvl}
+_TYPES = (_WHOLE, _SPLITTING, *_GRID_READERS)
 _TYPE_PLACES = ("clip.projector_type", "clip.vision.projector_type")  # with sound, the second
 _VISION = "clip.vision"
 # of Gemma 3, where it is not told
@@ -61,6 +65,7 @@ _TOKENS: Mapping[str, Mapping[str, str]] = {
         "eoi_token_index": "<end_of_image>",
     },
     _SPLITTING: {"image_token_id": "<image>"},
+    INTERNVL: {"image_token_id": CONTEXT},
     **{kind: {"image_token_id": IMAGE} for kind in GRIDS},
 }
 _UNUSED = re.compile(r"<unused\d+>")
@@ -142,8 +147,8 @@ def _tower(
             f"{_VISION}.projection_dim", f"the model reads rows of {width}, so this is of another"
         )
     tokens = _tokens(kind, metadata, vocabulary)
-    if kind in GRIDS:
-        return read_grid(metadata, header, config, tokens["image_token_id"])
+    if kind in _GRID_READERS:
+        return _GRID_READERS[kind](metadata, header, config, tokens["image_token_id"])
     vision = {own: metadata.integer(f"{_VISION}.{name}") for own, name in _SIZES.items()}
     vision["num_hidden_layers"] = metadata.integer(
         f"{_VISION}.block_count", most=len(header.entries)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.names import Naming
 from edgespec.models.formats.gguf.tensors import GgufTensors
-from edgespec.models.vision.qwen_vl import PATCHES
-from edgespec.models.vision.reading import QWEN_TOWERS, qwen_tower_of
+from edgespec.models.vision.reading import QWEN_TOWERS, read_qwen_tower
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,9 +118,10 @@ def read_grid(
         **{name: metadata.get(f"{_VISION}.{name}") for name in ("image_mean", "image_std")},
     }
     tensors = _source(file, header, windowed, _behind(metadata))
-    if not any(name.endswith(PATCHES) for name in tensors.names):
+    tower = read_qwen_tower(tensors, ConfigFields(values, file), ConfigFields(settings, file))
+    if tower is None:
         raise metadata.invalid("clip.projector_type", "has no tensor v.patch_embd.weight")
-    return qwen_tower_of(ConfigFields(values, file), ConfigFields(settings, file), tensors)
+    return tower
 
 
 def _places(metadata: ConfigFields, vision: Mapping[str, int]) -> dict[str, object]:

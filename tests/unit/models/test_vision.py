@@ -243,6 +243,32 @@ def test_what_cannot_be_read_of_pictures_in_windows_is_named(tmp_path, group, ch
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("place", "changes", "words"),
+    [
+        (SETTINGS, {"size": {"height": 20, "width": 9}}, "width=9 is not supported: use 20"),
+        (SETTINGS, {"max_patches": 99}, "max_patches=99 must be 64 or less"),
+        (SETTINGS, {"min_patches": 5}, "min_patches=5 must be 4 or less"),
+        ("config.json", {"downsample_ratio": 0.3}, "downsample_ratio=0.3 must divide the 4"),
+        ("config.json", {"vision_feature_layer": -2}, "vision_feature_layer=-2 is not supported"),
+        ("vision_config", {"hidden_act": "relu"}, "hidden_act='relu' is not supported"),
+        ("vision_config", {"num_attention_heads": 5}, "num_attention_heads=5 must divide"),
+        ("vision_config", {"use_qk_norm": True}, "has no tensor .*q_norm"),
+        ("vision_config", {"image_size": 30}, "height=20 is not supported: use 30"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_of_internvl_is_named(tmp_path, place, changes, words):
+    save_pictured(tmp_path, "internvl")
+    if place.endswith(".json"):
+        edit_json(tmp_path / place, **changes)
+    else:
+        group = json.loads((tmp_path / "config.json").read_text())[place]
+        edit_json(tmp_path / "config.json", **{place: {**group, **changes}})
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(tmp_path)
+
+
 def test_published_configs_have_the_text_part_s_fields_beside_the_tower_s(tmp_path):
     save_pictured(tmp_path, "qwen2_5_vl")
     expected = load_checkpoint(tmp_path).tower
