@@ -263,6 +263,7 @@ def _embedding(fields: ConfigFields, decoder: Decoder, pooled: PoolingConfig) ->
         embeds=True,
         context_length=min(length, pooled.length or length),
         dense=pooled.dense,
+        scorer=pooled.scorer or decoder.scorer,
     )
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from edgespec.models.layers.decoder import Scorer
+
 MODULES = "modules.json"
 
 _POOLINGS = {"lasttoken": LAST_TOKEN, "mean": MEAN, "cls": FIRST_TOKEN}
@@ -42,12 +44,14 @@ class PoolingConfig:
         ranking: How scores are made; None: none are.
         dense: What rows become before they are pooled; sentence-transformers has it behind the
             pooling, which makes no difference to a mean, since nothing is activated.
+        scorer: What makes scores, where the model's description does not say it.
     """
 
     embedding: Embedding | None
     length: int | None = None
     ranking: Reranking | None = None
     dense: tuple[Linear, ...] = ()
+    scorer: Scorer | None = None
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -189,7 +189,8 @@ def _of_embedding(manifest: Manifest) -> Iterator[_Check]:
         if (ranking := role.ranking) is not None:
             place = f"roles.{name}.ranking"
             yield place, ranking, alone and role.embedding is None
-            yield f"{place}.pooling", ranking.pooling, ranking.pooling in (LAST_TOKEN, FIRST_TOKEN)
+            rows = (LAST_TOKEN,) if ranking.template else (LAST_TOKEN, FIRST_TOKEN)
+            yield f"{place}.pooling", ranking.pooling, ranking.pooling in rows
 
 
 def _of_layout(where: str, role: Role) -> Iterator[_Check]:

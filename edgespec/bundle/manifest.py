@@ -104,13 +104,17 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Reranking:
-    """How a model that ranks scores a text for a query: as a pair that the tokenizer makes of both.
+    """How a model that ranks scores a text for a query.
 
     Attributes:
-        pooling: one of `POOLINGS` but the mean: the row of which its graph makes a score.
+        pooling: one of `POOLINGS` but the mean: the row of which its graph makes scores. One is how
+            well the text answers the query, of two the second is how badly.
+        template: what is read, with `{query}` and `{document}` in places of theirs; empty: the pair
+            that the tokenizer makes of both.
     """
 
     pooling: str
+    template: str = field(default="", metadata=LEFT_OUT)
 
     def __str__(self) -> str:
         return f"scores of the {self.pooling} token's row"

@@ -371,8 +371,8 @@ class LLM(Unpicklable):
             query: the query.
             documents: the documents; of one that does not fit the context, the end is left out.
             top_n: number of documents to return; None: all.
-            instruction: what a model that writes text is to judge by; None: whether the document
-                answers a web search.
+            instruction: what a model that writes text, or Qwen3-Reranker, is to judge by; None:
+                whether the document answers a web search.
 
         Returns:
             The best documents first: their numbers and scores from 0 to 1.

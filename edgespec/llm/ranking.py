@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from edgespec.system.options import Option
 from edgespec.system.processes import Unpicklable
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-"""What a model that writes text is asked to judge documents by, unless another is given."""
+"""What a model that reads an instruction judges documents by, unless another is given."""
 
 # What Qwen3-Reranker was trained with; other models that chat understand it.
 _JUDGE = (
@@ -28,6 +29,7 @@ _JUDGE = (
 )
 _ASKED = "<Instruct>: {}\n<Query>: {}\n<Document>: {}"
 _ANSWERS = "yes", "no"
+_PLACES = re.compile(r"\{query\}|\{document\}")
 _MARGIN = 8  # tokens that a text may have more behind a cut than its part had
 
 
@@ -104,7 +106,48 @@ class PairForm(RankForm):
         return float(row[0])
 
 
-class ChatForm(RankForm):
+class WrittenForm(RankForm):
+    """Query and document within words around them."""
+
+    def text(self, query: str, document: str) -> TextTokens:
+        """See `RankForm`."""
+        ids = self._ids(query, document)
+        if len(ids) > self.most:
+            around = len(self._ids(query, ""))
+            room = self.most - around - _MARGIN
+            if room < 1:
+                self.refuse(around)
+            tokenizer = self.loaded.tokenizer
+            kept = tokenizer.encode(document, add_special=False)[:room]
+            ids = self._ids(query, tokenizer.decode(kept, skip_special=False))[: self.most]
+        return TextTokens(ids)
+
+    def _ids(self, query: str, document: str) -> list[int]:
+        return self.loaded.tokenizer.encode(self.written(query, document), add_special=False)
+
+    @abstractmethod
+    def written(self, query: str, document: str) -> str:
+        """Returns the words."""
+
+
+class TemplateForm(WrittenForm):
+    """The template of a model that makes scores: how well a text answers, and perhaps how badly."""
+
+    def __init__(self, loaded: ModelInstance, template: str, instruction: str) -> None:
+        super().__init__(loaded)
+        self._template = template.replace(INSTRUCTION, instruction)
+
+    def written(self, query: str, document: str) -> str:
+        """See `WrittenForm`."""
+        given = {"{query}": query, "{document}": document}
+        return _PLACES.sub(lambda found: given[found[0]], self._template)
+
+    def logit(self, row: Row) -> float:
+        """See `RankForm`."""
+        return float(row[0] - row[1:].sum())
+
+
+class ChatForm(WrittenForm):
     """The chat template of a model that writes text, which is asked as Qwen3-Reranker is.
 
     Raises:
@@ -128,28 +171,13 @@ class ChatForm(RankForm):
             )
         self._yes, self._no = (each[0] for each in answers)
 
-    def text(self, query: str, document: str) -> TextTokens:
-        """See `RankForm`."""
-        ids = self._written(query, document)
-        if len(ids) > self.most:
-            around = len(self._written(query, ""))
-            room = self.most - around - _MARGIN
-            if room < 1:
-                self.refuse(around)
-            tokenizer = self.loaded.tokenizer
-            kept = tokenizer.encode(document, add_special=False)[:room]
-            ids = self._written(query, tokenizer.decode(kept, skip_special=False))[: self.most]
-        return TextTokens(ids)
-
-    def _written(self, query: str, document: str) -> list[int]:
-        """Returns the token ids of the prompt."""
+    def written(self, query: str, document: str) -> str:
+        """See `WrittenForm`."""
         messages = [
             {"role": "system", "content": _JUDGE},
             {"role": "user", "content": _ASKED.format(self._instruction, query, document)},
         ]
-        tokenizer = self.loaded.tokenizer
-        text = tokenizer.chat(messages, variables={"enable_thinking": False})
-        return tokenizer.encode(text, add_special=False)
+        return self.loaded.tokenizer.chat(messages, variables={"enable_thinking": False})
 
     def logit(self, row: Row) -> float:
         """See `RankForm`."""
@@ -163,7 +191,7 @@ class Reranker(Unpicklable):
 
     Args:
         loaded: the model: one that ranks, or one that writes text.
-        instruction: what a model that writes text is to judge by; None: see `INSTRUCTION`.
+        instruction: what a model that reads an instruction is to judge by; None: see `INSTRUCTION`.
 
     Raises:
         InputError: if the model makes embeddings, or cannot be asked.
@@ -176,9 +204,12 @@ class Reranker(Unpicklable):
                 "the model makes embeddings, and ranks no texts: use a bundle of a reranker, or "
                 "of a model that writes text"
             )
+        asked = INSTRUCTION if instruction is None else instruction
         self._form: RankForm
         if target.ranking is None:
-            self._form = ChatForm(loaded, INSTRUCTION if instruction is None else instruction)
+            self._form = ChatForm(loaded, asked)
+        elif target.ranking.template:
+            self._form = TemplateForm(loaded, target.ranking.template, asked)
         else:
             self._form = PairForm(loaded, target.ranking.pooling)
         self._rows = TextRows(loaded, self._form.pooling)

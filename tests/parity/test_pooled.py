@@ -66,7 +66,7 @@ def test_what_a_gguf_file_says_of_its_pooling(saved, tmp_path):
         assert found.decoder.embeds == (expected is not None)
         assert found.embedding == (expected and Embedding(expected, True, {}))
     for fields, reason in (
-        ({"qwen3.pooling_type": 4}, "qwen3.pooling_type=4 is not supported: use a model with 1"),
+        ({"qwen3.pooling_type": 5}, "qwen3.pooling_type=5 is not supported: use a model with 1"),
         (
             {"qwen3.pooling_type": 1, "qwen3.attention.causal": False},
             "qwen3.attention.causal=False is not supported",

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from shutil import copytree
+
 import numpy as np
 import pytest
 import torch
 from checkpoints import make_checkpoint
 from embeddings import make_embedding
 from encoders import make_ranker
+from ggufs import write_gguf
 from native_llms import with_library
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from edgespec import LLM, export
-from edgespec.errors import ContextLengthError, InputError
+from edgespec.errors import CheckpointError, ContextLengthError, InputError
 from edgespec.export import ExportOptions
 from edgespec.llm.llm import inside
 from edgespec.llm.ranking import INSTRUCTION
+from edgespec.models import load_checkpoint
 
 pytestmark = with_library
 RANKERS = {
@@ -33,6 +38,15 @@ TEMPLATE = (
     "(no thought) {% endif %}{% endif %}"
 )
 
+JUDGE = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".'
+)
+FILES_TEMPLATE = (
+    f"system: {JUDGE}\nuser: <Instruct>: {INSTRUCTION}\n<Query>: {{query}}\n"
+    "<Document>: {document}\n(no thought) "
+)
+
 
 @pytest.fixture(scope="module", params=RANKERS)
 def ranker(request, tmp_path_factory):
@@ -48,17 +62,37 @@ def ranker(request, tmp_path_factory):
 def writer(tmp_path_factory):
     """The same of a model that writes text, and in whose vocabulary yes and no are."""
     folder = tmp_path_factory.mktemp("writer")
-    model = make_checkpoint(
-        folder / "checkpoint", "qwen3", vocab_size=340, max_position_embeddings=2048
-    )
-    file = folder / "checkpoint" / "tokenizer.json"
-    tokenizer = Tokenizer.from_file(str(file))
-    tokenizer.add_tokens(["yes", "no"])
-    tokenizer.save(str(file))
-    (folder / "checkpoint" / "chat_template.jinja").write_text(TEMPLATE)
+    model, tokenizer = make_writer(folder / "checkpoint")
     export.make(folder / "checkpoint", folder / "bundle", options=ExportOptions("fp32"))
     with LLM(folder / "bundle", **PLAIN) as llm:
         yield llm, model, tokenizer
+
+
+def make_writer(folder):
+    """Save the checkpoint; returns transformers' model and the tokenizer."""
+    model = make_checkpoint(folder, "qwen3", vocab_size=340, max_position_embeddings=2048)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens(["yes", "no"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return model, tokenizer
+
+
+def write_ranker(checkpoint, folder, **metadata):
+    """Write a GGUF file as llama.cpp's converter writes rerankers; returns its path.
+
+    Its scores are the rows of yes and no of the output projection, which is left out.
+    """
+    source = copytree(checkpoint, folder / "checkpoint")
+    tensors = load_file(source / "model.safetensors")
+    head = tensors.pop("lm_head.weight")
+    save_file(tensors, source / "model.safetensors")
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    answers = [tokenizer.token_to_id(each) for each in ("yes", "no")]
+    fields = {"qwen3.pooling_type": 4, "tokenizer.chat_template.rerank": FILES_TEMPLATE}
+    scores = {"cls.output.weight": np.asarray(head[answers], np.float32)}
+    write_gguf(source, folder / "m.gguf", extra=scores, **{**fields, **metadata})
+    return folder / "m.gguf"
 
 
 def scores_of(ranked):
@@ -107,16 +141,39 @@ def test_a_model_that_writes_text_is_asked_for_yes_and_no(writer):
     yes, no = (tokenizer.token_to_id(each) for each in ("yes", "no"))
     for document, score in zip(DOCUMENTS, found, strict=True):
         asked = f"<Instruct>: {INSTRUCTION}\n<Query>: {QUERY}\n<Document>: {document}"
-        judge = (
-            "Judge whether the Document meets the requirements based on the Query and the Instruct "
-            'provided. Note that the answer can only be "yes" or "no".'
-        )
-        text = f"system: {judge}\nuser: {asked}\n(no thought) "
+        text = f"system: {JUDGE}\nuser: {asked}\n(no thought) "
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         logits = model(torch.tensor([ids])).logits[0, -1, [no, yes]]
         assert score == pytest.approx(float(torch.softmax(logits, 0)[1]), abs=1e-5)
     other = scores_of(llm.rerank(QUERY, DOCUMENTS, instruction="Find plants"))
     assert not np.allclose(found, other, atol=1e-4)
+
+
+def test_a_file_of_a_model_that_says_yes_or_no(writer, tmp_path):
+    llm, _, _ = writer
+    make_writer(tmp_path / "writer")
+    file = write_ranker(tmp_path / "writer", tmp_path)
+    export.make(file, tmp_path / "bundle", options=ExportOptions("fp32"))
+    with LLM(tmp_path / "bundle", **PLAIN) as other:
+        for options in ({}, {"instruction": "Find plants"}):
+            expected = scores_of(llm.rerank(QUERY, DOCUMENTS, **options))
+            found = scores_of(other.rerank(QUERY, DOCUMENTS, **options))
+            assert found == pytest.approx(expected, abs=1e-5)
+        long = "tree {query} " * 3000
+        assert 0 < other.rerank(QUERY, [long])[0].score < 1
+        with pytest.raises(InputError, match=r"ranks texts, and writes none"):
+            other.generate("a")
+        with pytest.raises(ContextLengthError, match="the query is too long"):
+            other.rerank(long, ["a"])
+
+
+@pytest.mark.parametrize("template", [None, "{query}"])
+def test_a_file_that_ranks_without_a_template_is_refused(tmp_path, template):
+    make_writer(tmp_path / "writer")
+    fields = {"tokenizer.chat_template.rerank": template}
+    file = write_ranker(tmp_path / "writer", tmp_path, **fields)
+    with pytest.raises(CheckpointError, match=r"rerank.* must be a text with .query. and"):
+        load_checkpoint(file)
 
 
 def test_a_long_document_of_a_model_that_writes_text_is_cut(writer):

@@ -138,7 +138,7 @@ class ConfigReader:
 
     def vocabulary(self) -> int:
         """Returns the number of tokens, by the rows of the embedding."""
-        return self._rows("token_embd.weight")
+        return self.rows_of("token_embd.weight")
 
     def key_heads(self) -> list[int]:
         """Returns the number of key and value heads of each layer, alike in all that have some.
@@ -205,7 +205,12 @@ class ConfigReader:
     def _heads(self) -> int:
         return self.integer("attention.head_count")
 
-    def _rows(self, name: str) -> int:
+    def rows_of(self, name: str) -> int:
+        """Returns the number of rows of a tensor, by its name in the file.
+
+        Raises:
+            CheckpointError: There is none.
+        """
         entry = self._entries.get(name)
         if entry is None:
             raise CheckpointError(

@@ -13,8 +13,8 @@ class EncoderReader(ConfigReader):
 
     def special(self) -> dict[str, object]:
         """See `ConfigReader`."""
-        parts: dict[str, object] = {"type_vocab_size": self._rows("token_types.weight")}
+        parts: dict[str, object] = {"type_vocab_size": self.rows_of("token_types.weight")}
         if self.get("pooling_type") != RANKING:
             return parts
-        labels = {str(number): "" for number in range(self._rows("cls.output.weight"))}
+        labels = {str(number): "" for number in range(self.rows_of("cls.output.weight"))}
         return {**parts, "architectures": ["BertForSequenceClassification"], "id2label": labels}

@@ -26,6 +26,7 @@ _MODEL = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
+    "cls.output": "score",
 }
 _LAYER = {
     "attn_norm": "input_layernorm",

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from gguf import LlamaFileType
 
-from edgespec.bundle.manifest import FIRST_TOKEN, LAST_TOKEN, MEAN, Embedding, Reranking
 from edgespec.errors import CheckpointError
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.architectures import ARCHITECTURES
 from edgespec.models.formats.gguf.config import ConfigReader
-from edgespec.models.formats.gguf.encoders import RANKING, EncoderReader
+from edgespec.models.formats.gguf.encoders import EncoderReader
 from edgespec.models.formats.gguf.gemma3n import Gemma3nReader
 from edgespec.models.formats.gguf.gemma4 import Gemma4Reader
 from edgespec.models.formats.gguf.header import Header, read_header
@@ -22,6 +21,7 @@ from edgespec.models.formats.gguf.hybrids import DeltaReader, Lfm2Reader, Qwen35
 from edgespec.models.formats.gguf.mamba import GraniteHybridReader, NemotronReader
 from edgespec.models.formats.gguf.minicpm import MiniCpm3Reader, MiniCpmReader
 from edgespec.models.formats.gguf.mmproj import TOWER_KIND, read_mmproj
+from edgespec.models.formats.gguf.pooling import read_pooling
 from edgespec.models.formats.gguf.routed import (
     DeepseekReader,
     MixtralReader,
@@ -34,7 +34,6 @@ from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
 from edgespec.models.formats.parts import Parts
 from edgespec.models.named import parts
 from edgespec.models.opened import CheckpointParts
-from edgespec.models.pooled import PoolingConfig
 from edgespec.models.sampling import gguf_sampling
 
 if TYPE_CHECKING:
@@ -66,9 +65,6 @@ ADAPTER = "adapter"
 """What `general.type` is of an adapter."""
 
 _TEMPLATE = "tokenizer.chat_template"
-# llama.cpp's numbers of ways to pool, besides `RANKING`.
-_NONE = 0
-_POOLINGS = {1: MEAN, 2: FIRST_TOKEN, 3: LAST_TOKEN}
 
 
 def open_gguf(path: Path) -> CheckpointParts:
@@ -101,7 +97,7 @@ def open_gguf(path: Path) -> CheckpointParts:
         files["generation_config.json"] = json.dumps(sampling)
     config = ConfigFields(reader.config(vocabulary.ends()), str(path))
     tensors = GgufTensors(str(path), header.entries, naming, reader.layers, reader.columns())
-    pooled = _pooled(metadata, str(kind), naming.both_ways)
+    pooled = read_pooling(reader, naming.both_ways)
     return CheckpointParts(
         config,
         Parts(tensors, reader.rows(tensors)),
@@ -163,29 +159,3 @@ def whole_header(path: Path) -> Header:
             )
         entries |= found
     return Header(first.metadata, entries)
-
-
-def _pooled(metadata: ConfigFields, kind: str, both_ways: bool) -> PoolingConfig | None:
-    """Returns how embeddings or scores are made with a model; None if it writes text.
-
-    llama.cpp's server normalizes vectors whatever the model, and puts no prompt before texts.
-
-    Raises:
-        UnsupportedModelError: It has another pooling, or its rows see those behind them.
-    """
-    name = f"{kind}.pooling_type"
-    causal = f"{kind}.attention.causal"
-    found = metadata.get(name)
-    if found in (None, _NONE):
-        return PoolingConfig(Embedding(MEAN, True, {})) if both_ways else None
-    if found == RANKING and _READERS.get(kind) is EncoderReader:
-        return PoolingConfig(None, ranking=Reranking(FIRST_TOKEN))
-    if not isinstance(found, int) or found not in _POOLINGS:
-        raise metadata.unsupported(
-            name, "use a model with 1 (mean), 2 (first token) or 3 (last token)"
-        )
-    if metadata.get(causal) is False and not both_ways:
-        raise metadata.unsupported(
-            causal, "use an embedding model whose tokens see only those before them"
-        )
-    return PoolingConfig(Embedding(_POOLINGS[found], True, {}))

@@ -1,0 +1,69 @@
+"""What a GGUF file says of a model that makes embeddings, or ranks texts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgespec.bundle.manifest import FIRST_TOKEN, LAST_TOKEN, MEAN, Embedding, Reranking
+from edgespec.models.formats.gguf.encoders import RANKING, EncoderReader
+from edgespec.models.layers.decoder import Scorer
+from edgespec.models.layers.elements import Linear
+from edgespec.models.pooled import PoolingConfig
+
+if TYPE_CHECKING:
+    from edgespec.models.formats.gguf.config import ConfigReader
+
+# llama.cpp's numbers of ways to pool, besides `RANKING`.
+_NONE = 0
+_POOLINGS = {1: MEAN, 2: FIRST_TOKEN, 3: LAST_TOKEN}
+
+_TEMPLATE = "tokenizer.chat_template.rerank"
+_PLACES = ("{query}", "{document}")
+_SCORES = 1, 2  # how well a text answers, or that and how badly: yes and no
+
+
+def read_pooling(reader: ConfigReader, both_ways: bool) -> PoolingConfig | None:
+    """Returns how embeddings or scores are made with a model; None if it writes text.
+
+    llama.cpp's server normalizes vectors whatever the model, and puts no prompt before texts.
+
+    Args:
+        reader: What reads the file's config.
+        both_ways: Whether rows of the file's architecture see all of their text.
+
+    Raises:
+        UnsupportedModelError: It has another pooling, or its rows see those behind them.
+        CheckpointError: What makes scores is missing or invalid.
+    """
+    found = reader.get("pooling_type")
+    if found in (None, _NONE):
+        return PoolingConfig(Embedding(MEAN, True, {})) if both_ways else None
+    if found == RANKING and isinstance(reader, EncoderReader):
+        return PoolingConfig(None, ranking=Reranking(FIRST_TOKEN))
+    if found == RANKING and not both_ways:
+        return _ranking(reader)
+    if not isinstance(found, int) or found not in _POOLINGS:
+        raise reader.metadata.unsupported(
+            f"{reader.kind}.pooling_type",
+            "use a model with 1 (mean), 2 (first token) or 3 (last token)",
+        )
+    if reader.get("attention.causal") is False and not both_ways:
+        raise reader.metadata.unsupported(
+            f"{reader.kind}.attention.causal",
+            "use an embedding model whose tokens see only those before them",
+        )
+    return PoolingConfig(Embedding(_POOLINGS[found], True, {}))
+
+
+def _ranking(reader: ConfigReader) -> PoolingConfig:
+    """Returns how a model such as Qwen3-Reranker scores texts: by the last row of a template."""
+    template = reader.metadata.get(_TEMPLATE)
+    if not isinstance(template, str) or not all(each in template for each in _PLACES):
+        raise reader.metadata.invalid(_TEMPLATE, f"must be a text with {' and '.join(_PLACES)}")
+    scores = reader.rows_of("cls.output.weight")
+    if scores not in _SCORES:
+        raise reader.metadata.unsupported(
+            f"{reader.kind}.pooling_type", f"use a model with one or two scores, not {scores}"
+        )
+    out = Linear("score.weight", reader.integer("embedding_length"), scores)
+    return PoolingConfig(None, ranking=Reranking(LAST_TOKEN, template), scorer=Scorer(out))
