@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from checkout import ROOT
 from checkpoints import edit_json
-from embeddings import END, PROMPTS, embedding_of, ids_of, make_embedding, write_modules
+from embeddings import (
+    END,
+    PROMPTS,
+    add_dense,
+    embedding_of,
+    ids_of,
+    make_embedding,
+    write_modules,
+)
 from ggufs import write_gguf
 from native_llms import with_library
 from parity import SAME
@@ -37,6 +45,7 @@ MADE = {
     "gemma3_text-last": {"pooling": "lasttoken"},
 }  # fmt: skip
 PLAIN = {"threads": 1}
+DENSE = ("dense_2.weight", "dense_3.weight")
 pytestmark = with_library
 
 
@@ -168,6 +177,33 @@ def test_a_gguf_file_makes_the_same_vectors(made, tmp_path):
         found = other.embed(TEXTS)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_embeddinggemmas_file(tmp_path):
+    """With its dense layers, as the converter writes them where it is asked to, and without."""
+    source = tmp_path / "checkpoint"
+    make_embedding(
+        source,
+        "gemma3_text",
+        pooling="mean_tokens",
+        use_bidirectional_attention=True,
+        tie_word_embeddings=True,
+        sliding_window=16,
+        query_pre_attn_scalar=24,  # the size of a head, as in the real one
+        num_hidden_layers=6,
+        layer_types=["sliding_attention"] * 5 + ["full_attention"],
+    )
+    fields = {"gemma-embedding.pooling_type": 1, "tokenizer.ggml.add_eos_token": True}
+    for dense in (False, True):
+        extra = dict(zip(DENSE, add_dense(source), strict=True)) if dense else {}
+        write_gguf(source, tmp_path / "model.gguf", extra=extra, **fields)
+        for name, made in (("a", source), ("b", tmp_path / "model.gguf")):
+            export.make(made, tmp_path / f"{name}{dense}", options=ExportOptions("fp32"))
+        with (
+            LLM(tmp_path / f"a{dense}", **PLAIN) as one,
+            LLM(tmp_path / f"b{dense}", **PLAIN) as other,
+        ):
+            assert np.allclose(other.embed(TEXTS), one.embed(TEXTS), atol=1e-5)
 
 
 def test_int4_is_near_the_original(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import edit_json
-from embeddings import ids_of, write
+from embeddings import add_dense, ids_of
 from encoders import TEXTS, make_encoder, vector_of
 from native_llms import with_library
 from safetensors.numpy import load_file, save_file
@@ -195,25 +195,7 @@ def make_gemma(folder):
         num_key_value_heads=1,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     )
-    steps = json.loads((folder / "modules.json").read_text())
-    drawn = np.random.default_rng(0)
-    matrices = []
-    for number, sizes in ((2, (64, 96)), (3, (96, 64))):
-        name = f"{number}_Dense"
-        steps.insert(number, {"path": name, "type": "sentence_transformers.models.Dense"})
-        write(
-            folder / name / "config.json",
-            {
-                "in_features": sizes[0],
-                "out_features": sizes[1],
-                "bias": False,
-                "activation_function": "torch.nn.modules.linear.Identity",
-            },
-        )
-        matrices.append(drawn.normal(size=sizes[::-1]).astype(np.float32))
-        save_file({"linear.weight": matrices[-1]}, folder / name / "model.safetensors")
-    write(folder / "modules.json", steps)
-    return model, matrices
+    return model, add_dense(folder)
 
 
 def test_embeddinggemma(tmp_path):

@@ -55,6 +55,27 @@ def write_modules(
     write(folder / "config_sentence_transformers.json", whole)
 
 
+def add_dense(folder: Path) -> list[Floats]:
+    """Add two dense layers behind the pooling, as EmbeddingGemma has; returns their matrices."""
+    steps = json.loads((folder / "modules.json").read_text())
+    drawn = np.random.default_rng(0)
+    matrices = []
+    for number, sizes in ((2, (64, 96)), (3, (96, 64))):
+        name = f"{number}_Dense"
+        steps.insert(number, {"path": name, "type": "sentence_transformers.models.Dense"})
+        config = {
+            "in_features": sizes[0],
+            "out_features": sizes[1],
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+        write(folder / name / "config.json", config)
+        matrices.append(drawn.normal(size=sizes[::-1]).astype(np.float32))
+        save_file({"linear.weight": matrices[-1]}, folder / name / "model.safetensors")
+    write(folder / "modules.json", steps)
+    return matrices
+
+
 def write(path: Path, content: object) -> None:
     """Write a JSON file."""
     path.parent.mkdir(exist_ok=True)

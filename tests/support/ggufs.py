@@ -135,6 +135,8 @@ def write_gguf(
         kind = gguf.MODEL_ARCH.GRANITE
     if kind == gguf.MODEL_ARCH.NEMOTRON_H and "moe" in config["layers_block_type"]:
         kind = gguf.MODEL_ARCH.NEMOTRON_H_MOE
+    if config.get("use_bidirectional_attention"):
+        kind = gguf.MODEL_ARCH.GEMMA_EMBEDDING
     name = gguf.MODEL_ARCH_NAMES[kind]
     writer = GGUFWriter(str(file), name, split_max_tensors=splits)
     for key, value in {**numbers_of(name, config), **_vocabulary(folder), **metadata}.items():

@@ -153,6 +153,15 @@ _QWEN3_MOE = Naming(
     constants={"norm_topk_prob": True},
 )
 
+_GEMMA3 = Naming(
+    "gemma3_text",
+    _NORMS_AROUND,
+    norm_offset=1.0,
+    window=True,
+    widest=62,
+    constants={"sliding_window_pattern": 6, "rope_local_base_freq": 10_000.0},
+)
+
 ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming(
         "llama",
@@ -403,13 +412,11 @@ ARCHITECTURES: Mapping[str, Naming] = {
         },
         constants={"sliding_window": 4096},  # the first files do not say
     ),
-    "gemma3": Naming(
-        "gemma3_text",
-        _NORMS_AROUND,
-        norm_offset=1.0,
-        window=True,
-        widest=62,
-        constants={"sliding_window_pattern": 6, "rope_local_base_freq": 10_000.0},
+    "gemma3": _GEMMA3,
+    "gemma-embedding": replace(
+        _GEMMA3,
+        constants={**_GEMMA3.constants, "use_bidirectional_attention": True},
+        both_ways=True,
     ),
     "gemma3n": Naming(
         "gemma3n_text",

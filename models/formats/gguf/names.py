@@ -27,6 +27,8 @@ _MODEL = {
     "output_norm": "model.norm",
     "output": "lm_head",
     "cls.output": "score",
+    "dense_2": "2_Dense.linear",
+    "dense_3": "3_Dense.linear",
 }
 _LAYER = {
     "attn_norm": "input_layernorm",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _NONE = 0
 _POOLINGS = {1: MEAN, 2: FIRST_TOKEN, 3: LAST_TOKEN}
 
+_DENSE = 2, 3  # numbers in names of matrices, after the folders of sentence-transformers
 _TEMPLATE = "tokenizer.chat_template.rerank"
 _PLACES = ("{query}", "{document}")
 _SCORES = 1, 2  # how well a text answers, or that and how badly: yes and no
@@ -37,7 +38,7 @@ def read_pooling(reader: ConfigReader, both_ways: bool) -> PoolingConfig | None:
     """
     found = reader.get("pooling_type")
     if found in (None, _NONE):
-        return PoolingConfig(Embedding(MEAN, True, {})) if both_ways else None
+        return _embedding(reader, MEAN) if both_ways else None
     if found == RANKING and isinstance(reader, EncoderReader):
         return PoolingConfig(None, ranking=Reranking(FIRST_TOKEN))
     if found == RANKING and not both_ways:
@@ -52,7 +53,18 @@ def read_pooling(reader: ConfigReader, both_ways: bool) -> PoolingConfig | None:
             f"{reader.kind}.attention.causal",
             "use an embedding model whose tokens see only those before them",
         )
-    return PoolingConfig(Embedding(_POOLINGS[found], True, {}))
+    return _embedding(reader, _POOLINGS[found])
+
+
+def _embedding(reader: ConfigReader, pooling: str) -> PoolingConfig:
+    """Returns how a model makes vectors, with the dense layers that the file has."""
+    stored = {number: reader.shape(f"dense_{number}.weight") for number in _DENSE}
+    dense = tuple(
+        Linear(f"{number}_Dense.linear.weight", shape[-1], shape[0])
+        for number, shape in stored.items()
+        if shape
+    )
+    return PoolingConfig(Embedding(pooling, True, {}), dense=dense)
 
 
 def _ranking(reader: ConfigReader) -> PoolingConfig:
