@@ -36,6 +36,7 @@ from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.hyperclovax import HyperClovaX
 from edgespec.models.families.internlm3 import InternLm3
 from edgespec.models.families.iquestcoder import IQuestCoder
+from edgespec.models.families.jina_embeddings_v3 import JinaEmbeddingsV3
 from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.lfm2_moe import Lfm2Moe
 from edgespec.models.families.llama import Llama, Mistral
@@ -122,6 +123,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "iquestcoder": IQuestCoder,
     "lfm2": Lfm2,
     "lfm2_moe": Lfm2Moe,
+    "jina_embeddings_v3": JinaEmbeddingsV3,
     "llama": Llama,
     "minicpm": MiniCpm,
     "minicpm3": MiniCpm3,
@@ -273,7 +275,7 @@ def _architecture(fields: ConfigFields) -> type[Llama]:
     if architecture is None:
         supported = ", ".join((*ARCHITECTURES, *COMPOSITES))
         raise fields.unsupported("model_type", f"use one of {supported}")
-    return architecture
+    return architecture.of(fields)
 
 
 def _open_folder(path: Path) -> CheckpointParts:

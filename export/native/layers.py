@@ -413,6 +413,7 @@ class LayerGraph(ABC):
             "" if layer.sinks is None else self.vector(layer.sinks),
             key_scale,
             self._sight(layer),
+            *([self.graph.constant(layer.slopes, np.float32)] if layer.slopes else []),
             domain=NATIVE,
             heads=layer.heads,
             kv_heads=layer.kv_heads,

@@ -1,21 +1,26 @@
-"""BERT, RoBERTa and XLM-RoBERTa: places are learned, and norms follow sums."""
+"""BERT, Jina's and RoBERTa: norms follow sums, and places are learned but of Jina's."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import ALL
 from edgespec.models.config import plain_activation_of
 from edgespec.models.families.encoder import Encoder
+from edgespec.models.families.partial_rotation import split
+from edgespec.models.formats.parts import Parts, TensorRows
 from edgespec.models.layers.decoder import Scorer, TokenRows
 from edgespec.models.layers.elements import LayerNorm, Linear
-from edgespec.models.layers.sublayers import Attention, PlainMlp
+from edgespec.models.layers.sublayers import Attention, Mlp, PlainMlp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edgespec.models.families.llama import Llama
     from edgespec.models.fields import ConfigFields
+    from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.layers.decoder import Decoder
     from edgespec.models.layers.elements import Norm
 
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 class Bert(Encoder):
     """Describes a BERT checkpoint."""
 
-    models = "BERT, and MiniLM, BGE, E5, GTE and others stored as BERT"
+    models = "BERT, and MiniLM, BGE, E5, GTE, Jina v2 (not for code) and others stored as BERT"
     defaults: ClassVar[Mapping[str, object]] = {
         "vocab_size": 30522,
         "hidden_size": 768,
@@ -38,12 +43,18 @@ class Bert(Encoder):
     }
     prefixes = ("bert.",)
     beside = ("pooler.", "cls.", "embeddings.position_ids")
+    places: ClassVar[tuple[object, ...]] = (None, "absolute")
+
+    @classmethod
+    def of(cls, fields: ConfigFields) -> type[Llama]:
+        """See `Llama`."""
+        return JinaBert if fields.get("position_embedding_type") in JinaBert.places else cls
 
     @classmethod
     def usual(cls, fields: ConfigFields) -> ConfigFields:
         """See `Llama`: the first places of a table may stand for no token."""
         allowed: dict[str, tuple[object, ...]] = {
-            "position_embedding_type": (None, "absolute"),
+            "position_embedding_type": cls.places,
             "is_decoder": (None, False),
             "add_cross_attention": (None, False),
         }
@@ -93,7 +104,7 @@ class Bert(Encoder):
             sum_norm=self.own_norm(f"{name}.output.LayerNorm"),
         )
 
-    def feed_forward(self, index: int) -> PlainMlp:
+    def feed_forward(self, index: int) -> Mlp | PlainMlp:
         """Returns the MLP of a layer."""
         config = self.config
         name = f"encoder.layer.{index}"
@@ -122,6 +133,60 @@ class Bert(Encoder):
     def linear(self, name: str, in_features: int, out_features: int) -> Linear:
         """Returns the projection of that name; each has a bias."""
         return Linear(f"{name}.weight", in_features, out_features, f"{name}.bias")
+
+
+class JinaBert(Bert):
+    """BERT whose scores fall with distance in place of learned places, with a gate in its MLP."""
+
+    places = ("alibi",)
+
+    @classmethod
+    def usual(cls, fields: ConfigFields) -> ConfigFields:
+        """See `Llama`."""
+        fields.only({"feed_forward_type": ("geglu",)}, "use a model with geglu")
+        return super().usual(fields)
+
+    def decoder(self) -> Decoder:
+        """Returns the model's description."""
+        made = super().decoder()
+        assert made.token_rows is not None
+        return replace(made, token_rows=replace(made.token_rows, positions="", places=(0, 0)))
+
+    def arranged(self, tensors: TensorSource) -> TensorSource:
+        """Returns the weights; files have one tensor for gate and up, the first GGUF files two."""
+        parts = dict[str, TensorRows]()
+        for index in range(self.config.num_layers):
+            mlp = self.feed_forward(index)
+            stored = f"encoder.layer.{index}.mlp.gated_layers.weight"
+            apart = mlp.gate.weight in tensors.names
+            parts |= split(stored, *((mlp.up,) if apart else (mlp.gate, mlp.up)))
+        return Parts(tensors, parts)
+
+    def attention(self, index: int) -> Attention:
+        """Returns the attention of a layer."""
+        return replace(super().attention(index), slopes=_slopes(self.config.heads))
+
+    def feed_forward(self, index: int) -> Mlp:
+        """Returns the MLP of a layer."""
+        config = self.config
+        name = f"encoder.layer.{index}.mlp"
+        sizes = config.hidden_size, config.intermediate_size
+        return Mlp(
+            norm=None,
+            gate=Linear(f"{name}.gated_layers_w.weight", *sizes),
+            up=Linear(f"{name}.gated_layers_v.weight", *sizes),
+            down=self.linear(f"{name}.wo", *sizes[::-1]),
+            activation="gelu",
+            sum_norm=self.own_norm(f"{name}.layernorm"),
+        )
+
+
+def _slopes(heads: int) -> tuple[float, ...]:
+    """Returns ALiBi's slopes: 2^-8/n, 2^-16/n, ... of n heads, and those between for the rest."""
+    most = 2 ** int(math.log2(heads))
+    usual = tuple(2 ** (-8 * (head + 1) / most) for head in range(most))
+    rest = tuple(2 ** (-8 * (head + 0.5) / most) for head in range(heads - most))
+    return usual + rest
 
 
 class Roberta(Bert):

@@ -87,6 +87,11 @@ class Llama:
         return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
 
     @classmethod
+    def of(cls, fields: ConfigFields) -> type[Llama]:
+        """Returns what describes a checkpoint of its `model_type`, which another may have taken."""
+        return cls
+
+    @classmethod
     def usual(cls, fields: ConfigFields) -> ConfigFields:
         """Returns a config, defaults included, under the names that `ModelConfig` reads."""
         return fields

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.models.families.bert import Bert
 from edgespec.models.families.encoder import Encoder
 from edgespec.models.families.partial_rotation import split
-from edgespec.models.formats.parts import Parts, TensorRows
+from edgespec.models.formats.parts import Parts, TensorRows, stacked
 from edgespec.models.layers.decoder import TokenRows
 from edgespec.models.layers.elements import LayerNorm
 
@@ -23,18 +23,7 @@ if TYPE_CHECKING:
     from edgespec.models.layers.sublayers import Attention, Mlp
 
 _FUSED = "self_attn.Wqkv"
-# What published files call parts, and what fields of their configs are called elsewhere.
-_RENAMED: Mapping[str, str] = {
-    r"^encoder\.": "",
-    r"^emb_ln\.": "embeddings.LayerNorm.",
-    r"\.attn\.Wqkv\.": f".{_FUSED}.",
-    r"\.attn\.out_proj\.": ".self_attn.o_proj.",
-    r"\.fc11\.": ".up_proj.",
-    r"\.fc12\.": ".gate_proj.",
-    r"\.fc2\.": ".down_proj.",
-    r"\.norm1\.": ".post_attention_layernorm.",
-    r"\.norm2\.": ".post_mlp_layernorm.",
-}
+# What fields of published configs are called elsewhere.
 _FIELDS: Mapping[str, str] = {
     "n_embd": "hidden_size",
     "n_head": "num_attention_heads",
@@ -47,14 +36,29 @@ _FIELDS: Mapping[str, str] = {
 
 
 class NomicBert(Encoder):
-    """Describes a checkpoint of nomic-embed-text, in its own form or that of transformers."""
+    """Describes a checkpoint of nomic-embed-text, in its own form or that of transformers.
+
+    Attributes:
+        renamed: What published files call parts, as patterns.
+    """
 
     models = "nomic-embed-text v1 and v1.5"
     defaults = Bert.but(
         hidden_act="silu", max_position_embeddings=2048, rope_theta=1000.0, vocab_size=30528
     )
-    prefixes = ("nomic_bert.", "bert.")
+    prefixes: ClassVar[tuple[str, ...]] = ("nomic_bert.", "bert.")
     beside = ("pooler.", "cls.")
+    renamed: ClassVar[Mapping[str, str]] = {
+        r"^encoder\.": "",
+        r"^emb_ln\.": "embeddings.LayerNorm.",
+        r"\.attn\.Wqkv\.": f".{_FUSED}.",
+        r"\.attn\.out_proj\.": ".self_attn.o_proj.",
+        r"\.fc11\.": ".up_proj.",
+        r"\.fc12\.": ".gate_proj.",
+        r"\.fc2\.": ".down_proj.",
+        r"\.norm1\.": ".post_attention_layernorm.",
+        r"\.norm2\.": ".post_mlp_layernorm.",
+    }
 
     @classmethod
     def usual(cls, fields: ConfigFields) -> ConfigFields:
@@ -80,7 +84,7 @@ class NomicBert(Encoder):
     def inner_name(cls, name: str) -> str:
         """See `Encoder`."""
         name = super().inner_name(name)
-        for pattern, text in _RENAMED.items():
+        for pattern, text in cls.renamed.items():
             name = re.sub(pattern, text, name)
         return name
 
@@ -101,9 +105,12 @@ class NomicBert(Encoder):
         """Returns the weights; published files have one tensor for q, k and v."""
         parts = dict[str, TensorRows]()
         for index in range(self.config.num_layers):
-            stored = f"{self.layers}.{index}.{_FUSED}.weight"
-            if stored in tensors.names:
-                parts |= split(stored, *self.attention(index).linears[:-1])
+            stored = f"{self.layers}.{index}.{_FUSED}"
+            layers = self.attention(index).linears[:-1]
+            biases = {each.bias: each.out_features for each in layers if each.bias}
+            if f"{stored}.weight" in tensors.names:
+                parts |= split(f"{stored}.weight", *layers)
+                parts |= stacked(f"{stored}.bias", biases) if biases else {}
         return Parts(tensors, parts) if parts else tensors
 
     def attention(self, index: int) -> Attention:

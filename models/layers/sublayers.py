@@ -51,6 +51,8 @@ class Attention(Compound):
         sinks: Name of the [heads] tensor with a score for each head that takes part in the softmax
             and has no value, so that heads may attend to nothing (Xiao et al., 2024); None: none.
         source: Number of the layer whose keys and values it reads; None: it has its own.
+        slopes: For each head, what is taken off scores for each position between query and key
+            (ALiBi: Press et al., 2022); empty: nothing is.
     """
 
     norm: Norm | None
@@ -75,6 +77,7 @@ class Attention(Compound):
     sinks: str | None = None
     source: int | None = None
     sum_norm: Norm | None = None
+    slopes: tuple[float, ...] = ()
 
     @property
     def window(self) -> int | None:

@@ -2,6 +2,8 @@
 // Included by each instruction set's file, behind its sixteen lanes.
 #pragma once
 
+#include <cstdlib>
+
 #include "elementwise.h"
 #include "inlined.h"
 #include "kernels.h"
@@ -95,6 +97,12 @@ inline void to_shares(const AttendBlock& block, int64_t q, float* scores) {
     F s = load(scores + i);
     if (block.soft_cap != 0.0f)
       s = mul(tanh_of(div(s, set(block.soft_cap))), set(block.soft_cap));
+    if (block.slope) {
+      float distances[16];
+      for (int lane = 0; lane < 16; ++lane)
+        distances[lane] = float(std::abs(i + lane - block.place[q]));
+      s = fma(load(distances), set(-block.slope[q]), s);
+    }
     store(scores + i, s);
   }
   for (int i = 0; i < first; ++i) scores[i] = -INFINITY;

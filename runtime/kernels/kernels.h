@@ -81,6 +81,8 @@ struct AttendBlock {
   const float* const* query;              // [queries] rows of dim
   const uint8_t* first;                   // [queries] the first position of the block it sees
   const uint8_t* last;                    // [queries] behind the last; never empty
+  const float* slope;                     // [queries] taken off scores per position; null: none
+  const int32_t* place;                   // [queries] its position, from the block's first on
   Softmax* const* softmax;                // [queries]
   float* const* sums;                     // [queries] rows of dim
   float* scratch;                         // 2 * 64 * dim + 64 * queries floats

@@ -17,6 +17,8 @@
 //     queries divided by them, where an int8 pool would lose small elements beside large ones
 //   14 visibility [S] int32, optional: how many rows behind a row the one is whose slots it sees,
 //     its own and its ancestors', instead of its own path; -1: it sees nothing, and is only written
+//   15 slopes [heads] float32, optional: what is taken off a head's scores for each position
+//     between query and key (ALiBi: Press et al., 2022)
 // Output [S, heads * hd]. Attributes: heads, kv_heads, head_dim, scale; soft_cap, window (0: none);
 // gated; q_eps, k_eps, v_eps (0: no norm); norm_after_rope; source: `own` keys and values, `keys`
 // (which are the values, too, before norm and rotation), or `other` (another layer's, already in
@@ -177,7 +179,7 @@ class Part {
 
   // Attends for rows first to last, all of one sequence, and heads from..to of the key head's.
   void attend(int64_t first, int64_t last, int64_t from, int64_t to, const float* queries,
-              const float* sinks, float* out) {
+              const float* sinks, const float* slopes, float* out) {
     const int64_t dim = shape_.dim, group = shape_.heads / shape_.kv_heads;
     const int64_t each = to - from, count = (last - first) * each;
     Space space(Scratch::Own,
@@ -191,6 +193,7 @@ class Part {
         const int64_t i = (r - first) * each + h, head = key_head_ * group + from + h;
         all_query_[i] = queries + (r * shape_.heads + head) * dim;
         all_sums_[i] = sums + i * dim;
+        all_slopes_[i] = slopes ? slopes[head] : 0.0f;
         states_[i] = sinks ? Softmax{sinks[head], 1.0f} : Softmax{-INFINITY, 0.0f};
       }
     first_ = first;
@@ -201,6 +204,8 @@ class Part {
     block_.query = query_;
     block_.first = from_;
     block_.last = to_;
+    block_.slope = slopes ? slopes_ : nullptr;
+    block_.place = places_;
     block_.softmax = softmax_;
     block_.sums = own_sums_;
 
@@ -252,6 +257,8 @@ class Part {
         const int64_t i = (r - first_) * each_ + h;
         query_[count] = all_query_[i];
         own_sums_[count] = all_sums_[i];
+        slopes_[count] = all_slopes_[i];
+        places_[count] = int32_t(paths_.position(r) - p);
         softmax_[count] = &states_[i];
         from_[count] = uint8_t(from);
         to_[count] = uint8_t(to);
@@ -283,9 +290,12 @@ class Part {
   AttendBlock block_;
   const float* all_query_[MostQueries];
   float* all_sums_[MostQueries];
+  float all_slopes_[MostQueries];
   Softmax states_[MostQueries];
   const float* query_[MostQueries];
   float* own_sums_[MostQueries];
+  float slopes_[MostQueries];
+  int32_t places_[MostQueries];
   Softmax* softmax_[MostQueries];
   uint8_t from_[MostQueries], to_[MostQueries];
 };
@@ -337,6 +347,8 @@ class TreeAttention : public Operator {
     paths.visibility = visibility_of(call, paths);
     const Tensor sinks = call.input(12);
     if (sinks) sinks.check("sinks", F32, {heads});
+    const Tensor slopes = call.input(15);
+    if (slopes) slopes.check("slopes", F32, {heads});
     const Tensor scale = call.input(13);
     if (scale) scale.check("key_scale", F32, {kv, hd});
     const float* key_scale = scale ? scale.as<float>() : nullptr;
@@ -371,7 +383,8 @@ class TreeAttention : public Operator {
         if (shape_.writes) put_keys(x + asked, k, key_scale, pool, paths.write[r]);
       }
     });
-    attend(call, pool, paths, rows, queries, sinks ? sinks.as<float>() : nullptr, out);
+    attend(call, pool, paths, rows, queries, sinks ? sinks.as<float>() : nullptr,
+           slopes ? slopes.as<float>() : nullptr, out);
     if (shape_.gated)
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t h = 0; h < heads; ++h)
@@ -463,7 +476,7 @@ class TreeAttention : public Operator {
 
   // Cuts the work into parts of rows, key heads, and where these are few, of the heads of a key.
   void attend(const Call& call, const Pool& pool, const Paths& paths, int64_t rows,
-              const float* queries, const float* sinks, float* out) const {
+              const float* queries, const float* sinks, const float* slopes, float* out) const {
     const int64_t group = shape_.heads / shape_.kv_heads;
     int64_t splits = (group + MostQueries - 1) / MostQueries;
     if (rows * shape_.kv_heads * splits < LeastParts)
@@ -484,7 +497,8 @@ class TreeAttention : public Operator {
       const int64_t key_head = i / splits % shape_.kv_heads, from = i % splits * heads;
       const int64_t last = tile + 1 < tiles ? begins[tile + 1] : rows;
       Part part(shape_, pool, paths, key_head);
-      part.attend(begins[tile], last, from, std::min(from + heads, group), queries, sinks, out);
+      part.attend(begins[tile], last, from, std::min(from + heads, group), queries, sinks, slopes,
+                  out);
     });
   }
 
@@ -497,7 +511,8 @@ Definition& tree_attention() {
   static Definition definition(
       "TreeAttention",
       {{F32}, {F32, Optional}, {F32, Optional}, {Any}, {F32, Optional}, {I32}, {I32}, {I32}, {I32},
-       {I32}, {F32, Optional}, {F32, Optional}, {F32, Optional}, {F32, Optional}, {I32, Optional}},
+       {I32}, {F32, Optional}, {F32, Optional}, {F32, Optional}, {F32, Optional}, {I32, Optional},
+       {F32, Optional}},
       [](const Attributes& attributes) -> Operator* { return new TreeAttention(attributes); });
   return definition;
 }

@@ -12,6 +12,7 @@ import torch
 from checkpoints import edit_json
 from embeddings import add_dense, ids_of
 from encoders import TEXTS, make_encoder, vector_of
+from jinas import jina_vector, make_jina
 from native_llms import with_library
 from safetensors.numpy import load_file, save_file
 
@@ -26,6 +27,7 @@ pytestmark = with_library
 FULL_PRECISION = {
     "bert-mean": {},
     "bert-first": {"pooling": "cls_token"},
+    "jina_embeddings_v3-mean": {"pad_token_id": 1},
     "modernbert-first": {"pooling": "cls_token", "local_attention": 16},
     "nomic_bert-mean": {},
     "roberta-mean": {"pad_token_id": 1},
@@ -196,6 +198,19 @@ def make_gemma(folder):
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     )
     return model, add_dense(folder)
+
+
+def test_jinas_scores_fall_with_distance(tmp_path):
+    source = tmp_path / "checkpoint"
+    make_jina(source)
+    export.make(source, tmp_path / "bundle", options=ExportOptions("fp32"))
+    with LLM(tmp_path / "bundle", **PLAIN) as llm:
+        found = llm.embed(TEXTS)
+    for text, vector in zip(TEXTS, found, strict=True):
+        assert np.abs(vector - jina_vector(source, ids_of(source, text))).max() < 1e-4
+    edit_json(source / "config.json", feed_forward_type="original")
+    with pytest.raises(UnsupportedModelError, match="feed_forward_type='original'"):
+        load_checkpoint(source)
 
 
 def test_embeddinggemma(tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from encoders import SIZES, TEXTS, make_encoder, make_ranker
 from gguf import GGUFWriter, TokenType
+from jinas import make_jina
 from native_llms import with_library
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram
@@ -26,6 +27,7 @@ pytestmark = with_library
 PLAIN = {"threads": 1}
 KINDS = {
     "bert": gguf.MODEL_ARCH.BERT,
+    "jina_embeddings_v3": gguf.MODEL_ARCH.JINA_BERT_V3,
     "nomic_bert": gguf.MODEL_ARCH.NOMIC_BERT,
     "xlm-roberta": gguf.MODEL_ARCH.BERT,
 }
@@ -38,18 +40,20 @@ def write_encoder(folder: Path, file: Path, pooling: int | None, causal: bool = 
     """Write a checkpoint as llama.cpp's converter does."""
     config = json.loads((folder / "config.json").read_text())
     kind = KINDS[config["model_type"]]
+    if config.get("position_embedding_type") == "alibi":
+        kind = gguf.MODEL_ARCH.JINA_BERT_V2
     writer = GGUFWriter(str(file), gguf.MODEL_ARCH_NAMES[kind])
     left_out = FIRST_PLACE if config["model_type"] == "xlm-roberta" else 0
     writer.add_context_length(SIZES["max_position_embeddings"] - left_out)
-    writer.add_embedding_length(SIZES["hidden_size"])
-    writer.add_feed_forward_length(SIZES["intermediate_size"])
-    writer.add_block_count(SIZES["num_hidden_layers"])
-    writer.add_head_count(SIZES["num_attention_heads"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(config["num_attention_heads"])
     writer.add_layer_norm_eps(config["layer_norm_eps"])
     writer.add_causal_attention(causal)
     if pooling is not None:
         writer.add_pooling_type(gguf.PoolingType(pooling))
-    if config["model_type"] == "nomic_bert":
+    if "rope_parameters" in config:
         writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     write_words = write_unigrams if config["model_type"] == "xlm-roberta" else write_vocabulary
     write_words(writer, folder)
@@ -155,12 +159,23 @@ def write_vocabulary(writer, folder):
 
 
 @pytest.mark.parametrize(
-    ("kind", "pooling"), [("bert", 1), ("bert", 2), ("nomic_bert", 1), ("xlm-roberta", 2)]
+    ("kind", "pooling"),
+    [
+        ("bert", 1),
+        ("bert", 2),
+        ("jina", 1),
+        ("jina_embeddings_v3", 1),
+        ("nomic_bert", 1),
+        ("xlm-roberta", 2),
+    ],
 )
 def test_vectors_are_those_of_the_checkpoint(tmp_path, kind, pooling):
     folder = tmp_path / "checkpoint"
     options = {"pad_token_id": 1} if kind == "xlm-roberta" else {}
-    make_encoder(folder, kind, ("", "mean_tokens", "cls_token")[pooling], **options)
+    if kind == "jina":
+        make_jina(folder)
+    else:
+        make_encoder(folder, kind, ("", "mean_tokens", "cls_token")[pooling], **options)
     write_encoder(folder, tmp_path / "model.gguf", pooling)
     for name, source in (("a", folder), ("b", tmp_path / "model.gguf")):
         export.make(source, tmp_path / name, options=ExportOptions("fp32"))

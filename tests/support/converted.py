@@ -21,9 +21,7 @@ _NEXTN = {
 _TURNED = (
     "arcee", "granite", "granitehybrid", "granitemoe", "llama", "minicpm", "mistral3", "smollm3",
 )  # fmt: skip
-_ONE_MORE = (
-    "gemma", "gemma-embedding", "gemma2", "gemma3", "qwen35", "qwen35moe", "qwen3next",
-)  # fmt: skip
+_ONE_MORE = ("gemma", "gemma-embedding", "gemma2", "gemma3", "qwen35", "qwen35moe", "qwen3next")
 _V_ROWS = ("in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
 
 

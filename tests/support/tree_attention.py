@@ -9,7 +9,7 @@ from nodes import Node
 
 NAMES = (
     "qkv", "cos", "sin", "pool", "scales", "write", "parent", "sequence", "context", "starts",
-    "q_norm", "k_norm", "sinks", "key_scale", "sight",
+    "q_norm", "k_norm", "sinks", "key_scale", "sight", "slopes",
 )  # fmt: skip
 CACHES = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
 
@@ -28,6 +28,7 @@ class Layer:
     gated: bool = False
     attributes: dict[str, float] = field(default_factory=dict)
     sight: bool = False  # rows see others than their ancestors, or nothing
+    slopes: bool = False  # scores fall with distance
 
     @property
     def dim(self):
@@ -44,7 +45,7 @@ class Layer:
         return asked, keys * writes, keys * values
 
     def weights(self, rng):
-        """Norms and sinks."""
+        """Norms, sinks and slopes."""
         found = {}
         for name, heads in (("q_norm", self.heads), ("k_norm", self.kv_heads)):
             size = self.head_dim * (heads if self.norms == "all" else 1)
@@ -52,6 +53,8 @@ class Layer:
                 found[name] = rng.normal(1, 0.2, size).astype(np.float32)
         if self.sinks:
             found["sinks"] = rng.normal(size=self.heads).astype(np.float32)
+        if self.slopes:
+            found["slopes"] = rng.uniform(0.01, 0.5, self.heads).astype(np.float32)
         return found
 
     @property
@@ -87,6 +90,8 @@ LAYERS = {
     "keys are values": Layer(source="keys", attributes={"v_eps": 1e-5}, norms="head"),
     "keys of another layer": Layer(source="other", norms="head"),
     "sight": Layer(sight=True),
+    "slopes": Layer(sight=True, slopes=True),
+    "slopes and window": Layer(slopes=True, attributes={"window": 70}),
     "sight and window": Layer(sight=True, attributes={"window": 6}),
     "all": Layer(8, 2, 24, 6, "head", True, "own", True,
                  {"window": 33, "soft_cap": 20.0, "v_eps": 1e-5, "scale": 0.3}),
@@ -230,6 +235,11 @@ def attended(layer, arrays):
         group = each.reshape(layer.kv_heads, -1, layer.head_dim)
         scores = np.einsum("kgd,ktd->kgt", group * scale, keys)
         scores = cap * np.tanh(scores / cap) if cap else scores
+        if layer.slopes:
+            place = len(path(arrays, row)) - 1
+            distances = np.abs(begin + np.arange(len(seen)) - place)
+            slopes = arrays["slopes"].astype(np.float64).reshape(*scores.shape[:2], 1)
+            scores = scores - slopes * distances
         sinks = arrays["sinks"].reshape(*scores.shape[:2], 1) if layer.sinks else -np.inf
         largest = np.maximum(scores.max(-1, keepdims=True), sinks)
         shares = np.exp(scores - largest)
@@ -280,7 +290,9 @@ def in_company(seed, count):
     """
     rng = np.random.default_rng(int(seed))
     kinds = [
-        (layer, cache) for layer in ("padded", "window", "long window", "all") for cache in CACHES
+        (layer, cache)
+        for layer in ("padded", "window", "long window", "slopes and window", "all")
+        for cache in CACHES
     ]
     nodes = {}
     found = {"together": [], "alone": [], "chunks": []}

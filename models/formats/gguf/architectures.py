@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edgespec.models.formats.gguf.encoders import ENCODERS
 from edgespec.models.formats.gguf.names import BOTH, EXPERT, NUMBER, Naming
 
 if TYPE_CHECKING:
@@ -107,12 +108,6 @@ _LATENT = {
     **_SHARED_EXPERT,
 }
 
-_OF_TOKENS = {
-    "token_embd": "embeddings.word_embeddings",
-    "token_types": "embeddings.token_type_embeddings",
-    "token_embd_norm": "embeddings.LayerNorm",
-}
-
 _NEMOTRON = Naming(
     "nemotron_h",
     {
@@ -173,40 +168,7 @@ ARCHITECTURES: Mapping[str, Naming] = {
         },
         interleaved=True,
     ),
-    "bert": Naming(
-        "bert",
-        {
-            "attn_q": "attention.self.query",
-            "attn_k": "attention.self.key",
-            "attn_v": "attention.self.value",
-            "attn_output": "attention.output.dense",
-            "attn_output_norm": "attention.output.LayerNorm",
-            "ffn_up": "intermediate.dense",
-            "ffn_down": "output.dense",
-            "layer_output_norm": "output.LayerNorm",
-        },
-        layers="encoder.layer",
-        model={
-            **_OF_TOKENS,
-            "position_embd": "embeddings.position_embeddings",
-            "cls": "pooler.dense",
-            "cls.output": "classifier",
-        },
-        layer_norm=True,
-        both_ways=True,
-    ),
-    "nomic-bert": Naming(
-        "nomic_bert",
-        {
-            "attn_qkv": "self_attn.Wqkv",
-            "attn_output_norm": "post_attention_layernorm",
-            "layer_output_norm": "post_mlp_layernorm",
-        },
-        layers="layers",
-        model=_OF_TOKENS,
-        layer_norm=True,
-        both_ways=True,
-    ),
+    **ENCODERS,
     "arcee": Naming("arcee", interleaved=True, present={"mlp_bias": "ffn_up.bias"}),
     "cohere2": Naming(
         "cohere2",

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from edgespec.models.formats.gguf.config import ConfigReader
+from edgespec.models.formats.gguf.names import Naming
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 RANKING = 4
 """llama.cpp's number of the way to pool that is a ranking."""
@@ -18,3 +25,62 @@ class EncoderReader(ConfigReader):
             return parts
         labels = {str(number): "" for number in range(self.rows_of("cls.output.weight"))}
         return {**parts, "architectures": ["BertForSequenceClassification"], "id2label": labels}
+
+
+_OF_TOKENS = {
+    "token_embd": "embeddings.word_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm",
+}
+_BERT = Naming(
+    "bert",
+    {
+        "attn_q": "attention.self.query",
+        "attn_k": "attention.self.key",
+        "attn_v": "attention.self.value",
+        "attn_output": "attention.output.dense",
+        "attn_output_norm": "attention.output.LayerNorm",
+        "ffn_up": "intermediate.dense",
+        "ffn_down": "output.dense",
+        "layer_output_norm": "output.LayerNorm",
+    },
+    layers="encoder.layer",
+    model={
+        **_OF_TOKENS,
+        "position_embd": "embeddings.position_embeddings",
+        "cls": "pooler.dense",
+        "cls.output": "classifier",
+    },
+    layer_norm=True,
+    both_ways=True,
+)
+_NOMIC = Naming(
+    "nomic_bert",
+    {
+        "attn_qkv": "self_attn.Wqkv",
+        "attn_output_norm": "post_attention_layernorm",
+        "layer_output_norm": "post_mlp_layernorm",
+    },
+    layers="layers",
+    model=_OF_TOKENS,
+    layer_norm=True,
+    both_ways=True,
+)
+
+ENCODERS: Mapping[str, Naming] = {
+    "bert": _BERT,
+    "jina-bert-v2": replace(
+        _BERT,
+        layer={
+            **_BERT.layer,
+            "ffn_gate": "mlp.gated_layers_w",
+            "ffn_up": "mlp.gated_layers",
+            "ffn_down": "mlp.wo",
+            "layer_output_norm": "mlp.layernorm",
+        },
+        constants={"position_embedding_type": "alibi", "feed_forward_type": "geglu"},
+    ),
+    "jina-bert-v3": replace(_NOMIC, model_type="jina_embeddings_v3"),
+    "nomic-bert": _NOMIC,
+}
+"""Their architectures, see `ARCHITECTURES`."""

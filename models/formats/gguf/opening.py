@@ -48,6 +48,7 @@ _READERS = {
     "gemma4": Gemma4Reader,
     "glm4moe": RoutedReader,
     "granitehybrid": GraniteHybridReader,
+    "jina-bert-v2": EncoderReader,
     "lfm2": Lfm2Reader,
     "lfm2moe": Lfm2Reader,
     "llama": MixtralReader,
