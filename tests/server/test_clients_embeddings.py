@@ -1,4 +1,4 @@
-"""Vectors, as clients other than OpenAI's own ask for them; the extra `clients` installs two."""
+"""Vectors, as clients other than OpenAI's own ask for them; the extra `clients` installs most."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import os
 import numpy as np
 import pytest
 from embeddings import make_served
-from encoders import make_ranker
 from installed import installed
 from servers import MODEL, PLACE, serving
 
-from edgespec import LLM, export
-from edgespec.export import ExportOptions
+from edgespec import LLM
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -78,14 +76,19 @@ def test_cohere(llm, url):
     assert same(older.embed(**asked, embedding_types=["float"]).embeddings.float_, expected)
 
 
-def test_cohere_ranks(tmp_path):
-    cohere = installed("cohere")
-    make_ranker(tmp_path / "checkpoint", "bert")
-    export.make(tmp_path / "checkpoint", tmp_path / "bundle", options=ExportOptions("fp32"))
-    with LLM(tmp_path / "bundle", **PLACE) as ranker, serving(ranker) as running:
-        expected = [(each.index, each.score) for each in ranker.rerank("a tree", TEXTS, top_n=1)]
-        for kind in (cohere.Client, cohere.ClientV2):
-            found = kind("none", base_url=running.url).rerank(
-                model=MODEL, query="a tree", documents=TEXTS, top_n=1
-            )
-            assert [(each.index, each.relevance_score) for each in found.results] == expected
+def test_llamaindex(llm, url):
+    module = installed("llama_index.embeddings.openai_like")
+    embeddings = module.OpenAILikeEmbedding(
+        model_name=MODEL, api_base=f"{url}/v1", api_key="none", max_retries=0
+    )
+    sent = [each.replace("\n", " ") for each in TEXTS]  # by the library
+    assert same(embeddings.get_text_embedding_batch(TEXTS), llm.embed(sent))
+    assert same([embeddings.get_query_embedding(TEXTS[0])], llm.embed(sent[0]))
+
+
+def test_langchains_client_of_jina(llm, url, monkeypatch):
+    module = installed("langchain_community.embeddings.jina")
+    monkeypatch.setattr(module, "JINA_API_URL", f"{url}/v1/embeddings")  # it has no field for it
+    embeddings = module.JinaEmbeddings(model_name=MODEL, jina_api_key="none")
+    assert same(embeddings.embed_documents(TEXTS), llm.embed(TEXTS))
+    assert same([embeddings.embed_query(TEXTS[0])], llm.embed(TEXTS[0]))
