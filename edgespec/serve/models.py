@@ -7,10 +7,10 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from edgespec.errors import EdgespecError, MemoryLimitError
 from edgespec.llm.images import Viewer
 from edgespec.llm.instance import ModelInstance
 from edgespec.llm.llm import LLM, around, inside
-from edgespec.llm.load.adapter_files import AdapterFile
+from edgespec.llm.load.adapter_files import AdapterFile, require_scale
 from edgespec.llm.load.options import LoadOptions
 from edgespec.llm.load.place import MemoryUse, find_plan, plan_memory, with_sessions
 from edgespec.llm.prompts import Prompts, grammars_of
@@ -56,7 +56,8 @@ class ServedModel:
 
     Attributes:
         tokenizer: its tokenizer.
-        adapters: the adapters that are loaded with it, whose names clients may ask for, too.
+        adapters: the adapters that are loaded with it, whose names clients may ask for, too, and
+            their scales in texts that do not say.
         modified: when its bundle was written, in seconds since 1970; its folder may go later.
         llm: the model; None while it is not loaded.
         claims: number of requests that use it.
@@ -106,6 +107,22 @@ class ServedModel:
         """Returns its adapter of a name, with or without a tag; None if that is no adapter's."""
         return named_adapter(self.adapters, name)
 
+    def rescale(self, scales: Mapping[str, float]) -> None:
+        """Sets the scales of adapters in texts that do not say; of those left out it is 0.
+
+        Raises:
+            InputError: if a scale is out of range.
+        """
+        for name, scale in scales.items():
+            require_scale(f"the scale of adapter {name}", scale)
+        self.adapters = [replace(each, scale=scales.get(each.name, 0.0)) for each in self.adapters]
+        if self.llm is not None:
+            self._adapt(inside(self.llm))
+
+    def _adapt(self, loaded: ModelInstance) -> None:
+        """Gives the adapters of a model that was loaded the scales that they have now."""
+        loaded.adapters = replace(loaded.adapters, files=self.adapters)
+
     @property
     def plan(self) -> MemoryPlan:
         """What it is loaded as, or would be if it were alone."""
@@ -146,7 +163,9 @@ class ServedModel:
         plan = plan_memory(self.bundle, options, stay)
         made = self._grammars
         grammars = None if made is None else lambda: made
-        self.llm = around(ModelInstance(self.bundle, options, self.tokenizer, plan, grammars))
+        loaded = ModelInstance(self.bundle, options, self.tokenizer, plan, grammars)
+        self._adapt(loaded)
+        self.llm = around(loaded)
         return self.llm
 
     def forget(self) -> None:

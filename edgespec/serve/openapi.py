@@ -77,14 +77,16 @@ def document(needs_key: bool, prefix: str = "") -> Json:
         **({"servers": [{"url": prefix}]} if prefix else {}),
         "components": components,
         "security": [{"key": []}] if needs_key else [],
-        "paths": {
-            **{path: {"post": _makes(path, protocol)} for path, protocol in _POSTED.items()},
-            **{
-                path: {"get": _reads(path, text, content, needs_key and keyed)}
-                for path, (text, content, keyed) in _READ.items()
-            },
-        },
+        "paths": _paths(needs_key),
     }
+
+
+def _paths(needs_key: bool) -> Json:
+    """Returns what each route is read or asked for."""
+    found: Json = {path: {"post": _makes(path, protocol)} for path, protocol in _POSTED.items()}
+    for path, (text, content, keyed) in _READ.items():
+        found.setdefault(path, {})["get"] = _reads(path, text, content, needs_key and keyed)
+    return found
 
 
 def _reads(path: str, summary: str, content: Json, needs_key: bool) -> Json:

@@ -127,6 +127,33 @@ def test_adapters_that_there_are_not_are_refused(running):
     refused(running.post({"lora": [{"id": 0, "scale": 1e9}], **ASKED}), 400, "scale of adapter")
 
 
+def test_scales_of_all_texts_are_set_as_of_llama_cpp(running, texts):
+    def set_to(*scales):
+        asked = [{"id": number, "scale": scale} for number, scale in scales]
+        given = running.post(asked, "/lora-adapters")
+        assert (given.status_code, given.json()) == (200, {"success": True})
+
+    try:
+        set_to((1, 1.0))
+        assert text(running.post(ASKED)) == texts["clerk"]
+        listed = httpx.get(f"{running.url}/lora-adapters").json()
+        assert [each["scale"] for each in listed] == [0.0, 1.0]
+        assert text(running.post({"lora": [{"id": 0, "scale": 1}], **ASKED})) == texts["poet"]
+        set_to()
+        assert text(running.post(ASKED)) == texts[()]
+        for wrong, reason in (
+            ([{"id": 2, "scale": 1}], "use a number below 2, or one of poet, clerk"),
+            ([{"id": 0, "scale": 1e9}], "the scale of adapter poet is"),
+            ([{"id": 0}], "scale is missing"),
+            ({"id": 0}, "array"),
+        ):
+            refused(running.post(wrong, "/lora-adapters"), 400, reason)
+        assert text(running.post(ASKED)) == texts[()]
+    finally:
+        set_to((0, 1.0), (1, 0.0))
+    assert text(running.post(ASKED)) == texts["poet"]
+
+
 def test_adapters_go_with_one_model_and_names_of_their_own(cli, folder):
     bundle = folder / "bundle"
     said = cli("serve", bundle, bundle, "--port=0", "--lora", folder / "poet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edgespec.serve.protocols.adapters import AdapterScales, set_scales
 from edgespec.serve.protocols.anthropic.answer import MessagesAnswer, error_body
 from edgespec.serve.protocols.anthropic.request import CountRequest, MessagesRequest, count_tokens
 from edgespec.serve.protocols.chat import ChatAnswer, ChatRequest
@@ -61,6 +62,9 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "/v1/rerank": RankProtocol(RerankRequest, "documents ranked for a query"),
     "/v2/rerank": RankProtocol(CohereRerankRequest, "documents ranked for a query"),
     "/rerank": RankProtocol(RerankRequest, "documents ranked for a query"),
+    "/lora-adapters": ObjectProtocol(
+        AdapterScales, "whether the scales of adapters were set", set_scales
+    ),
     "/infill": TextProtocol(InfillRequest, "the text at a cursor", InfillAnswer),
     "/tokenize": ObjectProtocol(TokenizeRequest, "the tokens of a text", tokenized),
     "/detokenize": ObjectProtocol(DetokenizeRequest, "the text of tokens", detokenized),

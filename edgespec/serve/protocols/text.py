@@ -13,6 +13,7 @@ from edgespec.llm.keywords import SamplingKeywords
 from edgespec.llm.llm import LLM
 from edgespec.llm.options import in_conversation
 from edgespec.llm.stream import Stream
+from edgespec.serve.protocols.adapters import AdapterScale, scales_by_name
 from edgespec.serve.protocols.fields import (
     LONG,
     Count,
@@ -26,7 +27,7 @@ from edgespec.serve.protocols.messages import PredictedOutput, ResponseFormat, c
 from edgespec.serve.protocols.protocol import TextBody
 from edgespec.serve.protocols.sampling import SEEDS, PenalizedSampling, Sampling
 from edgespec.serve.protocols.unsupported import UnsupportedFields
-from edgespec.serve.refusals import RequestError, shorten_value
+from edgespec.serve.refusals import RequestError
 
 MAX_CHOICES = 128  # as in OpenAI's API
 _Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -47,13 +48,6 @@ class Speculative(Fields):
 
     draft: str | None = None
     num_draft_tokens: Annotated[Int, option_field("num_assistant_tokens")] | None = None
-
-
-class AdapterScale(Fields):
-    """An adapter of a text, as llama.cpp's server has it: by its number, or here by its name."""
-
-    id: Annotated[Int, Field(ge=0)] | str
-    scale: float
 
 
 class RequestBody(Sampling, UnsupportedFields, TextBody):
@@ -88,19 +82,7 @@ class RequestBody(Sampling, UnsupportedFields, TextBody):
         if not self.lora:
             return super().adapters(llm)
         names = [each.name for each in llm.options.adapter_files]
-        found = dict[str, float]()
-        for each in self.lora:
-            known = each.id in names if isinstance(each.id, str) else each.id < len(names)
-            if not known:
-                remedy = f"use a number below {len(names)}, or one of {', '.join(names)}"
-                raise RequestError(
-                    400,
-                    f"lora names {shorten_value(each.id)}, and there is no such adapter: "
-                    f"{remedy if names else 'start the server with --lora'}",
-                    param="lora",
-                )
-            found[each.id if isinstance(each.id, str) else names[each.id]] = each.scale
-        return found
+        return scales_by_name(self.lora, names, "lora")
 
     def options(self, usual: SamplingKeywords) -> Json:
         """Returns options of the text.
