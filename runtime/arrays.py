@@ -41,9 +41,10 @@ def slots_at(slots: Sequence[int], axis: int) -> tuple[Any, ...]:
     return (*[slice(None)] * axis, np.array(slots, np.int64))
 
 
-def grown(array: Array | None, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """Returns zeros of this shape that begin, along each dimension, with what `array` holds."""
+def resized(array: Array | None, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
+    """Returns zeros of this shape that begin, along each dimension, as `array` does."""
     made = np.zeros(shape, dtype)
     if array is not None:
-        made[tuple(map(slice, array.shape))] = array
+        kept = tuple(map(slice, map(min, array.shape, shape)))
+        made[kept] = array[kept]
     return made

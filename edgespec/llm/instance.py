@@ -95,6 +95,16 @@ class ModelInstance:
                 rows.accept([])
         self.engine.measure()
 
+    def shrink(self) -> None:
+        """Gives back the memory of what ended texts have left for others; sessions keep theirs.
+
+        Prompts that are kept on disk are read again from there.
+        """
+        with self.engine.exclusive():
+            for model in self.models.values():
+                model.prefixes.clear()
+                model.pool.shrink()
+
     def close(self) -> None:
         """See `LLM.close`."""
         self.engine.close()

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from edgespec.bundle import MANIFEST, Bundle
-from edgespec.errors import EdgespecError, MemoryLimitError
+from edgespec.errors import EdgespecError, InputError, MemoryLimitError
 from edgespec.llm.images import Viewer
 from edgespec.llm.instance import ModelInstance
 from edgespec.llm.llm import LLM, around, inside
@@ -32,6 +32,9 @@ from edgespec.system.machine import release_memory
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarCompiler
+
+REST = 1800.0
+"""Seconds behind which a model that nobody uses gives back what it kept of texts."""
 
 _DEFAULT_TAG = "latest"
 _LONGEST_NAME = 256  # characters of a name that is not known; some answers repeat it in each line
@@ -218,6 +221,7 @@ class Models:
         most: the most that are loaded at once; None: as many as memory has room for.
         any_name: whether the first one also answers who asks for a name that is not known.
         kept: seconds for which a model stays loaded that nobody uses.
+        rest: seconds behind which it gives back what it kept of texts.
     """
 
     def __init__(
@@ -226,11 +230,13 @@ class Models:
         most: int | None = None,
         any_name: bool = False,
         kept: float = math.inf,
+        rest: float = REST,
     ) -> None:
         self.served = served
         for each in served:
             each.kept = kept
         self._kept = kept
+        self._rest = rest
         self._most = most or len(served)
         self._any_name = any_name
         self._names = {tagged(name): each for each in served for name in each.names}
@@ -294,6 +300,7 @@ class Models:
             claim.model.claims -= 1
             claim.model.used = time.monotonic()
             self.expect_end(claim.model)
+            self._expect_rest(claim.model)
         self._go_on()
 
     def keep(self, model: ServedModel, seconds: float | None) -> None:
@@ -312,6 +319,15 @@ class Models:
         _log.info("%s is unloaded, since nobody has used it", model.name)
         if not self._stopped:
             self._thread.submit(_unload, ending)
+
+    def _expect_rest(self, model: ServedModel) -> None:
+        """Lets a model give back what it kept of texts, unless somebody uses it meanwhile."""
+        if model.llm is not None and not model.claims:
+            asyncio.get_running_loop().call_later(self._rest, self._shrink, model, model.used)
+
+    def _shrink(self, model: ServedModel, used: float) -> None:
+        if model.llm is not None and not model.claims and model.used == used and not self._stopped:
+            self._thread.submit(_shrink, model.llm)
 
     def stop(self) -> None:
         """Loads no more models."""
@@ -395,6 +411,13 @@ def _unload(ending: list[LLM]) -> None:
     """Closes models that nobody else has, and gives back their memory."""
     while ending:
         _end(ending.pop())
+    release_memory()
+
+
+def _shrink(llm: LLM) -> None:
+    """Gives back memory that a model does not need while nobody uses it."""
+    with suppress(InputError):  # it was closed meanwhile
+        inside(llm).shrink()
     release_memory()
 
 

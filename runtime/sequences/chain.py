@@ -37,6 +37,8 @@ class Chain:
         links: the layers, from the first on; one of them at least has a memory of its own.
     """
 
+    shrinks = False
+
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links
 

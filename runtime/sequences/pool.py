@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import MemoryLimitError
-from edgespec.runtime.arrays import Array, grown, slots_at
+from edgespec.runtime.arrays import Array, resized, slots_at
 
 if TYPE_CHECKING:
     from edgespec.bundle import PoolShape
@@ -36,11 +36,15 @@ _TYPES: dict[str, type[np.number[Any]]] = {"fp32": np.float32, "fp16": np.float1
 class PoolMemory(Protocol):
     """Where the arrays of a pool lie: in a device's memory, or in the host's."""
 
+    @property
+    def shrinks(self) -> bool:
+        """Whether `resize` can put a smaller array in place of a larger one."""
+
     def capacity(self, before: int, needed: int) -> int:
         """Returns the number of slots of a pool that had `before` and needs `needed`."""
 
     def resize(self, arrays: dict[str, Any], shapes: Shapes) -> None:
-        """Puts an array of each shape in place of the smaller one, or where there was none.
+        """Puts an array of each shape in place of another one, or where there was none.
 
         Args:
             arrays: what is there, by name; new slots are zeros.
@@ -59,6 +63,8 @@ class PoolMemory(Protocol):
 class HostMemory:
     """The host's memory, which is not touched before it is written."""
 
+    shrinks = True
+
     def capacity(self, before: int, needed: int) -> int:
         """See `PoolMemory`."""
         return _in_chunks(before, needed, _CHUNK)
@@ -66,7 +72,7 @@ class HostMemory:
     def resize(self, arrays: dict[str, Any], shapes: Shapes) -> None:
         """See `PoolMemory`."""
         for name, (shape, dtype) in shapes.items():
-            arrays[name] = grown(arrays.get(name), shape, dtype)
+            arrays[name] = resized(arrays.get(name), shape, dtype)
 
     def read(self, arrays: Mapping[str, Any], slots: Sequence[int], axis: int) -> dict[str, Array]:
         """See `PoolMemory`."""
@@ -92,6 +98,7 @@ class ChunkedMemory:
 
     def __init__(self, memory: PoolMemory, chunk: int) -> None:
         self.resize, self.read, self.write = memory.resize, memory.read, memory.write
+        self.shrinks = memory.shrinks
         self._chunk = chunk
 
     def capacity(self, before: int, needed: int) -> int:
@@ -112,8 +119,8 @@ class Pool:
         limit: largest number of slots; None for any.
 
     Attributes:
-        arrays: by name; a graph's inputs. New ones whenever the pool grows. They are numpy's, or
-            what `memory` made.
+        arrays: by name; a graph's inputs. New ones whenever the pool grows or shrinks. They are
+            numpy's, or what `memory` made.
         capacity: number of slots.
         limit: see above.
         evict: is asked to free at least so many slots before the limit would be exceeded.
@@ -205,15 +212,32 @@ class Pool:
                 f"the KV cache has room for {self.limit} rows, and {before + more} are needed: "
                 "raise --memory, lower --context, or make fewer texts at once"
             )
-        shapes = {
-            name: ((*heads, after, *width), kind)
-            for name, (heads, width, kind) in self._parts.items()
-        }
-        self._memory.resize(self.arrays, shapes)
-        self.capacity = after
+        self._resize(after)
         self._counts += [0] * (after - before)
         # The lowest first: rows of a sequence lie together, and untouched memory stays untouched.
         self._free[:0] = range(after - 1, before - 1, -1)
+
+    def shrink(self) -> None:
+        """Gives back the memory of free slots behind the last one in use, where that is the host's.
+
+        As many slots stay as a new pool has, at least.
+        """
+        held = len(self._counts)
+        while held > 1 and not self._counts[held - 1]:
+            held -= 1
+        after = min(self._memory.capacity(0, held), self.capacity)
+        if after < self.capacity and self._memory.shrinks:
+            self._resize(after)
+            del self._counts[after:]
+            self._free = [slot for slot in self._free if slot < after]
+
+    def _resize(self, capacity: int) -> None:
+        shapes = {
+            name: ((*heads, capacity, *width), kind)
+            for name, (heads, width, kind) in self._parts.items()
+        }
+        self._memory.resize(self.arrays, shapes)
+        self.capacity = capacity
 
 
 def _in_chunks(before: int, needed: int, chunk: int) -> int:
@@ -253,6 +277,13 @@ class KVPool(Pool):
     ) -> None:
         super().__init__(_parts(shapes, kv), HostMemory() if memory is None else memory, limit)
         self.recurrent = recurrent
+
+    def shrink(self) -> None:
+        """See `Pool`; what recurrent layers hold shrinks, too."""
+        super().shrink()
+        if self.recurrent is not None:
+            self.recurrent.rows.shrink()
+            self.recurrent.states.shrink()
 
     def close(self) -> None:
         """See `Pool`."""

@@ -26,7 +26,7 @@ from edgespec.llm.llm import inside
 from edgespec.llm.load.options import LoadOptions
 from edgespec.runtime.plan import HOST
 from edgespec.runtime.sampling import grammar
-from edgespec.serve.models import Models, ServedModel
+from edgespec.serve.models import REST, Models, ServedModel
 
 NAMES = ("first", "second", "third")
 ASKED = {"prompt": PROMPT, "temperature": 0, "max_tokens": 8}
@@ -56,10 +56,10 @@ def expected(bundles):
 
 @pytest.fixture
 def several(bundles):
-    def make(count=2, most=None, any_name=False, kept=math.inf, **options):
+    def make(count=2, most=None, any_name=False, kept=math.inf, rest=REST, **options):
         how = LoadOptions(draft="none", context=256, **{**PLACE, **options})
         served = [ServedModel(name, bundles[name], how) for name in NAMES[:count]]
-        return Models(served, most, any_name, kept)
+        return Models(served, most, any_name, kept, rest)
 
     return make
 
@@ -113,6 +113,16 @@ def test_a_model_that_nobody_uses_is_unloaded_and_loaded_again(several, expected
         assert text(running, "first") == expected["first"]
         until(lambda: loaded(running) == [])
         assert text(running, "first") == expected["first"]
+
+
+def test_a_model_that_nobody_uses_gives_back_what_it_kept_of_texts(several, expected):
+    models = several(1, rest=0.3)
+    with serving(models) as running:
+        for _ in range(2):
+            assert text(running, "first") == expected["first"]
+            pool = inside(models.served[0].llm).engine.target.pool
+            until(lambda pool=pool: not pool.used)
+        assert loaded(running) == ["first"]
 
 
 def test_a_model_stays_while_it_is_used(several):

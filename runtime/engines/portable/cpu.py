@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError, first_line
-from edgespec.runtime.arrays import Array, Floats, Ids, grown
+from edgespec.runtime.arrays import Array, Floats, Ids, resized
 from edgespec.runtime.engines.callers import raise_if_callers
 from edgespec.runtime.engines.ort_session import (
     CpuSession,
@@ -29,7 +29,7 @@ class HostPools:
 
     def resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
         """See `Runner`."""
-        return grown(old, shape, dtype)
+        return resized(old, shape, dtype)
 
     def _read(
         self, pools: Mapping[str, Array], slots: CallSlots, file: GraphFile

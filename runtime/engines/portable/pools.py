@@ -42,6 +42,8 @@ class DevicePools:
         self._shape = shape
         self._numbers: dict[str, int] = {}  # of recurrent layers' pools, in native graphs
 
+    shrinks = False
+
     def capacity(self, before: int, needed: int) -> int:
         """Returns the number of slots of a pool that had `before` and needs `needed`.
 

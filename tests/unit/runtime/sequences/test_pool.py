@@ -41,6 +41,24 @@ def test_growing_keeps_what_slots_hold():
     assert not array[:, :, more[0]].any()
 
 
+def test_shrinking_keeps_slots_in_use_and_those_before_them():
+    pool = KVPool([toy_shape()], "fp32")
+    first = pool.capacity
+    size = pool.size
+    taken = pool.take(5 * first)
+    grown = pool.capacity
+    pool.arrays["pool.0"][:, :, taken[first]] = 7
+    pool.free(taken[: first - 1] + taken[first + 1 :])
+    pool.shrink()
+    assert grown > pool.capacity == 2 * first
+    assert (pool.arrays["pool.0"][:, :, taken[first]] == 7).all()
+    assert (pool.used, pool.references(taken[first])) == (2, 1)
+    pool.free([taken[first - 1], taken[first]])
+    pool.shrink()
+    assert (pool.capacity, pool.size, pool.used) == (first, size, 0)
+    assert sorted(pool.take(2 * first)) == list(range(2 * first))
+
+
 def test_a_pool_does_not_grow_beyond_its_limit():
     pool = KVPool([toy_shape()], "fp32", limit=10)
     assert pool.take(10) == list(range(10))
