@@ -7,86 +7,14 @@ those of B texts of L rows each.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-Pair = tuple[Tensor, Tensor]
-
-
-@dataclass
-class TextPass:
-    """Rows of texts side by side.
-
-    Attributes:
-        positions: [B, L] int64, the rows' places in their texts.
-        cache: keys and values of all places so far by pool, [B, kv_heads, places, head_dim] each;
-            None: the rows are whole texts.
-        kept: keys and values of the pass by pool, for layers that read another layer's.
-        masks: [B, 1, L, places] which places rows see, by window.
-    """
-
-    positions: Tensor
-    cache: Mapping[str, Pair] | None = None
-    kept: dict[str, Pair] = field(default_factory=dict)
-    masks: dict[int, Tensor] = field(default_factory=dict)
-
-    def known(self, pool: str, new: Pair | None) -> Pair:
-        """Returns the keys and values that rows see, and keeps new ones [B, kv_heads, L, dim]."""
-        if self.cache is not None:
-            stored = self.cache[pool]
-            if new is not None:
-                text = torch.arange(len(self.positions), device=self.positions.device)[:, None]
-                for held, each in zip(stored, new, strict=True):
-                    held[text, :, self.positions] = each.transpose(1, 2).to(held.dtype)
-            return stored
-        if new is not None:
-            self.kept[pool] = new
-        return self.kept[pool]
-
-    def mask(self, window: int) -> Tensor:
-        """Returns which places rows see; of a layer without a window, that is 0."""
-        if window not in self.masks:
-            count = self.positions.shape[1]
-            if self.cache is not None:
-                count = next(iter(self.cache.values()))[0].shape[2]
-            places = torch.arange(count, device=self.positions.device)
-            behind = self.positions[:, None, :, None] - places
-            seen = behind >= 0
-            self.masks[window] = seen & (behind < window) if window else seen
-        return self.masks[window]
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node of a graph.
-
-    Attributes:
-        attributes: its attributes.
-        matrices: its weights in place of tiles, [rows, columns] each; of experts one behind the
-            other.
-        pool: name of the pool that it reads; empty: none.
-    """
-
-    attributes: Mapping[str, Any]
-    matrices: tuple[Tensor, ...] = ()
-    pool: str = ""
-
-    @staticmethod
-    def product(x: Tensor, matrix: Tensor) -> Tensor:
-        """Returns x times the transposed matrix, in float32.
-
-        Columns of the matrix behind the width of x fill units of its tiles.
-        """
-        return functional.linear(x.to(matrix.dtype), matrix[:, : x.shape[-1]]).float()
-
-
-Given = list[Any]
-"""What a node reads, tensors; None for what it leaves out."""
-Operator = Callable[[Node, TextPass, Given], Any]
+from edgespec.training.recurrent import gated_delta, short_conv, state_space
+from edgespec.training.text_pass import Given, Node, Operator, Pair, TextPass
 
 
 def embedding(node: Node, _: TextPass, given: Given) -> Tensor:
@@ -308,6 +236,7 @@ OPERATORS: Mapping[str, Operator] = {
     "GatherElements": lambda node, _, given: torch.gather(
         given[0], node.attributes["axis"], given[1]
     ),
+    "GatedDelta": gated_delta,
     "GatedUnit": gated_unit,
     "Gelu": lambda node, _, given: functional.gelu(
         given[0], approximate=node.attributes["approximate"]
@@ -321,9 +250,11 @@ OPERATORS: Mapping[str, Operator] = {
     "Relu": _of_values(torch.relu),
     "Reshape": _reshape,
     "Shape": _of_values(lambda x: torch.tensor(x.shape)),
+    "ShortConv": short_conv,
     "Sigmoid": _of_values(torch.sigmoid),
     "Softmax": _of_values(lambda x: x.softmax(-1)),
     "Split": _split,
+    "StateSpace": state_space,
     "Sub": _of_values(torch.sub),
     "Sum": _of_values(_total),
     "Tanh": _of_values(torch.tanh),
@@ -332,4 +263,4 @@ OPERATORS: Mapping[str, Operator] = {
     "Unsqueeze": _of_values(lambda x, axes: x.unsqueeze(axes.tolist()[0])),
     "Where": _of_values(torch.where),
 }
-"""What nodes compute, by their types; recurrent layers' are missing."""
+"""What nodes compute, by their types."""

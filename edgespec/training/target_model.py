@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,12 @@ from edgespec.export.portable.lowering import attributes
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.machine import default_threads
 from edgespec.training.device import TorchDevice
-from edgespec.training.operators import OPERATORS, Node, Operator, Pair, TextPass
+from edgespec.training.operators import OPERATORS
 from edgespec.training.target_graph import TargetGraph
+from edgespec.training.text_pass import Node, Operator, TextCache, TextPass
 
 _LOGIT_ROWS = "logit_rows"
-_POOL = 3  # of the inputs of `TreeAttention`
+_POOL = {"TreeAttention": 3, "ShortConv": 2, "GatedDelta": 5, "StateSpace": 7}  # number of an input
 _TILES = {"BlockEmbedding": 1, "BlockLinear": 3, "ExpertLinear": 4}  # the first input of tiles
 _PART = 1 << 13  # rows of a matrix that are unpacked at a time
 
@@ -95,27 +97,20 @@ class TorchTarget:
         """Its tokenizer."""
         return Tokenizer.from_folder(self.bundle.path)
 
-    @property
-    def token_bytes(self) -> int:
-        """Bytes that a token of a text takes in a pass and in a cache, about."""
+    def text_bytes(self, length: int) -> int:
+        """Returns the bytes that a text of so many tokens takes in a pass and a cache, about."""
+        native = self.role.native
         half = self.device.half.itemsize
-        kept = sum(2 * each.kv_heads * each.dim * half for each in self.role.native.pools)
+        kept = sum(2 * each.kv_heads * each.dim * half for each in native.pools)
         steps = (step.node.attributes.get("columns", 0) for step in self._body)
         widest = max(sum(each) for each in steps if isinstance(each, list))
         streams = len(self._taps) + 4
-        return kept + 4 * (streams * self.role.hidden_size + 3 * widest)
+        states = sum(prod(each.state) for each in native.recurrent if each.state)
+        return length * (kept + 4 * (streams * self.role.hidden_size + 3 * widest)) + 4 * states
 
-    def begin(self, texts: int, length: int) -> dict[str, Pair]:
-        """Returns an empty cache for texts of at most so many tokens, see `TextPass`."""
-        shapes = {
-            step.node.pool: (step.node.attributes["kv_heads"], step.node.attributes["head_dim"])
-            for step in self._body
-            if step.node.pool
-        }
-        return {
-            pool: (self._empty(texts, kv, length, dim), self._empty(texts, kv, length, dim))
-            for pool, (kv, dim) in shapes.items()
-        }
+    def begin(self, length: int) -> TextCache:
+        """Returns an empty cache for texts of at most so many tokens."""
+        return TextCache(length, self.device.half)
 
     @torch.no_grad()
     def forward(self, tokens: Tensor, rows: TextPass) -> tuple[Tensor, Tensor]:
@@ -176,8 +171,8 @@ class TorchTarget:
             operator = OPERATORS.get(node.op_type)
             if operator is None:
                 raise InputError(
-                    f"{self.graph.path} has {node.op_type}, which training can't read: choose a "
-                    "target without recurrent layers"
+                    f"{self.graph.path} has {node.op_type}, which training can't read: choose "
+                    "another target"
                 )
             done = {name for name in node.input if last[name] == number and name in made}
             done |= {name for name in node.output if name not in last}
@@ -192,8 +187,8 @@ class TorchTarget:
         own = attributes(node)
         first = _TILES.get(node.op_type)
         matrices = () if first is None else tuple(self._matrices[n] for n in node.input[first:])
-        attends = node.op_type == "TreeAttention"
-        return Node(own, matrices, node.input[_POOL] if attends else "")
+        pool = _POOL.get(node.op_type)
+        return Node(own, matrices, "" if pool is None else node.input[pool])
 
     def _unpacked(self, nodes: Sequence[NodeProto]) -> dict[str, Tensor]:
         """Returns all matrices as floats, [rows, columns] each."""
@@ -237,7 +232,3 @@ class TorchTarget:
                 both = (scale * np.cos(angles), scale * np.sin(angles))
                 for name, each in zip(rope_inputs(table.name), both, strict=True):
                     yield name, torch.from_numpy(each.astype(np.float32)).to(self.device.device)
-
-    def _empty(self, texts: int, heads: int, length: int, dim: int) -> Tensor:
-        shape = (texts, heads, length, dim)
-        return torch.zeros(shape, dtype=self.device.half, device=self.device.device)

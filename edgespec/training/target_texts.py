@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,10 +11,10 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from edgespec.errors import DeviceError
-from edgespec.training.operators import Pair, TextPass
 from edgespec.training.options import CPU
 from edgespec.training.shards import TrainingWindow
 from edgespec.training.target_model import TorchTarget
+from edgespec.training.text_pass import TextPass
 
 TOP = 64
 """Number of likeliest tokens that are kept for each row."""
@@ -118,9 +118,9 @@ class TargetWriter:
         lengths = torch.tensor([len(each) for each in prompts], device=device)
         heat = torch.tensor(temperatures, dtype=torch.float32, device=device)
         random = torch.Generator(device).manual_seed(seed)
-        cache = self._target.begin(count, self._length)
+        cache = self._target.begin(self._length)
         places = torch.arange(longest, device=device).expand(count, -1)
-        hidden, _ = self._target.forward(tokens, TextPass(places, cache))
+        hidden, _ = self._target.forward(tokens, TextPass(places, cache, lengths.clone()))
         rows = torch.arange(count, device=device) * longest + lengths - 1
         going = torch.arange(count, device=device)  # numbers of the texts that go on
         ended = torch.zeros(count, dtype=torch.bool, device=device)
@@ -135,7 +135,7 @@ class TargetWriter:
                 if not len(left):
                     break
                 if len(left) < _FULL * len(going):
-                    going, ended, cache = going[left], ended[left], _chosen(cache, left)
+                    going, ended, cache = going[left], ended[left], cache.of(left)
             tokens = texts[going, lengths[going] - 1]
             places = lengths[going] - 1
             hidden, _ = self._target.forward(tokens[:, None], TextPass(places[:, None], cache))
@@ -150,11 +150,6 @@ class TargetWriter:
             waited = torch.empty_like(logits[hot]).exponential_(generator=random)
             logits[hot] -= heat[hot, None] * waited.log()
         return logits.argmax(-1)
-
-
-def _chosen(cache: Mapping[str, Pair], texts: Tensor) -> dict[str, Pair]:
-    """Returns the part of a cache that is of some texts."""
-    return {pool: (keys[texts], values[texts]) for pool, (keys, values) in cache.items()}
 
 
 def _side_by_side(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:

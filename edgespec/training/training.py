@@ -112,7 +112,7 @@ class Training:
         self._trained_tokens = 0
         torch.set_num_threads(options.threads or default_threads())
         self._reader = TargetReader(target)
-        at_once = device.texts_at_once(options.window * target.token_bytes)
+        at_once = device.texts_at_once(target.text_bytes(options.window))
         self._windows_of_step = max(1, batch // options.window)
         # a number of bytes by now
         self._shards = Shards(output / WORK / "shards", int(options.disk))

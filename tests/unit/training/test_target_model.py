@@ -5,19 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from checkpoints import make_checkpoint
+from checkpoints import RECURRENT, make_checkpoint
 from native_llms import with_library
-from parity import PROMPT, SAME, Text, distance, load
+from parity import PROMPT, SAME, SAME_STATES, Text, distance, load
 
 from edgespec import bundle as bundles
 from edgespec import export
 from edgespec.errors import DeviceError, ExportError, InputError
 from edgespec.export import ExportOptions
 from edgespec.models.embedded import BUNDLE
+from edgespec.training import target_model
 from edgespec.training.device import TorchDevice
-from edgespec.training.operators import TextPass
 from edgespec.training.target_model import TorchTarget
 from edgespec.training.target_texts import TargetReader, TargetWriter
+from edgespec.training.text_pass import TextPass
 
 CPU = TorchDevice(torch.device("cpu"), torch.float32, 1 << 30)
 LENGTH = 40
@@ -39,22 +40,24 @@ def exported(folder, architecture, precision="fp32"):
     "architecture",
     # Norms of heads, soft caps and windows, gated attention, sinks, latents, experts.
     ["qwen2", "qwen3", "gemma2", "olmo2", "gpt_oss", "deepseek_v2", "glm4_moe",
-     "apertus", "cohere2", "qwen3_vl_text"],
+     "apertus", "cohere2", "qwen3_vl_text", *RECURRENT, "qwen3_next"],
 )  # fmt: skip
-def test_logits_are_those_of_the_native_graph(tmp_path, architecture):
+def test_logits_are_those_of_the_native_graph(tmp_path, monkeypatch, architecture):
+    monkeypatch.setattr("edgespec.training.recurrent._ROWS", 16)  # several parts of each pass
+    same = SAME_STATES if architecture in (*RECURRENT, "qwen3_next") else SAME
     bundle = exported(tmp_path, architecture)
     target = TorchTarget(bundle, CPU)
     hidden, _ = target.forward(torch.tensor(TEXTS), TextPass(places(LENGTH)))
     found = target.logits(hidden, torch.arange(2 * LENGTH)).view(2, LENGTH, -1)
     model = load(bundle)
     for text, logits in zip(TEXTS, found.numpy(), strict=True):
-        assert distance(logits, Text(model).read(text)) < SAME
-    cache = target.begin(2, LENGTH)
+        assert distance(logits, Text(model).read(text)) < same
+    cache = target.begin(LENGTH)
     for start, stop in ((0, 20), (20, 21), (21, LENGTH)):
         part = torch.tensor(TEXTS)[:, start:stop]
         hidden, _ = target.forward(part, TextPass(places(start, stop), cache))
         logits = target.logits(hidden, torch.arange(2 * (stop - start)))
-        assert distance(logits.view(2, stop - start, -1), found[:, start:stop]) < SAME
+        assert distance(logits.view(2, stop - start, -1), found[:, start:stop]) < same
 
 
 def test_several_streams_are_refused_by_name(tmp_path):
@@ -62,9 +65,27 @@ def test_several_streams_are_refused_by_name(tmp_path):
         TorchTarget(exported(tmp_path, "gemma3n_text"), CPU)
 
 
-def test_recurrent_layers_are_refused_by_name(tmp_path):
-    with pytest.raises(InputError, match="has ShortConv, which training can't read: choose a targ"):
+def test_an_unknown_operator_is_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.delitem(target_model.OPERATORS, "ShortConv")
+    with pytest.raises(InputError, match="has ShortConv, which training can't read: choose anoth"):
         TorchTarget(exported(tmp_path, "lfm2"), CPU)
+
+
+@pytest.mark.parametrize("architecture", RECURRENT)
+def test_rows_that_fill_up_change_no_state(tmp_path, architecture):
+    """Prompts of different lengths lie side by side, and each goes on from its own end."""
+    target = TorchTarget(exported(tmp_path, architecture), CPU)
+    lengths = torch.tensor([9, 1, LENGTH])
+    texts = torch.tensor([PROMPT[start : start + LENGTH + 5] for start in (0, 50, 100)])
+    shown = torch.where(torch.arange(LENGTH) < lengths[:, None], texts[:, :LENGTH], 0)
+    cache = target.begin(LENGTH + 5)
+    target.forward(shown, TextPass(torch.arange(LENGTH).expand(3, -1), cache, lengths))
+    behind = lengths[:, None] + torch.arange(5)
+    hidden, _ = target.forward(texts.gather(1, behind), TextPass(behind, cache))
+    every = torch.arange(LENGTH + 5).expand(3, -1)
+    whole, _ = target.forward(texts, TextPass(every))
+    wanted = whole.view(3, LENGTH + 5, -1)[torch.arange(3)[:, None], behind]
+    assert distance(hidden.view(3, 5, -1).numpy(), wanted.numpy()) < SAME_STATES
 
 
 @with_library
