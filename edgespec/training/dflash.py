@@ -109,17 +109,16 @@ class _Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(shape.hidden, shape.eps)
         self.self_attn = _Attention(shape)
         self.mlp = MlpModule(shape)
-        self._size = shape.head_dim
 
     def forward(self, rows: Tensor, context: Tensor, places: _Places) -> Tensor:
         attention = self.self_attn
         inner = self.input_layernorm(rows)
-        query = rotated(attention.q_norm(self._heads(attention.q_proj(inner))), places.block)
+        query = rotated(attention.q_norm(attention.heads(attention.q_proj(inner))), places.block)
         keys = []
         values = []
         for source, turn in ((context, places.text), (inner, places.block)):
-            keys.append(rotated(attention.k_norm(self._heads(attention.k_proj(source))), turn))
-            values.append(self._heads(attention.v_proj(source)))
+            keys.append(rotated(attention.k_norm(attention.heads(attention.k_proj(source))), turn))
+            values.append(attention.heads(attention.v_proj(source)))
         group = query.shape[1] // keys[0].shape[1]
         key, value = (torch.cat(each, 2).repeat_interleave(group, 1) for each in (keys, values))
         mixed = functional.scaled_dot_product_attention(
@@ -128,9 +127,6 @@ class _Layer(nn.Module):
         rows = rows + attention.o_proj(mixed.transpose(1, 2).flatten(2))
         out: Tensor = rows + self.mlp(self.post_attention_layernorm(rows))
         return out
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], -1, self._size).transpose(1, 2)
 
 
 class DFlash(HeadModule):

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edgespec.models.heads.eagle3 import FLAT, FUSION, GATED
 from edgespec.training.drafting import HeadModule, Step, TextBatch
-from edgespec.training.layers import MlpModule, Projections, RMSNorm, rotated, rotation
+from edgespec.training.layers import MlpModule, Projections, RMSNorm, rotation
 from edgespec.training.options import EAGLE3
-from edgespec.training.shape import GATED, HeadShape, speculator
+from edgespec.training.shape import HeadShape, speculator
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,16 @@ class Eagle3Shape(HeadShape):
     """The sizes of an EAGLE-3 head.
 
     Attributes:
-        fusion: one of `FUSIONS`.
+        gated: whether a gate mixes a token's embedding and a hidden row, which otherwise are read
+            side by side.
     """
 
-    fusion: str
+    gated: bool = False
 
     @property
     def mixed(self) -> int:
         """The width of what the attention reads."""
-        return self.hidden if self.fusion == GATED else 2 * self.hidden
+        return self.hidden if self.gated else 2 * self.hidden
 
     @property
     def parameters(self) -> int:
@@ -41,7 +43,7 @@ class Eagle3Shape(HeadShape):
         width = self.heads * self.head_dim
         kv = self.kv_heads * self.head_dim
         attention = self.mixed * (width + 2 * kv) + width * self.hidden
-        gate = 2 * self.hidden**2 if self.fusion == GATED else 0
+        gate = 2 * self.hidden**2 if self.gated else 0
         inner = self.features + 3 * self.intermediate + self.draft_vocabulary
         return attention + gate + inner * self.hidden
 
@@ -53,8 +55,8 @@ class Eagle3Shape(HeadShape):
         """See `HeadShape`: the layout of `speculators`, which knows no gate."""
         layer = {"model_type": "llama", **self.sizes(), "num_hidden_layers": 1}
         taps = {"eagle_aux_hidden_state_layer_ids": list(self.taps)}
-        if self.fusion == GATED:
-            names = {"architectures": ["LlamaForCausalLMEagle3"], "edgespec_fusion": GATED}
+        if self.gated:
+            names = {"architectures": [FLAT[0]], FUSION: GATED}
             return {**names, **layer, "draft_vocab_size": self.draft_vocabulary, **taps}
         return {
             "architectures": ["Eagle3DraftModel"],
@@ -74,7 +76,7 @@ class _Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(shape.hidden, shape.eps)
         self.self_attn = Projections(shape, shape.mixed)
         self.mlp = MlpModule(shape)
-        if shape.fusion == GATED:
+        if shape.gated:
             self.fusion_gate = nn.Linear(2 * shape.hidden, shape.hidden, bias=False)
 
 
@@ -96,7 +98,7 @@ class Eagle3(HeadModule):
 
     @property
     def _layer(self) -> _Layer:
-        [layer] = self.layers
+        layer = self.layers[0]
         assert isinstance(layer, _Layer)
         return layer
 
@@ -117,7 +119,7 @@ class Eagle3(HeadModule):
             n = length - 1 - depth
             hidden = hidden[:, :n]
             mixed = self._mix(tokens[:, depth + 1 :], layer.hidden_norm(hidden))
-            query, key, value = self._attended(mixed, turns[:, depth : depth + n])
+            query, key, value = layer.self_attn(mixed, turns[:, depth : depth + n])
             if first is None:
                 first = key, value
             else:
@@ -131,20 +133,10 @@ class Eagle3(HeadModule):
 
     def _mix(self, tokens: Tensor, hidden: Tensor) -> Tensor:
         both = torch.cat((tokens, hidden), dim=-1)
-        if self.shape.fusion != GATED:
+        if not self.shape.gated:
             return both
         gate = torch.sigmoid(self._layer.fusion_gate(both).float())
         return gate * hidden + (1 - gate) * tokens
-
-    def _attended(self, mixed: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns queries, keys and values, [B, heads, n, head_dim] each."""
-        attention = self._layer.self_attn
-        size = self.shape.head_dim
-        query, key, value = (
-            made(mixed).unflatten(-1, (-1, size)).transpose(1, 2)
-            for made in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        return rotated(query, turns), rotated(key, turns), value
 
 
 def _attend(query: Tensor, seen: tuple[Tensor, Tensor], own: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -12,7 +12,8 @@ from edgespec.training.dflash import BlockShape, DFlash
 from edgespec.training.drafting import HeadModule
 from edgespec.training.dspark import DSpark
 from edgespec.training.eagle3 import Eagle3, Eagle3Shape
-from edgespec.training.options import DSPARK, EAGLE3, TrainingOptions
+from edgespec.training.options import DSPARK, GATED, PEAGLE, TrainingOptions
+from edgespec.training.peagle import PEagle, PEagleShape
 from edgespec.training.shape import rope_theta
 from edgespec.training.target_graph import TargetGraph
 
@@ -44,13 +45,16 @@ def new_head(
         "theta": rope_theta(role),
         "context": role.context_length,
     }
-    if options.kind == EAGLE3:
-        return Eagle3(Eagle3Shape(**sizes, fusion=options.fusion), options.depths)
-    kind, rank = (DSpark, _MARKOV_RANK) if options.kind == DSPARK else (DFlash, 0)
+    if not options.at_once:
+        return Eagle3(Eagle3Shape(**sizes, gated=options.kind == GATED), options.depths)
     mask = _mask_token(role, tokenizer)
-    block = options.depths + kind.first
-    shape = BlockShape(**sizes, layers=_LAYERS, block=block, mask_token=mask, markov_rank=rank)
-    return kind(shape, torch.from_numpy(graph.embedding.rows([mask])[0]))
+    embedded = torch.from_numpy(graph.embedding.rows([mask])[0])
+    sizes |= {"layers": _LAYERS, "mask_token": mask}
+    if options.kind == PEAGLE:
+        return PEagle(PEagleShape(**sizes), options.depths, embedded)
+    kind, rank = (DSpark, _MARKOV_RANK) if options.kind == DSPARK else (DFlash, 0)
+    shape = BlockShape(**sizes, block=options.depths + kind.first, markov_rank=rank)
+    return kind(shape, embedded)
 
 
 def _mask_token(role: Role, tokenizer: Tokenizer) -> int:

@@ -38,6 +38,21 @@ class Projections(nn.Module):
         self.k_proj = nn.Linear(width, kv, bias=False)
         self.v_proj = nn.Linear(width, kv, bias=False)
         self.o_proj = nn.Linear(inner, shape.hidden, bias=False)
+        self._size = shape.head_dim
+
+    def forward(self, x: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns queries, keys and values of rows, [B, heads, n, head_dim] each.
+
+        Args:
+            x: [B, n, width].
+            turns: [2, ..., n, head_dim] rotation of their positions.
+        """
+        query, key, value = map(self.heads, (self.q_proj(x), self.k_proj(x), self.v_proj(x)))
+        return rotated(query, turns), rotated(key, turns), value
+
+    def heads(self, x: Tensor) -> Tensor:
+        """Returns rows [B, n, heads * head_dim] by head."""
+        return x.view(*x.shape[:2], -1, self._size).transpose(1, 2)
 
 
 class MlpModule(nn.Module):

@@ -8,10 +8,16 @@ from importlib.util import find_spec
 from edgespec.errors import InputError, installing
 from edgespec.llm.load.options import parse_size
 from edgespec.system.options import Options, explained, option
-from edgespec.training.shape import CONCAT, FUSIONS
 
-EAGLE3, DFLASH, DSPARK = KINDS = ("eagle3", "dflash", "dspark")
-"""What can be trained (Li et al., 2025; Chen et al., 2026; DeepSeek, 2026)."""
+EAGLE3, GATED, PEAGLE, DFLASH, DSPARK = KINDS = (
+    "eagle3",
+    "eagle3-gated",
+    "peagle",
+    "dflash",
+    "dspark",
+)
+"""What can be trained (Li et al., 2025; Zhang et al., Dovetail, 2024; parallel EAGLE, 2026; Chen et
+al., 2026; DeepSeek, 2026)."""
 
 CUDA, XPU, MPS, CPU = DEVICES = ("cuda", "xpu", "mps", "cpu")
 """Devices of PyTorch, the fastest first."""
@@ -31,7 +37,8 @@ class TrainingOptions(Options):
 
     kind: str = option(
         EAGLE3,
-        "what to train: a layer that drafts token by token, or some that draft a block in one call",
+        "what to train: a layer that drafts token by token (eagle3, eagle3-gated), or some that "
+        "draft several tokens in one call",
         choices=KINDS,
         usual=True,
     )
@@ -46,10 +53,7 @@ class TrainingOptions(Options):
         None,
         "layers whose entering hidden rows the head reads",
         metavar="N,N,...",
-        none="2, the middle, and the third from the end; five for blocks",
-    )
-    fusion: str = option(
-        CONCAT, "how an eagle3 head joins a token and hidden rows", choices=FUSIONS
+        none="2, the middle, and the third from the end; five for dflash and dspark",
     )
     intermediate_size: int | None = option(
         None, "width of the head's MLP", none="twice the hidden size", least=1
@@ -67,7 +71,10 @@ class TrainingOptions(Options):
         None, "tokens of a step of the optimizer", none="512 on a CPU, else 4096", least=16
     )
     steps: int | None = option(
-        None, "tokens ahead that each position is trained for", none="4, or 7 in a block", least=1
+        None,
+        "tokens ahead that each position is trained for",
+        none="4, or 7 of kinds that draft them in one call",
+        least=1,
     )
     learning_rate: float = option(5e-4, "learning rate of AdamW", **_POSITIVE)
     minutes: float | None = option(
@@ -113,19 +120,26 @@ class TrainingOptions(Options):
         super().__post_init__()
         if self.depths + 2 > self.window:
             raise InputError(f"window is {self.window}: give more than {self.depths + 1} tokens")
-        if self.kind != EAGLE3 and self.depths > _LONGEST_BLOCK:
-            raise InputError(f"steps is {self.steps}: give at most {_LONGEST_BLOCK} for a block")
+        if self.at_once and self.depths > _LONGEST_BLOCK:
+            raise InputError(
+                f"steps is {self.steps}: give at most {_LONGEST_BLOCK} for tokens of one call"
+            )
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the head drafts several tokens in one call."""
+        return self.kind not in (EAGLE3, GATED)
 
     @property
     def depths(self) -> int:
         """Tokens ahead that each position is trained for."""
-        return self.steps or (4 if self.kind == EAGLE3 else 7)
+        return self.steps or (7 if self.at_once else 4)
 
     def tapped(self, layers: int) -> tuple[int, ...]:
-        """Returns the taps of a target with so many layers; five for blocks (Chen et al., 2026)."""
+        """Returns the taps of a target with so many layers; for blocks five (Chen et al., 2026)."""
         from edgespec.models.heads.eagle3 import default_taps  # loads numpy
 
-        if self.taps or self.kind == EAGLE3:
+        if self.taps or self.kind not in (DFLASH, DSPARK):
             return self.taps or default_taps(layers)
         first = min(2, layers)
         last = max(layers - 2, 0)

@@ -17,10 +17,6 @@ from edgespec.bundle import Role
 from edgespec.errors import InputError
 from edgespec.system.files import replaced
 
-CONCAT, GATED = FUSIONS = ("concat", "gated")
-"""How a head joins a token's embedding and a hidden row: side by side (Li et al., EAGLE-3, 2025),
-or mixed by a gate (Zhang et al., Dovetail, 2024)."""
-
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 _DEFAULT_THETA = 10_000.0

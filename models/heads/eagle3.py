@@ -42,6 +42,9 @@ FLAT = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 FUSION = "edgespec_fusion"
 """Our own field: `gated` for Dovetail's fusion; heads of other tools concatenate and lack it."""
 
+GATED = "gated"
+"""The value of this field."""
+
 EAGLE3, PEAGLE = "eagle3", "peagle"
 """Forms of a head, as `speculators` calls them; the second one drafts several tokens at once."""
 
@@ -50,7 +53,7 @@ _MOST_DRAFTED = 64
 _USUALLY_DRAFTED = 8
 _LAYER, _FLAT_LAYER = "layers.0", "midlayer."
 _TAP_NORMS = ("aux_norm_low", "aux_norm_mid", "aux_norm_high")
-_CONCATENATED, _GATED = "concat", "gated"
+_CONCATENATED = "concat"
 _TAPS = "eagle_aux_hidden_state_layer_ids"
 _IDS = "d2t"
 _KNOWN = "t2d"
@@ -280,9 +283,9 @@ class _Reader:
         hidden = self._config.hidden_size
         model = self._model
         kind = self._fields.get(FUSION) or _CONCATENATED
-        if kind not in (_CONCATENATED, _GATED):
-            raise self._fields.unsupported(FUSION, f"use {_CONCATENATED} or {_GATED}")
-        gated = kind == _GATED
+        if kind not in (_CONCATENATED, GATED):
+            raise self._fields.unsupported(FUSION, f"use {_CONCATENATED} or {GATED}")
+        gated = kind == GATED
         attention = model.attention(0)
         width = hidden if gated else 2 * hidden
         q, k, v = (replace(each, in_features=width) for each in attention.linears[:3])

@@ -9,12 +9,11 @@ from heads import HeadReference
 
 from edgespec.training.drafting import TextBatch
 from edgespec.training.eagle3 import Eagle3, Eagle3Shape
-from edgespec.training.shape import CONCAT, GATED
 
 LENGTH, DEPTHS = 11, 4
 
 
-def shape(fusion):
+def shape(gated):
     return Eagle3Shape(
         hidden=16,
         intermediate=24,
@@ -22,7 +21,7 @@ def shape(fusion):
         kv_heads=2,
         head_dim=8,
         taps=(0, 1, 2),
-        fusion=fusion,
+        gated=gated,
         vocabulary=50,
         draft_vocabulary=20,
         eps=1e-5,
@@ -31,8 +30,8 @@ def shape(fusion):
     )
 
 
-def random_head(fusion):
-    head = Eagle3(shape(fusion), DEPTHS)
+def random_head(gated):
+    head = Eagle3(shape(gated), DEPTHS)
     random = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for each in head.parameters():
@@ -44,15 +43,15 @@ def reference_of(head, table):
     """The definition with the weights of a head, which reads rows of a table by token."""
     weights = {name: each.detach() for name, each in head.named_parameters()}
     config = head.shape.layout(DEPTHS, "owner/target")
-    if head.shape.fusion == GATED:  # our own, in the flat layout
+    if head.shape.gated:  # our own, in the flat layout
         weights = {name.replace("layers.0", "midlayer"): each for name, each in weights.items()}
     nothing = {"d2t": torch.zeros(1).long(), "lm_head.weight": torch.zeros(1, 16)}
     return HeadReference({**weights, **nothing}, config, table)
 
 
-@pytest.mark.parametrize("fusion", [CONCAT, GATED])
-def test_unrolled_depths_equal_decoding_with_a_cache(fusion):
-    head = random_head(fusion)
+@pytest.mark.parametrize("gated", [False, True])
+def test_unrolled_depths_equal_decoding_with_a_cache(gated):
+    head = random_head(gated)
     random = np.random.default_rng(3)
     features = torch.from_numpy(random.normal(size=(2, LENGTH, head.shape.features))).float()
     embedded = torch.from_numpy(random.normal(size=(2, LENGTH, head.shape.hidden))).float()
@@ -77,13 +76,13 @@ def test_unrolled_depths_equal_decoding_with_a_cache(fusion):
 
 
 def test_a_new_head_is_the_last_tap_and_nearly_that_alone():
-    head = Eagle3(shape(CONCAT), DEPTHS)
+    head = Eagle3(shape(gated=False), DEPTHS)
     norm = torch.rand(16)
     head.start(norm, seed=1)
     assert torch.equal(head.norm.weight, norm)
     features = torch.randn(1, 3, 48)
     assert torch.allclose(head.fc(features), features[..., 32:], atol=0.2)
-    again = Eagle3(shape(CONCAT), DEPTHS)
+    again = Eagle3(shape(gated=False), DEPTHS)
     again.start(norm, seed=1)
     for one, other in zip(head.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)

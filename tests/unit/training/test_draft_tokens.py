@@ -9,7 +9,6 @@ import torch
 from edgespec.training.dflash import BlockShape
 from edgespec.training.eagle3 import Eagle3Shape
 from edgespec.training.promise import draft_seconds, promised_speedup
-from edgespec.training.shape import CONCAT, GATED
 from edgespec.training.vocabulary import DraftIds, choose, expected_uses, offsets
 
 
@@ -83,10 +82,10 @@ def test_a_draft_takes_what_its_weights_take():
         "theta": 1e4,
         "context": 64,
     }
-    both = Eagle3Shape(**sizes, fusion=CONCAT)
+    both = Eagle3Shape(**sizes)
     # fc, attention over both rows, MLP, output projection
     assert both.parameters == 16 * 8 + (16 * 16 + 8 * 8) + 3 * 8 * 16 + 10 * 8
-    gated = Eagle3Shape(**sizes, fusion=GATED)
+    gated = Eagle3Shape(**sizes, gated=True)
     assert gated.parameters == 16 * 8 + (8 * 16 + 8 * 8) + 16 * 8 + 3 * 8 * 16 + 10 * 8
     block = BlockShape(**sizes, layers=2, block=5, mask_token=9, markov_rank=3)
     layer = 2 * (8 * 8 + 8 * 4) + 3 * 8 * 16

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 from checkout import ROOT
+from native_llms import cheapen, with_library
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from edgespec import LLM, export
 from edgespec import bundle as bundles
-from edgespec import export
 from edgespec.errors import CheckpointError, InputError
 from edgespec.models.embedded import BUNDLE
 from edgespec.training.card import card as training_card
 from edgespec.training.device import TorchDevice
-from edgespec.training.options import DFLASH, DSPARK, KINDS, TrainingOptions
-from edgespec.training.shape import FUSIONS, GATED
+from edgespec.training.options import DFLASH, DSPARK, GATED, KINDS, TrainingOptions
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.target_model import TorchTarget
 from edgespec.training.target_texts import TargetWriter
@@ -89,14 +89,21 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(target, text, tmp_p
         np.testing.assert_allclose(each, other[name], rtol=0, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("changes", [*({"fusion": each} for each in FUSIONS),
-                                     {"kind": DFLASH}, {"kind": DSPARK}])  # fmt: skip
-def test_the_loss_falls(target, text, tmp_path, changes):
-    changes = {**changes, "learning_rate": 2e-3}
+@with_library
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_falls_and_the_head_drafts_what_plain_decoding_says(target, text, tmp_path, kind):
+    changes = {"kind": kind, "learning_rate": 2e-3}
     begun = trained(target, text, tmp_path / "head", tokens=128, **changes)
     first = begun.progress.loss
     done = trained(target, text, tmp_path / "head", tokens=6000, **changes)
     assert done.progress.loss < 0.8 * first
+    export.make(BUNDLE, tmp_path / "bundle", tmp_path / "head")
+    with LLM(tmp_path / "bundle", draft="head", threads=1) as llm:
+        prompt = TEXT[: len(TEXT) // 9]
+        plain = llm.generate(prompt, draft_source="none", max_new_tokens=30)
+        drafted = cheapen(llm).generate(prompt, max_new_tokens=30)
+    assert drafted.tokens == plain.tokens
+    assert drafted.accepted > 0
 
 
 @pytest.mark.parametrize("kind", [DFLASH, DSPARK])
@@ -158,11 +165,11 @@ def test_the_saved_layout_of_blocks_is_that_of_speculators(target, text, tmp_pat
 
 
 def test_the_saved_layout_is_that_of_eagle_and_other_options_do_not_go_on(target, text, tmp_path):
-    trained(target, text, tmp_path / "head", tokens=128, fusion=GATED)
+    trained(target, text, tmp_path / "head", tokens=128, kind=GATED)
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     wanted = {
         "architectures": ["LlamaForCausalLMEagle3"],
-        "edgespec_fusion": GATED,
+        "edgespec_fusion": "gated",
         "draft_vocab_size": 256,
         "rope_theta": pytest.approx(10_000, rel=1e-3),
         "eagle_aux_hidden_state_layer_ids": [2, 4, 6],
@@ -199,7 +206,7 @@ def test_the_saved_layout_is_that_of_eagle_and_other_options_do_not_go_on(target
     rows = TargetGraph(bundles.load(BUNDLE)).projection.rows(ids)
     np.testing.assert_array_equal(tensors["lm_head.weight"], rows.astype(np.float16))
     with pytest.raises(InputError, match=r"begun with window 64, not 32: give the same options"):
-        trained(target, text, tmp_path / "head", tokens=128, fusion=GATED, window=32)
+        trained(target, text, tmp_path / "head", tokens=128, kind=GATED, window=32)
 
 
 def test_a_head_has_the_layout_of_speculators_and_a_card(target, text, tmp_path):
@@ -315,11 +322,13 @@ def test_prompts_that_cannot_be_read(target, tmp_path, line):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fusion": "sum"}, "fusion is 'sum': use one of concat, gated"),
         ({"window": 4}, "window is 4: give a whole number of at least 16"),
         ({"steps": 80}, "window is 64: give more than 81 tokens"),
-        ({"kind": "medusa"}, "kind is 'medusa': use one of eagle3, dflash, dspark"),
-        ({"kind": DFLASH, "steps": 17}, "steps is 17: give at most 16 for a block"),
+        (
+            {"kind": "medusa"},
+            "kind is 'medusa': use one of eagle3, eagle3-gated, peagle, dflash",
+        ),
+        ({"kind": DFLASH, "steps": 17}, "steps is 17: give at most 16 for tokens of one call"),
         ({"minutes": 0}, "minutes is 0: give a number above 0"),
         ({"tokens": 0}, "tokens is 0: give a whole number"),
         ({"device": "gpu"}, "device is 'gpu': use one of cuda, xpu, mps, cpu"),
