@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from edgespec.training.dflash import BlockShape, DFlash
 from edgespec.training.drafting import HeadModule
 from edgespec.training.dspark import DSpark
 from edgespec.training.eagle3 import Eagle3, Eagle3Shape
-from edgespec.training.options import DSPARK, GATED, PEAGLE, TrainingOptions
+from edgespec.training.options import DFLASH, DSPARK, GATED, PEAGLE, TrainingOptions
 from edgespec.training.peagle import PEagle, PEagleShape
 from edgespec.training.shape import rope_theta
 from edgespec.training.target_graph import TargetGraph
@@ -42,19 +43,35 @@ def new_head(
         "vocabulary": role.vocab_size,
         "draft_vocabulary": size,
         "eps": graph.eps,
-        "theta": rope_theta(role),
+        "theta": rope_theta(role.inv_freq),
         "context": role.context_length,
     }
+    if options.at_once:
+        sizes |= {"layers": _LAYERS, "mask_token": _mask_token(role, tokenizer)}
+    if options.kind == DFLASH:
+        sizes |= {"block": options.depths + DFlash.first}
+    if options.kind == DSPARK:
+        sizes |= {"block": options.depths + DSpark.first, "markov_rank": _MARKOV_RANK}
+    if options.kind == GATED:
+        sizes |= {"gated": True}
+    return module_of(options, sizes, graph)
+
+
+def module_of(options: TrainingOptions, sizes: Mapping[str, Any], graph: TargetGraph) -> HeadModule:
+    """Returns a head of the kind that the options name.
+
+    Args:
+        options: the options.
+        sizes: the fields of its shape.
+        graph: the target's graph.
+    """
     if not options.at_once:
-        return Eagle3(Eagle3Shape(**sizes, gated=options.kind == GATED), options.depths)
-    mask = _mask_token(role, tokenizer)
-    embedded = torch.from_numpy(graph.embedding.rows([mask])[0])
-    sizes |= {"layers": _LAYERS, "mask_token": mask}
+        return Eagle3(Eagle3Shape(**sizes), options.depths)
+    mask = torch.from_numpy(graph.embedding.rows([sizes["mask_token"]])[0])
     if options.kind == PEAGLE:
-        return PEagle(PEagleShape(**sizes), options.depths, embedded)
-    kind, rank = (DSpark, _MARKOV_RANK) if options.kind == DSPARK else (DFlash, 0)
-    shape = BlockShape(**sizes, block=options.depths + kind.first, markov_rank=rank)
-    return kind(shape, embedded)
+        return PEagle(PEagleShape(**sizes), options.depths, mask)
+    kind = DSpark if options.kind == DSPARK else DFlash
+    return kind(BlockShape(**sizes), mask)
 
 
 def _mask_token(role: Role, tokenizer: Tokenizer) -> int:

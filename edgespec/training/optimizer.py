@@ -36,13 +36,11 @@ class Target:
     Attributes:
         embedded: rows of the embedding by tokens, both on the device.
         projection: [D, H] float32 rows of the output projection for the draft vocabulary.
-        norm: [H] float32 weight of the final norm.
         ids: the draft vocabulary.
     """
 
     embedded: Callable[[Tensor], Tensor]
     projection: Floats
-    norm: Floats
     ids: DraftIds
 
 

@@ -42,6 +42,12 @@ class TrainingOptions(Options):
         choices=KINDS,
         usual=True,
     )
+    init: str | None = option(
+        None,
+        "head to go on with: its kind, sizes, tokens and taps are kept",
+        metavar="HEAD",
+        none="a new one",
+    )
     device: str | None = option(
         None,
         "device of PyTorch that writes, reads and trains",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
-from edgespec.bundle import Role
 from edgespec.errors import InputError
 from edgespec.system.files import replaced
 
@@ -131,15 +130,15 @@ def check_taps(taps: tuple[int, ...], layers: int) -> None:
         )
 
 
-def rope_theta(role: Role) -> float:
-    """Returns the base of a target's rotary position embedding, without any scaling.
+def rope_theta(inv_freq: Sequence[float]) -> float:
+    """Returns the base of a rotary position embedding, by its frequencies, without any scaling.
 
     The two highest frequencies are scaled alike, or not at all, by all known kinds of scaling.
     """
-    if len(role.inv_freq) < 2 or role.inv_freq[1] <= 0:
+    if len(inv_freq) < 2 or inv_freq[1] <= 0:
         return _DEFAULT_THETA
-    rotated = sum(frequency != 0 for frequency in role.inv_freq)
-    return float((role.inv_freq[0] / role.inv_freq[1]) ** rotated)
+    rotated = sum(frequency != 0 for frequency in inv_freq)
+    return float((inv_freq[0] / inv_freq[1]) ** rotated)
 
 
 def save_head(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from edgespec.bundle import TARGET, Bundle
@@ -25,7 +26,8 @@ from edgespec.system.machine import default_threads
 from edgespec.training import checkpoints
 from edgespec.training.card import CARD, card
 from edgespec.training.checkpoints import Progress
-from edgespec.training.kinds import new_head
+from edgespec.training.given_head import GivenHead
+from edgespec.training.kinds import module_of, new_head
 from edgespec.training.optimizer import Accepted, Target, TrainedHead
 from edgespec.training.options import TrainingOptions
 from edgespec.training.promise import draft_seconds, promised_speedup
@@ -273,23 +275,33 @@ class Training:
         first = self._windows(1)
         if first is None:
             raise KeyboardInterrupt
-        expected = expected_uses(
-            np.concatenate([window.top_ids for window in first]).astype(np.int64),
-            np.concatenate([window.top_logits for window in first]).astype(np.float32),
-            tokenizer.vocab_size,
-        )
-        size = min(options.draft_vocabulary, tokenizer.vocab_size)
-        ids = choose(self._texts.tokens, expected, size, role.eos_ids)
+        if options.init is not None:
+            given = GivenHead(Path(options.init), self._target.bundle)
+            ids = given.ids
+            projection = given.projection(graph)
+            head = module_of(options, given.sizes(), graph)
+            given.fill(head)
+        else:
+            size = min(options.draft_vocabulary, tokenizer.vocab_size)
+            ids = choose(self._texts.tokens, self._expected(first), size, role.eos_ids)
+            projection = graph.projection.rows(ids)
+            head = new_head(options, role, tokenizer, graph, size)
+            head.start(torch.from_numpy(graph.norm), options.seed)
         draft_ids = DraftIds(ids, role.vocab_size, device.device)
-        projection = graph.projection.rows(ids)
-        target = Target(self._target.embedded, projection, graph.norm, draft_ids)
-        head = new_head(options, role, tokenizer, graph, size)
-        head.start(torch.from_numpy(target.norm), options.seed)
+        target = Target(self._target.embedded, projection, draft_ids)
         trained = TrainedHead(head, target, device, options.learning_rate, options.seed)
         if (found := checkpoints.recall(self._output / WORK, self._plan())) is not None:
             self.progress, tensors = found
             trained.restore(tensors, self.progress.steps)
         return trained
+
+    def _expected(self, windows: Sequence[TrainingWindow]) -> npt.NDArray[np.float64]:
+        """Returns how often the target expects each token in some texts, per row."""
+        return expected_uses(
+            np.concatenate([window.top_ids for window in windows]).astype(np.int64),
+            np.concatenate([window.top_logits for window in windows]).astype(np.float32),
+            self._target.tokenizer.vocab_size,
+        )
 
     def _plan(self) -> dict[str, object]:
         """Returns what must stay the same for a training to go on."""

@@ -64,6 +64,13 @@ def execute(arguments: argparse.Namespace) -> int:
     require_torch()
     options = TrainingOptions(**given(arguments, TrainingOptions))
     bundle = bundles.load(chosen(arguments))
+    if options.init is not None:
+        from edgespec.store.model_ref import find_model
+        from edgespec.training.given_head import GivenHead
+
+        path = find_model(options.init).fetched().path
+        assert path is not None, "it was fetched"
+        options = replace(GivenHead(path, bundle).chosen(options), init=str(path))
     taps = options.tapped(bundle.target.layers)
     check_taps(taps, bundle.target.layers)
     options = replace(options, taps=taps)

@@ -19,6 +19,7 @@ from edgespec.errors import CheckpointError, InputError
 from edgespec.models.embedded import BUNDLE
 from edgespec.training.card import card as training_card
 from edgespec.training.device import TorchDevice
+from edgespec.training.given_head import GivenHead
 from edgespec.training.options import DFLASH, DSPARK, GATED, KINDS, TrainingOptions
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.target_model import TorchTarget
@@ -231,6 +232,38 @@ def test_a_head_has_the_layout_of_speculators_and_a_card(target, text, tmp_path)
     assert "base_model: own" in training_card(
         {**config, "edgespec": {**facts, "base_model": "own/m"}}
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_goes_on_with_a_given_head(target, text, tmp_path, kind):
+    """Its kind, tokens and sizes are kept, whatever the other options say."""
+    trained(target, text, tmp_path / "given", tokens=300, kind=kind)
+    given = GivenHead(tmp_path / "given", target.bundle)
+    options = given.chosen(replace(OPTIONS, steps=None, taps=None, draft_vocabulary=9))
+    assert (options.kind, options.taps, options.depths) == (
+        kind,
+        OPTIONS.taps,
+        3 if options.at_once else 4,
+    )
+    other = replace(options, init=str(tmp_path / "given"), tokens=128, intermediate_size=8)
+    trained(target, text, tmp_path / "head", other)
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("given", "head"))
+    assert before.keys() == after.keys()
+    for name, each in before.items():  # one small step later
+        np.testing.assert_allclose(after[name], each, atol=1e-3, rtol=2e-3, err_msg=name)
+    wrong = DFLASH if kind == DSPARK else DSPARK
+    with pytest.raises(InputError, match=f"is of kind {kind}: leave out --kind {wrong}"):
+        given.chosen(replace(OPTIONS, kind=wrong))
+
+
+def test_a_head_that_training_does_not_know_is_refused(target, text, tmp_path):
+    trained(target, text, tmp_path / "given", tokens=128)
+    file = tmp_path / "given" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "norm_before_residual": True}))
+    options = replace(OPTIONS, init=str(tmp_path / "given"))
+    with pytest.raises(InputError, match=r"has its norms in another place, which training can't"):
+        trained(target, text, tmp_path / "head", options)
 
 
 def test_a_head_of_another_target_is_refused_before_anything_is_made(target, text, tmp_path):
