@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgespec.training.drafting import HeadModule, Step, TextBatch
+from edgespec.training.drafting import FusingHead, Step, TextBatch
 from edgespec.training.layers import MlpModule, Projections, RMSNorm, rotated, rotation
 from edgespec.training.options import DFLASH, DSPARK
 from edgespec.training.shape import HeadShape, speculator
@@ -129,7 +129,7 @@ class _Layer(nn.Module):
         return out
 
 
-class DFlash(HeadModule):
+class DFlash(FusingHead):
     """A head that drafts blocks; the newest token's row predicts nothing.
 
     Args:

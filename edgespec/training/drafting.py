@@ -64,34 +64,25 @@ class HeadModule(nn.Module, ABC):
     Attributes:
         depths: number of tokens that it drafts, or is trained to draft.
         decay: weight of a depth's loss, relative to the one before.
+        projects: whether the output projection is stored with it.
     """
 
     decay: ClassVar[float]
+    projects: ClassVar[bool] = True
 
     def __init__(self, shape: HeadShape, depths: int) -> None:
         super().__init__()
         self.shape = shape
         self.depths = depths
-        self.fc = nn.Linear(shape.features, shape.hidden, bias=False)
 
+    @abstractmethod
     def start(self, norm: Tensor, seed: int) -> None:
         """Sets all weights as they are before the training.
-
-        The head begins with the last tap alone, and with the target's own final norm.
 
         Args:
             norm: [H] weight of the target's final norm.
             seed: seed of the random weights.
         """
-        random = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for name, each in self.named_parameters():
-                if each.ndim > 1:
-                    small = 0.1 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
-                    each.normal_(0, small / math.sqrt(each.shape[1]), generator=random)
-            self.fc.weight.mul_(0.01)
-            self.fc.weight[:, -self.shape.hidden :] += torch.eye(self.shape.hidden)
-            self.get_parameter("norm.weight").copy_(norm)
 
     @abstractmethod
     def unroll(self, batch: TextBatch, random: torch.Generator | None = None) -> Iterator[Step]:
@@ -116,3 +107,28 @@ class HeadModule(nn.Module, ABC):
             counted: [B, n] which rows count.
         """
         return overlaps.new_zeros(())
+
+
+class FusingHead(HeadModule):
+    """A head that makes one row of those that several layers read.
+
+    Args:
+        shape: its sizes.
+        depths: see `HeadModule`.
+    """
+
+    def __init__(self, shape: HeadShape, depths: int) -> None:
+        super().__init__(shape, depths)
+        self.fc = nn.Linear(shape.features, shape.hidden, bias=False)
+
+    def start(self, norm: Tensor, seed: int) -> None:
+        """See `HeadModule`: with the last tap alone, and the target's own final norm."""
+        random = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, each in self.named_parameters():
+                if each.ndim > 1:
+                    small = 0.1 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
+                    each.normal_(0, small / math.sqrt(each.shape[1]), generator=random)
+            self.fc.weight.mul_(0.01)
+            self.fc.weight[:, -self.shape.hidden :] += torch.eye(self.shape.hidden)
+            self.get_parameter("norm.weight").copy_(norm)

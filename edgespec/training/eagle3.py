@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgespec.models.heads.eagle3 import FLAT, FUSION, GATED
-from edgespec.training.drafting import HeadModule, Step, TextBatch
+from edgespec.training.drafting import FusingHead, Step, TextBatch
 from edgespec.training.layers import MlpModule, Projections, RMSNorm, rotation
 from edgespec.training.options import EAGLE3
 from edgespec.training.shape import HeadShape, speculator
@@ -80,7 +80,7 @@ class _Layer(nn.Module):
             self.fusion_gate = nn.Linear(2 * shape.hidden, shape.hidden, bias=False)
 
 
-class Eagle3(HeadModule):
+class Eagle3(FusingHead):
     """A head of one layer, which reads its own output at further depths.
 
     Args:
@@ -126,7 +126,7 @@ class Eagle3(HeadModule):
                 own.append((key, value))
             seen = first[0][:, :, :n], first[1][:, :, :n]
             own = [(k[:, :, :n], v[:, :, :n]) for k, v in own]
-            hidden = hidden + layer.self_attn.o_proj(_attend(query, seen, own))
+            hidden = hidden + layer.self_attn.o_proj(attend(query, seen, own))
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
             at = torch.arange(depth + 1, length, device=hidden.device).expand(count, -1)
             yield Step(self.norm(hidden), at, depth)
@@ -139,7 +139,7 @@ class Eagle3(HeadModule):
         return gate * hidden + (1 - gate) * tokens
 
 
-def _attend(query: Tensor, seen: tuple[Tensor, Tensor], own: list[tuple[Tensor, Tensor]]) -> Tensor:
+def attend(query: Tensor, seen: tuple[Tensor, Tensor], own: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Attends to the keys of depth 0 up to each row, and to the row's own later ones.
 
     Args:

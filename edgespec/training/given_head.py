@@ -12,12 +12,15 @@ import torch
 from edgespec.bundle import Bundle
 from edgespec.errors import InputError
 from edgespec.export.heads.attach import sizes_of
+from edgespec.models.formats.parts import Parts
+from edgespec.models.formats.tensors import TensorSource
 from edgespec.models.heads.block_head import BlockHead
 from edgespec.models.heads.head import Head
+from edgespec.models.heads.mtp import usual_name
 from edgespec.models.heads.opening import load_head
 from edgespec.runtime.arrays import Floats
 from edgespec.training.drafting import HeadModule
-from edgespec.training.options import EAGLE3, GATED, KINDS, TrainingOptions
+from edgespec.training.options import EAGLE3, GATED, KINDS, MTP, TrainingOptions
 from edgespec.training.shape import rope_theta
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.vocabulary import Ids
@@ -55,6 +58,9 @@ class GivenHead:
         self.kind = GATED if gated and head.architecture == EAGLE3 else head.architecture
         self.head = head
         self.ids: Ids = found.ids
+        self._model = {} if found.model is None else found.model.values
+        if self.kind == MTP:
+            self._tensors = _of_checkpoint(found.tensors)
 
     def _refused(self, why: str) -> InputError:
         return InputError(
@@ -106,6 +112,14 @@ class GivenHead:
                 "block": head.size,
                 "markov_rank": rank,
             }
+        if self.kind == MTP:
+            return {
+                **found,
+                "offset": head.norm.offset,
+                "gated": attention.gated,
+                "turned": 2 * int(np.count_nonzero(inv_freq)),
+                "model": self._model,
+            }
         if head.masks is None:
             return {**found, "gated": self.kind == GATED}
         return {**found, "layers": head.depth, "mask_token": head.masks.token}
@@ -127,13 +141,27 @@ class GivenHead:
             InputError: if the head has other ones.
         """
         head = self.head
-        if isinstance(head, Head) and (head.layer.norm_before_residual or head.norm_output):
+        if isinstance(head, Head) and (
+            head.layer.norm_before_residual or head.norm_output != (self.kind == MTP)
+        ):
             raise self._refused("has its norms in another place")
         shapes = {name: shape for name, shape in head.tensors().items() if name != _PROJECTION}
-        own = {name: tuple(each.shape) for name, each in module.named_parameters()}
-        for name in sorted({*shapes, *own}):
-            if shapes.get(name) != own.get(name):
-                raise self._refused(f"has {name} of shape {shapes.get(name)}, not {own.get(name)}")
+        own = {self._stored(name): each for name, each in module.named_parameters()}
+        wanted = {name: tuple(each.shape) for name, each in own.items()}
+        for name in sorted({*shapes, *wanted}):
+            if shapes.get(name) != wanted.get(name):
+                raise self._refused(
+                    f"has {name} of shape {shapes.get(name)}, not {wanted.get(name)}"
+                )
         with torch.no_grad():
-            for name, each in module.named_parameters():
+            for name, each in own.items():
                 each.copy_(torch.from_numpy(np.ascontiguousarray(self._tensors.read(name))))
+
+    def _stored(self, name: str) -> str:
+        """Returns the name that a parameter of a module has among the head's tensors."""
+        return usual_name(name) if self.kind == MTP else name
+
+
+def _of_checkpoint(tensors: TensorSource) -> TensorSource:
+    """Returns tensors with their rows in the order of checkpoints."""
+    return tensors.tensors if isinstance(tensors, Parts) else tensors

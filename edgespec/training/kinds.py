@@ -13,7 +13,8 @@ from edgespec.training.dflash import BlockShape, DFlash
 from edgespec.training.drafting import HeadModule
 from edgespec.training.dspark import DSpark
 from edgespec.training.eagle3 import Eagle3, Eagle3Shape
-from edgespec.training.options import DFLASH, DSPARK, GATED, PEAGLE, TrainingOptions
+from edgespec.training.mtp import Mtp, MtpShape
+from edgespec.training.options import DFLASH, DSPARK, GATED, MTP, PEAGLE, TrainingOptions
 from edgespec.training.peagle import PEagle, PEagleShape
 from edgespec.training.shape import rope_theta
 from edgespec.training.target_graph import TargetGraph
@@ -65,6 +66,8 @@ def module_of(options: TrainingOptions, sizes: Mapping[str, Any], graph: TargetG
         sizes: the fields of its shape.
         graph: the target's graph.
     """
+    if options.kind == MTP:
+        return Mtp(MtpShape(**sizes), options.depths, torch.from_numpy(graph.norm))
     if not options.at_once:
         return Eagle3(Eagle3Shape(**sizes), options.depths)
     mask = torch.from_numpy(graph.embedding.rows([sizes["mask_token"]])[0])

@@ -12,14 +12,16 @@ from edgespec.training.shape import HeadShape
 class RMSNorm(nn.Module):
     """Root mean square normalization (Zhang and Sennrich, 2019)."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, offset: float = 0.0) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self._eps = eps
+        self._offset = offset
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalizes the last axis, in float32."""
-        return functional.rms_norm(x.float(), self.weight.shape, self.weight, self._eps)
+        weight = self.weight + self._offset
+        return functional.rms_norm(x.float(), weight.shape, weight, self._eps)
 
 
 class Projections(nn.Module):
@@ -71,8 +73,8 @@ class MlpModule(nn.Module):
 
 
 def rotation(shape: HeadShape, length: int, device: torch.device) -> Tensor:
-    """Returns cosines and sines of the first positions, [2, length, head_dim]."""
-    size = shape.head_dim
+    """Returns cosines and sines of the first positions, [2, length, `shape.rotated`]."""
+    size = shape.rotated
     frequencies = shape.theta ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
     angles = torch.cat((angles, angles), dim=-1)
@@ -80,8 +82,9 @@ def rotation(shape: HeadShape, length: int, device: torch.device) -> Tensor:
 
 
 def rotated(x: Tensor, rotation: Tensor) -> Tensor:
-    """Rotates the halves of each head (RoPE, Su et al., 2021)."""
-    low, high = x.chunk(2, dim=-1)
+    """Rotates the halves of each head's first dimensions (RoPE, Su et al., 2021)."""
     cos, sin = rotation.to(x.dtype)
-    turned: Tensor = x * cos + torch.cat((-high, low), dim=-1) * sin
-    return turned
+    size = cos.shape[-1]
+    own, rest = torch.split_with_sizes(x, (size, x.shape[-1] - size), -1)
+    low, high = own.chunk(2, dim=-1)
+    return torch.cat((own * cos + torch.cat((-high, low), dim=-1) * sin, rest), -1)

@@ -250,11 +250,13 @@ class TrainedHead:
                 }
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Returns the averaged weights and the projection in half precision, and its tokens."""
+        """Returns the averaged weights, and the projection with its tokens if that is stored."""
         found = {
             name: each.detach().cpu().to(torch.float16).numpy()
             for name, each in self.average.state_dict().items()
         }
+        if not self.head.projects:
+            return found
         shifts, proposed = offsets(self._target.ids.ids, self.head.shape.vocabulary)
         projection = self._target.projection.astype(np.float16)
         return {**found, "lm_head.weight": projection, "d2t": shifts, "t2d": proposed}

@@ -9,15 +9,16 @@ from edgespec.errors import InputError, installing
 from edgespec.llm.load.options import parse_size
 from edgespec.system.options import Options, explained, option
 
-EAGLE3, GATED, PEAGLE, DFLASH, DSPARK = KINDS = (
+EAGLE3, GATED, PEAGLE, DFLASH, DSPARK, MTP = KINDS = (
     "eagle3",
     "eagle3-gated",
     "peagle",
     "dflash",
     "dspark",
+    "mtp",
 )
 """What can be trained (Li et al., 2025; Zhang et al., Dovetail, 2024; parallel EAGLE, 2026; Chen et
-al., 2026; DeepSeek, 2026)."""
+al., 2026; DeepSeek, 2026; DeepSeek-AI, 2024)."""
 
 CUDA, XPU, MPS, CPU = DEVICES = ("cuda", "xpu", "mps", "cpu")
 """Devices of PyTorch, the fastest first."""
@@ -37,14 +38,15 @@ class TrainingOptions(Options):
 
     kind: str = option(
         EAGLE3,
-        "what to train: a layer that drafts token by token (eagle3, eagle3-gated), or some that "
-        "draft several tokens in one call",
+        "what to train: a layer that drafts token by token (eagle3, eagle3-gated), some that draft "
+        "several tokens in one call, or the head that the model came with (mtp, with --init)",
         choices=KINDS,
         usual=True,
     )
     init: str | None = option(
         None,
-        "head to go on with: its kind, sizes, tokens and taps are kept",
+        "head to go on with, or the model's checkpoint with its own (mtp): its kind, sizes, tokens "
+        "and taps are kept",
         metavar="HEAD",
         none="a new one",
     )
@@ -124,6 +126,10 @@ class TrainingOptions(Options):
             if isinstance(size, str):
                 object.__setattr__(self, name, parse_size(size))
         super().__post_init__()
+        if self.kind == MTP and self.init is None:
+            raise InputError(
+                "kind is mtp: give the model's own checkpoint, which has it, by --init"
+            )
         if self.depths + 2 > self.window:
             raise InputError(f"window is {self.window}: give more than {self.depths + 1} tokens")
         if self.at_once and self.depths > _LONGEST_BLOCK:
@@ -134,7 +140,7 @@ class TrainingOptions(Options):
     @property
     def at_once(self) -> bool:
         """Whether the head drafts several tokens in one call."""
-        return self.kind not in (EAGLE3, GATED)
+        return self.kind not in (EAGLE3, GATED, MTP)
 
     @property
     def depths(self) -> int:

@@ -58,6 +58,11 @@ class HeadShape(ABC):
         return self.hidden * len(self.taps)
 
     @property
+    def rotated(self) -> int:
+        """Dimensions of a head that are rotated, the first ones."""
+        return self.head_dim
+
+    @property
     @abstractmethod
     def parameters(self) -> int:
         """The number of weights that a call reads, without those of norms."""

@@ -43,7 +43,7 @@ def write_native_block(
     g = native.graph
     sight = g.input(SIGHT, INT32, ["S"])
     of_target = g.op("Less", sight, g.constant(0, np.int32))
-    context = fused(native, head)
+    context = fused(native, head.fusion)
     block = g.rename(_numbers(native, g.op("Not", of_target)), OF_BLOCKS)
     lying = g.op("Concat", _numbers(native, of_target), block, axis=0)
     one = g.constant(1, np.int64)

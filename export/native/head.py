@@ -14,14 +14,12 @@ import onnx
 
 from edgespec.bundle import FEATURES, LOGITS, OWN_FEATURES, TARGET_FEATURES, Block, Native
 from edgespec.export.formats.checked import read_finite
-from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
+from edgespec.export.heads.borrowing import borrow_embedding, borrow_norm, borrow_projection
 from edgespec.export.native.graph import NativeGraphBuilder, write_ids
 from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.weights import TileWeights
-from edgespec.models.heads.block_head import BlockHead
 from edgespec.models.heads.checkpoint import HeadCheckpoint
 from edgespec.models.heads.head import Fusion, Head, HeadLayer
-from edgespec.models.heads.mtp import MTP
 
 
 def write_native_head(
@@ -47,7 +45,11 @@ def write_native_head(
     ids = native.inputs()
     g = native.graph
     own = g.input(OWN_FEATURES, FLOAT, ["S - T", head.hidden_size])
-    hidden = g.op("Concat", fused(native, head), own, axis=0)
+    if head.fusion.fc is None:
+        rows = borrow_norm(source, g, g.input(TARGET_FEATURES, FLOAT, ["T", head.hidden_size]))
+    else:
+        rows = fused(native, head.fusion)
+    hidden = g.op("Concat", rows, own, axis=0)
     if head.embedding is None:
         token = borrow_embedding(source, g)
     else:
@@ -57,11 +59,12 @@ def write_native_head(
         stream = native.added(stream, number // 2, sublayer)
     output = native.norm(stream, head.norm)
     chosen = g.op("Gather", output, "logit_rows", axis=0)
-    if head.architecture == MTP:  # its projection is the target's
+    if head.lm_head is None:
         logits = borrow_projection(source, g, chosen)
     else:
         logits = native.linear(chosen, head.lm_head)
-    g.output(LOGITS, logits, FLOAT, ["R", head.lm_head.out_features])
+    outputs = head.vocab_size if head.lm_head is None else head.lm_head.out_features
+    g.output(LOGITS, logits, FLOAT, ["R", outputs])
     g.output(FEATURES, output if head.norm_output else stream, FLOAT, ["S", head.hidden_size])
     return native.save(folder, write_ids(folder, name, checkpoint.ids))
 
@@ -81,16 +84,15 @@ def write_masks(folder: Path, name: str, checkpoint: HeadCheckpoint) -> Block | 
     return Block(head.masks.rows, from_anchor=True, features=file)
 
 
-def fused(native: NativeGraphBuilder, head: Head | BlockHead) -> str:
-    """Emits the rows that the target's features become, [T, hidden]."""
-    fusion = head.fusion
+def fused(native: NativeGraphBuilder, fusion: Fusion) -> str:
+    """Emits the rows that the target's features become by a fusion's matrix, [T, hidden]."""
     g = native.graph
-    width = head.hidden_size if fusion.fc is None else fusion.fc.in_features
-    rows = native.norm(g.input(TARGET_FEATURES, FLOAT, ["T", width]), fusion.norm)
+    fc = fusion.fc
+    assert fc is not None, "the caller says so"
+    rows = native.norm(g.input(TARGET_FEATURES, FLOAT, ["T", fc.in_features]), fusion.norm)
     if fusion.tap_norms:
         rows = g.op("Concat", *_normed_taps(native, rows, fusion), axis=-1)
-    rows = rows if fusion.fc is None else native.linear(rows, fusion.fc)
-    return native.norm(rows, fusion.output_norm)
+    return native.norm(native.linear(rows, fc), fusion.output_norm)
 
 
 def _normed_taps(native: NativeGraphBuilder, rows: str, fusion: Fusion) -> list[str]:

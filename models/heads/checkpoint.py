@@ -74,12 +74,14 @@ class HeadCheckpoint:
         head: the description; every tensor that it names exists in its shape.
         tensors: the weights.
         ids: [tokens that it can propose] int64, the target's id of each output.
+        model: the config of the model that its layer is like; None: it has one of its own.
     """
 
     path: Path
     head: Head | BlockHead | Assistant
     tensors: TensorSource
     ids: NDArray[np.int64]
+    model: ConfigFields | None = None
 
 
 def check_parts(

@@ -89,6 +89,7 @@ def load_eagle3(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
     unknown = tensors.names - head.tensors().keys() - {_IDS, _KNOWN, _EMBEDDING}
     check_parts(tensors, unknown, "an EAGLE-3 head")
     check_shapes(tensors, head.tensors())
+    assert head.lm_head is not None, "it has its own"
     ids = read_ids(files.path, tensors, head.lm_head.out_features, target)
     return HeadCheckpoint(files.path, head, tensors, ids)
 

@@ -24,7 +24,8 @@ class Fusion(Compound):
     """Turns the features of a position, the tapped rows side by side, into one hidden row.
 
     Attributes:
-        fc: [taps * feature size] to [hidden]; None: the only tap's row is taken as it is.
+        fc: [taps * feature size] to [hidden]; None: the only tap's row is taken, behind the
+            target's last norm.
         norm: applied to all features together; None: no normalization.
         tap_norms: applied to the features of each tap; empty: no normalization.
         output_norm: applied to the result; None: no normalization.
@@ -93,7 +94,7 @@ class Head(Compound):
         embedding: name of its own [vocab_size, hidden] embedding; None: it uses the target's.
         layer: its decoder layer.
         norm: applied before the output projection.
-        lm_head: [hidden] to [tokens that it can propose].
+        lm_head: [hidden] to [tokens that it can propose]; None: the target's.
         norm_output: whether deeper levels of a draft read the layer's output after `norm`.
         hidden_size: size of its hidden rows.
         vocab_size: number of tokens that it can read.
@@ -109,7 +110,7 @@ class Head(Compound):
     embedding: str | None
     layer: HeadLayer
     norm: Norm
-    lm_head: Linear
+    lm_head: Linear | None
     norm_output: bool
     hidden_size: int
     vocab_size: int

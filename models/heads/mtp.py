@@ -17,10 +17,11 @@ import numpy as np
 
 from edgespec.errors import CheckpointError
 from edgespec.models.checkpoint import ARCHITECTURES, load_checkpoint
+from edgespec.models.config import ModelConfig
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.heads import nextn
-from edgespec.models.heads.checkpoint import HeadCheckpoint, TargetSizes, check_parts
+from edgespec.models.heads.checkpoint import HeadCheckpoint, HeadFiles, TargetSizes, check_parts
 from edgespec.models.heads.head import Fusion, Head, HeadLayer
 from edgespec.models.layers.elements import Linear
 from edgespec.models.named import SUFFIX
@@ -38,6 +39,17 @@ MTP = "mtp"
 _MODEL_TYPES = (
     "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", *nextn.MODEL_TYPES,
 )  # fmt: skip
+OF_CHECKPOINTS = {
+    "input_proj": "fc",
+    "token_layernorm": "pre_fc_norm_embedding",
+    "hidden_layernorm": "pre_fc_norm_hidden",
+    "final_layernorm": "norm",
+}
+"""Names of tensors in checkpoints, by those that `speculators` has for them."""
+
+ALONE = "mtp_layers.0"
+"""With what the names of all tensors begin in the layout of `speculators`."""
+
 _PREFIX = f"{MTP}."
 _WITHOUT = "export without the head (--draft none)"
 
@@ -74,16 +86,50 @@ def load_mtp(path: Path, target: TargetSizes) -> HeadCheckpoint:
             f"{path} has no tensors {_PREFIX}*, which a draft head consists of: download the "
             "original checkpoint, since tools that write checkpoints anew leave the head out"
         )
-    _check_config(checkpoint.config.fields)
-    _check_target(checkpoint, target)
-    family = ARCHITECTURES[checkpoint.config.model_type]
-    model = family(family.of_head(checkpoint.config), f"{_PREFIX}layers")
-    head = _head(model, checkpoint)
-    tensors = model.arranged(checkpoint.tensors)
+    return _opened(path, checkpoint.config, checkpoint.tensors, target)
+
+
+def is_mtp_alone(fields: ConfigFields) -> bool:
+    """Whether a config is that of a head without its model, in the layout of `speculators`."""
+    return fields.get("speculators_model_type") == MTP
+
+
+def load_mtp_alone(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
+    """Opens a head without its model, and checks it against its target.
+
+    Raises:
+        UnsupportedModelError: The head needs something that is not implemented.
+        CheckpointError: It is damaged, inconsistent, or of another target.
+    """
+    fields = files.fields.group("transformer_layer_config")
+    family = ARCHITECTURES.get(str(fields.get("model_type")))
+    if not may_hold(fields) or family is None:
+        raise fields.unsupported("model_type", f"use a head of {', '.join(_MODEL_TYPES)}")
+    fields = family.usual(fields.with_defaults(family.defaults))
+    config = ModelConfig.from_fields(fields, ConfigFields({}, fields.source))
+    return _opened(files.path, config, files.tensors(usual_name), target)
+
+
+def usual_name(name: str) -> str:
+    """Returns the name of a tensor in the layout of `speculators` as checkpoints have it."""
+    stem, _, kind = name.removeprefix(f"{ALONE}.").rpartition(".")
+    return f"{_PREFIX}{OF_CHECKPOINTS.get(stem, f'layers.0.{stem}')}.{kind}"
+
+
+def _opened(
+    path: Path, config: ModelConfig, stored: TensorSource, target: TargetSizes
+) -> HeadCheckpoint:
+    _check_config(config.fields)
+    _check_target(config, target)
+    family = ARCHITECTURES[config.model_type]
+    model = family(family.of_head(config), f"{_PREFIX}layers")
+    head = _head(model, config)
+    tensors = model.arranged(stored)
     unknown = _names(tensors) - head.tensors().keys()
     check_parts(tensors, unknown, "a draft head", _WITHOUT)
     check_shapes(tensors, head.tensors())
-    return HeadCheckpoint(path, head, tensors, np.arange(target.tokens, dtype=np.int64))
+    ids = np.arange(target.tokens, dtype=np.int64)
+    return HeadCheckpoint(path, head, tensors, ids, config.fields)
 
 
 def _names(tensors: TensorSource) -> frozenset[str]:
@@ -97,26 +143,25 @@ def _check_config(fields: ConfigFields) -> None:
     fields.only(own, f"a head has the target's embedding: {_WITHOUT}")
 
 
-def _check_target(checkpoint: Checkpoint, target: TargetSizes) -> None:
-    decoder = checkpoint.decoder
-    fields = checkpoint.config.fields
+def _check_target(config: ModelConfig, target: TargetSizes) -> None:
     for name, own, theirs in (
-        ("num_hidden_layers", len(decoder.layers), target.layers),
-        ("hidden_size", decoder.hidden_size, target.hidden_size),
-        ("vocab_size", decoder.vocab_size, target.vocab_size),
-        ("head_dim", checkpoint.config.head_dim, 2 * len(target.inv_freq)),
+        ("num_hidden_layers", config.num_layers, target.layers),
+        ("hidden_size", config.hidden_size, target.hidden_size),
+        ("vocab_size", config.vocab_size, target.vocab_size),
+        ("head_dim", config.head_dim, 2 * len(target.inv_freq)),
     ):
         if own != theirs:
-            raise fields.invalid(name, f"must be the target's, {theirs}: the head is another's")
+            raise config.fields.invalid(
+                name, f"must be the target's, {theirs}: the head is another's"
+            )
 
 
-def _head(model: Llama, checkpoint: Checkpoint) -> Head:
-    decoder = checkpoint.decoder
-    hidden = checkpoint.decoder.hidden_size
+def _head(model: Llama, config: ModelConfig) -> Head:
+    hidden = config.hidden_size
     return Head(
         architecture=MTP,
-        taps=(len(decoder.layers),),
-        fusion=Fusion(fc=None, norm=decoder.norm),
+        taps=(config.num_layers,),
+        fusion=Fusion(fc=None),
         embedding=None,
         layer=HeadLayer(
             token_norm=model.norm(f"{_PREFIX}pre_fc_norm_embedding", hidden),
@@ -128,11 +173,11 @@ def _head(model: Llama, checkpoint: Checkpoint) -> Head:
             entry=Linear(f"{_PREFIX}fc.weight", 2 * hidden, hidden),
         ),
         norm=model.norm(f"{_PREFIX}norm", hidden),
-        lm_head=decoder.lm_head,
+        lm_head=None,
         norm_output=True,
         hidden_size=hidden,
-        vocab_size=decoder.vocab_size,
-        context_length=decoder.context_length,
+        vocab_size=config.vocab_size,
+        context_length=config.context_length,
         rope=None,
     )
 

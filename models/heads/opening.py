@@ -16,7 +16,13 @@ from edgespec.models.heads.dflash import is_block_head, load_block_head
 from edgespec.models.heads.eagle3 import is_eagle3, load_eagle3
 from edgespec.models.heads.gemma4_assistant import is_assistant, read_assistant
 from edgespec.models.heads.gguf_heads import open_gguf_head
-from edgespec.models.heads.mtp import is_gguf, load_mtp, may_hold
+from edgespec.models.heads.mtp import (
+    is_gguf,
+    is_mtp_alone,
+    load_mtp,
+    load_mtp_alone,
+    may_hold,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +32,7 @@ _CONFIG = "config.json"
 _KINDS = (
     (is_block_head, load_block_head),
     (is_assistant, read_assistant),
+    (is_mtp_alone, load_mtp_alone),
     (is_eagle3, load_eagle3),
 )
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from checkout import ROOT
+from checkpoints import make_checkpoint
+from mtp import write_mtp
 from native_llms import cheapen, with_library
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -16,17 +18,19 @@ from safetensors.numpy import load_file, save_file
 from edgespec import LLM, export
 from edgespec import bundle as bundles
 from edgespec.errors import CheckpointError, InputError
+from edgespec.export import ExportOptions
 from edgespec.models.embedded import BUNDLE
 from edgespec.training.card import card as training_card
 from edgespec.training.device import TorchDevice
 from edgespec.training.given_head import GivenHead
-from edgespec.training.options import DFLASH, DSPARK, GATED, KINDS, TrainingOptions
+from edgespec.training.options import DFLASH, DSPARK, GATED, KINDS, MTP, TrainingOptions
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.target_model import TorchTarget
 from edgespec.training.target_texts import TargetWriter
 from edgespec.training.texts import texts_of
 from edgespec.training.training import WORK, Training
 
+NEW = [kind for kind in KINDS if kind != MTP]  # that do not come with a model
 OPTIONS = TrainingOptions(
     taps=(2, 4, 6),
     intermediate_size=64,
@@ -78,7 +82,7 @@ def trained(target, text, output, options=OPTIONS, stop_after=None, **changes):
     return training
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NEW)
 def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(target, text, tmp_path, kind):
     whole = trained(target, text, tmp_path / "whole", tokens=1500, kind=kind)
     stopped = trained(target, text, tmp_path / "stopped", tokens=1500, stop_after=5, kind=kind)
@@ -91,7 +95,7 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(target, text, tmp_p
 
 
 @with_library
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NEW)
 def test_the_loss_falls_and_the_head_drafts_what_plain_decoding_says(target, text, tmp_path, kind):
     changes = {"kind": kind, "learning_rate": 2e-3}
     begun = trained(target, text, tmp_path / "head", tokens=128, **changes)
@@ -105,6 +109,34 @@ def test_the_loss_falls_and_the_head_drafts_what_plain_decoding_says(target, tex
         drafted = cheapen(llm).generate(prompt, max_new_tokens=30)
     assert drafted.tokens == plain.tokens
     assert drafted.accepted > 0
+
+
+@with_library
+def test_the_head_of_a_model_is_trained_further(tmp_path):
+    """Of a random Qwen3.5, whose recurrent layers and vocabulary are its own."""
+    model = make_checkpoint(tmp_path / "model", "qwen3_5_text")
+    write_mtp(tmp_path / "model", model.config)
+    export.make(tmp_path / "model", tmp_path / "plain", "none", ExportOptions("fp32"))
+    bundle = bundles.load(tmp_path / "plain")
+    device = TorchDevice(torch.device("cpu"), torch.float32, 1 << 30)
+    given = {"kind": MTP, "init": str(tmp_path / "model")}
+    options = replace(OPTIONS, taps=None, steps=2, learning_rate=2e-3, **given)
+    options = GivenHead(tmp_path / "model", bundle).chosen(options)
+    own = TorchTarget(bundle, device, options.tapped(bundle.target.layers))
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    first = trained(own, text, tmp_path / "head", options, tokens=128).progress
+    done = trained(own, text, tmp_path / "head", options, tokens=4000).progress
+    assert done.loss < first.loss
+    assert done.acceptance[0] > first.acceptance[0] + 0.1
+    again = GivenHead(tmp_path / "head", bundle)
+    assert (again.kind, again.head.taps) == (MTP, (bundle.target.layers,))
+    export.make(tmp_path / "plain", tmp_path / "bundle", tmp_path / "head")
+    with LLM(tmp_path / "bundle", draft="head", threads=1) as llm:
+        prompt = TEXT[: len(TEXT) // 9]
+        plain = llm.generate(prompt, draft_source="none", max_new_tokens=30)
+        drafted = cheapen(llm).generate(prompt, max_new_tokens=30)
+    assert drafted.tokens == plain.tokens
 
 
 @pytest.mark.parametrize("kind", [DFLASH, DSPARK])
@@ -234,7 +266,7 @@ def test_a_head_has_the_layout_of_speculators_and_a_card(target, text, tmp_path)
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NEW)
 def test_a_training_goes_on_with_a_given_head(target, text, tmp_path, kind):
     """Its kind, tokens and sizes are kept, whatever the other options say."""
     trained(target, text, tmp_path / "given", tokens=300, kind=kind)
@@ -362,6 +394,7 @@ def test_prompts_that_cannot_be_read(target, tmp_path, line):
             "kind is 'medusa': use one of eagle3, eagle3-gated, peagle, dflash",
         ),
         ({"kind": DFLASH, "steps": 17}, "steps is 17: give at most 16 for tokens of one call"),
+        ({"kind": MTP}, "kind is mtp: give the model's own checkpoint, which has it, by --init"),
         ({"minutes": 0}, "minutes is 0: give a number above 0"),
         ({"tokens": 0}, "tokens is 0: give a whole number"),
         ({"device": "gpu"}, "device is 'gpu': use one of cuda, xpu, mps, cpu"),
