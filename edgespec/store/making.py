@@ -32,7 +32,7 @@ from edgespec.store.store import (
 if TYPE_CHECKING:
     from edgespec.export import Progress
 
-_SETTINGS = 3  # raised when other bundles are made of the same models
+_SETTINGS = 4  # raised when other bundles are made of the same models
 _BUSY = "waiting for another process that makes a bundle"
 _log = logging.getLogger(__name__)
 

@@ -30,18 +30,22 @@ class GridRows:
 
     Attributes:
         levels: [N, K] uint8.
-        scales: [N, units] float32 of a unit of 256.
-        parts: [N, units * parts] int8, the scales of its parts; None where a unit has none.
+        scales: [N, units] float16 of a unit of 256.
+        numbers: [N, units, parts] less than 16, by which scales of its parts are told; None: a
+            unit has one scale.
     """
 
     levels: Bytes
-    scales: Floats
-    parts: npt.NDArray[np.int8] | None
+    scales: Array
+    numbers: Array | None
 
     @property
     def fields(self) -> dict[str, Array]:
         """What tiles hold beside the levels."""
-        return {"d": self.scales} | ({} if self.parts is None else {"s": self.parts})
+        if self.numbers is None:
+            return {"d": self.scales}
+        pairs = self.numbers.astype(np.uint8)
+        return {"d": self.scales, "n": pairs[..., ::2] | pairs[..., 1::2] << 4}
 
 
 @dataclass(frozen=True)
@@ -64,14 +68,13 @@ def _tq1_0(blocks: _Stored) -> GridRows:
     parts = (blocks["low"][..., :32], blocks["low"][..., 32:], blocks["high"])
     digits = [np.moveaxis(_ternary()[part], -1, -2).reshape(rows, units, -1) for part in parts]
     levels = np.concatenate(digits, axis=-1)[..., :256]
-    return GridRows(levels.reshape(rows, -1), blocks["d"].astype(np.float32), None)
+    return GridRows(levels.reshape(rows, -1), blocks["d"], None)
 
 
 def _iq1_s(blocks: _Stored) -> GridRows:
     words = blocks["high"]
-    high = _bits(words, (0, 3, 6, 9), 7) | np.repeat(words >> 15 << 3, 4, axis=-1)
-    levels = _iq1_points()[blocks["low"] | high << 8]
-    return _grid_rows(blocks["d"], 1 / 8, words >> 12 & 7, levels)
+    levels = _iq1_points()[blocks["low"] | _bits(words, (0, 3, 6, 9), 7) << 8]
+    return _grid_rows(blocks["d"], words >> 12, levels)  # shifted down: with the highest bit
 
 
 def _iq1_m(blocks: _Stored) -> GridRows:
@@ -79,50 +82,46 @@ def _iq1_m(blocks: _Stored) -> GridRows:
     bits = np.bitwise_or.reduce(words >> 12 << np.array([0, 4, 8, 12], np.uint16), axis=-1)
     high = _bits(blocks["high"], (0, 4), 15).astype(np.uint16)
     levels = _iq1_points()[blocks["low"] | high << 8]
-    return _grid_rows(bits.view(np.float16), 1 / 8, _bits(words, (0, 3, 6, 9), 7), levels)
+    return _grid_rows(bits.view(np.float16), _bits(words, (0, 3, 6, 9), 7), levels)
 
 
 def _iq2_xxs(blocks: _Stored) -> GridRows:
     numbers = np.ascontiguousarray(blocks["words"][..., 0]).view(np.uint8)
     words = blocks["words"][..., 1]
     levels = _points(quants.IQ2_XXS, "iq2_xxs")[numbers] ^ _signs("iq2_xxs")[_short_signs(words)]
-    return _grid_rows(blocks["d"], 1 / 8, words >> 28, levels)
+    return _grid_rows(blocks["d"], words >> 28, levels)
 
 
 def _iq2_xs(blocks: _Stored) -> GridRows:
     words = blocks["words"]
     signs = _even_signs()[words >> 9]
     levels = _points(quants.IQ2_XS, "iq2_s")[words & 511] ^ _signs("iq2_s")[signs]
-    return _grid_rows(blocks["d"], 1 / 8, _bits(blocks["s"], (0, 4), 15), levels)
+    return _grid_rows(blocks["d"], _bits(blocks["s"], (0, 4), 15), levels)
 
 
 def _iq2_s(blocks: _Stored) -> GridRows:
     high = _bits(blocks["high"], (0, 2, 4, 6), 3).astype(np.uint16)
     points = _points(quants.IQ2_S, "iq2_s")[blocks["low"] | high << 8]
     levels = points ^ _signs("iq2_s")[blocks["signs"]]
-    return _grid_rows(blocks["d"], 1 / 8, _bits(blocks["s"], (0, 4), 15), levels)
+    return _grid_rows(blocks["d"], _bits(blocks["s"], (0, 4), 15), levels)
 
 
 def _iq3_xxs(blocks: _Stored) -> GridRows:
     words = blocks["words"]
     points = _points(quants.IQ3_XXS, "iq3_xxs", halved=True)[blocks["low"]].view(np.uint64)
     levels = points ^ _signs("iq3_xxs")[_short_signs(words)]
-    return _grid_rows(blocks["d"], 1 / 2, words >> 28, levels)
+    return _grid_rows(blocks["d"], words >> 28, levels)
 
 
 def _iq3_s(blocks: _Stored) -> GridRows:
     high = _bits(blocks["high"], range(8), 1).astype(np.uint16)
     points = _points(quants.IQ3_S, "iq3_s")[blocks["low"] | high << 8].view(np.uint64)
     levels = points ^ _signs("iq3_s")[blocks["signs"]]
-    return _grid_rows(blocks["d"], 1, _bits(blocks["s"], (0, 4), 15), levels)
+    return _grid_rows(blocks["d"], _bits(blocks["s"], (0, 4), 15), levels)
 
 
-def _grid_rows(scales: Array, factor: float, parts: Array, levels: _Words) -> GridRows:
-    """Rows of which scales are odd: twice the number that a file has, and one."""
-    rows = len(levels)
-    odd = (2 * parts + 1).astype(np.int8).reshape(rows, -1)
-    whole = scales.astype(np.float32) * np.float32(factor)
-    return GridRows(levels.view(np.uint8).reshape(rows, -1), whole, odd)
+def _grid_rows(scales: Array, numbers: Array, levels: _Words) -> GridRows:
+    return GridRows(levels.view(np.uint8).reshape(len(levels), -1), scales, numbers)
 
 
 def _bits(words: Array, shifts: Any, mask: int) -> Array:
@@ -159,9 +158,9 @@ def _points(kind: Any, form: str, halved: bool = False) -> Array:
 
 @cache
 def _iq1_points() -> Array:
-    """The same of IQ1, whose values are raised by an eighth; behind all points, lowered."""
-    values = _grid(quants.IQ1_S) * 8
-    return _as_words(np.concatenate([values + 1, values - 1]), "iq1_s")
+    """The same of IQ1: levels 0 to 2; behind all points, with the bit of those shifted down."""
+    levels = (_grid(quants.IQ1_S) + 1).astype(np.uint8)
+    return np.concatenate([levels, levels | 4]).view(np.uint64)[:, 0]
 
 
 def _grid(kind: Any) -> Floats:

@@ -11,17 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.export.formats.gguf_grids import GRIDS, GridEncoding
+from edgespec.export.formats.planes import Quads, put_plane
 from edgespec.export.formats.tiles import (
     LANES,
     TILE_FORMATS,
     Array,
     Bytes,
-    Quads,
     TileFormat,
     by_lane,
     bytes_of,
     empty_tiles,
-    put_plane,
     tiles_of_fields,
     tiles_of_stored_floats,
 )

@@ -9,13 +9,14 @@ of bits. Four neighbouring columns of a lane, a quad, are four neighbouring byte
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.export.formats.planes import clear_lanes, levels_in, put_levels, put_plane
 from edgespec.models.formats.nvfp4 import float8
 
 LANES = 16
@@ -25,17 +26,16 @@ BLOCK = 32
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
-Quads = npt.NDArray[np.uint32]
-"""[tiles, units, blocks, 8, 16] uint32: byte i of quad j is the level of column 4 j + i."""
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # doubled
-_GRID_1 = (-9, -9, -7, -1, 1, 7, 9, 9)  # times eight
+_GRID_1 = (-7, 1, 9, 9, -9, -1, 7, 7)  # times eight; shifted up, and down
 _GRID_2 = (-43, -43, -25, -8, 8, 25, 43, 43)
 _GRID_3_XXS = (-31, -26, -22, -18, -14, -10, -6, -2, 2, 6, 10, 14, 18, 22, 26, 31)  # halved
 _GRID_3 = tuple(range(-15, 16, 2))
 _RAISED = 128  # what is added to numbers of tables where they are levels
 _EXPONENT_BIAS = 128  # one more than that of E8M0, since `_FP4` is doubled
+_SHIFT_OF_IQ1_S = np.float32(1 / 8)
 _PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 
 
@@ -47,10 +47,13 @@ class TileFormat:
         name: its name in bundles.
         unit: number of columns of a unit.
         layout: a unit: `values` [16] of floats; or scales, minima and zero points, each [16] or
-            [blocks, 16], and then `levels` [blocks of 32, bits, 16] uint32.
+            [blocks, 16], and then `levels` [blocks of 32, bits, 16] uint32. `n` has two blocks'
+            numbers in a byte. `blocks` are levels of which each has `shifts` behind it, a bit for
+            each lane of 8 columns.
         bits: bits of a weight.
         zero: the level of a weight of 0, where it is the same everywhere.
         table: the numbers that levels stand for, where these are not the levels themselves.
+        times: by what these numbers were multiplied, and scales are divided.
     """
 
     name: str
@@ -59,6 +62,7 @@ class TileFormat:
     bits: int
     zero: int = 0
     table: tuple[int, ...] = ()
+    times: int = 1
 
     @property
     def unit_bytes(self) -> int:
@@ -74,6 +78,19 @@ class TileFormat:
     def planes(self) -> tuple[int, ...]:
         """Bits of each plane of a block, the lowest bits of the levels first."""
         return _PLANES[self.bits]
+
+    @property
+    def scaled(self) -> int:
+        """Number of columns with a scale of their own."""
+        fields = self.layout.names or ()
+        if "n" in fields:
+            return self.unit // (2 * int(self.layout["n"].shape[0]))
+        return self.unit // int(self.layout["s"].shape[0]) if "s" in fields else self.unit
+
+    @property
+    def offset(self) -> bool:
+        """Whether something is added to the products of levels and scales."""
+        return self.name == "iq1_s" or bool({"m", "dmin"} & set(self.layout.names or ()))
 
     def shape(self, rows: int, columns: int) -> tuple[int, int, int]:
         """Returns the shape of the tiles of a matrix: [tiles, units, bytes of a unit]."""
@@ -92,14 +109,22 @@ def _levels(
     return TileFormat(name, unit, np.dtype([*header, levels]), bits, zero, table)
 
 
+def _grid(name: str, bits: int, size: int, table: tuple[int, ...], times: int) -> TileFormat:
+    """Units of 256 whose scales, each of some columns, are odd multiples of one."""
+    header = _SCALE, ("n", "u1", (128 // size, LANES))
+    plain = _levels(name, 256, bits, *header, table=table)
+    if name != "iq1_m":
+        return replace(plain, times=times)
+    block = [("levels", "<u4", (bits, LANES)), ("shifts", "<u2", 4)]
+    return replace(plain, layout=np.dtype([*header, ("blocks", block, 8)]), times=times)
+
+
 _SCALE = ("d", "<f2", LANES)
 _SHIFT = ("m", "<f2", LANES)
 _ZEROS = ("z", "u1", LANES)
 _BOTH = (_SCALE, ("dmin", "<f2", LANES))
 _OF_32 = (("s", "u1", (8, LANES)), ("m", "u1", (8, LANES)))
 _OF_16 = ("s", "i1", (16, LANES))
-_GRID_OF_32 = (("d", "<f4", LANES), ("s", "i1", (8, LANES)))
-_GRID_OF_16 = (("d", "<f4", LANES), _OF_16)
 
 TILE_FORMATS: Mapping[str, TileFormat] = {
     each.name: each
@@ -123,12 +148,12 @@ TILE_FORMATS: Mapping[str, TileFormat] = {
         _levels("q6_k", 256, 6, _SCALE, _OF_16, zero=32),
         _levels("iq4_xs", 256, 4, _SCALE, ("s", "i1", (8, LANES)), table=_IQ4),
         _levels("tq2_0", 256, 2, _SCALE, zero=1),
-        _levels("iq1_s", 256, 3, *_GRID_OF_32, table=_GRID_1),
-        _levels("iq1_m", 256, 3, *_GRID_OF_16, table=_GRID_1),
-        _levels("iq2_xxs", 256, 3, *_GRID_OF_32, table=_GRID_2),
-        _levels("iq2_s", 256, 3, *_GRID_OF_16, table=_GRID_2),
-        _levels("iq3_xxs", 256, 4, *_GRID_OF_32, table=_GRID_3_XXS),
-        _levels("iq3_s", 256, 4, *_GRID_OF_32, table=_GRID_3),
+        _levels("iq1_s", 256, 2, _SCALE, ("n", "u1", (4, LANES)), zero=1),  # and a sign << 3
+        _grid("iq1_m", 2, 16, _GRID_1, 8),
+        _grid("iq2_xxs", 3, 32, _GRID_2, 8),
+        _grid("iq2_s", 3, 16, _GRID_2, 8),
+        _grid("iq3_xxs", 4, 32, _GRID_3_XXS, 2),
+        _grid("iq3_s", 4, 32, _GRID_3, 1),
         _levels("nvfp4", 64, 4, ("d", "<f4", LANES), ("s", "u1", (4, LANES)), table=_FP4),
     )
 }
@@ -203,13 +228,7 @@ def tiles_of_fields(kind: TileFormat, levels: Bytes, fields: Mapping[str, Array]
         np.ascontiguousarray(levels).view("<u4").reshape(rows, -1, kind.unit // BLOCK, BLOCK // 4)
     )
     quads = np.ascontiguousarray(by_lane(words))
-    start = 0
-    for bits in kind.planes:
-        mask = np.uint32((2**bits - 1) * 0x01010101)
-        put_plane(
-            stored["levels"][..., start : start + bits, :], quads >> np.uint32(start) & mask, bits
-        )
-        start += bits
+    put_levels(stored, kind.planes, quads)
     return bytes_of(stored, rows)
 
 
@@ -269,8 +288,11 @@ def levels_of_tiles(name: str, tiles: Bytes, rows: int) -> TileLevels:
     header = {
         field: _by_row(stored[field], rows)
         for field in kind.layout.names or ()
-        if field != "levels"
+        if field not in ("levels", "blocks")
     }
+    if "n" in header:
+        header["n"] = np.stack([header["n"] & 15, header["n"] >> 4], axis=-1).reshape(rows, -1)
+        header["s"] = 2 * (header["n"] & (7 if name == "iq1_s" else 15)) + 1
     if name == "q2_k":
         header |= {"s": header["s"] & 15, "m": header["s"] >> 4}
     if "e" in header:
@@ -280,13 +302,15 @@ def levels_of_tiles(name: str, tiles: Bytes, rows: int) -> TileLevels:
         header["s"] = float8(header["s"])
     numbers = {field: found.astype(np.float32) for field, found in header.items()}
     with np.errstate(over="ignore", invalid="ignore"):  # as in damaged files
-        scales = _times(numbers["d"], numbers.get("s"))
+        scales = _times(numbers["d"] / np.float32(kind.times), numbers.get("s"))
         minima: Floats | None = None
-        if "dmin" in numbers:
+        if name == "iq1_s":
+            minima = scales * np.where(header["n"] & 8, _SHIFT_OF_IQ1_S, -_SHIFT_OF_IQ1_S)
+        elif "dmin" in numbers:
             minima = _times(numbers["dmin"], numbers["m"])
         elif "m" in numbers:
             minima = -numbers["m"]
-    levels = _stored_levels(kind, stored["levels"], rows)
+    levels = _by_row(levels_in(stored, kind.planes), rows).view(np.uint8)
     zeros = np.full((1, 1), kind.zero, "u1")
     if kind.table:
         levels = (np.array(kind.table) + _RAISED).astype(np.uint8)[levels]
@@ -340,38 +364,8 @@ def by_lane(rows: Array) -> Array:
 def bytes_of(stored: npt.NDArray[np.void], rows: int) -> Bytes:
     """The bytes of written tiles, in which all of the lanes behind the last row are set to 0."""
     if lanes := rows % LANES:
-        for field in stored.dtype.names or ():
-            stored[field][-1, ..., lanes:] = 0
+        clear_lanes(stored, lanes)
     return stored.view(np.uint8).reshape(*stored.shape, stored.dtype.itemsize)
-
-
-def put_plane(plane: Quads, quads: Quads, bits: int) -> None:
-    """Writes levels, or some bits of them, into a plane.
-
-    Args:
-        plane: [tiles, units, blocks, bits, 16] uint32.
-        quads: levels less than 2 ** bits.
-        bits: 1, 2, 4 or 8.
-    """
-    plane[...] = quads[..., _members(bits, 0), :]
-    for place in range(1, 8 // bits):
-        plane |= quads[..., _members(bits, place), :] << np.uint32(place * bits)
-
-
-def _plane(plane: Quads, bits: int) -> Quads:
-    """The levels of a plane: what `put_plane` wrote."""
-    quads = np.empty((*plane.shape[:-2], BLOCK // 4, LANES), np.uint32)
-    mask = np.uint32((2**bits - 1) * 0x01010101)
-    for place in range(8 // bits):
-        quads[..., _members(bits, place), :] = plane >> np.uint32(place * bits) & mask
-    return quads
-
-
-def _members(bits: int, place: int) -> slice:
-    """The quads, one for each row of a plane, whose bits are from place * bits on."""
-    if bits == 4:  # a load, a mask and a shift give kernels two halves of a block
-        return slice(4 * place, 4 * place + 4)
-    return slice(place, None, 8 // bits)
 
 
 def _by_row(lanes: Array, rows: int) -> Array:
@@ -385,13 +379,3 @@ def _times(factors: Floats, numbers: Floats | None) -> Floats:
     if numbers is None:
         return factors
     return np.repeat(factors, numbers.shape[1] // factors.shape[1], axis=1) * numbers
-
-
-def _stored_levels(kind: TileFormat, planes: Quads, rows: int) -> Bytes:
-    """The levels of all planes, [rows, K] uint8."""
-    quads = np.zeros((*planes.shape[:-2], BLOCK // 4, LANES), np.uint32)
-    start = 0
-    for bits in kind.planes:
-        quads |= _plane(planes[..., start : start + bits, :], bits) << np.uint32(start)
-        start += bits
-    return _by_row(quads, rows).view(np.uint8)

@@ -300,10 +300,8 @@ def _form_of(matrix: TileMatrix) -> _Form:
     kind = TILE_FORMATS[matrix.format]
     if kind.unit == 1:
         return _Form(0)
-    fields = kind.layout.names or ()
-    size = kind.unit // kind.layout["s"].shape[0] if "s" in fields else kind.unit
-    minima = "m" in fields or "dmin" in fields
-    return _Form(8 if kind.bits > 4 or kind.table else 4, size, "z" in fields, minima)
+    zeros = "z" in (kind.layout.names or ())
+    return _Form(8 if kind.bits > 4 or kind.table else 4, kind.scaled, zeros, kind.offset)
 
 
 def _label(matrices: Sequence[TileMatrix]) -> str:

@@ -41,8 +41,9 @@ float value_at(Format format, const uint8_t* unit, int c, int k) {
     return level_at(unit + header + block * bytes, bits, c, k % 32);
   };
   const auto scale = [&](int index) { return half_at(unit, c) * float(int8_t(unit[32 + 16 * index + c])); };
-  const auto grid_scale = [&](int index) {
-    return float_at(unit, c) * float(int8_t(unit[64 + 16 * index + c]));
+  const auto half_byte = [&](int index) { return unit[32 + index / 2 * 16 + c] >> index % 2 * 4 & 15; };
+  const auto grid_scale = [&](int index, float times) {
+    return half_at(unit, c) / times * float(2 * half_byte(index) + 1);
   };
   switch (format) {
     case Format::F32: return float_at(unit, c);
@@ -82,13 +83,22 @@ float value_at(Format format, const uint8_t* unit, int c, int k) {
     case Format::IQ4_XS:
       return scale(block) * float(non_linear[level(160, 4, 256)] - NonLinearZero);
     case Format::TQ2_0: return half_at(unit, c) * float(level(32, 2, 128) - 1);
-    case Format::IQ1_S: return grid_scale(block) * float(grid1[level(192, 3, 192)] - Grid1Zero);
-    case Format::IQ1_M: return grid_scale(part) * float(grid1[level(320, 3, 192)] - Grid1Zero);
-    case Format::IQ2_XXS: return grid_scale(block) * float(grid2[level(192, 3, 192)] - Grid2Zero);
-    case Format::IQ2_S: return grid_scale(part) * float(grid2[level(320, 3, 192)] - Grid2Zero);
+    case Format::IQ1_S: {
+      const int number = half_byte(block);
+      const float scale = half_at(unit, c) * float(2 * (number & 7) + 1);
+      return scale * (float(level(96, 2, 128) - 1) + (number & 8 ? -0.125f : 0.125f));
+    }
+    case Format::IQ1_M: {
+      uint16_t shifted;
+      std::memcpy(&shifted, unit + 160 + block * 136 + 128 + k % 32 / 8 * 2, 2);
+      const int index = level(160, 2, 136) | (shifted >> c & 1) << 2;
+      return grid_scale(part, 8) * float(grid1[index] - Grid1Zero);
+    }
+    case Format::IQ2_XXS: return grid_scale(block, 8) * float(grid2[level(96, 3, 192)] - Grid2Zero);
+    case Format::IQ2_S: return grid_scale(part, 8) * float(grid2[level(160, 3, 192)] - Grid2Zero);
     case Format::IQ3_XXS:
-      return grid_scale(block) * float(grid3_xxs[level(192, 4, 256)] - Grid3XxsZero);
-    case Format::IQ3_S: return grid_scale(block) * float(grid3[level(192, 4, 256)] - Grid3Zero);
+      return grid_scale(block, 2) * float(grid3_xxs[level(96, 4, 256)] - Grid3XxsZero);
+    case Format::IQ3_S: return grid_scale(block, 1) * float(grid3[level(96, 4, 256)] - Grid3Zero);
     case Format::NVFP4: {
       const float scale = from_half(uint16_t((unit[64 + 16 * part + c] & 127) << 7));
       return float_at(unit, c) * scale * float(float4[level(128, 4, 256)] - FloatZero);

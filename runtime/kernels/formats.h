@@ -3,7 +3,8 @@
 //
 // A block of 32 k has quads j = 0..7 of k = 4j..4j+3; byte 4c + i of a row of 64 bytes is lane c,
 // k = 4j + i. 8 bits: row j is quad j. 4 bits: row j has quad j in low halves and quad j + 4 in high
-// ones. 2 bits: row p has quads 4p..4p+3 from the lowest bits up. 1 bit: bit j is quad j.
+// ones. 2 bits: row p has quads 4p..4p+3 from the lowest bits up. 1 bit: bit j is quad j. IQ1_M has a
+// bit for each lane and two quads behind the 2 bits of a block: bit c of 16 is lane c.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +32,9 @@ constexpr Layout layouts[Formats] = {
     {"q4_1", 32, 320},    {"q4_z", 32, 304},    {"q5_0", 32, 352},   {"q5_1", 32, 384},
     {"q8_0", 32, 544},    {"q8_z", 32, 560},    {"iq4_nl", 32, 288}, {"mxfp4", 32, 272},
     {"q2_k", 256, 1344},  {"q3_k", 256, 1824},  {"q4_k", 256, 2368}, {"q5_k", 256, 2880},
-    {"q6_k", 256, 3360},  {"iq4_xs", 256, 2208}, {"tq2_0", 256, 1056},  {"iq1_s", 256, 1728},
-    {"iq1_m", 256, 1856}, {"iq2_xxs", 256, 1728}, {"iq2_s", 256, 1856}, {"iq3_xxs", 256, 2240},
-    {"iq3_s", 256, 2240},   {"nvfp4", 64, 640},
+    {"q6_k", 256, 3360},  {"iq4_xs", 256, 2208}, {"tq2_0", 256, 1056},  {"iq1_s", 256, 1120},
+    {"iq1_m", 256, 1248}, {"iq2_xxs", 256, 1632}, {"iq2_s", 256, 1696}, {"iq3_xxs", 256, 2144},
+    {"iq3_s", 256, 2144},   {"nvfp4", 64, 640},
 };
 
 inline bool is_float(Format format) { return int(format) <= int(Format::BF16); }
@@ -46,7 +47,7 @@ inline int64_t units_of(Format format, int64_t width) {
 }
 
 // Values of IQ4_NL's and IQ4_XS's levels, of MXFP4's and NVFP4's times two, and those of the points of grids:
-// IQ1's times eight, IQ3_XXS's halved. As levels they are raised by a power of two so that none is
+// IQ1_M's times eight, IQ3_XXS's halved. As levels they are raised by a power of two so that none is
 // negative. Tables of eight end with values that no file has.
 constexpr int NonLinearZero = 128, FloatZero = 16;
 constexpr int Grid1Zero = 16, Grid2Zero = 64, Grid3XxsZero = 32, Grid3Zero = 16;
@@ -54,7 +55,7 @@ alignas(16) constexpr uint8_t non_linear[16] = {1,   24,  45,  63,  79,  93,  10
                                                 129, 141, 153, 166, 181, 197, 217, 241};
 alignas(16) constexpr uint8_t float4[16] = {16, 17, 18, 19, 20, 22, 24, 28,
                                             16, 15, 14, 13, 12, 10, 8,  4};
-alignas(16) constexpr uint8_t grid1[16] = {7, 7, 9, 15, 17, 23, 25, 25};
+alignas(16) constexpr uint8_t grid1[16] = {9, 17, 25, 25, 7, 15, 23, 23};
 alignas(16) constexpr uint8_t grid2[16] = {21, 21, 39, 56, 72, 89, 107, 107};
 alignas(16) constexpr uint8_t grid3_xxs[16] = {1,  6,  10, 14, 18, 22, 26, 30,
                                                34, 38, 42, 46, 50, 54, 58, 63};

@@ -2,6 +2,8 @@
 // Included by each instruction set's file, behind its sixteen lanes.
 #pragma once
 
+#include <cstring>
+
 #include "elementwise.h"
 #include "inlined.h"
 #include "kernels.h"
@@ -68,6 +70,17 @@ struct Tabled {
   }
 };
 
+// IQ1_M's, of which those of two quads are shifted alike: by a bit of each lane, behind the planes.
+struct ShiftedQuads {
+  static constexpr int Bytes = Planes<2>::Bytes + 8, Max = 25;
+  template <int Quad>
+  static INLINE B quad(const uint8_t* p) {
+    uint16_t lanes;
+    std::memcpy(&lanes, p + Planes<2>::Bytes + Quad / 2 * 2, 2);
+    return look_up(grid1, either(Planes<2>::quad<Quad>(p), where<4>(lanes)));
+  }
+};
+
 INLINE const uint16_t* halves(const uint8_t* p) { return reinterpret_cast<const uint16_t*>(p); }
 INLINE const int8_t* signed_bytes(const uint8_t* p) { return reinterpret_cast<const int8_t*>(p); }
 
@@ -119,16 +132,33 @@ struct NonLinear256 {  // IQ4_XS
   }
   static INLINE F minimum(const uint8_t*, int) { return set(0.0f); }
 };
-template <class Planes_, int Parts_, int Zero_>
-struct Grid {  // IQ1 to IQ3; scales are floats, since they have powers of two that files leave out
-  using Levels = Planes_;
-  static constexpr int Blocks = 8, Header = 64 + 128 * Parts_, Parts = Parts_, Zero = Zero_;
+// Some bits of the numbers of a part; a byte has those of two, the first one's in its low half.
+template <int Mask>
+INLINE F load_half_bytes(const uint8_t* p, int part) {
+  return load_bits<Mask>(p + part / 2 * 16, part % 2 * 4);
+}
+// IQ1 to IQ3, whose scales are odd. A grid's values were multiplied by `Times`.
+template <class Levels_, int Parts_, int Zero_, int Times>
+struct Grid {
+  using Levels = Levels_;
+  static constexpr int Blocks = 8, Header = 32 + 64 * Parts_, Parts = Parts_, Zero = Zero_;
   static constexpr bool Minimum = false;
   static INLINE F scale(const uint8_t* unit, int part) {
-    const F whole = load(reinterpret_cast<const float*>(unit));
-    return mul(whole, load_i8(signed_bytes(unit) + 64 + 16 * part));
+    const F twice = mul(load_f16(halves(unit)), set(2.0f / Times));
+    return mul(twice, add(load_half_bytes<15>(unit + 32, part), set(0.5f)));
   }
   static INLINE F minimum(const uint8_t*, int) { return set(0.0f); }
+};
+struct Shifted : Grid<Planes<2>, 1, 1, 1> {  // IQ1_S, whose blocks are shifted by an eighth
+  static constexpr bool Minimum = true;
+  static INLINE F scale(const uint8_t* unit, int part) {
+    const F twice = mul(load_f16(halves(unit)), set(2.0f));
+    return mul(twice, add(load_half_bytes<7>(unit + 32, part), set(0.5f)));
+  }
+  static INLINE F minimum(const uint8_t* unit, int part) {
+    const F down = mul(load_half_bytes<8>(unit + 32, part), set(1.0f / 32));
+    return mul(scale(unit, part), sub(set(0.125f), down));
+  }
 };
 struct Float8Scales {  // NVFP4; a scale's bits are those of half precision times 2^8
   using Levels = Tabled<4, float4, 28>;
@@ -141,7 +171,6 @@ struct Float8Scales {  // NVFP4; a scale's bits are those of half precision time
   }
   static INLINE F minimum(const uint8_t*, int) { return set(0.0f); }
 };
-using Grid1 = Tabled<3, grid1, 25>;
 using Grid2 = Tabled<3, grid2, 107>;
 using Grid3Xxs = Tabled<4, grid3_xxs, 63>;
 using Grid3 = Tabled<4, grid3, 31>;
@@ -331,12 +360,12 @@ void product(const Product& p, int64_t first, int64_t last) {
     case Format::Q6_K: return integers<SignedScales16<6, 32>>(p, first, last);
     case Format::IQ4_XS: return integers<NonLinear256>(p, first, last);
     case Format::TQ2_0: return integers<Ternary>(p, first, last);
-    case Format::IQ1_S: return integers<Grid<Grid1, 1, Grid1Zero>>(p, first, last);
-    case Format::IQ1_M: return integers<Grid<Grid1, 2, Grid1Zero>>(p, first, last);
-    case Format::IQ2_XXS: return integers<Grid<Grid2, 1, Grid2Zero>>(p, first, last);
-    case Format::IQ2_S: return integers<Grid<Grid2, 2, Grid2Zero>>(p, first, last);
-    case Format::IQ3_XXS: return integers<Grid<Grid3Xxs, 1, Grid3XxsZero>>(p, first, last);
-    case Format::IQ3_S: return integers<Grid<Grid3, 1, Grid3Zero>>(p, first, last);
+    case Format::IQ1_S: return integers<Shifted>(p, first, last);
+    case Format::IQ1_M: return integers<Grid<ShiftedQuads, 2, Grid1Zero, 8>>(p, first, last);
+    case Format::IQ2_XXS: return integers<Grid<Grid2, 1, Grid2Zero, 8>>(p, first, last);
+    case Format::IQ2_S: return integers<Grid<Grid2, 2, Grid2Zero, 8>>(p, first, last);
+    case Format::IQ3_XXS: return integers<Grid<Grid3Xxs, 1, Grid3XxsZero, 2>>(p, first, last);
+    case Format::IQ3_S: return integers<Grid<Grid3, 1, Grid3Zero, 1>>(p, first, last);
     case Format::NVFP4: return integers<Float8Scales>(p, first, last);
   }
 }

@@ -61,9 +61,14 @@ INLINE F load_i8(const int8_t* p) {
   const __m128i a = load_128(p);
   return from_int({_mm256_cvtepi8_epi32(a), _mm256_cvtepi8_epi32(_mm_srli_si128(a, 8))});
 }
-INLINE F load_u8(const uint8_t* p) {
-  const __m128i a = load_128(p);
+INLINE F from_bytes(__m128i a) {
   return from_int({_mm256_cvtepu8_epi32(a), _mm256_cvtepu8_epi32(_mm_srli_si128(a, 8))});
+}
+INLINE F load_u8(const uint8_t* p) { return from_bytes(load_128(p)); }
+template <int Mask>
+INLINE F load_bits(const uint8_t* p, int shift) {
+  const __m128i a = _mm_srl_epi16(load_128(p), _mm_cvtsi32_si128(shift));
+  return from_bytes(_mm_and_si128(a, _mm_set1_epi8(Mask)));
 }
 INLINE F round(F a) {
   constexpr int Nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
@@ -158,6 +163,17 @@ INLINE B up(B a) {
   return {_mm256_slli_epi16(a.lo, Shift), _mm256_slli_epi16(a.hi, Shift)};
 }
 INLINE B either(B a, B b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+template <int Value>
+INLINE __m256i where(__m256i lanes, __m256i own) {
+  const __m256i set = _mm256_cmpeq_epi32(_mm256_and_si256(lanes, own), own);
+  return _mm256_and_si256(set, _mm256_set1_epi8(char(Value)));
+}
+template <int Value>
+INLINE B where(uint16_t lanes) {
+  const __m256i all = _mm256_set1_epi32(lanes);
+  const __m256i own = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return {where<Value>(all, own), where<Value>(all, _mm256_slli_epi32(own, 8))};
+}
 INLINE B look_up(const uint8_t* table, B a) {
   const __m256i t = _mm256_broadcastsi128_si256(load_128(table));
   return {_mm256_shuffle_epi8(t, a.lo), _mm256_shuffle_epi8(t, a.hi)};

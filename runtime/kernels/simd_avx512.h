@@ -49,6 +49,11 @@ INLINE void store_f16(uint16_t* p, F a) {
 INLINE F from_int(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
 INLINE F load_i8(const int8_t* p) { return from_int({_mm512_cvtepi8_epi32(load_128(p))}); }
 INLINE F load_u8(const uint8_t* p) { return from_int({_mm512_cvtepu8_epi32(load_128(p))}); }
+template <int Mask>
+INLINE F load_bits(const uint8_t* p, int shift) {
+  const __m512i a = _mm512_srl_epi32(_mm512_cvtepu8_epi32(load_128(p)), _mm_cvtsi32_si128(shift));
+  return from_int({_mm512_and_si512(a, _mm512_set1_epi32(Mask))});
+}
 INLINE F round(F a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
@@ -110,6 +115,10 @@ INLINE B field(B a) {
 template <int Shift>
 INLINE B up(B a) { return {_mm512_slli_epi16(a.v, Shift)}; }
 INLINE B either(B a, B b) { return {_mm512_or_si512(a.v, b.v)}; }
+template <int Value>
+INLINE B where(uint16_t lanes) {
+  return {_mm512_maskz_mov_epi32(lanes, _mm512_set1_epi8(char(Value)))};
+}
 INLINE B look_up(const uint8_t* table, B a) {
   return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_128(table)), a.v)};
 }

@@ -77,8 +77,7 @@ INLINE F load_i8(const int8_t* p) {
   }
   return r;
 }
-INLINE F load_u8(const uint8_t* p) {
-  const uint8x16_t a = vld1q_u8(p);
+INLINE F from_bytes(uint8x16_t a) {
   const uint16x8_t half[2] = {vmovl_u8(vget_low_u8(a)), vmovl_u8(vget_high_u8(a))};
   F r;
   for (int i = 0; i < 2; ++i) {
@@ -86,6 +85,12 @@ INLINE F load_u8(const uint8_t* p) {
     r.v[2 * i + 1] = vcvtq_f32_u32(vmovl_u16(vget_high_u16(half[i])));
   }
   return r;
+}
+INLINE F load_u8(const uint8_t* p) { return from_bytes(vld1q_u8(p)); }
+template <int Mask>
+INLINE F load_bits(const uint8_t* p, int shift) {
+  const uint8x16_t a = vshlq_u8(vld1q_u8(p), vdupq_n_s8(int8_t(-shift)));
+  return from_bytes(vandq_u8(a, vdupq_n_u8(Mask)));
 }
 INLINE F round(F a) { QUARTERS(i) a.v[i] = vrndnq_f32(a.v[i]); return a; }
 INLINE I to_int(F a) {  // what does not fit becomes the least, like on other processors
@@ -170,6 +175,18 @@ INLINE B field(B a) {
 template <int Shift>
 INLINE B up(B a) { QUARTERS(i) a.v[i] = vshlq_n_u8(a.v[i], Shift); return a; }
 INLINE B either(B a, B b) { QUARTERS(i) a.v[i] = vorrq_u8(a.v[i], b.v[i]); return a; }
+template <int Value>
+INLINE B where(uint16_t lanes) {
+  const uint32_t bits[4] = {1, 2, 4, 8};
+  const uint32x4_t all = vdupq_n_u32(lanes), own = vld1q_u32(bits);
+  const uint32x4_t value = vdupq_n_u32(Value * 0x01010101u);
+  B r;
+  QUARTERS(i) {
+    const uint32x4_t set = vtstq_u32(vshlq_u32(all, vdupq_n_s32(-4 * i)), own);
+    r.v[i] = vreinterpretq_u8_u32(vandq_u32(set, value));
+  }
+  return r;
+}
 INLINE B look_up(const uint8_t* table, B a) {
   const uint8x16_t t = vld1q_u8(table);
   QUARTERS(i) a.v[i] = vqtbl1q_u8(t, a.v[i]);

@@ -45,6 +45,13 @@ INLINE F load_bf16(const uint16_t* p) { F r; LANES(i) r.v[i] = from_bfloat(p[i])
 INLINE void store_f16(uint16_t* p, F a) { LANES(i) p[i] = to_half(a.v[i]); }
 INLINE F load_i8(const int8_t* p) { F r; LANES(i) r.v[i] = float(p[i]); return r; }
 INLINE F load_u8(const uint8_t* p) { F r; LANES(i) r.v[i] = float(p[i]); return r; }
+// Bits `shift` and above of each byte, those of `Mask`.
+template <int Mask>
+INLINE F load_bits(const uint8_t* p, int shift) {
+  F r;
+  LANES(i) r.v[i] = float(p[i] >> shift & Mask);
+  return r;
+}
 INLINE F from_int(I a) { F r; LANES(i) r.v[i] = float(a.v[i]); return r; }
 // To the nearest integer, ties to even.
 INLINE F round(F a) { LANES(i) a.v[i] = std::nearbyint(a.v[i]); return a; }
@@ -109,6 +116,13 @@ INLINE B field(B a) { for (uint8_t& x : a.v) x = (x >> Shift) & Mask; return a; 
 template <int Shift>
 INLINE B up(B a) { for (uint8_t& x : a.v) x = uint8_t(x << Shift); return a; }
 INLINE B either(B a, B b) { for (int i = 0; i < 64; ++i) a.v[i] |= b.v[i]; return a; }
+// `Value` in all bytes of the lanes whose bit is set, else 0.
+template <int Value>
+INLINE B where(uint16_t lanes) {
+  B r;
+  for (int i = 0; i < 64; ++i) r.v[i] = lanes >> i / 4 & 1 ? Value : 0;
+  return r;
+}
 // table[x] of each byte x < 16.
 INLINE B look_up(const uint8_t* table, B a) { for (uint8_t& x : a.v) x = table[x & 15]; return a; }
 

@@ -87,15 +87,7 @@ def product(x, name, tiles, columns):
             total = fma(weights[..., k], x[:, k, None, None], total)
         return total.reshape(len(x), -1)[:, :columns]
     # Tiles whose scales are 1 and whose minimums are 0 give the integers themselves.
-    plain = stored.copy()
-    for field in kind.layout.names:
-        if field != "levels":
-            plain[field] = {"d": 1, "s": 1, "e": 128}.get(field, 0)
-    if name == "nvfp4":
-        plain["s"] = 15 << 3  # whose bits are those of 1 in half precision
-    integers = tile_weights(
-        name, plain.view(np.uint8).reshape(tiles.shape), len(stored) * 16, width
-    )
+    integers = _integers(kind, stored, width)
     scale, minimum = _scales(kind, stored)
     parts = scale.shape[1]
     levels, row_scales = rounded(x)
@@ -113,6 +105,23 @@ def product(x, name, tiles, columns):
     return total.reshape(len(x), -1)[:, :columns]
 
 
+def _integers(kind, stored, width):
+    """The levels less their zero points, [16 tiles, width]."""
+    plain = stored.copy()
+    for field in kind.layout.names:
+        if field not in ("levels", "blocks"):
+            plain[field] = {"d": kind.times, "s": 1, "e": 128}.get(field, 0)
+    if kind.name == "nvfp4":
+        plain["s"] = 15 << 3  # whose bits are those of 1 in half precision
+    found = tile_weights(
+        kind.name,
+        plain.view(np.uint8).reshape(*stored.shape, kind.unit_bytes),
+        len(stored) * 16,
+        width,
+    )
+    return found - np.float32(1 / 8) if kind.name == "iq1_s" else found
+
+
 def _scales(kind, stored):
     """Scales and minimums [tiles, parts, 16] of each part of 16 or 32 columns."""
     shape = (len(stored), -1, 16)
@@ -120,6 +129,14 @@ def _scales(kind, stored):
         return np.ldexp(np.float32(1), stored["e"].astype(np.int32) - 128).reshape(shape), None
     d = stored["d"].astype(np.float32)
     names = kind.layout.names
+    if "n" in names:
+        numbers = np.stack([stored["n"] & 15, stored["n"] >> 4], axis=3).reshape(
+            *d.shape[:2], -1, 16
+        )
+        odd = 2 * (numbers & (7 if kind.name == "iq1_s" else 15)).astype(np.float32) + 1
+        scale = (d[:, :, None] / np.float32(kind.times) * odd).reshape(shape)
+        shift = np.where(numbers & 8, np.float32(-1 / 8), np.float32(1 / 8)).reshape(shape)
+        return scale, scale * shift if kind.name == "iq1_s" else None
     if "s" not in names:
         minimum = None
         if "m" in names:

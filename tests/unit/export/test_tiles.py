@@ -33,8 +33,8 @@ HALVES = {
 UNIT_BYTES = {
     "f32": 64, "f16": 32, "bf16": 32, "q4_0": 288, "q4_1": 320, "q4_z": 304, "q5_0": 352,
     "q5_1": 384, "q8_0": 544, "q8_z": 560, "iq4_nl": 288, "mxfp4": 272, "q2_k": 1344, "q3_k": 1824,
-    "q4_k": 2368, "q5_k": 2880, "q6_k": 3360, "iq4_xs": 2208, "tq2_0": 1056, "iq1_s": 1728,
-    "iq1_m": 1856, "iq2_xxs": 1728, "iq2_s": 1856, "iq3_xxs": 2240, "iq3_s": 2240, "nvfp4": 640,
+    "q4_k": 2368, "q5_k": 2880, "q6_k": 3360, "iq4_xs": 2208, "tq2_0": 1056, "iq1_s": 1120,
+    "iq1_m": 1248, "iq2_xxs": 1632, "iq2_s": 1696, "iq3_xxs": 2144, "iq3_s": 2144, "nvfp4": 640,
 }  # fmt: skip
 
 
@@ -65,6 +65,12 @@ def test_units_have_the_bytes_that_kernels_count():
 
 
 @pytest.mark.parametrize("name", ENCODED)
+def test_tiles_take_little_more_than_files(name):
+    block, nbytes = GGML_QUANT_SIZES[GGMLQuantizationType[name.upper()]]
+    assert tile_format(name).weight_bits <= 8 * nbytes / block + 1.13
+
+
+@pytest.mark.parametrize("name", ENCODED)
 @pytest.mark.parametrize(("rows", "columns"), [(16, 256), (37, 768), (5, 2048), (1300, 512)])
 def test_rows_of_a_file_have_its_weights_bit_for_bit(name, rows, columns):
     stored = random_rows(name, rows, columns)
@@ -77,11 +83,15 @@ def test_rows_of_a_file_have_its_weights_bit_for_bit(name, rows, columns):
     np.testing.assert_array_equal(np.concatenate(parts), tiles)
 
 
-def bits_of_level(unit, header, bits, lane, k):
-    """The level of column k of a lane, found bit by bit in the bytes of a unit."""
+def bits_of_level(unit, header, bits, lane, k, beside=0):
+    """The level of column k of a lane, found bit by bit in the bytes of a unit.
+
+    Args:
+        beside: bytes behind the planes of a block.
+    """
     block = k // 32
     quad = k % 32 // 4
-    start = header + block * bits * 64
+    start = header + block * (bits * 64 + beside)
     level = 0
     done = 0
     while done < bits:
@@ -97,6 +107,21 @@ def bits_of_level(unit, header, bits, lane, k):
         start = start + plane * 64
         done = done + plane
     return level
+
+
+def weight_of_grid(name, unit, lane, k):
+    """The weight of column k of a lane by its unit's scale."""
+    header, bits, middle, scale_size = KERNELS[name]
+    level = bits_of_level(unit, header, bits, lane, k, 8 if name == "iq1_m" else 0) - middle
+    part = k // scale_size
+    number = unit[32 + part // 2 * 16 + lane] >> part % 2 * 4 & 15
+    if name == "iq1_s":
+        return np.float32(2 * (number & 7) + 1) * np.float32(level + (-1 if number & 8 else 1) / 8)
+    if name == "iq1_m":
+        shifts = unit[header + k // 32 * 136 + 128 :][:8].view("<u2")
+        level += 4 * (shifts[k % 32 // 8] >> lane & 1)
+    kind = TILE_FORMATS[name]
+    return np.float32(2 * number + 1) * np.float32(kind.table[level] / kind.times)
 
 
 def weight_of(name, unit, lane, k):
@@ -117,17 +142,16 @@ def weight_of(name, unit, lane, k):
         return half(0) * np.float32(scale(64)) * level - half(32) * np.float32(scale(192))
     if name == "mxfp4":
         return np.float32(2.0 ** (int(unit[lane]) - 128) * quants.MXFP4.kvalues[int(level)])
-    if TILE_FORMATS[name].layout["d"].base == np.float32:
-        part = np.float32(scale(64, np.int8))
-        if name == "nvfp4":
-            part = quants.NVFP4.ue4m3_to_fp32(scale(64)) / np.float32(128)
+    if name == "nvfp4":
+        part = quants.NVFP4.ue4m3_to_fp32(scale(64)) / np.float32(128)
         number = np.float32(TILE_FORMATS[name].table[int(level)])
         return unit[:64].view(np.float32)[lane] * part * number
+    if "n" in (TILE_FORMATS[name].layout.names or ()):
+        return half(0) * weight_of_grid(name, unit, lane, k)
     if name.startswith("iq4"):
         level = np.float32(quants.IQ4_NL.kvalues[int(level)])
-    if name in ("q3_k", "q6_k", "iq4_xs"):
-        return half(0) * np.float32(scale(32, np.int8)) * level
-    return half(0) * level + (half(32) if name in ("q4_1", "q5_1") else 0)
+    part = scale(32, np.int8) if name in ("q3_k", "q6_k", "iq4_xs") else 1
+    return half(0) * np.float32(part) * level + (half(32) if name in ("q4_1", "q5_1") else 0)
 
 
 # Bytes of the header, bits, the level of 0, and columns of a scale.
@@ -136,9 +160,9 @@ KERNELS = {
     "q5_1": (64, 5, 0, 32), "q8_0": (32, 8, 128, 32), "mxfp4": (16, 4, 0, 32),
     "iq4_nl": (32, 4, 0, 32), "iq4_xs": (160, 4, 0, 32), "q2_k": (320, 2, 0, 16),
     "q3_k": (288, 3, 4, 16), "q4_k": (320, 4, 0, 32), "q5_k": (320, 5, 0, 32),
-    "q6_k": (288, 6, 32, 16), "tq2_0": (32, 2, 1, 256), "iq1_s": (192, 3, 0, 32),
-    "iq1_m": (320, 3, 0, 16), "iq2_xxs": (192, 3, 0, 32), "iq2_s": (320, 3, 0, 16),
-    "iq3_xxs": (192, 4, 0, 32), "iq3_s": (192, 4, 0, 32), "nvfp4": (128, 4, 0, 16),
+    "q6_k": (288, 6, 32, 16), "tq2_0": (32, 2, 1, 256), "iq1_s": (96, 2, 1, 32),
+    "iq1_m": (160, 2, 0, 16), "iq2_xxs": (96, 3, 0, 32), "iq2_s": (160, 3, 0, 16),
+    "iq3_xxs": (96, 4, 0, 32), "iq3_s": (96, 4, 0, 32), "nvfp4": (128, 4, 0, 16),
 }  # fmt: skip
 
 
@@ -158,9 +182,17 @@ def test_lanes_behind_the_last_row_are_zeros(name):
     (tile,) = tiles_of_gguf(name, stored)
     kind = tile_format(name)
     assert not tile_weights(kind.name, tile[None], 16, 512)[3:].any()
-    for field in kind.layout.names:
-        assert not tile.view(kind.layout)[field][..., 3:].any()
-        assert tile.view(kind.layout)[field][..., :3].any()
+    stored = tile.view(kind.layout)
+    fields = {each: stored[each] for each in kind.layout.names}
+    if "blocks" in fields:
+        blocks = fields.pop("blocks")
+        fields["levels"] = blocks["levels"]
+        fields["shifts"] = np.unpackbits(
+            blocks["shifts"][..., None].view("u1"), axis=-1, bitorder="little"
+        )
+    for found in fields.values():
+        assert not found[..., 3:].any()
+        assert found[..., :3].any()
 
 
 @pytest.mark.filterwarnings("error")
