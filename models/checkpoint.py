@@ -13,6 +13,7 @@ from edgespec.models.config import ModelConfig
 from edgespec.models.families.apertus import Apertus
 from edgespec.models.families.arcee import Arcee
 from edgespec.models.families.bert import Bert, Roberta
+from edgespec.models.families.bitnet import BitNet
 from edgespec.models.families.cohere2 import Cohere2
 from edgespec.models.families.cwm import Cwm
 from edgespec.models.families.deepseek_v2 import DeepseekV2
@@ -20,6 +21,7 @@ from edgespec.models.families.encoder import Encoder
 from edgespec.models.families.ernie4_5 import Ernie4_5
 from edgespec.models.families.ernie4_5_moe import Ernie4_5Moe
 from edgespec.models.families.exaone4 import Exaone4
+from edgespec.models.families.falcon_h1 import FalconH1
 from edgespec.models.families.gemma import Gemma
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
@@ -40,6 +42,7 @@ from edgespec.models.families.jina_embeddings_v3 import JinaEmbeddingsV3
 from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.lfm2_moe import Lfm2Moe
 from edgespec.models.families.llama import Llama, Mistral
+from edgespec.models.families.llama4 import Llama4
 from edgespec.models.families.minicpm import MiniCpm
 from edgespec.models.families.minicpm3 import MiniCpm3
 from edgespec.models.families.ministral3 import Ministral3
@@ -52,6 +55,7 @@ from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.olmo3 import Olmo3
 from edgespec.models.families.olmoe import Olmoe
 from edgespec.models.families.phi3 import Phi3
+from edgespec.models.families.phimoe import PhiMoe
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen2_5_vl import Qwen2_5Vl
 from edgespec.models.families.qwen2_moe import Qwen2Moe
@@ -97,12 +101,14 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "apertus": Apertus,
     "arcee": Arcee,
     "bert": Bert,
+    "bitnet": BitNet,
     "cohere2": Cohere2,
     "cwm": Cwm,
     "deepseek_v2": DeepseekV2,
     "ernie4_5": Ernie4_5,
     "ernie4_5_moe": Ernie4_5Moe,
     "exaone4": Exaone4,
+    "falcon_h1": FalconH1,
     "gemma": Gemma,
     "gemma2": Gemma2,
     "gemma3_text": Gemma3,
@@ -125,6 +131,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "lfm2_moe": Lfm2Moe,
     "jina_embeddings_v3": JinaEmbeddingsV3,
     "llama": Llama,
+    "llama4_text": Llama4,
     "minicpm": MiniCpm,
     "minicpm3": MiniCpm3,
     "ministral": Mistral,
@@ -139,6 +146,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "olmo3": Olmo3,
     "olmoe": Olmoe,
     "phi3": Phi3,
+    "phimoe": PhiMoe,
     "qwen2": Qwen2,
     "qwen2_5_vl_text": Qwen2_5Vl,
     "qwen2_moe": Qwen2Moe,

@@ -22,7 +22,12 @@ _GELUS: Mapping[str, Literal["gelu", "gelu_tanh"]] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
-_ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", **_GELUS}
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "relu2": "relu2",
+    **_GELUS,
+}
 _PLAIN_ACTIVATIONS: Mapping[str, PlainActivation] = {"relu2": "relu2", **_GELUS}
 _SLIDING = "sliding_attention"
 # The last is what Granite 4 calls the first.

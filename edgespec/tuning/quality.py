@@ -193,5 +193,7 @@ def logits_of(checkpoint: Checkpoint, read: Floats) -> Floats:
         for start in range(0, head.out_features, _TILE_ROWS)
     ]
     logits: Floats = np.concatenate(parts, axis=1)
+    if head.bias is not None:
+        logits += tensors.read(head.bias)
     cap = decoder.logit_softcap
     return logits if cap is None else np.float32(cap) * np.tanh(logits / np.float32(cap))

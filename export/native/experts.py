@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from edgespec.export.native.weights import FusedMatrix
 
 
+_NO_SCORE = -1e30  # of an expert that cannot be chosen
+
+
 def emit_experts(native: NativeGraphBuilder, x: str, chosen: str, shares: str, layer: Moe) -> str:
     """Emits the sum of the experts of each row, see `LayerGraph.experts`."""
     *first, downs = layer.stacks
@@ -45,7 +48,9 @@ def routed(native: LayerGraph, x: str, hidden: str, layer: Moe) -> tuple[str, st
     read = x if layer.router_norm is None else native.norm(hidden, layer.router_norm)
     # The router decides what is computed at all, so its few weights stay as they are.
     scores = native.linear(read, layer.router, exact=True)
-    if layer.sigmoid or layer.choice_bias is not None:
+    if layer.reach is not None:
+        chosen, shares = _one_by_one(native, scores, layer, layer.reach)
+    elif layer.sigmoid or layer.choice_bias is not None:
         chosen, shares = _by_ranks(native, scores, layer)
     else:
         if not layer.normalized:
@@ -76,6 +81,30 @@ def _by_ranks(native: LayerGraph, scores: str, layer: Moe) -> tuple[str, str]:
             columns = g.multi_op("Split", shares, outputs=count, axis=1, num_outputs=count)
         shares = g.op("Div", shares, g.op("Sum", *columns, g.constant(layer.least_sum, np.float32)))
     return chosen, shares
+
+
+def _one_by_one(native: LayerGraph, scores: str, layer: Moe, reach: float) -> tuple[str, str]:
+    """Emits chosen experts and their shares, see `routed` and `Moe.reach`."""
+    g = native.graph
+    count = layer.top_k
+    none = g.constant(_NO_SCORE, np.float32)
+    size = g.op("Add", g.op("Relu", scores), g.op("Relu", g.op("Neg", scores)))
+    top, chosen = g.multi_op("TopK", scores, g.ints(count), outputs=2, axis=-1)
+    bests, experts = [top], [chosen]
+    if count > 1:
+        bests = g.multi_op("Split", top, outputs=count, axis=1, num_outputs=count)
+        experts = g.multi_op("Split", chosen, outputs=count, axis=1, num_outputs=count)
+    numbers = g.ints(*range(len(layer.experts)))
+    left, shares = scores, list[str]()
+    for best, expert in zip(bests, experts, strict=True):
+        larger = g.op("Where", g.op("Less", size, best), best, size)
+        apart = g.op("Div", g.op("Sub", best, scores), larger)
+        far = g.op("Less", g.constant(reach, np.float32), apart)
+        among = g.op("Softmax", g.op("Where", far, none, left), domain=NATIVE)
+        shares.append(g.op("GatherElements", among, expert, axis=1))
+        others = g.op("Where", g.op("Less", expert, numbers), left, none)
+        left = g.op("Where", g.op("Less", numbers, expert), left, others)
+    return chosen, g.op("Concat", *shares, axis=1) if count > 1 else shares[0]
 
 
 def products(

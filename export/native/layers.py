@@ -229,7 +229,7 @@ class LayerGraph(ABC):
                 alpha=float(activation.alpha),
                 limit=float(activation.limit),
             )
-        if activation == "gelu":
+        if activation in ("gelu", "relu2"):
             gate, up = self.graph.multi_op("Split", both, outputs=2, axis=1, num_outputs=2)
             return self.graph.op("Mul", self.activated(gate, activation), up)
         return self.graph.op("GatedUnit", both, domain=NATIVE, activation=activation)
@@ -279,6 +279,10 @@ class LayerGraph(ABC):
     def _mixture(self, x: str, hidden: str, layer: Moe) -> str:
         """Emits a mixture of experts, [S, hidden]; for parameters see `routed`."""
         chosen, shares = routed(self, x, hidden, layer)
+        if layer.shares_first:
+            x = self.graph.op("Mul", x, shares)
+            none = self.graph.op("Mul", shares, self.graph.constant(0, np.float32))
+            shares = self.graph.op("Add", none, self.graph.constant(1, np.float32))
         x = x if layer.entry is None else self.linear(x, layer.entry)
         found = self.experts(x, chosen, shares, layer)
         return found if layer.back is None else self.linear(found, layer.back)
@@ -334,7 +338,7 @@ class LayerGraph(ABC):
             inner = self._latent(x, number, sublayer)
             last = sublayer.o
         elif isinstance(sublayer, Attention):
-            inner = self.attended(x, number, sublayer)
+            inner = self.norm(self.attended(x, number, sublayer), sublayer.inner_norm)
             last = sublayer.o
         elif isinstance(sublayer, Mlp):
             both = self.linear(x, sublayer.gate, sublayer.up)
@@ -342,7 +346,7 @@ class LayerGraph(ABC):
                 gate, up = self.graph.multi_op("Split", both, outputs=2, axis=1, num_outputs=2)
                 gate = cut_off(self, gate, sublayer.cutoff)
                 both = self.graph.op("Concat", gate, up, axis=1)
-            inner = self.gated(both, sublayer.activation)
+            inner = self.norm(self.gated(both, sublayer.activation), sublayer.inner_norm)
             last = sublayer.down
         elif isinstance(sublayer, PlainMlp):
             inner = self.activated(self.linear(x, sublayer.up), sublayer.activation)

@@ -57,6 +57,7 @@ def _recurrence(native: LayerGraph, x: str, number: int, layer: GatedDelta | Sta
     own = layer.key_heads * layer.key_size + layer.value_heads * (1 + strips * _LANES)
     state = layer.value_heads, strips, layer.key_size, _LANES
     held = StateShape(number, convolution.channels + own, convolution.size - 1, state)
+    norm = layer.result_norm
     return g.op(
         type(layer).__name__,
         inner,
@@ -64,7 +65,7 @@ def _recurrence(native: LayerGraph, x: str, number: int, layer: GatedDelta | Sta
         _decays(native, layer.log_decay),
         native.vector(layer.decay_bias),
         *more,
-        native.norm_weight(layer.result_norm),
+        "" if norm is None else native.norm_weight(norm),
         *_held(native, held),
         *_ROWS,
         "carry",
@@ -73,7 +74,7 @@ def _recurrence(native: LayerGraph, x: str, number: int, layer: GatedDelta | Sta
         value_heads=layer.value_heads,
         key_size=layer.key_size,
         value_size=layer.value_size,
-        eps=float(layer.result_norm.eps),
+        eps=0.0 if norm is None else float(norm.eps),
     )
 
 

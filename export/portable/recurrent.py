@@ -119,9 +119,11 @@ class RecurrentLayer(ABC):
         return self._graph.op("RMSNormalization", x, weight, axis=-1, epsilon=_UNIT_EPS / size)
 
     def _normed_by_group(self, y: str, gate: str) -> str:
-        """Emits rows of a state space behind their gate and norm, [S, heads * size]."""
+        """Emits rows of a state space behind their gate and norm, if any, [S, heads * size]."""
         g = self._graph
         y = g.op("Mul", y, silu(self._low, gate))
+        if not self._names["norm"]:
+            return y
         # A norm is of a group's values side by side.
         values = self._heads * self._size
         size = values // self._keys

@@ -10,6 +10,7 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.adapters.gguf import read_gguf_adapter
 from edgespec.models.adapters.peft import CONFIG_FILE, read_peft
 from edgespec.models.checkpoint import ARCHITECTURES
+from edgespec.models.families.falcon_h1 import FalconH1
 from edgespec.models.families.latent import Latent
 from edgespec.models.families.partial_rotation import PartialRotation
 from edgespec.models.layers.rope import rotation_order
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from edgespec.bundle import Role
     from edgespec.models.adapters.updates import Adapter, LowRankUpdate
 
+# Whose matrices in a graph are others than in transformers, or multiplied.
+_OTHERWISE = (FalconH1, Latent)
 _QUERY = ".self_attn.q_proj.weight"
 _KEY = ".self_attn.k_proj.weight"
 # Matrices of transformers that are several in a graph, one below the other.
@@ -63,7 +66,7 @@ def arranged(adapter: Adapter, role: Role, columns: Mapping[str, int]) -> dict[s
             its checkpoint.
     """
     family = ARCHITECTURES.get(role.architecture)
-    if family is None or issubclass(family, Latent) or not role.writes:
+    if family is None or issubclass(family, _OTHERWISE) or not role.writes:
         raise UnsupportedModelError(
             f"{adapter.source}: adapters of {role.architecture} models are not supported: merge it "
             "into its model, and give the result"

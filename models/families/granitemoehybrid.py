@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.config import activation_of
 from edgespec.models.families.granitemoe import GraniteMoe
 from edgespec.models.families.mamba import Mamba
 from edgespec.models.families.partial_rotation import split
@@ -56,7 +55,9 @@ class GraniteMoeHybrid(GraniteMoe):
         name = f"{self.layers}.{index}"
         factor = self.config.fields.number("residual_multiplier")
         norm = self.norm(f"{name}.input_layernorm", self.config.hidden_size)
-        return replace(self._mamba().layer(self, f"{name}.mamba", norm), output_factor=factor)
+        width = self.config.fields.integer("mamba_expand") * self.config.hidden_size
+        layer = Mamba.of(self, width).layer(self, f"{name}.mamba", norm)
+        return replace(layer, output_factor=factor)
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""
@@ -88,23 +89,3 @@ class GraniteMoeHybrid(GraniteMoe):
                 parts |= split(f"{name}.input_linear.weight", mlp.gate, mlp.up)
                 parts |= split(f"{name}.output_linear.weight", mlp.down)
         return Parts(tensors, parts)
-
-    def _mamba(self) -> Mamba:
-        fields = self.config.fields
-        hidden = self.config.hidden_size
-        if activation_of(fields, self.activation_field) != "silu":
-            raise fields.unsupported(self.activation_field, "only silu is, of state spaces")
-        heads, width = (fields.integer(f"mamba_{name}") for name in ("n_heads", "expand"))
-        width *= hidden
-        size = fields.get("mamba_d_head")
-        if width % heads or size not in (None, "auto", width // heads):
-            raise fields.invalid("mamba_d_head", f"times mamba_n_heads={heads} must be {width}")
-        return Mamba(
-            heads=heads,
-            head_size=width // heads,
-            groups=fields.integer("mamba_n_groups"),
-            state_size=fields.integer("mamba_d_state"),
-            kernel=fields.integer("mamba_d_conv"),
-            conv_bias=fields.flag("mamba_conv_bias"),
-            bias=fields.flag("mamba_proj_bias"),
-        )

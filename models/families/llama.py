@@ -33,6 +33,7 @@ class Llama:
             described by the first line of its module.
         published: Published weights with which it was run, by a class of its own; else none.
         defaults: Default values of transformers for fields that config.json leaves out.
+        mlp_name: Name of the MLP of a layer.
         activation_field: Name of the field of config.json with the MLP's activation.
         norms_before: Names of the norms of what attention and MLP read; empty: there is none.
         norms_behind: The same of what they give.
@@ -59,6 +60,7 @@ class Llama:
         "eos_token_id": 2,
     }
 
+    mlp_name: ClassVar[str] = "mlp"
     activation_field: ClassVar[str] = "hidden_act"
     norms_before: ClassVar[tuple[str, str]] = ("input_layernorm", "post_attention_layernorm")
     norms_behind: ClassVar[tuple[str, str]] = ("", "")
@@ -178,13 +180,14 @@ class Llama:
         """Returns the MLP of a layer."""
         config = self.config
         name = f"{self.layers}.{index}"
+        own = f"{name}.{self.mlp_name}"
         hidden = config.hidden_size
         inner = config.intermediate_size
         return Mlp(
             norm=self._named(name, self.norms_before[1], hidden),
-            gate=self.linear(f"{name}.mlp.gate_proj", hidden, inner),
-            up=self.linear(f"{name}.mlp.up_proj", hidden, inner),
-            down=self.linear(f"{name}.mlp.down_proj", inner, hidden),
+            gate=self.linear(f"{own}.gate_proj", hidden, inner),
+            up=self.linear(f"{own}.up_proj", hidden, inner),
+            down=self.linear(f"{own}.down_proj", inner, hidden),
             activation=activation_of(config.fields, self.activation_field),
             post_norm=self._named(name, self.norms_behind[1], hidden),
         )
@@ -210,7 +213,8 @@ class Llama:
 
     def has_bias(self, name: str) -> bool:
         """Returns whether the projection of that name has a bias."""
-        asked = self.config.mlp_bias if ".mlp." in name else self.config.attention_bias
+        of_mlp = f".{self.mlp_name}." in name
+        asked = self.config.mlp_bias if of_mlp else self.config.attention_bias
         return asked and name.endswith(self.biased)
 
 

@@ -1,10 +1,11 @@
-"""Mamba-2 layers, as Granite 4 and Nemotron-H have them."""
+"""Mamba-2 layers, as Falcon-H1, Granite 4 and Nemotron-H have them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgespec.models.config import activation_of
 from edgespec.models.layers.elements import Convolution, Linear
 from edgespec.models.layers.recurrent import StateSpace
 
@@ -29,6 +30,7 @@ class Mamba:
         kernel: Number of positions of the convolution.
         conv_bias: Whether the convolution has a bias.
         bias: Whether the projections have biases.
+        normed: Whether results are normalized.
     """
 
     heads: int
@@ -38,14 +40,46 @@ class Mamba:
     kernel: int
     conv_bias: bool
     bias: bool
+    normed: bool = True
 
-    def layer(self, family: Llama, name: str, norm: Norm) -> StateSpace:
+    @classmethod
+    def of(cls, family: Llama, width: int, normed: bool = True) -> Mamba:
+        """Reads the sizes of a config that has them as `mamba_*`.
+
+        Args:
+            family: The family, for its config.
+            width: Size of all heads together.
+            normed: See above.
+
+        Raises:
+            UnsupportedModelError: The activation is not SiLU.
+            CheckpointError: Sizes contradict each other.
+        """
+        fields = family.config.fields
+        if activation_of(fields, family.activation_field) != "silu":
+            raise fields.unsupported(family.activation_field, "only silu is, of state spaces")
+        heads = fields.integer("mamba_n_heads")
+        size = fields.get("mamba_d_head")
+        if width % heads or size not in (None, "auto", width // heads):
+            raise fields.invalid("mamba_d_head", f"times mamba_n_heads={heads} must be {width}")
+        return cls(
+            heads=heads,
+            head_size=width // heads,
+            groups=fields.integer("mamba_n_groups"),
+            state_size=fields.integer("mamba_d_state"),
+            kernel=fields.integer("mamba_d_conv"),
+            conv_bias=fields.flag("mamba_conv_bias"),
+            bias=fields.flag("mamba_proj_bias"),
+            normed=normed,
+        )
+
+    def layer(self, family: Llama, name: str, norm: Norm | None) -> StateSpace:
         """Returns a layer.
 
         Args:
             family: The family, for its config and its norms.
             name: What names of its tensors begin with.
-            norm: Applied to its input.
+            norm: Applied to its input; None: no normalization.
 
         Raises:
             UnsupportedModelError: Steps are limited.
@@ -78,7 +112,7 @@ class Mamba:
             log_decay=f"{name}.A_log",
             decay_bias=f"{name}.dt_bias",
             skip=f"{name}.D",
-            result_norm=family.norm(f"{name}.norm", values),
+            result_norm=family.norm(f"{name}.norm", values) if self.normed else None,
             out=linear("out_proj", values, hidden),
             key_heads=self.groups,
             value_heads=self.heads,

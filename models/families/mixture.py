@@ -148,13 +148,14 @@ def _expert(dense: Mlp, name: str, width: int) -> Mlp:
 
 def unstacked_by_layer(tensors: TensorSource, family: Llama) -> TensorSource:
     """Returns the weights of a family some of whose layers are mixtures, see `unstacked`."""
-    found = ((n, family.feed_forward(n)) for n in range(family.config.num_layers))
-    mixtures = (
-        (f"{family.layers}.{n}.mlp.experts", each.moe if isinstance(each, MlpAndMoe) else each)
-        for n, each in found
-        if isinstance(each, MlpAndMoe | Moe)
+    found = map(family.feed_forward, range(family.config.num_layers))
+    mixtures = (each.moe if isinstance(each, MlpAndMoe) else each for each in found)
+    own = [each for each in mixtures if isinstance(each, Moe)]
+    names = (each.experts[0].down.weight.removesuffix(".0.down_proj.weight") for each in own)
+    stacks = (
+        (f"{name}.gate_up_proj", f"{name}.down_proj", moe)
+        for name, moe in zip(names, own, strict=True)
     )
-    stacks = ((f"{name}.gate_up_proj", f"{name}.down_proj", moe) for name, moe in mixtures)
     return unstacked(tensors, stacks)
 
 

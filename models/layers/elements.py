@@ -25,8 +25,9 @@ class ClampedSwiglu:
     limit: float
 
 
-Activation = Literal["silu", "gelu", "gelu_tanh"] | ClampedSwiglu
-"""Activation of an MLP's gate: x * sigmoid(x), GELU, GELU approximated with tanh, or gpt-oss's."""
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"] | ClampedSwiglu
+"""Activation of an MLP's gate: x * sigmoid(x), GELU, GELU approximated with tanh, the square of
+what is positive, or gpt-oss's."""
 
 PlainActivation = Literal["relu2", "gelu", "gelu_tanh", "tanh"]
 """Activation without a gate: the square of what is positive, GELU in two forms, or tanh."""

@@ -38,18 +38,18 @@ class Recurrence(Compound):
         convolution: Applied to queries, keys and values, with a SiLU behind it.
         log_decay: Name of a [value heads] tensor A, of which the decay is made.
         decay_bias: Name of a [value heads] tensor that is added where it is made.
-        result_norm: Applied to results.
+        result_norm: Applied to results; None: no normalization.
         key_heads: Number of query and key heads.
         value_heads: Number of value heads, a multiple of key_heads.
         key_size: Size of a key.
         value_size: Size of a value.
     """
 
-    norm: Norm
+    norm: Norm | None
     convolution: Convolution
     log_decay: str
     decay_bias: str
-    result_norm: Norm
+    result_norm: Norm | None
     key_heads: int
     value_heads: int
     key_size: int

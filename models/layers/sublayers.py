@@ -53,6 +53,8 @@ class Attention(Compound):
         source: Number of the layer whose keys and values it reads; None: it has its own.
         slopes: For each head, what is taken off scores for each position between query and key
             (ALiBi: Press et al., 2022); empty: nothing is.
+        inner_norm: Applied to the results of all heads side by side, which `o` reads; None: no
+            normalization.
     """
 
     norm: Norm | None
@@ -78,6 +80,7 @@ class Attention(Compound):
     source: int | None = None
     sum_norm: Norm | None = None
     slopes: tuple[float, ...] = ()
+    inner_norm: Norm | None = None
 
     @property
     def window(self) -> int | None:
@@ -151,6 +154,7 @@ class Mlp(Compound):
         activation: Activation of the gate.
         cutoff: By so many deviations a gate must exceed the mean of all to count, and what exceeds
             this is activated (Gemma 3n); None: all count.
+        inner_norm: Applied to what `down` reads; None: no normalization.
     """
 
     norm: Norm | None
@@ -162,6 +166,7 @@ class Mlp(Compound):
     post_norm: Norm | None = None
     output_factor: float = 1.0
     sum_norm: Norm | None = None
+    inner_norm: Norm | None = None
 
 
 @dataclass(frozen=True)
@@ -201,6 +206,11 @@ class Moe(Compound):
             a choice_bias.
         choice_bias: Name of the [experts] tensor that is added to sigmoids, or to the softmax of
             all, when experts are chosen, and not to shares (Wang et al., 2024); None: none is.
+        shares_first: Whether experts read a row times their share, and what they give is added
+            as it is (Llama 4, Meta, 2025); then one reads a row.
+        reach: Experts are chosen one after the other, and the share of each is the softmax over
+            those not chosen before it whose scores are within so much of its own, as a part of
+            the larger of both (SparseMixer: Liu et al., 2024); None: all at once.
         router_norm: Applied to the sublayer's input for the router; None: it reads what the
             experts read.
         expert_factors: Name of the [experts] tensor with a factor of each expert's share; None:
@@ -217,6 +227,8 @@ class Moe(Compound):
     sigmoid: bool = False
     least_sum: float = 0.0
     choice_bias: str | None = None
+    shares_first: bool = False
+    reach: float | None = None
     output_factor: float = 1.0
     router_norm: Norm | None = None
     expert_factors: str | None = None

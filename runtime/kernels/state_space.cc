@@ -8,7 +8,7 @@
 //   1 weight [size, channels] float32, that of the row itself last; 2 its bias [channels]
 //   3 factor [H], 4 bias [H] float32: a head's step is softplus(a + bias), its decay is
 //     exp(factor * step)
-//   5 skip [H], 6 norm [H * value_size] float32
+//   5 skip [H] float32, 6 norm [H * value_size] float32, optional
 //   7 pool, 8 states: written in place
 //   9 write, 10 parent, 11 sequence, 12 recent, 13 starts, 14 carry: like GatedDelta's
 // Output [S, H * value_size]: norm(result * silu(gate)), where a norm is of a group's values side by
@@ -43,7 +43,7 @@ class StateSpace : public Operator {
     factor.check("factor", F32, {heads});
     bias.check("bias", F32, {heads});
     skip.check("skip", F32, {heads});
-    norm.check("norm", F32, {values});
+    if (norm) norm.check("norm", F32, {values});
     const Convolution convolution = convolution_of(call.input(1), channels, pool, sizes_.numbers());
     const int64_t rows = x.dims[0];
     StateTree tree(call, 7, sizes_, rows);
@@ -89,7 +89,7 @@ class StateSpace : public Operator {
       float* row = out + r * values;
       const int64_t group = values / sizes_.key_heads;
       kernels().gate({Gate::Silu, 1.0f, 0.0f}, x.as<float>() + r * width, row, row, values);
-      for (int64_t i = 0; i < values; i += group)
+      for (int64_t i = 0; norm && i < values; i += group)
         kernels().norm(row + i, norm.as<float>() + i, eps_, row + i, group);
     });
   }
@@ -103,8 +103,8 @@ class StateSpace : public Operator {
 
 Definition& state_space() {
   static Definition definition("StateSpace",
-                               {{F32}, {F32}, {F32}, {F32}, {F32}, {F32}, {F32}, {F32}, {F32},
-                                {I32}, {I32}, {I32}, {I32}, {I32}, {I32}},
+                               {{F32}, {F32}, {F32}, {F32}, {F32}, {F32}, {F32, Optional}, {F32},
+                                {F32}, {I32}, {I32}, {I32}, {I32}, {I32}, {I32}},
                                [](const Attributes& a) -> Operator* { return new StateSpace(a); });
   return definition;
 }

@@ -12,6 +12,7 @@ from parity import PROMPT, distance, reference
 
 from edgespec import bundle as bundles
 from edgespec import export
+from edgespec.errors import UnsupportedModelError
 from edgespec.export import ExportOptions
 from edgespec.llm.instance import ModelInstance
 from edgespec.llm.load.options import LoadOptions
@@ -108,6 +109,14 @@ def test_scales_are_those_of_peft(made, config, tmp_path):
     assert (
         distance(logits(load(bundle, tmp_path / "adapter"))[-1], reference(merged, TOKENS)) < SAME
     )
+
+
+def test_models_whose_weights_are_read_times_factors_take_none(tmp_path):
+    model = make_checkpoint(tmp_path / "model", "falcon_h1")
+    export.make(tmp_path / "model", tmp_path / "bundle", options=ExportOptions("fp32"))
+    write_peft(tmp_path / "adapter", model, ["q_proj"])
+    with pytest.raises(UnsupportedModelError, match="falcon_h1 models are not supported: merge"):
+        load(bundles.load(tmp_path / "bundle"), tmp_path / "adapter")
 
 
 @pytest.mark.parametrize("alpha", [8.0, 0.0])

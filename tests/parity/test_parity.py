@@ -101,6 +101,11 @@ FULL_PRECISION = {
     "qwen3_5_text": {},
     "lfm2-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16, "conv_L_cache": 4},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
+    "bitnet": {},
+    "bitnet-biases-tied-bf16": {
+        "attention_bias": True, "num_key_value_heads": 2, "tie_word_embeddings": True,
+        "dtype": torch.bfloat16,
+    },
     "cwm": {},
     "cohere2": {},
     "cohere2-biases-two-key-heads-tied-bf16": {
@@ -124,6 +129,12 @@ FULL_PRECISION = {
     },
     "exaone4": {},
     "exaone4-no-windows": {"sliding_window": None, "layer_types": MIXED[1:] * 2},
+    "falcon_h1": {},
+    "falcon_h1-norms-biases-bf16": {
+        "mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_proj_bias": True,
+        "projectors_bias": True, "mlp_bias": True, "attention_bias": True,
+        "mamba_conv_bias": False, "dtype": torch.bfloat16,
+    },
     "gemma": {},
     "gemma-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16},
     "gemma2": {},
@@ -160,6 +171,11 @@ FULL_PRECISION = {
     },
     "granitemoehybrid-attention-alone": GRANITE_4,
     "granitemoehybrid-attention-alone-rope": {**GRANITE_4, "position_embedding_type": "rope"},
+    "llama4_text": {},
+    "llama4_text-a-dense-layer-no-norms-biases-bf16": {
+        "moe_layers": [1], "use_qk_norm": False, "attention_bias": True, "num_key_value_heads": 2,
+        "rope_parameters": LLAMA3_ROPE, "dtype": torch.bfloat16,
+    },
     "minicpm": {},
     "minicpm-rope-longrope-two-key-heads-tied-bf16": {
         "num_key_value_heads": 2, "rope_parameters": SHORT_ROPE, "tie_word_embeddings": True,
@@ -205,6 +221,13 @@ FULL_PRECISION = {
         "hidden_size": 96, "num_key_value_heads": 2, "tie_word_embeddings": True,
         "original_max_position_embeddings": 64, "dtype": torch.bfloat16,
         "rope_parameters": {**PARTIAL_LONG_ROPE, "partial_rotary_factor": 0.75},
+    },
+    "phimoe": {},
+    "phimoe-rope-longrope-no-biases-tied-bf16": {
+        "attention_bias": False, "lm_head_bias": False, "router_jitter_noise": 0.01,
+        "num_key_value_heads": 2, "tie_word_embeddings": True, "dtype": torch.bfloat16,
+        "original_max_position_embeddings": 512,
+        "rope_parameters": {**SHORT_ROPE, "short_mscale": 1.25, "long_mscale": 1.5},
     },
     "glm-biases": {},
     "glm4-two-key-heads-wholly-rotated": {
@@ -342,8 +365,8 @@ def test_logits_are_those_of_transformers(full):
 # Bits
 
 FAMILIES = (
-    "llama", "apertus", "cohere2", "exaone4", "gemma2", "gemma3n_text", "gemma4_text", "glm4",
-    "granite", "hunyuan_v1_dense", "olmo3", "phi3", "smollm3", "stablelm", *RECURRENT,
+    "llama", "apertus", "bitnet", "cohere2", "exaone4", "gemma2", "gemma3n_text", "gemma4_text",
+    "glm4", "granite", "hunyuan_v1_dense", "olmo3", "phi3", "smollm3", "stablelm", *RECURRENT,
 )  # fmt: skip
 # Matrices of one size for all, so that their errors are alike.
 SIZES = {"hidden_size": 96, "head_dim": 24, "intermediate_size": 160, "num_key_value_heads": 2}

@@ -93,14 +93,15 @@ class Qwen3VLMoeForCausalLM(TextOfQwenVL, Qwen3VLMoePreTrainedModel):
 
 
 ARCHITECTURES = (
-    "apertus", "arcee", "cohere2", "cwm", "deepseek_v2", "ernie4_5", "ernie4_5_moe", "exaone4",
-    "gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm",
-    "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite", "granitemoe", "granitemoehybrid",
-    "hunyuan_v1_dense", "hyperclovax", "internlm3", "iquestcoder", "lfm2", "lfm2_moe", "llama",
-    "minicpm", "minicpm3", "ministral", "ministral3", "mistral", "mistral4", "mixtral",
-    "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "qwen2", "qwen2_5_vl_text", "qwen2_moe",
-    "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text",
-    "qwen3_vl_text", "seed_oss", "smollm3", "stablelm", "vaultgemma",
+    "apertus", "arcee", "bitnet", "cohere2", "cwm", "deepseek_v2", "ernie4_5", "ernie4_5_moe",
+    "exaone4", "falcon_h1", "gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text",
+    "gemma4_unified_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite",
+    "granitemoe", "granitemoehybrid", "hunyuan_v1_dense", "hyperclovax", "internlm3", "iquestcoder",
+    "lfm2", "lfm2_moe", "llama", "llama4_text", "minicpm", "minicpm3", "ministral", "ministral3",
+    "mistral", "mistral4", "mixtral", "nemotron_h", "olmo2", "olmo3", "olmoe", "phi3", "phimoe",
+    "qwen2", "qwen2_5_vl_text", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text",
+    "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss", "smollm3",
+    "stablelm", "vaultgemma",
 )  # fmt: skip
 _MODELS = {  # those that transformers does not find by their configs
     "minicpm": MiniCPMForCausalLM,
@@ -110,7 +111,7 @@ _MODELS = {  # those that transformers does not find by their configs
     "qwen3_vl_text": Qwen3VLForCausalLM,
 }
 
-RECURRENT = ("granitemoehybrid", "lfm2", "nemotron_h", "qwen3_5_text")
+RECURRENT = ("falcon_h1", "granitemoehybrid", "lfm2", "nemotron_h", "qwen3_5_text")
 """Those with recurrent layers and without experts."""
 
 WITH_EXPERTS = {"nemotron_h_moe": "nemotron_h"}
@@ -120,8 +121,9 @@ RECURRENT_MIXTURES = ("lfm2_moe", "nemotron_h_moe", "qwen3_5_moe_text", "qwen3_n
 """Those with both."""
 
 MIXTURES = (
-    "deepseek_v2", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe", "mistral4",
-    "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", *RECURRENT_MIXTURES,
+    "deepseek_v2", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granitemoe",
+    "llama4_text", "mistral4", "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe",
+    "qwen3_vl_moe_text", *RECURRENT_MIXTURES,
 )  # fmt: skip
 """The architectures whose layers are mixtures of experts."""
 
@@ -184,6 +186,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
             "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
         },
     },
+    "bitnet": {"hidden_size": 96},  # that of all heads
     "cohere2": {
         "sliding_window": 40, "layer_types": _MIXED, "layer_norm_eps": 1e-3, "logit_scale": 0.75,
         "hidden_size": 96, "pad_token_id": 0,  # heads of 24
@@ -204,6 +207,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "moe_num_experts": 8, "moe_k": 3, "moe_num_shared_experts": 2, "moe_intermediate_size": 96,
     },
     "exaone4": {"sliding_window": 40, "layer_types": _MIXED},
+    "falcon_h1": {
+        "num_key_value_heads": 2, "mamba_d_ssm": 96, "mamba_n_heads": 8, "mamba_d_head": 12,
+        "mamba_n_groups": 2, "mamba_d_state": 24, "embedding_multiplier": 3.0,
+        "lm_head_multiplier": 0.6, "key_multiplier": 0.7, "attention_in_multiplier": 1.2,
+        "attention_out_multiplier": 0.8, "ssm_in_multiplier": 1.3, "ssm_out_multiplier": 0.3,
+        "mlp_multipliers": [0.75, 1.4], "ssm_multipliers": [0.8, 0.6, 0.9, 0.7, 0.5],
+    },
     # Limits so narrow that most numbers are beyond.
     "gemma2": {
         "sliding_window": 40, "query_pre_attn_scalar": 48,
@@ -258,6 +268,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
         "num_dense_layers": 1, "norm_eps": 1e-5, "routed_scaling_factor": 1.5, **_EXPERTS,
     },
+    "llama4_text": {
+        "no_rope_layers": [1, 0], "num_local_experts": 8, "intermediate_size": 96,
+        "intermediate_size_mlp": 160, "floor_scale": 8192,
+    },
     "minicpm": {"scale_emb": 3.0, "scale_depth": 0.7, "dim_model_base": 32},
     "minicpm3": {
         "num_key_value_heads": 4, "q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
@@ -304,6 +318,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "phi3": {
         "pad_token_id": 0,
         "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75},
+    },
+    # Experts of which several are within reach of the best.
+    "phimoe": {
+        "num_local_experts": 8, "router_jitter_noise": 0.3, "attention_bias": True,
+        "lm_head_bias": True, "hidden_size": 96,  # heads of 24
     },
     "qwen2_5_vl_text": {
         "head_dim": 16, "rope_parameters": {

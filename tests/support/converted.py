@@ -61,12 +61,14 @@ def converted(
             yield from _apart(name, values, config)
         elif name.endswith(".shared_expert_gate.weight"):
             yield name, values[0]
-        elif ".mlp.experts." in name:
+        elif ".experts." in name:
             yield from _stack(kind, name, values)
         elif ".input_linear" in name or ".output_linear" in name:
             yield from _granite(name, values, bool(config.get("num_local_experts")))
         else:
             own = name.replace(".mixer.dt_bias", ".mixer.dt.bias")
+            own = own.replace("attn_sub_norm", "inner_attn_ln")
+            own = own.replace("ffn_sub_norm", "ffn_layernorm")
             own = own.replace(".dt_bias", ".dt_proj.bias")
             own = own.replace("correction_bias", "correction")
             own += ".bias" if own.endswith(("expert_bias", "e_score_correction")) else ""
@@ -80,6 +82,31 @@ def converted(
         own = own.replace("altup_projections..", "altup_proj.")
         own = own.replace("backbone.layers", "model.layers").replace(".mixer.", ".mlp.")
         yield own, np.stack([each[number] for number in sorted(each)])
+
+
+def _times_factors(name: str, values: Values, config: dict[str, Any]) -> Values:
+    """A tensor of Falcon-H1 times the factors of what it reads and gives."""
+    gate, down = config["mlp_multipliers"]
+    read = config["attention_in_multiplier"]
+    factors = {
+        "q_proj": read,
+        "k_proj": read * config["key_multiplier"],
+        "v_proj": read,
+        "o_proj": config["attention_out_multiplier"],
+        "in_proj": config["ssm_in_multiplier"],
+        "out_proj": config["ssm_out_multiplier"],
+        "gate_proj": gate,
+        "down_proj": down,
+        "lm_head": config["lm_head_multiplier"],
+        "embed_tokens": config["embedding_multiplier"],
+    }
+    values = values * np.float32(factors.get(name.split(".")[-2], 1.0))
+    if name.endswith(".in_proj.weight"):
+        keys = config["mamba_n_groups"] * config["mamba_d_state"]
+        width = config["mamba_d_ssm"]
+        sizes = [width, width, keys, keys, config["mamba_n_heads"]]
+        values *= np.repeat(np.float32(config["ssm_multipliers"]), sizes)[:, None]
+    return values
 
 
 def _apart(name: str, values: Values, config: dict[str, Any]) -> Iterator[tuple[str, Values]]:
@@ -97,9 +124,11 @@ def _apart(name: str, values: Values, config: dict[str, Any]) -> Iterator[tuple[
 def _stack(kind: str, name: str, values: Values) -> Iterator[tuple[str, Values]]:
     """A stack of experts' matrices, with gate above up.
 
-    Those of gpt-oss lie as [in, out], and gate and up by turns.
+    Those of Llama 4 and gpt-oss lie as [in, out], and of the latter gate and up by turns.
     """
-    if kind == "qwen3vlmoe" and "gate_up" in name:
+    if kind == "llama4":
+        values = values.swapaxes(1, 2)
+    if kind in ("llama4", "qwen3vlmoe") and "gate_up" in name:
         for part, half in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
             yield f"{name.replace('gate_up', part)}.weight", half
         return
@@ -130,6 +159,8 @@ def _granite(name: str, values: Values, experts: bool) -> Iterator[tuple[str, Va
 
 
 def _stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Values:
+    if kind == "falcon-h1":
+        values = _times_factors(name, values, config)
     if kind in _TURNED and ("q_proj" in name or "k_proj" in name):
         heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
         halves = values.reshape(heads, 2, -1, *values.shape[1:])

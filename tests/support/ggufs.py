@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 KINDS = {
     "arcee": gguf.MODEL_ARCH.ARCEE,
+    "bitnet": gguf.MODEL_ARCH.BITNET,
     "cohere2": gguf.MODEL_ARCH.COHERE2,
     "deepseek_v2": gguf.MODEL_ARCH.DEEPSEEK2,
     "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
     "ernie4_5_moe": gguf.MODEL_ARCH.ERNIE4_5_MOE,
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
+    "falcon_h1": gguf.MODEL_ARCH.FALCON_H1,
     "gemma": gguf.MODEL_ARCH.GEMMA,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
@@ -41,6 +43,7 @@ KINDS = {
     "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
     "lfm2": gguf.MODEL_ARCH.LFM2,
     "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
+    "llama4_text": gguf.MODEL_ARCH.LLAMA4,
     "llama": gguf.MODEL_ARCH.LLAMA,
     "minicpm": gguf.MODEL_ARCH.MINICPM,
     "minicpm3": gguf.MODEL_ARCH.MINICPM3,
@@ -52,6 +55,7 @@ KINDS = {
     "olmo2": gguf.MODEL_ARCH.OLMO2,
     "olmo3": gguf.MODEL_ARCH.OLMO2,
     "olmoe": gguf.MODEL_ARCH.OLMOE,
+    "phimoe": gguf.MODEL_ARCH.PHIMOE,
     "phi3": gguf.MODEL_ARCH.PHI3,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen2_5_vl_text": gguf.MODEL_ARCH.QWEN2VL,
@@ -260,6 +264,27 @@ def _granite(config: dict[str, Any]) -> dict[str, Any]:
     return numbers
 
 
+def _falcon(config: dict[str, Any]) -> dict[str, Any]:
+    """Sizes of state spaces; factors are in the weights."""
+    return {
+        "embedding_scale": None,
+        "ssm.conv_kernel": config["mamba_d_conv"],
+        "ssm.state_size": config["mamba_d_state"],
+        "ssm.group_count": config["mamba_n_groups"],
+        "ssm.inner_size": config["mamba_d_ssm"],
+        "ssm.time_step_rank": config["mamba_n_heads"],
+    }
+
+
+def _llama4(config: dict[str, Any]) -> dict[str, Any]:
+    """Widths of MLPs and experts."""
+    return {
+        "feed_forward_length": config["intermediate_size_mlp"],
+        "expert_feed_forward_length": config["intermediate_size"],
+        "interleave_moe_layer_step": config["interleave_moe_layer_step"],
+    }
+
+
 def _nemotron(config: dict[str, Any]) -> dict[str, Any]:
     kinds = config["layers_block_type"]
     return {
@@ -375,7 +400,9 @@ def _gemma3n(config: dict[str, Any]) -> dict[str, Any]:
 _MORE = {
     "cohere2": _cohere,
     "ernie4_5_moe": _ernie,
+    "falcon_h1": _falcon,
     "gemma3n_text": _gemma3n,
+    "llama4_text": _llama4,
     "granitemoehybrid": _granite,
     "minicpm3": _minicpm,
     "nemotron_h": _nemotron,

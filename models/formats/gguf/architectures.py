@@ -42,6 +42,12 @@ _DELTA = {
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
 }
+_SPARSE = {  # of Mixtral
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": f"block_sparse_moe{EXPERT}w1",
+    "ffn_up_exps": f"block_sparse_moe{EXPERT}w3",
+    "ffn_down_exps": f"block_sparse_moe{EXPERT}w2",
+}
 _MIXTURE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
 _GRANITE = {
     "embedding_multiplier": "embedding_scale",
@@ -158,18 +164,37 @@ _GEMMA3 = Naming(
 )
 
 ARCHITECTURES: Mapping[str, Naming] = {
-    "llama": Naming(
-        "llama",
-        layer={  # of Mixtral
-            "ffn_gate_inp": "block_sparse_moe.gate",
-            "ffn_gate_exps": f"block_sparse_moe{EXPERT}w1",
-            "ffn_up_exps": f"block_sparse_moe{EXPERT}w3",
-            "ffn_down_exps": f"block_sparse_moe{EXPERT}w2",
+    "llama": Naming("llama", layer=_SPARSE, interleaved=True),
+    "llama4": Naming(
+        "llama4_text",
+        {
+            "ffn_gate": "feed_forward.gate_proj",
+            "ffn_up": "feed_forward.up_proj",
+            "ffn_down": "feed_forward.down_proj",
+            "ffn_gate_inp": "feed_forward.router",
+            "ffn_gate_exps": f"feed_forward{EXPERT}gate_proj",
+            "ffn_up_exps": f"feed_forward{EXPERT}up_proj",
+            "ffn_down_exps": f"feed_forward{EXPERT}down_proj",
+            "ffn_gate_up_exps": f"feed_forward{EXPERT}{BOTH}",
+            "ffn_gate_shexp": "feed_forward.shared_expert.gate_proj",
+            "ffn_up_shexp": "feed_forward.shared_expert.up_proj",
+            "ffn_down_shexp": "feed_forward.shared_expert.down_proj",
         },
-        interleaved=True,
+        integers={
+            "num_local_experts": "expert_count",
+            "num_experts_per_tok": "expert_used_count",
+            "intermediate_size_mlp": "feed_forward_length",
+            "intermediate_size": "expert_feed_forward_length",
+            "interleave_moe_layer_step": "interleave_moe_layer_step",
+        },
     ),
     **ENCODERS,
     "arcee": Naming("arcee", interleaved=True, present={"mlp_bias": "ffn_up.bias"}),
+    "bitnet": Naming(
+        "bitnet",
+        {"attn_sub_norm": "self_attn.attn_sub_norm", "ffn_sub_norm": "mlp.ffn_sub_norm"},
+        constants={"hidden_act": "silu"},  # as in llama.cpp, of the first models of that name
+    ),
     "cohere2": Naming(
         "cohere2",
         layer_norm=True,
@@ -222,6 +247,33 @@ ARCHITECTURES: Mapping[str, Naming] = {
         interleaved=True,
         numbers=_GRANITE,
         integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
+    ),
+    "falcon-h1": Naming(
+        "falcon_h1",
+        {
+            **{place: f"mamba.{name}" for place, name in _MAMBA.items()},
+            # Converters leave out `.weight`.
+            **dict.fromkeys(("ffn_norm", "ffn_norm.weight"), "pre_ff_layernorm.weight"),
+            "ffn_gate": "feed_forward.gate_proj",
+            "ffn_up": "feed_forward.up_proj",
+            "ffn_down": "feed_forward.down_proj",
+        },
+        model={"output_norm": "model.final_layernorm"},
+        integers={
+            "mamba_d_ssm": "ssm.inner_size",
+            "mamba_n_heads": "ssm.time_step_rank",
+            "mamba_n_groups": "ssm.group_count",
+            "mamba_d_state": "ssm.state_size",
+            "mamba_d_conv": "ssm.conv_kernel",
+        },
+        present={
+            "mlp_bias": "ffn_gate.bias",
+            "mamba_conv_bias": "ssm_conv1d.bias",
+            "mamba_proj_bias": "ssm_in.bias",
+            "projectors_bias": "ssm_out.bias",
+            "mamba_rms_norm": "ssm_norm.weight",
+        },
+        constants={"mamba_norm_before_gate": False},
     ),
     "nemotron_h": _NEMOTRON,
     "nemotron_h_moe": replace(
@@ -279,6 +331,11 @@ ARCHITECTURES: Mapping[str, Naming] = {
         "phi3",
         layer={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
         window=True,
+    ),
+    "phimoe": Naming(
+        "phimoe",
+        layer=_SPARSE,
+        integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
     ),
     "glm4": Naming(
         "glm4",

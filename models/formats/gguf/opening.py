@@ -12,6 +12,7 @@ from gguf import LlamaFileType
 from edgespec.errors import CheckpointError
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.architectures import ARCHITECTURES
+from edgespec.models.formats.gguf.bitnet import BitNetReader
 from edgespec.models.formats.gguf.config import ConfigReader
 from edgespec.models.formats.gguf.encoders import EncoderReader
 from edgespec.models.formats.gguf.gemma3n import Gemma3nReader
@@ -24,7 +25,9 @@ from edgespec.models.formats.gguf.mmproj import TOWER_KIND, read_mmproj
 from edgespec.models.formats.gguf.pooling import read_pooling
 from edgespec.models.formats.gguf.routed import (
     DeepseekReader,
+    Llama4Reader,
     MixtralReader,
+    PhiMoeReader,
     RoutedLatentReader,
     RoutedReader,
 )
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 _READERS = {
     "bert": EncoderReader,
+    "bitnet": BitNetReader,
     "deepseek2": DeepseekReader,
     "gemma3n": Gemma3nReader,
     "gemma4": Gemma4Reader,
@@ -52,11 +56,13 @@ _READERS = {
     "lfm2": Lfm2Reader,
     "lfm2moe": Lfm2Reader,
     "llama": MixtralReader,
+    "llama4": Llama4Reader,
     "minicpm": MiniCpmReader,
     "minicpm3": MiniCpm3Reader,
     "mistral4": RoutedLatentReader,
     "nemotron_h": NemotronReader,
     "nemotron_h_moe": NemotronReader,
+    "phimoe": PhiMoeReader,
     "qwen35": Qwen35Reader,
     "qwen35moe": Qwen35Reader,
     "qwen3next": DeltaReader,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from edgespec.models.formats.gguf.config import ConfigReader
 
+_MAVERICK = 128  # experts
 _SIGMOID = 2  # in `expert_gating_func`
 
 
@@ -22,6 +23,22 @@ class MixtralReader(ConfigReader):
             "num_local_experts": self.integer("expert_count"),
             "num_experts_per_tok": self.integer("expert_used_count"),
         }
+
+
+class Llama4Reader(ConfigReader):
+    """Llama 4, of which the model of most experts alone has no norms of heads, as in llama.cpp."""
+
+    def special(self) -> dict[str, object]:
+        """See `ConfigReader`."""
+        return {"use_qk_norm": self.get("expert_count") != _MAVERICK}
+
+
+class PhiMoeReader(ConfigReader):
+    """Phi-3.5-MoE."""
+
+    def special(self) -> dict[str, object]:
+        """See `ConfigReader`."""
+        return {"lm_head_bias": bool(self.shape("output.bias"))}
 
 
 class RoutedReader(ConfigReader):

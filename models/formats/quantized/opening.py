@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.models.formats.quantized import awq, compressed, float4, fp8, gptq
+from edgespec.models.formats.quantized import awq, bitnet, compressed, float4, fp8, gptq
 from edgespec.models.formats.quantized.matrix import QuantizedFolder
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 READERS: Mapping[str, Callable[[SafetensorsFolder, ConfigFields], dict[str, QuantizedMatrix]]] = {
     "awq": awq.awq_matrices,
+    "bitnet": bitnet.bitnet_matrices,
     "compressed-tensors": compressed.compressed_matrices,
     "fp8": fp8.fp8_matrices,
     "gptq": gptq.gptq_matrices,

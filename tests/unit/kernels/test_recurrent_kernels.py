@@ -27,6 +27,7 @@ class Layer:
     heads: int = 0
     key_size: int = 0
     value_size: int = 0
+    normed: bool = True
 
     @property
     def strips(self):
@@ -73,7 +74,8 @@ class Layer:
             return factor, bias, drawn(5, self.value_size)
         shift = drawn(5, self.channels)
         skip = drawn(6, self.heads)
-        return shift, factor, bias, skip, drawn(7, self.heads * self.value_size)
+        norm = drawn(7, self.heads * self.value_size) if self.normed else None
+        return shift, factor, bias, skip, norm
 
 
 def with_states(operator, kernel, key_heads, heads, key_size, value_size):
@@ -89,6 +91,7 @@ KINDS = {
     "odd": with_states("GatedDelta", 2, 1, 3, 9, 21),
     "space": with_states("StateSpace", 4, 2, 4, 16, 32),
     "odd-space": with_states("StateSpace", 2, 3, 6, 9, 21),
+    "space-without-norm": replace(with_states("StateSpace", 4, 2, 4, 8, 24), normed=False),
 }
 LAYERS = pytest.mark.parametrize("layer", KINDS.values(), ids=KINDS)
 
@@ -140,7 +143,8 @@ def expected_of_space(layer, x):
     heads = layer.heads
     groups = layer.key_heads
     size = layer.value_size
-    shift, factor, bias, skip, norm = (each.astype(np.float64) for each in layer.vectors)
+    *vectors, norm = layer.vectors
+    shift, factor, bias, skip = (each.astype(np.float64) for each in vectors)
     gate, inner, steps = np.split(x, [heads * size, heads * size + layer.channels], axis=1)
     padded = np.concatenate([np.zeros((layer.kernel - 1, layer.channels)), inner])
     mixed = sum(layer.weight[j] * padded[j : j + len(x)] for j in range(layer.kernel))
@@ -156,6 +160,9 @@ def expected_of_space(layer, x):
         state += np.einsum("hk,hv->hkv", k[row], steps[row][:, None] * v[row])
         result = np.einsum("hk,hkv->hv", q[row], state) + skip[:, None] * v[row]
         result = (result.reshape(-1) * silu(gate[row])).reshape(groups, -1)
+        if norm is None:
+            results.append(result.reshape(-1))
+            continue
         result /= np.sqrt((result**2).mean(-1, keepdims=True) + 1e-6)
         results.append(norm * result.reshape(-1))
     return np.array(results)

@@ -72,8 +72,10 @@ _GEMMA = {"query_pre_attn_scalar": 24, "sliding_window": 40, "num_hidden_layers"
 # Numbers that single precision, in which files hold them, has exactly.
 _FACTORS = {"attention_multiplier": 0.25, "residual_multiplier": 0.5, "logits_scaling": 0.625}
 SIZES = {
+    "bitnet": {"hidden_act": "silu"},
     "cohere2": {"num_hidden_layers": 5, "layer_types": None},
     "deepseek_v2": {"num_key_value_heads": 4},
+    "falcon_h1": {"embedding_multiplier": 1.0, "lm_head_multiplier": 1.0},
     "exaone4": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "gemma2": {**_GEMMA, "attn_logit_softcapping": 0.75, "final_logit_softcapping": 0.875},
     "gemma3_text": _GEMMA,  # seven layers, one of them without a window
@@ -86,6 +88,7 @@ SIZES = {
     "granitemoehybrid": {**_FACTORS, "mamba_n_groups": 2},
     "lfm2": {"num_hidden_layers": 3},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
+    "llama4_text": {"num_hidden_layers": 4, "no_rope_layers": None},
     "minicpm": {"num_hidden_layers": 4, "scale_depth": 0.5},
     "minicpm3": {"num_key_value_heads": 4},
     "mistral4": {"num_key_value_heads": 4},
@@ -93,6 +96,7 @@ SIZES = {
     "nemotron_h_moe": {"layer_norm_epsilon": 1e-5, "moe_latent_size": 32},
     "olmo3": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "olmoe": {"norm_topk_prob": False},
+    "phimoe": {"router_jitter_noise": 0.01},
     "qwen3_5_moe_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
     "qwen3_5_text": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
     "qwen3_next": {"linear_num_key_heads": 2, "linear_num_value_heads": 6},
@@ -100,12 +104,12 @@ SIZES = {
 }  # fmt: skip
 # The last have no output projection.
 _NEVER_TIED = ("gpt_oss", "nemotron_h", "nemotron_h_moe", "olmoe")
-_ALWAYS_TIED = ("cohere2", "gemma", "gemma2", "lfm2_moe")
+_ALWAYS_TIED = ("bitnet", "cohere2", "gemma", "gemma2", "lfm2_moe")
 
 
 def close(name, architecture):
     """How far values may be off that a file does not hold as they were, but larger by 1."""
-    if "A_log" in name:
+    if "A_log" in name or architecture == "falcon_h1":
         return 1e-6
     larger = architecture.startswith(("gemma2", "gemma3_", "qwen3_5", "qwen3_next"))
     larger |= architecture == "gemma"

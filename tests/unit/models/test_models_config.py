@@ -55,9 +55,16 @@ EPSILONS = {
 }  # fmt: skip
 
 
+# Without which the sizes fit no model.
+NEEDED = {
+    "bitnet": {"num_key_value_heads": 8},
+    "nemotron_h": {"layers_block_type": ["mamba"]},
+}
+
+
 @pytest.mark.parametrize("model_type", sorted(TRANSFORMERS))
 def test_absent_fields_take_transformers_defaults(model_type):
-    needed = {"layers_block_type": ["mamba"]} if model_type == "nemotron_h" else {}
+    needed = NEEDED.get(model_type, {})
     reference = config_class(model_type)(**{**SIZES, **needed})
     reference.allow_global_per_layer_attribute_access = True
     config = bare_config(model_type, **needed)
@@ -125,6 +132,25 @@ def test_a_window_as_long_as_the_context_is_none():
         # Which rotation table it has does not depend on that.
         local = ARCHITECTURES["gemma3_text"](bare_config("gemma3_text", **values)).attention(0)
         assert (local.mask, local.rope) == (mask, "local")
+
+
+@pytest.mark.parametrize(
+    ("values", "length"),
+    [
+        ({}, 8191),
+        ({"attn_temperature_tuning": False}, 8192),
+        ({"attn_temperature_tuning": False, "attention_chunk_size": None}, 131_072),
+        ({"floor_scale": 16_384}, 8192),
+        ({"max_position_embeddings": 4096}, 4096),
+    ],
+)
+def test_texts_of_llama_4_end_where_its_attention_changes(values, length, caplog):
+    sizes = {"num_key_value_heads": 8, "intermediate_size_mlp": 96, "head_dim": 24}
+    decoder = ARCHITECTURES["llama4_text"](
+        bare_config("llama4_text", **{**sizes, **values})
+    ).decoder()
+    assert decoder.context_length == length
+    assert ("texts end there" in caplog.text) == (length < 131_072 and length != 4096)
 
 
 def test_null_kv_heads_means_as_many_as_heads():
@@ -225,6 +251,14 @@ def test_eos_ids(folder, generation, config, expected):
         ({"model_type": "stablelm", "qk_layernorm": True}, ["qk_layernorm=True"]),
         ({"model_type": "hyperclovax", "use_post_norm": False}, ["use_post_norm=False"]),
         ({"model_type": "internlm3", "qkv_bias": True}, ["qkv_bias=True", "as bias is"]),
+        (
+            {"model_type": "falcon_h1", "mamba_rms_norm": True},
+            ["mamba_norm_before_gate=True", "where it is false"],
+        ),
+        ({"model_type": "falcon_h1", "projectors_bias": True}, ["projectors_bias=True"]),
+        ({"model_type": "falcon_h1", "hidden_act": "gelu"}, ["hidden_act='gelu'", "only silu"]),
+        ({"model_type": "llama4_text", "num_experts_per_tok": 2}, ["num_experts_per_tok=2"]),
+        ({"model_type": "phimoe", "num_experts_per_tok": 3}, ["num_experts_per_tok=3"]),
         ({"model_type": "iquestcoder", "clip_qkv": 8.0}, ["clip_qkv=8.0"]),
         ({"model_type": "glm4", "partial_rotary_factor": 0.4}, ["partial_rotary_factor=0.4", "9"]),
         ({"model_type": "phi3", "partial_rotary_factor": 0.01}, ["partial_rotary_factor=0.01"]),
@@ -271,6 +305,12 @@ def test_what_is_not_implemented_is_refused_by_name_and_value(folder, changes, w
             ["no_rope_layers=[1]", "a list of 2 layers"],
         ),
         ({"model_type": "granite", "logits_scaling": 0}, ["logits_scaling=0"]),
+        ({"model_type": "falcon_h1", "mamba_d_head": 3}, ["mamba_d_head=3", "must be 1024"]),
+        (
+            {"model_type": "falcon_h1", "mlp_multipliers": [1.0]},
+            ["mlp_multipliers=[1.0]", "a list of 2 positive numbers"],
+        ),
+        ({"model_type": "llama4_text", "moe_layers": 1}, ["moe_layers=1", "a list of numbers"]),
         ({"model_type": "gemma2", "final_logit_softcapping": -1}, ["final_logit_softcapping=-1"]),
         ({"layer_types": "full_attention"}, ["layer_types='full_attention'", "a list"]),
         ({"layer_types": ["full_attention"]}, ["layer_types=", "a list of 2 layers"]),
