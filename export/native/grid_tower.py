@@ -37,6 +37,7 @@ def emit_grid_tower(native: NativeGraphBuilder, tower: GridTower) -> None:
         if number in tower.behind:
             deep = tower.deep[len(further)]
             further.append(_merged(native, x, deep))
+    x = native.norm(x, tower.norm)
     if tower.opening is not None:
         x = g.op("Slice", x, g.ints(1), g.ints(np.iinfo(np.int64).max), g.ints(0))
     merger = tower.merger
@@ -49,9 +50,8 @@ def _embedded(native: NativeGraphBuilder, tower: GridTower, pixels: str) -> str:
     """Emits rows of patches and their positions, [1, lines, columns, width]."""
     g = native.graph
     # A patch's pictures are all the same, so that the sum of their weights does for all.
-    frames = (tower.width, 3, -1, tower.patch, tower.patch)
-    weights = (native.read(name).reshape(frames).sum(axis=2) for name in tower.embeddings)
-    weight = g.constant(np.sum(list(weights), axis=0), np.float32)
+    weights = [_kernel(native.read(name), tower) for name in tower.embeddings]
+    weight = g.constant(np.sum(weights, axis=0), np.float32)
     bias = [] if tower.bias is None else [g.constant(native.read(tower.bias), np.float32)]
     x = g.op("Conv", pixels, weight, *bias, strides=[tower.patch] * 2)
     if (places := tower.places) is not None:
@@ -66,10 +66,20 @@ def _embedded(native: NativeGraphBuilder, tower: GridTower, pixels: str) -> str:
                 "",
                 g.op("Shape", x),
                 mode="linear",
-                coordinate_transformation_mode="align_corners",
+                coordinate_transformation_mode="align_corners" if places.corners else "half_pixel",
+                antialias=int(not places.corners),
             )
         x = g.op("Add", x, added)
     return g.op("Transpose", x, perm=[0, 2, 3, 1])
+
+
+def _kernel(weight: Floats, tower: GridTower) -> Floats:
+    """Returns what makes rows of patches, [width, colours, patch, patch]."""
+    side = tower.patch
+    if weight.ndim == 2:  # of patches whose colours lie together
+        return weight.reshape(tower.width, side, side, 3).transpose(0, 3, 1, 2)
+    whole: Floats = weight.reshape(tower.width, 3, -1, side, side).sum(axis=2)
+    return whole
 
 
 def _in_squares(native: NativeGraphBuilder, tower: GridTower, x: str, lines: str) -> str:

@@ -1,7 +1,7 @@
 """What makes rows of pictures on a grid of patches, of which each small square becomes a row.
 
-Such towers have Qwen2.5-VL, Qwen3-VL and Qwen3.5 (`models/vision/qwen_vl.py`), and InternVL
-(`models/vision/internvl.py`).
+Such towers have Qwen2.5-VL, Qwen3-VL and Qwen3.5 (`models/vision/qwen_vl.py`), InternVL
+(`models/vision/internvl.py`) and LFM2-VL (`models/vision/lfm2_vl.py`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ class LearnedPlaces:
         name: Name of the tensor.
         shape: Its shape; it has [side², width] numbers, or [1 + side², width] with an opening row.
         side: So many places by so many are learned; those of patches lie between.
+        corners: Whether the outermost ones are those of the outermost patches. Else each stands for
+            a part of the picture, and several become one where patches are fewer.
     """
 
     name: str
     shape: tuple[int, ...]
     side: int
+    corners: bool = True
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class GridTower(Compound):
         opening: Name and shape of a row before those of patches, which goes no further than the
             layers; None: there is none.
         windows: Where patches do not see all others; None: they always do.
+        norm: Behind the last layer; None: there is none.
         deep: Makes further rows, of patches behind layers `behind`, which are added behind the
             first layers of the text part (DeepStack: Meng et al., 2024).
         behind: See above.
@@ -104,6 +108,7 @@ class GridTower(Compound):
     theta: float | None = None
     opening: tuple[str, tuple[int, ...]] | None = None
     windows: PatchWindows | None = None
+    norm: Norm | None = None
     deep: tuple[Merger, ...] = ()
     behind: tuple[int, ...] = ()
     tiles: PictureTiles | None = None

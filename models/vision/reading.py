@@ -12,6 +12,7 @@ from edgespec.models.vision.gemma4 import GEMMA4, PIXELS, PatchTower, read_patch
 from edgespec.models.vision.gemma4_unified import UNIFIED, PatchEmbedder, read_patch_embedder
 from edgespec.models.vision.grid import GridTower
 from edgespec.models.vision.internvl import INTERNVL, INTERNVL_PIXELS, read_internvl_tower
+from edgespec.models.vision.lfm2_vl import LFM2_PIXELS, LFM2_VL, read_lfm2_tower
 from edgespec.models.vision.qwen2_5_vl import Qwen25VlTower
 from edgespec.models.vision.qwen_vl import PATCHES, Qwen3VlTower, Qwen35Tower
 from edgespec.models.vision.tower import PIECES, Tower, picture_settings, read_pieces, read_whole
@@ -99,6 +100,7 @@ _READERS: Mapping[str, tuple[Mapping[str, object], _Reader]] = {
     GEMMA4: (PIXELS, read_patch_tower),
     UNIFIED: (PIXELS, read_patch_embedder),
     INTERNVL: (INTERNVL_PIXELS, read_internvl_tower),
+    LFM2_VL: (LFM2_PIXELS, read_lfm2_tower),
     "gemma3": (PIECES, read_whole),
     "idefics3": (PIECES, read_pieces),
     "smolvlm": (PIECES, read_pieces),

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 COMPOSITES = (
-    "gemma3", "gemma3n", "gemma4", "gemma4_unified", "idefics3", "internvl", "llama4", "mistral3",
-    "qwen2_5_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
+    "gemma3", "gemma3n", "gemma4", "gemma4_unified", "idefics3", "internvl", "lfm2_vl", "llama4",
+    "mistral3", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
 )  # fmt: skip
 """Each `model_type` whose config has the text part's in `text_config`."""
 

@@ -187,7 +187,7 @@ def tower_of(fields: ConfigFields, pixels: Pixels, source: TensorSource) -> Towe
     if not side or pixels.size // patch != side:
         raise own.unsupported("image_size", f"use pieces of {pixels.size} pixels, as pictures have")
     layers = range(own.integer("num_hidden_layers"))
-    vectors = _LayersOf(own, vit)
+    vectors = SiglipLayers(own, vit)
     joined = _averaged if kind == WHOLE else _shuffled
     tower = Tower(
         vit,
@@ -205,8 +205,13 @@ def tower_of(fields: ConfigFields, pixels: Pixels, source: TensorSource) -> Towe
     return tower
 
 
-class _LayersOf:
-    """Describes the layers of a ViT whose tensors' names begin so."""
+class SiglipLayers:
+    """Describes the layers of a ViT of SigLIP's.
+
+    Args:
+        fields: The ViT's config.
+        vit: What names of its tensors begin with.
+    """
 
     def __init__(self, fields: ConfigFields, vit: str) -> None:
         self._width = fields.integer("hidden_size")
@@ -215,10 +220,12 @@ class _LayersOf:
         self.eps = fields.number("layer_norm_eps")
 
     def norm(self, name: str) -> LayerNorm:
+        """Returns the norm of that name."""
         whole = f"{self._vit}.{name}"
         return LayerNorm(f"{whole}.weight", self._width, self.eps, bias=f"{whole}.bias")
 
     def layer(self, number: int) -> TowerLayer:
+        """Returns a layer."""
         name = f"encoder.layers.{number}"
         width = self._width
         inner = self._inner

@@ -36,14 +36,13 @@ def fitted_size(
         size: the picture's width and height.
         side: pixels of a side of a square.
         grid: how many pixels there may be.
-        least: lines and columns of a picture at least before these are looked at; 0: long and
-            narrow ones are refused.
+        least: lines and columns at least before it is looked at how many pixels they have.
 
     Raises:
         InputError: if it is long and narrow beyond what models have seen.
     """
     width, height = size
-    if not least and max(size) > _MOST_RATIO * min(size):
+    if max(size) > _MOST_RATIO * min(size):
         raise InputError(
             f"a picture has {width} x {height} pixels: give one whose sides differ by a factor of "
             f"{_MOST_RATIO} at most"

@@ -21,6 +21,7 @@ from edgespec.llm.images import Viewer
 from edgespec.models import load_checkpoint
 from edgespec.models.formats.gguf.header import read_header
 from edgespec.models.named import tower_name
+from edgespec.models.vision.lfm2_vl import LFM2_PIXELS
 from edgespec.runtime.vision import normalized
 from edgespec.store.making import bundle_of
 
@@ -108,6 +109,16 @@ def grid(tmp_path_factory, request):
 
 def test_rows_and_logits_of_pictures_on_grids_are_those_of_the_folder(grid, tmp_path):
     read_alike(*grid, tmp_path)
+
+
+def test_rows_and_logits_of_squares_of_lfm2_are_those_of_the_folder(tmp_path):
+    """Files have their sizes in llama.cpp's code: a small picture has 64 rows or more."""
+    usual = dict.fromkeys(("min_tiles", "max_tiles", "min_image_tokens", "max_image_tokens"))
+    pixels = {name: LFM2_PIXELS[name] for name in (*usual, "encoder_patch_size", "tile_size")}
+    vision = {"patch_size": 16}
+    save_pictured(tmp_path / "checkpoint", "lfm2_vl", sharp=12.0, vision=vision, **pixels)
+    file = write_pair(tmp_path / "checkpoint", tmp_path / "files")
+    read_alike(tmp_path / "checkpoint", file, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ NEW, CONTEXT = 40, 512
 
 
 def recurrent(model):
-    return model.config.model_type == "qwen3_5"
+    return model.config.model_type in ("lfm2_vl", "qwen3_5")
 
 
 def by_transformers(model, tokens, *given):
@@ -79,7 +79,7 @@ def require_same_logits(model, llm):
     read = inputs(model, tokens, *given)
     viewer = Viewer(llm.bundle, llm.tokenizer, 1)
     seen = viewer.look(tokens, viewer.open(given, CONTEXT))()
-    grids = ("image_grid_thw", "image_position_ids")
+    grids = ("image_grid_thw", "image_position_ids", "spatial_shapes", "pixel_attention_mask")
     grids = [read[name] for name in grids if name in read]
     features = model.model.get_image_features(read["pixel_values"], *grids)
     rows = np.concatenate([each.numpy() for each in features.pooler_output])

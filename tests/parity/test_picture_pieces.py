@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from processors import in_grid, pieces, tiles, whole
+from processors import LFM2_VISION, in_grid, pieces, tiles, whole
 from towers import GEMMA4_PIXELS, IMAGE, SIZE, picture
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
@@ -109,6 +109,32 @@ def test_squares_by_proportions_are_those_of_transformers(size):
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert rows_of(seen, vision) == 4 * count
     assert picture_text(seen, vision, lambda _: "i") == f"({'iiii' * count})"
+
+
+@pytest.mark.parametrize(
+    ("size", "squares", "whole"),
+    [
+        ((64, 64), (2, 2), (3, 3)),
+        ((200, 90), (1, 2), (2, 5)),
+        ((100, 33), (1, 3), (1, 6)),
+        ((49, 49), (2, 2), (3, 3)),
+        ((31, 77), (0, 0), (5, 2)),
+        ((60, 20), (0, 0), (2, 6)),
+        ((40, 32), (0, 0), (3, 4)),
+        ((3, 3), (0, 0), (2, 2)),
+    ],
+)
+def test_small_pictures_are_not_cut_into_squares(size, squares, whole):
+    """What transformers' functions gave, whose module needs torchvision."""
+    seen = cut_picture(picture(*size), LFM2_VISION)
+    assert seen.grid == squares
+    *parts, last = seen.pieces
+    assert [each.shape for each in parts] == [(20, 20, 3)] * (squares[0] * squares[1])
+    assert last.shape == (whole[0] * 10, whole[1] * 10, 3)
+    marks = [f"{row}iiii" for row in range(1, squares[0] + 1) for _ in range(1, squares[1] + 1)]
+    text = "".join(marks) + "w" * bool(parts) + "i" * (whole[0] * whole[1])
+    found = picture_text(seen, LFM2_VISION, lambda _: "i")
+    assert found == f"<|image_start|>{text}<|image_end|>"
 
 
 def test_a_picture_that_is_all_but_a_line_is_refused():

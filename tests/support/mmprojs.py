@@ -44,9 +44,7 @@ def write_pair(folder, place, encoding="F32", soft="<image_soft_token>", **field
     own.mkdir(exist_ok=True)
     text = {**config["text_config"], "tie_word_embeddings": False}
     (own / "config.json").write_text(json.dumps(text))
-    names = [each for each in source.names if each.startswith(("model.layers", "lm_head"))]
-    names += ["model.embed_tokens.weight", "model.norm.weight"]
-    save_file({each: source.read(each) for each in names}, own / "model.safetensors")
+    save_file({each: source.read(each) for each in source.names}, own / "model.safetensors")
     tokenizer = (folder / "tokenizer.json").read_text()
     if config["model_type"] == "gemma3":
         tokenizer = tokenizer.replace('"<image>"', f'"{soft}"')
@@ -208,8 +206,49 @@ def write_internvl(folder, file, encoding="F32", **fields):
     _close(writer)
 
 
+def write_lfm2(folder, file, encoding="F32", **fields):
+    """Writes what the converter makes of what reads pictures in LFM2-VL; see `write_mmproj`."""
+    config = json.loads((folder / "config.json").read_text())
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    vision = config["vision_config"]
+    given = {
+        "projector_type": "lfm2",
+        "has_vision_encoder": True,
+        "use_gelu": True,
+        "vision__image_size": 256,
+        "vision__patch_size": vision["patch_size"],
+        "vision__embedding_length": vision["hidden_size"],
+        "vision__feed_forward_length": vision["intermediate_size"],
+        "vision__block_count": vision["num_hidden_layers"],
+        "vision__attention__head_count": vision["num_attention_heads"],
+        "vision__attention__layer_norm_epsilon": vision["layer_norm_eps"],
+        "vision__projection_dim": config["text_config"]["hidden_size"],
+        "vision__projector__scale_factor": config["downsample_factor"],
+        "vision__image_mean": settings["image_mean"],
+        "vision__image_std": settings["image_std"],
+    }
+    writer = GGUFWriter(str(file), "clip")
+    for name, value in {**given, **fields}.items():
+        add_field(writer, f"clip.{name.replace('__', '.')}", value)
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 4)
+    source = SafetensorsFolder(folder)
+    for name in sorted(source.names):
+        own = name.removeprefix("model.").replace("vision_tower.", "vision_tower.vision_model.")
+        own = own.replace("vision_model.vision_model.", "vision_model.")  # as published
+        if not own.startswith(("multi_modal_projector.", "vision_tower.")):
+            continue  # of the text part
+        values = source.read(name)
+        if own.endswith("patch_embedding.weight"):
+            side = vision["patch_size"]
+            values = values.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
+        place = table.get_name(own, try_suffixes=(".weight", ".bias"))
+        if place is not None:  # it has nothing that pools patches
+            _add(writer, place, values, encoding)
+    _close(writer)
+
+
 _PROJECTION = {"layer_norm": 0, "linear_1": 1, "linear_2": 3}
-_WRITERS = {"internvl": write_internvl}
+_WRITERS = {"internvl": write_internvl, "lfm2_vl": write_lfm2}
 _TOKENS = {"internvl": "<IMG_CONTEXT>"}
 
 

@@ -11,6 +11,9 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
+from edgespec import bundle
+from edgespec.runtime.vision import cut_picture, normalized
+
 COLOURS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2]}
 
 
@@ -27,6 +30,8 @@ def inputs(model, tokens, *given):
     if kind == "gemma3":
         shown = {"token_type_ids": (ids == IMAGE).int()}
         return {"input_ids": ids, "pixel_values": torch.tensor(whole(given)), **shown}
+    if kind == "lfm2_vl":
+        return {"input_ids": ids, **_of_patches(given)}
     if kind == "internvl":
         return {"input_ids": ids, "pixel_values": torch.tensor(tiles(given)[0])}
     pixels = torch.tensor(np.concatenate([pieces(each)[0] for each in given]))[None]
@@ -52,6 +57,40 @@ def whole(given):
 def in_grid(given):
     """Returns patches, and how many lines and columns of them pictures have."""
     return Qwen2VLImageProcessorPil(**GRID_PIXELS, **COLOURS)(given)
+
+
+LFM2_TILES = bundle.PictureTiles(20, 2, 4, 2.0, "<|image_start|>", "<|image_end|>", "{row}", "w")
+LFM2_VISION = bundle.Vision(
+    10,
+    0,
+    False,
+    tuple(COLOURS["image_mean"]),
+    tuple(COLOURS["image_std"]),
+    2,
+    "graph",
+    "data",
+    IMAGE,
+    4,
+    grid=bundle.PixelGrid(400, 1200, None, 0),
+    tiles=LFM2_TILES,
+)
+
+
+def _of_patches(given):
+    """Returns LFM2-VL's patches; its own processor needs torchvision, so that pieces are ours."""
+    seen = [cut_picture(each, LFM2_VISION) for each in given]
+    pieces = [normalized(piece, LFM2_VISION)[0] for each in seen for piece in each.pieces]
+    sizes = np.array([each.shape[1:] for each in pieces]) // 5
+    patches = np.zeros((len(pieces), sizes.prod(1).max(), 75), np.float32)
+    for row, (piece, (lines, columns)) in enumerate(zip(pieces, sizes, strict=True)):
+        parts = piece.reshape(3, lines, 5, columns, 5).transpose(1, 3, 2, 4, 0)
+        patches[row, : lines * columns] = parts.reshape(-1, 75)
+    shown = np.arange(patches.shape[1]) < sizes.prod(1)[:, None]
+    return {
+        "pixel_values": torch.tensor(patches),
+        "spatial_shapes": torch.tensor(sizes),
+        "pixel_attention_mask": torch.tensor(shown.astype(np.int32)),
+    }
 
 
 def tiles(given):

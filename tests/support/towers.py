@@ -20,6 +20,8 @@ from transformers import (
     Idefics3ForConditionalGeneration,
     InternVLConfig,
     InternVLForConditionalGeneration,
+    Lfm2VlConfig,
+    Lfm2VlForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen3_5Config,
@@ -206,6 +208,31 @@ _INTERNVL = Pictured(
     },
 )
 
+LFM2_PIXELS = {
+    "min_tiles": 2,
+    "max_tiles": 4,
+    "min_image_tokens": 4,
+    "max_image_tokens": 12,
+    "encoder_patch_size": 5,
+    "tile_size": 20,
+}
+_LFM2 = Pictured(
+    Lfm2VlConfig,
+    Lfm2VlForConditionalGeneration,
+    {**SPECIAL["lfm2"], "model_type": "lfm2"},
+    {
+        "model_type": "siglip2_vision_model",
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "patch_size": 5,
+        "num_patches": 16,
+    },
+    {"image_token_id": IMAGE, "projector_hidden_size": 96},
+    {**LFM2_PIXELS, "resample": 2, **_COLOURS},
+)
+
 MODELS = {
     "gemma3": _GEMMA3,
     "gemma4": _gemma4(causal=False),
@@ -213,6 +240,7 @@ MODELS = {
     "gemma4_unified": _gemma4_unified(),
     "idefics3": _splitting(Idefics3Config, Idefics3ForConditionalGeneration),
     "internvl": _INTERNVL,
+    "lfm2_vl": _LFM2,
     "qwen2_5_vl": _grid(
         "qwen2_5_vl", Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, _WINDOWED_VISION
     ),

@@ -18,6 +18,7 @@ from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.header import read_header
 from edgespec.models.formats.gguf.mmproj_grid import GRIDS, IMAGE, WINDOWED, read_grid
 from edgespec.models.formats.gguf.mmproj_internvl import CONTEXT, read_internvl
+from edgespec.models.formats.gguf.mmproj_lfm2 import LFM2, read_lfm2
 from edgespec.models.formats.gguf.names import Naming
 from edgespec.models.formats.gguf.tensors import GgufTensors
 from edgespec.models.named import tower_beside
@@ -40,7 +41,7 @@ TOWER_KIND = "clip"
 _log = logging.getLogger(__name__)
 
 _WHOLE, _SPLITTING = "gemma3", "idefics3"  # types of projections, and of models in transformers
-_GRID_READERS = {**dict.fromkeys(GRIDS, read_grid), INTERNVL: read_internvl}
+_GRID_READERS = {**dict.fromkeys(GRIDS, read_grid), INTERNVL: read_internvl, LFM2: read_lfm2}
 _TYPES = (_WHOLE, _SPLITTING, *_GRID_READERS)
 _TYPE_PLACES = ("clip.projector_type", "clip.vision.projector_type")  # with sound, the second
 _VISION = "clip.vision"
@@ -66,6 +67,7 @@ _TOKENS: Mapping[str, Mapping[str, str]] = {
     },
     _SPLITTING: {"image_token_id": "<image>"},
     INTERNVL: {"image_token_id": CONTEXT},
+    LFM2: {"image_token_id": "<image>"},
     **{kind: {"image_token_id": IMAGE} for kind in GRIDS},
 }
 _UNUSED = re.compile(r"<unused\d+>")

@@ -269,6 +269,33 @@ def test_what_cannot_be_read_of_internvl_is_named(tmp_path, place, changes, word
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("place", "changes", "words"),
+    [
+        (SETTINGS, {"encoder_patch_size": 16}, "encoder_patch_size=16 is not supported: use 5"),
+        (SETTINGS, {"use_thumbnail": False}, "use_thumbnail=False is not supported: use true"),
+        (SETTINGS, {"tile_size": 25}, "tile_size=25 must be a multiple of 10"),
+        (SETTINGS, {"min_image_tokens": 13}, "min_image_tokens=13 must be 12 or less"),
+        (SETTINGS, {"max_tiles": 99}, "max_tiles=99 must be 64 or less"),
+        ("config.json", {"downsample_factor": 3}, "downsample_factor=2 is not supported: use 3"),
+        ("config.json", {"projector_hidden_size": 64}, "has shape"),
+        ("vision_config", {"num_patches": 15}, "num_patches=15 is not supported: use a square"),
+        ("vision_config", {"hidden_act": "relu"}, "hidden_act='relu' is not supported"),
+        ("vision_config", {"num_attention_heads": 5}, "num_attention_heads=5 must divide"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_of_lfm2_vl_is_named(tmp_path, place, changes, words):
+    save_pictured(tmp_path, "lfm2_vl")
+    if place.endswith(".json"):
+        edit_json(tmp_path / place, **changes)
+    else:
+        group = json.loads((tmp_path / "config.json").read_text())[place]
+        edit_json(tmp_path / "config.json", **{place: {**group, **changes}})
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(tmp_path)
+
+
 def test_published_configs_have_the_text_part_s_fields_beside_the_tower_s(tmp_path):
     save_pictured(tmp_path, "qwen2_5_vl")
     expected = load_checkpoint(tmp_path).tower
