@@ -93,6 +93,11 @@ def behind_of(mask: str) -> int | None:
     return 0 if found is None else int(found[1])
 
 
+def pool_parts(pool: str) -> tuple[str, str]:
+    """Returns the inputs of portable graphs that hold the keys and the values of a pool."""
+    return f"{pool}.keys", f"{pool}.values"
+
+
 def rope_inputs(rope: str) -> tuple[str, str]:
     """Returns the names of the inputs with the cosines and sines of this RoPE table."""
     suffix = "" if rope == DEFAULT_ROPE else f".{rope}"

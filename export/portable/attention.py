@@ -8,6 +8,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from edgespec.bundle import PICTURED, SIGHT
+from edgespec.bundle.sublayers import pool_parts
 from edgespec.export.graph_builder import Shape
 from edgespec.export.portable.lowering import FLOAT, Lowering, attributes, dims_of
 
@@ -16,6 +17,7 @@ _INPUTS = (
     "qkv", "cos", "sin", "pool", "scales", "write", "parent", "sequence", "context", "starts",
     "q_norm", "k_norm", "sinks", "key_scale", "sight",
 )  # fmt: skip
+_END = (1 << 63) - 1  # of any axis
 _DEFAULTS = {"scale": 1.0, "soft_cap": 0.0, "window": 0, "gated": 0, "norm_after_rope": 0}
 
 
@@ -190,11 +192,14 @@ class StandardAttention:
         return _HALF if half else FLOAT, dims_of(pool)
 
     def _known(self, *new: str) -> _KeysAndValues:
-        """Parts keys and values [2, kv_heads, rows, dim], of the pool and of new rows if any."""
+        """Parts keys and values [2, kv_heads, rows, dim] of new rows, if any, and adds the pool's.
+
+        Those of the pool are inputs of their own, since to part them would copy the pool.
+        """
         g = self._graph
-        parts = list[str]()
-        kind, shape = self._kind_and_shape()
-        for both in (g.input(self._names["pool"], kind, shape), *new):
+        kind, (_, *shape) = self._kind_and_shape()
+        parts = [g.input(name, kind, [1, *shape]) for name in pool_parts(self._names["pool"])]
+        for both in new:
             parts += g.multi_op("Split", both, outputs=2, axis=0, num_outputs=2)
         if kind != FLOAT:
             parts = [g.op("Cast", part, to=FLOAT) for part in parts]
@@ -234,10 +239,12 @@ class StandardAttention:
         if not known.new_keys:  # assistants have no sinks
             return g.op("MatMul", g.op("Softmax", both, axis=-1), known.old_values)
         if sinks:
-            both = g.op("Concat", sinks, both, axis=-1)
-        lengths = self._low.once(("lengths", bool(sinks)), self._lengths)
+            both = g.op("Concat", both, sinks, axis=-1)
+        slots = self._low.once("slots", self._slots)
         shares = g.op("Softmax", both, axis=-1)
-        *_, old, new = g.multi_op("Split", shares, lengths, outputs=3 if sinks else 2, axis=-1)
+        # A Split wants both lengths in one list, which devices would compute and upload themselves.
+        old = g.op("Slice", shares, g.ints(0), slots, g.ints(3))
+        new = g.op("Slice", shares, slots, g.ints(-1 if sinks else _END), g.ints(3))
         return g.op(
             "Add", g.op("MatMul", old, known.old_values), g.op("MatMul", new, known.new_values)
         )
@@ -261,12 +268,9 @@ class StandardAttention:
             return bias
         return self._graph.op("Concat", *[bias] * self._group, axis=0)
 
-    def _lengths(self) -> str:
-        """How many columns of shares are those of sinks, of the pool and of new rows."""
-        g = self._graph
-        slots = g.op("Shape", self._names["pool"], start=2, end=3)
-        first = [g.ints(1)] if self._names.get("sinks") else []
-        return g.op("Concat", *first, slots, self._rows(), axis=0)
+    def _slots(self) -> str:
+        """How many columns of shares are those of the pool."""
+        return self._graph.op("Shape", pool_parts(self._names["pool"])[0], start=2, end=3)
 
     def _rows(self) -> str:
         return self._graph.op("Shape", self._low.value(self._names["qkv"]), start=0, end=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime as ort
 
-from edgespec.bundle.sublayers import rope_inputs
+from edgespec.bundle.sublayers import pool_parts, rope_inputs
 
 UNSEEN = -1e30
 _KV = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
@@ -119,6 +119,9 @@ class PortableGraph:
         """Returns the inputs for the call of a native graph."""
         given = {name: each for name, each in feeds.items() if name not in _NATIVE}
         capacity = next((each.shape[2] for each in feeds.values() if each.ndim == 4), 0)
+        for name, pool in feeds.items():
+            if name.startswith("pool."):
+                given |= zip(pool_parts(name), np.split(pool, 2), strict=True)
         for name in self.inputs:
             if name.startswith("bias"):
                 parts = [part for part in name.split(".")[1:] if part != "sight"]

@@ -70,10 +70,12 @@ k{n}_new = Unsqueeze(k{n}_rotated, first)
 v{n}_new = Unsqueeze(v{n}, first)
 new{n} = Concat <axis = 0> (k{n}_new, v{n}_new)
 "new.{n}" = Cast <to = {kind}> (new{n})
-pool{n} = Cast <to = 1> ("pool.{n}")
-all{n} = Concat <axis = 2> (pool{n}, new{n})
-keys{n} = Gather <axis = 0> (all{n}, zero)
-values{n} = Gather <axis = 0> (all{n}, one)
+old_keys{n} = Cast <to = 1> ("pool.{n}.keys")
+old_values{n} = Cast <to = 1> ("pool.{n}.values")
+all_keys{n} = Concat <axis = 2> (old_keys{n}, k{n}_new)
+all_values{n} = Concat <axis = 2> (old_values{n}, v{n}_new)
+keys{n} = Gather <axis = 0> (all_keys{n}, zero)
+values{n} = Gather <axis = 0> (all_values{n}, zero)
 keys{n}_turned = Transpose <perm = [0, 2, 1]> (keys{n})
 scores{n} = MatMul(q{n}_rotated, keys{n}_turned)
 masked{n} = Add(scores{n}, "{bias}")
@@ -152,7 +154,8 @@ def write_graph(path, kv="float"):
         heads += [_ROTATION.format(n=f"{part}{n}") for part in "qk"]
         parts = {"heads": "\n".join(heads), "kind": kind, "bias": bias}
         layers += _LAYER.format(n=n, next=n + 1, **parts)
-    pools = ", ".join(f'{kv}[2, {HEADS}, C, {DIM}] "pool.{n}"' for n in range(LAYERS))
+    held = [f"pool.{n}.{part}" for n in range(LAYERS) for part in ("keys", "values")]
+    pools = ", ".join(f'{kv}[1, {HEADS}, C, {DIM}] "{name}"' for name in held)
     new = ", ".join(f'{kv}[2, {HEADS}, S, {DIM}] "new.{n}"' for n in range(LAYERS))
     model = parser.parse_model(
         f"""<ir_version: 10, opset_import: ["" : 21]>
@@ -173,7 +176,6 @@ def write_graph(path, kv="float"):
         by_head=np.array([-1, HEADS, DIM]),
         flat=np.array([-1, _WIDTH]),
         zero=np.array(0),
-        one=np.array(1),
         first=np.array([0]),
     )
 

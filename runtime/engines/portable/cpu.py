@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from edgespec.bundle.sublayers import pool_parts
 from edgespec.errors import DeviceError, first_line
 from edgespec.runtime.arrays import Array, Floats, Ids, resized
 from edgespec.runtime.engines.callers import raise_if_callers
@@ -35,7 +36,9 @@ class HostPools:
         self, pools: Mapping[str, Array], slots: CallSlots, file: GraphFile
     ) -> dict[str, Array]:
         """Returns what the graph reads of pools: all of them, or some slots."""
-        found = dict(pools)
+        found = dict[str, Array]()
+        for name in file.pools.keys() & pools.keys():
+            found |= zip(pool_parts(name), np.split(pools[name], 2), strict=True)
         for name, dims in file.recurrent.items():
             held = pools[name][0, 0, slots.read[pool_kind(name)]]
             found[name] = held.reshape(-1, *dims) if len(dims) == 1 else held.reshape(dims)

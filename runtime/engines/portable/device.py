@@ -25,6 +25,7 @@ from edgespec.runtime.engines.portable.file import GraphFile, Shape, returned
 from edgespec.runtime.engines.portable.places import Cache, cache_tensors
 from edgespec.runtime.engines.portable.ranking import BEST, NEXT
 from edgespec.runtime.engines.portable.transfers import (
+    PoolTensors,
     Read,
     Recording,
     Write,
@@ -32,6 +33,7 @@ from edgespec.runtime.engines.portable.transfers import (
     lists_of,
     moving,
     reading,
+    tensors_of,
     writing,
 )
 
@@ -278,7 +280,8 @@ class DeviceRunner:
                 call.read(name, array, name in self.on_host)
         for name, value in there.items():
             dims = self.file.recurrent.get(name, ())
-            call.read_tensor(name, value, dims if len(dims) > 1 else None)
+            for part, tensor in tensors_of(name, value).items():
+                call.read_tensor(part, tensor, dims if len(dims) > 1 else None)
         for name, value in cache_tensors(pools).items():
             call.change(name, value)
         for name in self.file.turns:
@@ -292,6 +295,10 @@ class DeviceRunner:
         return self.gpu.call(self._resized, shape, dtype, old)
 
     def _resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
+        if shape[0] == 2:
+            parts = (None, None) if old is None else (old.keys, old.values)
+            made = [self._resized((1, *shape[1:]), dtype, each) for each in parts]
+            return PoolTensors(*made)
         self._forget()  # bindings keep old pools alive
         if old is None:
             return self.gpu.placed(np.zeros(shape, dtype))

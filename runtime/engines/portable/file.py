@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 
 
 class PoolInput(NamedTuple):
-    """An input of keys and values, [2, heads, slots, dim].
+    """Inputs of keys and of values, [1, heads, slots, dim] each.
 
     Attributes:
         heads: number of key and value heads.
@@ -112,11 +112,11 @@ class GraphFile:
         self.inputs = {each.name: _dimensions(each) for each in self.model.graph.input}
         self.types = {each.name: _dtype(each) for each in self.model.graph.input}
         self.pools = {
-            name.replace("keys.", "pool."): PoolInput(
+            f"pool.{name.split('.')[1]}": PoolInput(
                 int(size[1]), int(size[3]), self.types[name], name.startswith("keys.")
             )
             for name, size in self.inputs.items()
-            if name.startswith(("pool.", "keys."))
+            if name.startswith("keys.") or (name.startswith("pool.") and name.endswith(".keys"))
         }
         self.recurrent = {
             name: tuple(int(each) for each in size if each != "Q")

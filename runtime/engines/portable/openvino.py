@@ -116,7 +116,7 @@ class OpenVinoRunner(HostPools):
     ) -> dict[str, Floats]:
         """See `Runner`."""
         for name, array in {**inputs, **self._read(pools, slots, self._file)}.items():
-            if self._bound.get(name) is not array:
+            if not _lies_where(self._bound.get(name), array):
                 self._bound[name] = shared = np.ascontiguousarray(array)
                 self._request.set_tensor(name, ov.Tensor(shared, shared_memory=True))
         try:
@@ -138,6 +138,14 @@ def core() -> ov.Core:
     as Ctrl-C, ends the process.
     """
     return ov.Core()
+
+
+def _lies_where(bound: Array | None, array: Array) -> bool:
+    """Whether an array is the memory that is bound."""
+    return bound is not None and (bound.ctypes.data, bound.shape) == (
+        array.ctypes.data,
+        array.shape,
+    )
 
 
 def _last_line(error: Exception) -> str:

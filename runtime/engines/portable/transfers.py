@@ -8,6 +8,7 @@ want.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from edgespec.bundle.sublayers import pool_parts
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.portable.engine import CallSlots
 from edgespec.runtime.engines.portable.file import GraphFile, pool_kind
@@ -37,14 +39,53 @@ class Lists(NamedTuple):
     """A pool: lists of rows, one behind the other, of as many slots each.
 
     Attributes:
-        number: number of lists.
+        number: number of lists of a tensor.
         dim: numbers of a row.
         dtype: their type.
+        parts: number of tensors, 2 of keys and values.
     """
 
     number: int
     dim: int
     dtype: np.dtype[Any]
+    parts: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class PoolTensors:
+    """Keys and values of a layer as two tensors of a device, which together are like one.
+
+    Attributes:
+        keys: [1, kv_heads, slots, dim].
+        values: likewise.
+    """
+
+    keys: Any
+    values: Any
+
+    def shape(self) -> list[int]:
+        """Returns the dimensions of both together."""
+        return [2, *self.keys.shape()[1:]]
+
+    def element_type(self) -> int:
+        """Returns ONNX's number for their type."""
+        return int(self.keys.element_type())
+
+    def numpy(self) -> Array:
+        """Returns a copy of what they hold."""
+        return np.concatenate([self.keys.numpy(), self.values.numpy()])
+
+    def update_inplace(self, whole: Array) -> None:
+        """Lets them hold other numbers."""
+        for tensor, part in zip((self.keys, self.values), np.split(whole, 2), strict=True):
+            tensor.update_inplace(part)
+
+
+def tensors_of(name: str, pool: Any) -> dict[str, Any]:
+    """Returns the tensors of a pool on a device, by the names of a graph's inputs."""
+    if isinstance(pool, PoolTensors):
+        return dict(zip(pool_parts(name), (pool.keys, pool.values), strict=True))
+    return {name: pool}
 
 
 class Recording:
@@ -94,10 +135,11 @@ class Write:
             # All heads' rows are one list, which fewer kinds of shaders can write to.
             flat = (lists.number * length, lists.dim)
             device = (self._gpu.kind, self._gpu.number, lists.dtype.type)
-            self._handle.bind_input(name, *device, flat, pools[name].data_ptr())
-            new = (lists.number * rows, lists.dim)
+            for part, tensor in tensors_of(name, pools[name]).items():
+                self._handle.bind_input(part, *device, flat, tensor.data_ptr())
+                self._handle.bind_output(f"{part}.after", *device, flat, tensor.data_ptr())
+            new = (lists.parts * lists.number * rows, lists.dim)
             self._handle.bind_input(f"{name}.new", *device, new, self.new[name].data_ptr())
-            self._handle.bind_output(f"{name}.after", *device, flat, pools[name].data_ptr())
             places = _places(name, lists)
             if places not in self._places:
                 first = length * np.arange(lists.number)[:, None]
@@ -167,10 +209,17 @@ def writing(pools: Mapping[str, Lists]) -> bytes:
         kind = _element(lists.dtype)
         places = _places(name, lists)
         inputs[places] = _INDEX, [places, 1]
-        inputs[f"{name}.new"] = kind, [places, lists.dim]
-        inputs[name] = outputs[f"{name}.after"] = kind, [f"slots of {name}", lists.dim]
-        scattered = [name, places, f"{name}.new"]
-        nodes.append(helper.make_node("ScatterND", scattered, [f"{name}.after"]))
+        parts = pool_parts(name) if lists.parts > 1 else (name,)
+        new = [f"{part}.new" for part in parts]
+        if lists.parts > 1:
+            inputs[f"{name}.new"] = kind, [f"both of {places}", lists.dim]
+            nodes.append(helper.make_node("Split", [f"{name}.new"], new, axis=0, num_outputs=2))
+        else:
+            inputs[new[0]] = kind, [places, lists.dim]
+        for part, rows in zip(parts, new, strict=True):
+            inputs[part] = outputs[f"{part}.after"] = kind, [f"slots of {name}", lists.dim]
+            node = helper.make_node("ScatterND", [part, places, rows], [f"{part}.after"])
+            nodes.append(node)
     return small_graph(nodes, inputs, outputs)
 
 
@@ -208,7 +257,7 @@ def lists_of(file: GraphFile, name: str) -> Lists:
     if name in file.recurrent:
         return Lists(1, prod(file.recurrent[name]), np.dtype(np.float32))
     pool = file.pools[name]
-    return Lists(2 * pool.heads, pool.dim, pool.dtype)
+    return Lists(pool.heads, pool.dim, pool.dtype, parts=2)
 
 
 def _returned_shape(file: GraphFile, name: str, rows: int) -> tuple[int, ...]:

@@ -75,12 +75,33 @@ def test_rows_are_those_of_the_native_graph(family, tmp_path):
         assert both.compared(calls.trees(1)) < SAME
 
 
+@pytest.mark.parametrize("family", ["gemma3_text", "gpt_oss", "llama"])
+def test_products_read_pools_where_they_lie(family, tmp_path):
+    """Transposed keys are read where the engine's products take them so."""
+    bundle = exported(tmp_path, family)
+    lower(bundle.path / bundle.target.native.graph, tmp_path / "portable", 0)
+    graph = onnx.load(tmp_path / "portable" / GRAPH, load_external_data=False).graph
+    pools = {each.name for each in graph.input if each.name.startswith("pool.")}
+    assert len(pools) == 2 * bundle.target.layers
+    readers = {
+        (each.op_type, name.split(".")[-1])
+        for each in graph.node
+        for name in each.input
+        if name in pools
+    }
+    assert readers == {("Transpose", "keys"), ("MatMul", "values"), ("Shape", "keys")}
+    [slots] = [
+        each.output[0] for each in graph.node if pools & {*each.input} and each.op_type == "Shape"
+    ]
+    assert {each.op_type for each in graph.node if slots in each.input} == {"Slice"}
+
+
 @pytest.mark.parametrize(("kv", "apart"), [("fp16", 2e-3), ("int8", 0.05)])
 def test_caches_of_fewer_bits_are_halves(kv, apart, tmp_path):
     """Qwen2 has large biases of keys, which a cache of 8 bits evens out."""
     bundle = exported(tmp_path, "qwen2", kv_precision=kv)
     both = Both(tmp_path / "portable", bundle)
-    assert both.portable.inputs["pool.0"] == [2, 1, "C", 32]
+    assert both.portable.inputs["pool.0.keys"] == [1, 1, "C", 32]
     calls = Calls(both.role)
     feeds = calls.prompts([20, 30])
     if kv == "fp16":
