@@ -106,7 +106,7 @@ def _product(native: NativeGraphBuilder, x: str, layer: Linear) -> str:
 
 
 def _clipped(native: NativeGraphBuilder, x: str, bounds: tuple[str, str]) -> str:
-    low, high = (float(native.tensors.read(name)) for name in bounds)
+    low, high = (float(native.tensors.read(name).item()) for name in bounds)
     if np.isnan(low) or np.isnan(high):
         raise CheckpointError(
             f"{native.tensors.place(bounds[0])}: {bounds[0]} or {bounds[1]} is NaN: download the "

@@ -7,6 +7,7 @@ proportions allow below a number.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.pictures import Pixels
@@ -14,7 +15,7 @@ from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.layers.elements import Compound, Linear, Norm, Shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from edgespec.models.fields import ConfigFields
     from edgespec.models.formats.tensors import TensorSource
@@ -46,7 +47,12 @@ class ClippedLinear(Linear):
     """A matrix whose inputs and products are kept between bounds that the checkpoint has.
 
     Their names end with `input_min`, `input_max`, `output_min` and `output_max`.
+
+    Attributes:
+        bound: Shape of each: none, or of one number as in GGUF files.
     """
+
+    bound: tuple[int, ...] = ()
 
     def bounds(self, side: str) -> tuple[str, str]:
         """Returns names of the smallest and the largest `input` or `output`, tensors of one."""
@@ -56,7 +62,7 @@ class ClippedLinear(Linear):
     def tensors(self) -> Shapes:
         """Returns names and shapes of its tensors."""
         names = (*self.bounds("input"), *self.bounds("output"))
-        return {**super().tensors(), **dict.fromkeys(names, ())}
+        return {**super().tensors(), **dict.fromkeys(names, self.bound)}
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,7 @@ def read_patch_tower(source: TensorSource, fields: ConfigFields, found: ConfigFi
     if places < most:
         raise own.invalid("position_embedding_size", f"must be {most} or more")
     name = next((n.removesuffix(_PATCHES) for n in source.names if n.endswith(_PATCHES)), _VIT)
-    vectors = _LayersOf(own, name)
+    vectors = _LayersOf(own, name, source)
     last = text.integer("vocab_size", 262_144) - 1
     width = vectors.width
     tower = PatchTower(
@@ -252,7 +258,7 @@ def _doubled(pixels: Pixels) -> Pixels:
 class _LayersOf:
     """Describes the layers of a ViT whose tensors' names begin so."""
 
-    def __init__(self, fields: ConfigFields, name: str) -> None:
+    def __init__(self, fields: ConfigFields, name: str, source: TensorSource) -> None:
         self.width = fields.integer("hidden_size")
         self.eps = fields.number("rms_norm_eps")
         self.heads = fields.integer("num_attention_heads")
@@ -260,7 +266,10 @@ class _LayersOf:
         self._inner = fields.integer("intermediate_size")
         self._fields = fields
         self._name = name
-        self._linear = ClippedLinear if fields.flag("use_clipped_linears") else Linear
+        self._linear: Callable[[str, int, int], Linear] = Linear
+        if fields.flag("use_clipped_linears"):
+            alone = any(source.shape(n) == (1,) for n in source.names if n.endswith(".input_min"))
+            self._linear = partial(ClippedLinear, bound=(1,) if alone else ())
         if fields.get("hidden_activation") != _ACTIVATION:
             raise fields.unsupported("hidden_activation", f"use {_ACTIVATION}")
         if fields.get("num_key_value_heads") != self.heads:

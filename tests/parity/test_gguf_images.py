@@ -111,6 +111,33 @@ def test_rows_and_logits_of_pictures_on_grids_are_those_of_the_folder(grid, tmp_
     read_alike(*grid, tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["gemma4", "gemma4-causal"])
+def test_rows_and_logits_of_gemma_4_are_those_of_the_folder(tmp_path, kind):
+    pixels = {"patch_size": 4, "pooling_kernel_size": 3, "max_soft_tokens": 280}
+    vision = {"head_dim": 16, "position_embedding_size": 900}
+    text = {"pad_token_id": 0}  # as published ones
+    save_pictured(tmp_path / "checkpoint", kind, sharp=12.0, text=text, vision=vision, **pixels)
+    file = write_pair(tmp_path / "checkpoint", tmp_path / "files")
+    read_alike(tmp_path / "checkpoint", file, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"vision__block_count": 3}, "has no tensor model.vision_tower.encoder.layers.2"),
+        ({"vision__projector__scale_factor": 40}, "patch_size=4 times 40 must be 128 or less"),
+        ({"vision__patch_size": 5}, "has shape"),
+        ({"vision__attention__head_count": 5}, "has shape"),
+    ],
+    ids=str,
+)
+def test_what_contradicts_itself_of_gemma_4_is_named(tmp_path, fields, words):
+    vision = {"head_dim": 16, "position_embedding_size": 900}
+    save_pictured(tmp_path / "checkpoint", "gemma4", vision=vision)
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(write_pair(tmp_path / "checkpoint", tmp_path / "files", **fields))
+
+
 def test_rows_and_logits_of_squares_of_lfm2_are_those_of_the_folder(tmp_path):
     """Files have their sizes in llama.cpp's code: a small picture has 64 rows or more."""
     usual = dict.fromkeys(("min_tiles", "max_tiles", "min_image_tokens", "max_image_tokens"))

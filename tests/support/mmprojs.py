@@ -54,6 +54,10 @@ def write_pair(folder, place, encoding="F32", soft="<image_soft_token>", **field
     if config["model_type"] in _TOKENS:
         token = _TOKENS[config["model_type"]]
         tokenizer, template = (each.replace("<image>", token) for each in (tokenizer, template))
+    if config["model_type"] == "gemma4":
+        template = template.replace("<image>", "<|image|>")
+        for before, token in _GEMMA4_TOKENS.items():
+            tokenizer = tokenizer.replace(f'"{before}"', f'"{token}"')
     (own / "tokenizer.json").write_text(tokenizer)
     chat = {"tokenizer.chat_template": template}
     write_gguf(own, place / "model.gguf", **chat)
@@ -247,8 +251,52 @@ def write_lfm2(folder, file, encoding="F32", **fields):
     _close(writer)
 
 
+def write_gemma4(folder, file, encoding="F32", **fields):
+    """Writes what the converter makes of what reads pictures in Gemma 4; see `write_mmproj`."""
+    config = json.loads((folder / "config.json").read_text())
+    vision = config["vision_config"]
+    given = {
+        "vision__projector_type": "gemma4v",
+        "has_vision_encoder": True,
+        "vision__image_size": 224,
+        "vision__patch_size": vision["patch_size"],
+        "vision__embedding_length": vision["hidden_size"],
+        "vision__feed_forward_length": vision["intermediate_size"],
+        "vision__block_count": vision["num_hidden_layers"],
+        "vision__attention__head_count": vision["num_attention_heads"],
+        "vision__attention__layer_norm_epsilon": 1e-6,
+        "vision__projection_dim": config["text_config"]["hidden_size"],
+        "vision__image_mean": [0.0] * 3,
+        "vision__image_std": [1.0] * 3,
+    }
+    writer = GGUFWriter(str(file), "clip")
+    for name, value in {**given, **fields}.items():
+        add_field(writer, f"clip.{name.replace('__', '.')}", value)
+    endings = ".weight", ".input_max", ".input_min", ".output_max", ".output_min"
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, vision["num_hidden_layers"])
+    source = SafetensorsFolder(folder)
+    for name in sorted(source.names):
+        if not name.startswith(("model.vision_tower.", "model.embed_vision.")):
+            continue  # of the text part
+        values = source.read(name)
+        own = name.replace("model.vision_tower.encoder.", "vision_model.model.")
+        own = own.replace(".linear.weight", ".weight")
+        if own.endswith("input_proj.weight"):
+            side = vision["patch_size"]
+            values = values.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
+        if own.endswith("position_embedding_table"):
+            own += ".weight"
+        _add(writer, table.get_name(own, endings), np.atleast_1d(values), encoding)
+    _close(writer)
+
+
 _PROJECTION = {"layer_norm": 0, "linear_1": 1, "linear_2": 3}
-_WRITERS = {"internvl": write_internvl, "lfm2_vl": write_lfm2}
+_WRITERS = {"internvl": write_internvl, "lfm2_vl": write_lfm2, "gemma4": write_gemma4}
+_GEMMA4_TOKENS = {
+    "<image>": "<|image|>",
+    "<start_of_image>": "<|image>",
+    "<end_of_image>": "<image|>",
+}
 _TOKENS = {"internvl": "<IMG_CONTEXT>"}
 
 

@@ -16,6 +16,7 @@ from edgespec.bundle.pictures import Pixels
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.header import read_header
+from edgespec.models.formats.gguf.mmproj_gemma4 import GEMMA4V, read_gemma4
 from edgespec.models.formats.gguf.mmproj_grid import GRIDS, IMAGE, WINDOWED, read_grid
 from edgespec.models.formats.gguf.mmproj_internvl import CONTEXT, read_internvl
 from edgespec.models.formats.gguf.mmproj_lfm2 import LFM2, read_lfm2
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from edgespec.models.formats.gguf.header import Header
     from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
+    from edgespec.models.vision.gemma4 import PatchTower
     from edgespec.models.vision.grid import GridTower
     from edgespec.models.vision.internvl import INTERNVL
 from edgespec.models.vision.tower import Tower
@@ -42,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 _WHOLE, _SPLITTING = "gemma3", "idefics3"  # types of projections, and of models in transformers
 _GRID_READERS = {**dict.fromkeys(GRIDS, read_grid), INTERNVL: read_internvl, LFM2: read_lfm2}
-_TYPES = (_WHOLE, _SPLITTING, *_GRID_READERS)
+_TYPES = (_WHOLE, _SPLITTING, GEMMA4V, *_GRID_READERS)
 _TYPE_PLACES = ("clip.projector_type", "clip.vision.projector_type")  # with sound, the second
 _VISION = "clip.vision"
 # of Gemma 3, where it is not told
@@ -66,6 +68,11 @@ _TOKENS: Mapping[str, Mapping[str, str]] = {
         "eoi_token_index": "<end_of_image>",
     },
     _SPLITTING: {"image_token_id": "<image>"},
+    GEMMA4V: {
+        "image_token_id": "<|image|>",
+        "boi_token_id": "<|image>",
+        "eoi_token_id": "<image|>",
+    },
     INTERNVL: {"image_token_id": CONTEXT},
     LFM2: {"image_token_id": "<image>"},
     **{kind: {"image_token_id": IMAGE} for kind in GRIDS},
@@ -93,7 +100,7 @@ _MODEL = {
 
 def read_mmproj(
     model: Path, config: ConfigFields, vocabulary: GGUFVocabulary
-) -> Tower | GridTower | None:
+) -> Tower | PatchTower | GridTower | None:
     """Reads what makes rows of pictures from the file beside a model's, and checks its tensors.
 
     Args:
@@ -126,7 +133,7 @@ def _tell(line: str) -> None:
 
 def _tower(
     file: Path, header: Header, config: ConfigFields, vocabulary: GGUFVocabulary
-) -> Tower | GridTower:
+) -> Tower | PatchTower | GridTower:
     """Describes a tower.
 
     Raises:
@@ -141,7 +148,7 @@ def _tower(
     if not isinstance(kind, str) or kind not in _TYPES:
         raise metadata.unsupported(place, f"pictures are read with {', '.join(_TYPES)}")
     activation = "silu" if kind == WINDOWED else "gelu"
-    if metadata.get(f"clip.use_{activation}") is not True:
+    if kind != GEMMA4V and metadata.get(f"clip.use_{activation}") is not True:
         raise metadata.unsupported(f"clip.use_{activation}", f"pictures are read with {activation}")
     width = config.integer("hidden_size")
     if metadata.integer(f"{_VISION}.projection_dim") != width:
@@ -149,6 +156,8 @@ def _tower(
             f"{_VISION}.projection_dim", f"the model reads rows of {width}, so this is of another"
         )
     tokens = _tokens(kind, metadata, vocabulary)
+    if kind == GEMMA4V:
+        return read_gemma4(metadata, header, config, tokens)
     if kind in _GRID_READERS:
         return _GRID_READERS[kind](metadata, header, config, tokens["image_token_id"])
     vision = {own: metadata.integer(f"{_VISION}.{name}") for own, name in _SIZES.items()}
