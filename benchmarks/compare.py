@@ -13,12 +13,17 @@ the next run with the same --rows. What cannot be run is listed with the reason.
 * first: the first token of a prompt of 1,000 tokens.
 * several: 8 texts at once, with their prompts.
 * behind: tokens behind 8,192 others (--behind).
+* second: the first token of 100 further tokens, behind 1,000 that were read before.
+* start: from the start of the process to the first token, first with nothing made of the file.
 
-Tokens a second are those after a text's first, by wall time, and milliseconds a token by the
-processor time of the peer's process, which counts its waiting threads that spin. Where the
-processor tells what energy it takes (RAPL), there are joules a token, too.
+Each test gets an even share of the minutes that are left. Figures are medians of all texts, with
+the least and the most. Tokens a second are those after a text's first, by wall time, and
+milliseconds a token by the processor time of the peer's process, which counts its waiting threads
+that spin. Where the processor tells what energy it takes (RAPL), there are joules a token, too.
 
-`--beside busy` keeps one core busy with another program meanwhile, as laptops are.
+`--beside busy` keeps one core busy with another program meanwhile, as laptops are, and
+`--beside nothing,busy` measures both. `--quick` is a first look in 20 minutes: two short texts of
+each kind, once, by those peers whose environments are there.
 """
 
 from __future__ import annotations
@@ -26,13 +31,15 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common import count, exit_code, names, print_result, print_table
-from peers import PLAIN, turns
-from peers.turns import Task, Turns, Way, ways_of
+from peers import PLAIN, is_installed, turns
+from peers.rows import START, Row, is_wait, overview, peers_of, ratio, row_of
+from peers.turns import COMPANIES, Task, Turns, Way, ways_of
 from prompts import CHAT
 
 from edgespec.measuring.prompts import read_prompts
@@ -48,57 +55,92 @@ TESTS = {
     "first": "the first token of a prompt of 1,000 tokens",
     "several": "8 texts at once, prompts of 64 tokens among the time",
     "behind": "behind {} tokens, greedy",
+    "second": "the first token of 100 further tokens, behind 1,000 that were read before",
+    START: "from the start of the process to the first token",
 }
-_SPECULATING = ("auto", "draft", "lookup")
+_SPECULATING = ("auto", "head", "draft", "lookup")
 _FIRST = 1000
+_FURTHER = 100
 _SEVERAL = 8
 _SEVERAL_PROMPT = 64
+_QUICK = {"minutes": 20, "limit": 2, "repeat": 1, "n": 32}
+"""The most of each option in a first look."""
 
 
 def main() -> None:
     given = _parse_arguments()
     done = Turns(given)
-    results = dict[str, list[dict[str, object]]]()
+    if given.quick:
+        _shorten(given, done)
     tokenizer = turns.tokenizer_of(given.model)
-    plain = ways_of(given, (PLAIN, "auto"))
+    plain = ways_of(given, (PLAIN, "auto", "head"))
     every = ways_of(given, (PLAIN, *_SPECULATING))
+    measured = [(test, company) for company in given.beside for test in given.tests]
     with suppress(KeyboardInterrupt):
-        for test in given.tests:
-            done.run(_tasks(test, given, tokenizer), every if test in ("code", "chat") else plain)
-    for test in given.tests:
-        results[test] = [row for way in every if (row := _row(done, test, way))]
-        _print(test, TESTS[test].format(given.behind), results[test])
+        for number, (test, company) in enumerate(measured):
+            tasks = _tasks(test, company, given, tokenizer)
+            if test == START:
+                done.start(tasks, plain)
+            else:
+                ways = every if test in ("code", "chat") else plain
+                done.run(tasks, ways, share=1 / (len(measured) - number))
+    results = dict[str, list[Row]]()
+    for test, company in measured:
+        rows = [row for way in every if (row := _row(done, test, way, company))]
+        beside = "" if company == COMPANIES[0] else f", beside {company}"
+        _print(test, TESTS[test].format(given.behind) + beside, rows)
+        results[test + beside] = rows
+    print("\n**all, tokens/s or seconds, and edgespec's to the best of the others**\n")
+    print_table(["program", "setting", *results], overview(results))
     for way, reason in done.failures.items():
         print(f"not run: {way}: {reason}")
-    options = ("model", "draft", "threads", "n", "behind", "beside")
-    facts = {name: str(getattr(given, name)) for name in options}
+    options = ("model", "draft", "head", "threads", "n", "behind")
     print_result(
         "compare",
         {
-            **facts,
+            **{name: str(getattr(given, name)) for name in options},
             "settings": turns.settings_of(given.peers),
             "peer_versions": done.versions,
             "failures": done.failures,
-            "results": results,
+            "results": {test: [asdict(row) for row in rows] for test, rows in results.items()},
         },
     )
 
 
-def _tasks(test: str, given: argparse.Namespace, tokenizer: Tokenizer) -> list[Task]:
+def _shorten(given: argparse.Namespace, done: Turns) -> None:
+    """Makes of what is asked for a first look."""
+    for name, most in _QUICK.items():
+        setattr(given, name, min(getattr(given, name), most))
+    for name in given.peers:
+        if not is_installed(name, given.cache):
+            done.failures[name] = "not installed: run once without --quick"
+    given.peers = [name for name in given.peers if name not in done.failures]
+
+
+def _tasks(test: str, company: str, given: argparse.Namespace, tokenizer: Tokenizer) -> list[Task]:
     stream = cycle(chain.from_iterable(turns.code_prompts(given, tokenizer)))
+    known = 0
+    tokens = given.n
+    repeats = given.repeat
     if test == "first":
         prompts = [[tuple(islice(stream, _FIRST))]]
         tokens = 1
-        repeats = given.repeat
+    elif test == "second":
+        # Others each time: one that keeps what it has read would know all of the same.
+        prompts = [[tuple(islice(stream, _FIRST + _FURTHER))] for _ in range(given.repeat)]
+        known = _FIRST
+        tokens = 1
+        repeats = 1
+    elif test == START:
+        prompts = [[tuple(islice(stream, _SEVERAL_PROMPT))]] * (1 + given.repeat)
+        tokens = 1
+        repeats = 1
     elif test == "behind":
         prompts = [[tuple(islice(stream, given.behind))]]
-        tokens = given.n
         repeats = 1
     elif test == "several":
         # Of one length, since some peers take no others.
         prompts = [[tuple(islice(stream, _SEVERAL_PROMPT)) for _ in range(_SEVERAL)]]
-        tokens = given.n
-        repeats = given.repeat
     else:
         single = (
             _chats(given, tokenizer)
@@ -106,10 +148,8 @@ def _tasks(test: str, given: argparse.Namespace, tokenizer: Tokenizer) -> list[T
             else turns.code_prompts(given, tokenizer, given.limit)
         )
         prompts = [[each] for each in single]
-        tokens = given.n
-        repeats = given.repeat
     return [
-        Task(test, number, tuple(each), tokens, repeat=repeat)
+        Task(test, number, tuple(each), tokens, repeat=repeat, known=known, beside=company)
         for repeat in range(repeats)
         for number, each in enumerate(prompts)
     ]
@@ -121,88 +161,41 @@ def _chats(given: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[int, .
     return [tuple(tokenizer.encode(text, add_special=False)) for text in chats]
 
 
-def _row(done: Turns, test: str, way: Way) -> dict[str, object]:
-    """Returns a way's line of a test: sums over all texts; nothing if there are none."""
-    made = done.of(test, way)
-    if not made:
-        return {}
-    all_made = list(made.values())
-    row: dict[str, object] = {"peer": way[0], "setting": way[1], "texts": len(made)}
-    if test == "first":
-        best = min(all_made, key=lambda each: each.first)
-        return row | {"seconds": round(best.first, 3), "cpu_seconds": round(best.first_cpu, 3)}
-    if test == "several":
-        tokens = sum(len(text) for each in all_made for text in each.tokens)
-        seconds = sum(each.seconds for each in all_made)
-        cpu = sum(each.cpu for each in all_made)
-    else:
-        tokens = sum(len(text) - 1 for each in all_made for text in each.tokens)
-        seconds = sum(each.seconds - each.first for each in all_made)
-        cpu = sum(each.cpu - each.first_cpu for each in all_made)
-    if not tokens:
-        return {}
-    plain = done.of(test, (way[0], PLAIN))
-    energy = [each.joules for each in all_made if each.joules is not None]
-    if len(energy) == len(all_made):
-        row["joules_per_token"] = round(sum(energy) / tokens, 2)
-    equal = [made[task].tokens == plain[task].tokens for task in made if task in plain]
-    return row | {
-        "tokens_per_second": round(tokens / seconds, 2),
-        "cpu_ms_per_token": round(1e3 * cpu / tokens, 2),
-        "equal": f"{sum(equal)} of {len(equal)}",
-    }
+def _row(done: Turns, test: str, way: Way, company: str) -> Row | None:
+    plain = done.of(test, (way[0], PLAIN), company)
+    return row_of(test, way, done.of(test, way, company), plain)
 
 
-def _print(test: str, title: str, rows: Sequence[dict[str, object]]) -> None:
+def _print(test: str, title: str, rows: Sequence[Row]) -> None:
     if not rows:
         return
     print(f"\n**{title}**\n")
-    theirs = [row for row in rows if row["peer"] != "edgespec"]
-    if test == "first":
-        print_table(
-            ["program", "setting", "wall s", "processor s"],
-            [[row["peer"], row["setting"], row["seconds"], row["cpu_seconds"]] for row in rows],
-        )
-        return
-    plain = [row for row in theirs if row["setting"] == PLAIN]
-    header = [
-        "program",
-        "setting",
-        "tokens/s",
-        "to the fastest plain peer",
-        "to the fastest peer",
-        "processor ms a token",
-        "to the least of a plain peer",
-        "joules a token",
-        "as its own plain text",
-    ]
-    print_table(
-        header,
-        [
-            [
-                row["peer"],
-                row["setting"],
-                row["tokens_per_second"],
-                _ratio(row, plain, "tokens_per_second"),
-                _ratio(row, theirs, "tokens_per_second"),
-                row["cpu_ms_per_token"],
-                _ratio(row, plain, "cpu_ms_per_token"),
-                row.get("joules_per_token", "-"),
-                row["equal"],
-            ]
-            for row in rows
-        ],
-    )
+    wait = is_wait(test)
+    others = [peers_of(rows, plain=True), peers_of(rows)]
+    header = ["program", "setting", "texts", "seconds" if wait else "tokens/s", "range"]
+    header += ["to the fastest plain peer", "to the fastest peer"]
+    if test == START:
+        header += ["the first start"]
+    elif wait:
+        header += ["processor s"]
+    else:
+        header += ["processor ms a token", "joules a token", "as its own plain text"]
+    table = list[list[object]]()
+    for row in rows:
+        line: list[object] = [*row.way, row.texts, row.value, f"{row.least} to {row.most}"]
+        line += [_times(ratio(row, each, wait)) for each in others]
+        if test == START:
+            line += [row.begun]
+        elif wait:
+            line += [row.cpu]
+        else:
+            line += [row.cpu, "-" if row.joules is None else row.joules, row.equal]
+        table.append(line)
+    print_table(header, table)
 
 
-def _ratio(row: dict[str, object], others: Sequence[dict[str, object]], name: str) -> str:
-    """Returns how many times better a row is than the best of the others."""
-    values = [float(str(other[name])) for other in others]
-    if not values:
-        return "-"
-    own = float(str(row[name]))
-    better = own / max(values) if name == "tokens_per_second" else min(values) / own
-    return f"{better:.2f}x"
+def _times(times: float | None) -> str:
+    return "-" if times is None else f"{times:.2f}x"
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -224,6 +217,13 @@ def _parse_arguments() -> argparse.Namespace:
         "--behind", type=count, default=8192, help="tokens that `behind` reads first (default 8192)"
     )
     parser.add_argument("--repeat", type=count, default=2, help="of each text (default 2)")
+    parser.add_argument(
+        "--beside",
+        type=lambda text: names(text, COMPANIES),
+        default=[COMPANIES[0]],
+        help="what runs beside: nothing, busy (a program that keeps a core busy), or both",
+    )
+    parser.add_argument("--quick", action="store_true", help="a first look in 20 minutes")
     return parser.parse_args()
 
 

@@ -5,8 +5,9 @@ imported on both sides, so what only the peer has is imported inside its functio
 
 * `REQUIREMENTS`: for pip; nothing: our own environment.
 * `SETTINGS`: the ways to decode, and how each is set up; one of them is `plain`.
-* `Model`: made of a `Loading`; its `texts(prompts, new_tokens, temperature, seed, began)` returns
-  the new tokens of each prompt, and calls `began()` when the first of a prompt has come.
+* one class with `texts`, made of a `Loading`: `texts(prompts, new_tokens, temperature, seed, began,
+  known)` returns the new tokens of each prompt, and calls `began()` when the first has come. It
+  uses nothing of earlier texts, but for so many `known` tokens of the prompt, which it has read.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ FILES = {
 }
 """The file of each peer."""
 PLAIN = "plain"
+_MARKER = "installed.json"  # in an environment that is whole
 
 # Our folder comes last, and -P leaves out the current one, so that no name hides a library's.
 _START = "import sys; sys.path.append(sys.argv[1]); import peers; peers.serve(sys.argv[2])"
@@ -62,10 +64,11 @@ class Loading:
         threads: for its operators.
         context: tokens of all texts that are made at once.
         sequences: texts at once.
-        folder: where the peer keeps models in its own format.
+        folder: where the peer keeps models in its own format; empty: it has none of its own.
         checkpoint: folder of the target's checkpoint, for peers that read no GGUF files.
         draft_checkpoint: folder of the draft's.
         head: folder of a draft head, which edgespec drafts with in the draft's place.
+        keeps: whether texts may use what earlier ones have computed.
     """
 
     target: str
@@ -78,6 +81,7 @@ class Loading:
     checkpoint: str | None = None
     draft_checkpoint: str | None = None
     head: str | None = None
+    keeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,13 @@ def module_of(name: str) -> ModuleType:
     return module
 
 
+def model_of(module: ModuleType) -> type[Any]:
+    """Returns the class of a peer's file that makes texts."""
+    classes: list[type[Any]] = [each for each in vars(module).values() if hasattr(each, "texts")]
+    (found,) = classes
+    return found
+
+
 def python_of(name: str, cache: Path) -> Path:
     """Returns the interpreter of a peer's environment, which is made once and kept.
 
@@ -143,10 +154,9 @@ def python_of(name: str, cache: Path) -> Path:
     wanted = list(module_of(name).REQUIREMENTS)
     if not wanted:
         return Path(sys.executable)
-    folder = cache / "environments" / name
+    folder = _environment(name, cache)
     python = folder / "bin" / "python"
-    marker = folder / "installed.json"
-    if marker.exists() and json.loads(marker.read_text()) == wanted:
+    if is_installed(name, cache):
         return python
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "pip.log"
@@ -157,8 +167,19 @@ def python_of(name: str, cache: Path) -> Path:
         ):
             if subprocess.run(command, stdout=output, stderr=output, check=False).returncode:
                 raise PeerError(f"not installed: see {log}")
-    marker.write_text(json.dumps(wanted))
+    (folder / _MARKER).write_text(json.dumps(wanted))
     return python
+
+
+def is_installed(name: str, cache: Path) -> bool:
+    """Whether a peer has the environment that it needs."""
+    wanted = list(module_of(name).REQUIREMENTS)
+    marker = _environment(name, cache) / _MARKER
+    return not wanted or (marker.exists() and json.loads(marker.read_text()) == wanted)
+
+
+def _environment(name: str, cache: Path) -> Path:
+    return cache / "environments" / name
 
 
 class Peer:
@@ -179,7 +200,9 @@ class Peer:
 
     def __init__(self, name: str, loading: Loading, cache: Path) -> None:
         python = python_of(name, cache)
-        environment = {**os.environ, "EDGESPEC_CACHE": str(cache / "edgespec")}
+        environment = dict(os.environ)
+        if loading.folder:
+            environment["EDGESPEC_CACHE"] = loading.folder
         if python != Path(sys.executable):  # what makes us importable may hide modules of its own
             environment.pop("PYTHONPATH", None)
         self._last_words = cache / "logs" / f"{name}-{loading.setting}.log"
@@ -205,9 +228,18 @@ class Peer:
         new_tokens: int,
         temperature: float = 0,
         seed: int = 0,
+        known: int = 0,
     ) -> Made:
-        """Makes texts at once, each as if it were the first: nothing of an earlier one is used."""
-        asked = {"prompts": prompts, "new_tokens": new_tokens}
+        """Makes texts at once, each as if it were the first: nothing of an earlier one is used.
+
+        Args:
+            prompts: token ids of each.
+            new_tokens: of each.
+            temperature: 0 for greedy texts.
+            seed: of sampling.
+            known: so many tokens of a single prompt are read before, as those of an earlier turn.
+        """
+        asked = {"prompts": prompts, "new_tokens": new_tokens, "known": known}
         return Made(**self._ask("texts", **asked, temperature=temperature, seed=seed))
 
     def seconds(self, rows: int, length: int) -> float:
@@ -282,12 +314,15 @@ class _Verbs:
         settings = self._module.SETTINGS
         if setting not in settings:
             raise PeerError(f"{setting} is none of its settings: {', '.join(settings)}")
-        self._model = self._module.Model(SimpleNamespace(**loading))
+        self._model = model_of(self._module)(SimpleNamespace(**loading))
         packages = [each.partition("==")[0] for each in self._module.REQUIREMENTS]
         return {each: importlib.metadata.version(each) for each in packages}
 
     def texts(self, **asked: Any) -> dict[str, Any]:
         assert self._model is not None, "load comes first"
+        if known := asked["known"]:
+            before = {"prompts": [asked["prompts"][0][:known]], "new_tokens": 1, "known": 0}
+            self._model.texts(**{**asked, **before}, began=lambda: None)
         counters = energy()
         begin = time.perf_counter(), time.process_time()
         first = list[tuple[float, float]]()

@@ -62,14 +62,15 @@ class Model:
         temperature: float,
         seed: int,
         began: Callable[[], None],
+        known: int = 0,
     ) -> list[list[int]]:
         """See `peers`."""
         if temperature:
             raise ValueError(f"only greedy texts, not with seed {seed}")
         texts = list[list[int]]()
         for number, prompt in enumerate(prompts):
-            self._cut(number, 0)
-            self._read(number, prompt)
+            self._cut(number, known)
+            self._read(number, prompt[known:])
             texts.append([self._best(-1)])
             began()
         for _ in range(new_tokens - 1):

@@ -34,7 +34,7 @@ class Model:
 
         scheduler = genai.SchedulerConfig()
         # A prompt that was there before is not to be free; see the library's own benchmark.
-        scheduler.enable_prefix_caching = False
+        scheduler.enable_prefix_caching = loading.keeps
         scheduler.max_num_batched_tokens = sys.maxsize
         threads = {"INFERENCE_NUM_THREADS": loading.threads}
         how: dict[str, Any] = {"scheduler_config": scheduler, **threads}
@@ -53,8 +53,12 @@ class Model:
         temperature: float,
         seed: int,
         began: Callable[[], None],
+        known: int = 0,
     ) -> list[list[int]]:
-        """See `peers`. Prompts of several texts have one length; when they begin it can't tell."""
+        """See `peers`. Prompts of several texts have one length; when they begin it can't tell.
+
+        It finds what is `known` by itself.
+        """
         import numpy as np
         import openvino
         import openvino_genai as genai

@@ -11,8 +11,14 @@ if TYPE_CHECKING:
     from peers import Loading
 
 REQUIREMENTS = ()
-SETTINGS = {"plain": "draft=none", "auto": "draft=auto", "draft": "draft=model", "lookup": "lookup"}
-_SOURCES = {"plain": "none", "auto": "auto", "draft": "model", "lookup": "lookup"}
+SETTINGS = {
+    "plain": "draft=none",
+    "auto": "draft=auto",
+    "head": "draft=auto, with the head in the draft's place",
+    "draft": "draft=model",
+    "lookup": "lookup",
+}
+_SOURCES = {"plain": "none", "auto": "auto", "head": "auto", "draft": "model", "lookup": "lookup"}
 
 
 class Model:
@@ -22,9 +28,7 @@ class Model:
         from edgespec import LLM
 
         self._source = _SOURCES[loading.setting]
-        drafter = loading.head or loading.draft
-        if self._source == "model" and loading.head is not None:
-            self._source = "head"
+        drafter = loading.head if loading.setting == "head" else loading.draft
         alone = self._source in ("none", "lookup")
         draft = self._source if alone or drafter is None else drafter
         self._llm = LLM(
@@ -39,6 +43,7 @@ class Model:
         temperature: float,
         seed: int,
         began: Callable[[], None],
+        known: int = 0,
     ) -> list[list[int]]:
         """See `peers`."""
         options: dict[str, Any] = {
@@ -46,7 +51,8 @@ class Model:
             "temperature": temperature,
             "seed": seed,
         }
-        self._llm.forget()
+        if not known:
+            self._llm.forget()
 
         def text(prompt: list[int]) -> list[int]:
             stream = self._llm.stream(prompt, draft_source=self._source, **options)

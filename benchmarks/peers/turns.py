@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from common import count, names
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
 Way = tuple[str, str]
 """A peer's name and one of its settings."""
 
+COMPANIES = ("nothing", "busy")
+"""What runs beside texts; `busy` is a program that keeps a core busy."""
+
 _MARGIN = 64  # cells of a cache beyond the texts, for drafts
 _WARM_UP_PROMPT, _WARM_UP_TOKENS = 64, 8
+_HEAD = "head"  # the setting
 _SEED = 1  # of all texts: a prompt's text is the same alone and beside others
 
 
@@ -40,7 +45,9 @@ class Task:
         prompts: token ids of each.
         new_tokens: of each.
         temperature: 0 for greedy texts.
-        repeat: which time it is; texts are the same in each.
+        repeat: which time it is.
+        known: so many tokens of a single prompt are read before, as those of an earlier turn.
+        beside: what runs beside it, one of `COMPANIES`.
     """
 
     test: str
@@ -49,6 +56,8 @@ class Task:
     new_tokens: int
     temperature: float = 0.0
     repeat: int = 0
+    known: int = 0
+    beside: str = COMPANIES[0]
 
     @property
     def cells(self) -> int:
@@ -73,7 +82,7 @@ class Turns:
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._end = time.monotonic() + 60 * self.arguments.minutes
+        self._end: float = time.monotonic() + 60 * self.arguments.minutes
         self._kept = dict[str, Made]()
         rows: Path | None = self.arguments.rows
         if rows is not None and rows.exists():
@@ -82,20 +91,28 @@ class Turns:
                     key, row = json.loads(line)
                     self._kept[key] = Made(**row)
 
-    def run(self, tasks: Sequence[Task], ways: Iterable[Way]) -> None:
-        """Loads ways side by side, and makes the texts of all tasks, way after way."""
+    def run(self, tasks: Sequence[Task], ways: Iterable[Way], share: float = 1.0) -> None:
+        """Loads ways side by side, and makes the texts of all tasks, way after way.
+
+        Args:
+            tasks: those of one test.
+            ways: who makes them.
+            share: of the time that is left; the first task is done in any case while there is some.
+        """
+        now = time.monotonic()
+        end = now + share * (self._end - now)
         found = {way: [self._found(task, way) for task in tasks] for way in ways}
         wanted = [way for way in ways if not all(found[way])]
         with ExitStack() as stack:
             peers = self._loaded(tasks, wanted, stack)
-            stack.enter_context(beside(self.arguments.beside))
+            stack.enter_context(beside(tasks[0].beside))
             for number, task in enumerate(tasks):
                 turns = list(peers)
                 first = number % max(1, len(turns))  # each is the first as often as the others
                 for way in turns[first:] + turns[:first]:
                     if self._found(task, way):
                         continue
-                    if time.monotonic() > self._end:
+                    if time.monotonic() > (end if number else self._end):
                         return
                     tell(f"{task.test} {task.number}, repeat {task.repeat}: {' '.join(way)}")
                     try:
@@ -105,12 +122,41 @@ class Turns:
                         peers.pop(way)
         tell("")
 
-    def of(self, test: str, way: Way) -> dict[Task, Made]:
-        """Returns what a way made of a test."""
+    def start(self, tasks: Sequence[Task], ways: Iterable[Way]) -> None:
+        """Makes each text in a process of its own, whose start counts, way after way.
+
+        What a way makes of its files is made by the first of its tasks, and there for the others.
+        """
+        with beside(tasks[0].beside):
+            for way in ways:
+                if all(self._found(task, way) for task in tasks):
+                    continue
+                if time.monotonic() > self._end:
+                    return
+                tell(f"{tasks[0].test}: {' '.join(way)}")
+                try:
+                    self._start(tasks, way)
+                except PeerError as error:
+                    self.failures[f"{' '.join(way)}, {tasks[0].test}"] = str(error)
+        tell("")
+
+    def _start(self, tasks: Sequence[Task], way: Way) -> None:
+        cache = self.arguments.cache
+        with TemporaryDirectory(dir=cache) as folder:
+            for task in tasks:
+                with Peer(way[0], self._loading(tasks, way, Path(folder)), cache) as peer:
+                    loaded = time.monotonic() - peer.started
+                    made = _made(peer, task)
+                    self.versions[way[0]] = peer.versions
+                first, seconds = loaded + made.first, loaded + made.seconds
+                self._keep(task, way, replace(made, first=first, seconds=seconds))
+
+    def of(self, test: str, way: Way, company: str = COMPANIES[0]) -> dict[Task, Made]:
+        """Returns what a way made of a test beside one of `COMPANIES`."""
         return {
             task: made
             for (task, other), made in self.made.items()
-            if other == way and task.test == test
+            if other == way and (task.test, task.beside) == (test, company)
         }
 
     def _loaded(
@@ -118,24 +164,12 @@ class Turns:
     ) -> dict[Way, Peer]:
         given = self.arguments
         peers = dict[Way, Peer]()
-        cells, sequences = (max(map(of, tasks)) for of in (_cells, _sequences))
         for way in ways:
             if time.monotonic() > self._end:
                 break
-            name, setting = way
+            name, _ = way
             tell(f"{' '.join(way)}: loading")
-            loading = Loading(
-                target=str(given.model),
-                draft=given.draft and str(given.draft),
-                setting=setting,
-                threads=given.threads,
-                context=cells,
-                sequences=sequences,
-                folder=str(given.cache / "models" / name),
-                checkpoint=given.checkpoint and str(given.checkpoint),
-                draft_checkpoint=given.draft_checkpoint and str(given.draft_checkpoint),
-                head=given.head and str(given.head),
-            )
+            loading = self._loading(tasks, way, given.cache / "models" / name)
             try:
                 peer = stack.enter_context(Peer(name, loading, given.cache))
                 peer.texts([tasks[0].prompts[0][:_WARM_UP_PROMPT]], _WARM_UP_TOKENS)
@@ -144,6 +178,23 @@ class Turns:
             else:
                 peers[way], self.versions[name] = peer, peer.versions
         return peers
+
+    def _loading(self, tasks: Sequence[Task], way: Way, folder: Path) -> Loading:
+        given = self.arguments
+        cells, sequences = (max(map(of, tasks)) for of in (_cells, _sequences))
+        return Loading(
+            target=str(given.model),
+            draft=given.draft and str(given.draft),
+            setting=way[1],
+            threads=given.threads,
+            context=cells,
+            sequences=sequences,
+            folder=str(folder),
+            checkpoint=given.checkpoint and str(given.checkpoint),
+            draft_checkpoint=given.draft_checkpoint and str(given.draft_checkpoint),
+            head=given.head and str(given.head),
+            keeps=any(task.known for task in tasks),
+        )
 
     def _found(self, task: Task, way: Way) -> bool:
         if made := self._kept.get(self._key(task, way)):
@@ -161,9 +212,8 @@ class Turns:
         files = [
             file and f"{file.name}:{file.stat().st_size}" for file in (given.model, given.draft)
         ]
-        drafts = way in (("edgespec", "auto"), ("edgespec", "draft"))
-        head = [given.head.name] if given.head and drafts else []
-        company = [given.beside] if given.beside != "nothing" else []
+        head = [given.head.name] if way[1] == _HEAD else []
+        company = [task.beside] if task.beside != COMPANIES[0] else []
         settings = [task.repeat, *way, *head, *company]
         shape = [len(task.prompts), sum(map(sum, task.prompts)), task.new_tokens, task.temperature]
         return json.dumps([*files, given.threads, task.test, task.number, *shape, *settings])
@@ -178,7 +228,7 @@ def _sequences(task: Task) -> int:
 
 
 def _made(peer: Peer, task: Task) -> Made:
-    return peer.texts(task.prompts, task.new_tokens, task.temperature, seed=_SEED)
+    return peer.texts(task.prompts, task.new_tokens, task.temperature, seed=_SEED, known=task.known)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -186,7 +236,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="GGUF file that all read")
     parser.add_argument("--draft", type=Path, help="GGUF file of its draft")
     parser.add_argument(
-        "--head", type=Path, help="draft head that edgespec drafts with in the draft's place"
+        "--head", type=Path, help="draft head, with which edgespec has one more setting"
     )
     parser.add_argument(
         "--cache", type=Path, required=True, help="folder for environments and models, kept"
@@ -208,12 +258,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=float, default=30, help="after which no text is begun (default 30)"
     )
     parser.add_argument(
-        "--beside",
-        choices=("nothing", "busy"),
-        default="nothing",
-        help="another program that keeps one core busy meanwhile (default nothing)",
-    )
-    parser.add_argument(
         "--rows",
         type=Path,
         metavar="FILE",
@@ -222,12 +266,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def ways_of(arguments: argparse.Namespace, settings: Sequence[str]) -> list[Way]:
-    """Returns those ways of the peers that settings name; edgespec's `draft` is within `auto`."""
+    """Returns those ways of the peers that settings name, but for drafts that are not given."""
+    given = {"draft": arguments.draft, _HEAD: arguments.head}
+    missing = [setting for setting, file in given.items() if file is None]
     return [
         (name, setting)
         for name in arguments.peers
         for setting in module_of(name).SETTINGS
-        if setting in settings and (setting != "draft" or arguments.draft is not None)
+        if setting in settings and setting not in missing
     ]
 
 
@@ -246,8 +292,8 @@ def tokenizer_of(model: Path) -> Tokenizer:
 
 @contextmanager
 def beside(what: str) -> Iterator[None]:
-    """Keeps one core busy with another program until the end of the block, if it is `busy`."""
-    if what != "busy":
+    """Runs one of `COMPANIES` until the end of the block."""
+    if what == COMPANIES[0]:
         yield
         return
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as program:

@@ -76,6 +76,7 @@ class LlamaModel:
         temperature: float,
         seed: int,
         began: Callable[[], None],
+        known: int = 0,
     ) -> list[list[int]]:
         """Makes the texts of prompts at once, without what earlier ones computed.
 
@@ -85,6 +86,7 @@ class LlamaModel:
             temperature: 0 for the likeliest tokens.
             seed: of each text's sampling.
             began: called when tokens of a text come for the first time.
+            known: tokens of the prompt that the text before began with, and that are not read anew.
         """
         options = {
             "n_predict": new_tokens,
@@ -93,7 +95,7 @@ class LlamaModel:
             "top_k": 0,
             "top_p": 1.0,
             "min_p": 0.0,
-            "cache_prompt": False,
+            "cache_prompt": known > 0,
             "stream": True,
             "verbose": True,
             "return_tokens": True,

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ PROMPT = (10, 11, 12, 13)
 
 
 def loading(setting="plain", target=BUNDLE):
-    return peers.Loading(str(target), None, setting, 1, 256, 2, "")
+    return peers.Loading(str(target), None, setting, 1, 256, 2, folder="")
 
 
 @pytest.fixture
@@ -64,7 +65,16 @@ def test_what_goes_wrong_in_a_peer_is_a_reason(tmp_path):
 
 @pytest.mark.parametrize("name", peers.FILES)
 def test_peers_import_without_their_libraries(name):
-    assert "plain" in peers.module_of(name).SETTINGS
+    module = peers.module_of(name)
+    assert "plain" in module.SETTINGS
+    assert callable(peers.model_of(module).texts)
+
+
+def test_a_further_turn_knows_what_was_read(tmp_path):
+    prompt = tuple(range(10, 90))
+    with peers.Peer("edgespec", loading(), tmp_path) as peer:
+        whole = peer.texts([prompt], 4)
+        assert peer.texts([prompt], 4, known=60).tokens == whole.tokens
 
 
 def test_environments_are_made_once(monkeypatch, tmp_path):
@@ -78,10 +88,13 @@ def test_environments_are_made_once(monkeypatch, tmp_path):
     monkeypatch.setattr(peers.subprocess, "run", run)
     with pytest.raises(peers.PeerError, match=r"not installed: see .*pip\.log"):
         peers.python_of("xllamacpp", tmp_path)
+    assert not peers.is_installed("xllamacpp", tmp_path)
     code = 0
     python = peers.python_of("xllamacpp", tmp_path)
     assert asked[-1][1:] == ["-m", "pip", "install", "--only-binary", ":all:", "xllamacpp"]
     assert python == tmp_path / "environments" / "xllamacpp" / "bin" / "python"
+    assert peers.is_installed("xllamacpp", tmp_path)
+    assert peers.is_installed("edgespec", tmp_path)
     count = len(asked)
     assert peers.python_of("xllamacpp", tmp_path) == python
     assert len(asked) == count
@@ -96,6 +109,7 @@ class Told:
     def __init__(self, name, loading, cache):
         self.setting = loading.setting
         self.versions = {"told": "1"}
+        self.started = time.monotonic() - 5  # seconds to load
 
     def __enter__(self):
         return self
@@ -103,7 +117,7 @@ class Told:
     def __exit__(self, *_):
         pass
 
-    def texts(self, prompts, new_tokens, temperature=0.0, seed=0):
+    def texts(self, prompts, new_tokens, temperature=0.0, seed=0, known=0):
         self.asked.append((self.setting, len(prompts), new_tokens))
         tokens = [[prompt[0]] * new_tokens for prompt in prompts]
         if self.setting == "lookup":
@@ -131,13 +145,34 @@ def test_ways_take_turns_and_a_second_run_goes_on(told):
     done.run(tasks, ways)
     assert len([new for *_, new in Told.asked if new == 5]) == 2  # of the third alone
     assert len(done.of("code", ways[0])) == 3
-    row = compare._row(done, "code", ways[1])
-    assert (row["tokens_per_second"], row["cpu_ms_per_token"]) == (4.0, 125.0)
-    assert row["equal"] == "0 of 3"
+    row = compare._row(done, "code", ways[1], "nothing")
+    assert (row.value, row.cpu, row.texts, row.equal) == (4.0, 125.0, 3, "0 of 3")
+    assert compare._row(done, "code", ways[1], "busy") is None
     told.minutes = 0
     late = turns.Turns(told)
     late.run([turns.Task("code", 9, (PROMPT,), 5)], ways)
     assert not late.made
+
+
+def test_a_test_has_its_share_of_the_time_and_one_text_at_least(told):
+    told.minutes = 100
+    done = turns.Turns(told)
+    ways = [("edgespec", "plain"), ("edgespec", "lookup")]
+    done.run([turns.Task("code", number, (PROMPT,), 5) for number in range(3)], ways, share=0.0)
+    assert [task.number for task, _ in done.made] == [0, 0]
+
+
+def test_starts_count_from_the_process_on(told):
+    tasks = [turns.Task("start", number, (PROMPT,), 1) for number in range(2)]
+    done = turns.Turns(told)
+    done.start(tasks, [("edgespec", "plain")])
+    assert all(made.first >= 6.0 for made in done.made.values())
+    row = compare._row(done, "start", ("edgespec", "plain"), "nothing")
+    assert row.texts == 1
+    assert row.begun >= 6.0
+    Told.asked.clear()
+    turns.Turns(told).start(tasks, [("edgespec", "plain")])
+    assert Told.asked == []  # they were kept
 
 
 def test_equal_and_repeated_texts_are_counted(told):
@@ -155,15 +190,37 @@ def test_equal_and_repeated_texts_are_counted(told):
 def test_the_line_of_json_ends_the_output(told, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(turns, "tokenizer_of", lambda _: Tokenizer.from_folder(BUNDLE))
     words = ["compare.py", str(told.model), "--cache", str(tmp_path), "--peers", "edgespec"]
-    words += ["--tests", "first,several", "-n", "4"]
+    words += ["--tests", "first,several,second,start", "-n", "4", "--beside", "nothing,busy"]
     monkeypatch.setattr(sys, "argv", words)
     compare.main()
     out = capsys.readouterr().out
     assert "| program " in out
+    assert "| edgespec | plain " in out
     found = json.loads(out.splitlines()[-1])
-    assert found["results"]["first"][0]["seconds"] == 1.0
+    assert len(found["results"]) == 8
+    assert found["results"]["first"][0]["value"] == 1.0
+    assert found["results"]["second, beside busy"][0]["texts"] == 2
     assert found["peer_versions"] == {"edgespec": {"told": "1"}}
     assert found["hardware"]["cpu"]
+
+
+def test_a_first_look_leaves_out_what_is_not_installed(told, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(turns, "tokenizer_of", lambda _: Tokenizer.from_folder(BUNDLE))
+    words = ["compare.py", str(told.model), "--cache", str(tmp_path), "--quick"]
+    monkeypatch.setattr(sys, "argv", [*words, "--peers", "edgespec,xllamacpp", "--tests", "code"])
+    compare.main()
+    out = capsys.readouterr().out
+    assert "not run: xllamacpp: not installed: run once without --quick" in out
+    found = json.loads(out.splitlines()[-1])
+    assert found["n"] == "32"
+    assert [row["texts"] for row in found["results"]["code"]] == [2, 2, 2]
+
+
+def test_a_head_is_a_setting_where_one_is_given(given, tmp_path):
+    names = ("plain", "auto", "head", "draft")
+    assert turns.ways_of(given, names) == [("edgespec", "plain"), ("edgespec", "auto")]
+    given.head = given.draft = tmp_path
+    assert [setting for _, setting in turns.ways_of(given, names)] == list(names)
 
 
 def test_a_program_keeps_a_core_busy_until_texts_are_made():
@@ -198,4 +255,4 @@ def test_joules_a_token_are_told(told, monkeypatch):
     )
     done = turns.Turns(given)
     done.run([turns.Task("code", 0, (PROMPT,), 4)], [("edgespec", "plain")])
-    assert compare._row(done, "code", ("edgespec", "plain"))["joules_per_token"] == 2.0
+    assert compare._row(done, "code", ("edgespec", "plain"), "nothing").joules == 2.0
