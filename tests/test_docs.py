@@ -24,12 +24,12 @@ PAGES = {
 }
 # A form of a command with its parts in brackets is no command.
 LINES = [
-    line.strip()
+    line
     for page in PAGES.values()
     for block in re.findall(r"(?:^    .*\n)+", page, re.M)
     for part in block.splitlines()
-    for line in part.split(" && ")
-    if line.strip().startswith("edgespec ") and " [" not in line
+    for each in part.split(" && ")
+    if (line := each.strip().removeprefix("$ ")).startswith("edgespec ") and " [" not in line
 ]
 
 
@@ -45,6 +45,12 @@ def test_commands_are_understood(line, cli, monkeypatch):
         monkeypatch.setattr(f"edgespec.cli.commands.{module}.execute", lambda arguments: 0)
     result = cli(*shlex.split(line, comments=True)[1:])
     assert result.code == 0, result.err
+
+
+def test_commands_that_prose_names_are_there():
+    named = {name for page in PAGES.values() for name in re.findall(r"`edgespec ([a-z-]+)", page)}
+    assert named - COMMANDS.keys() <= {"help"}
+    assert len(named) > 10
 
 
 def test_every_command_is_shown_by_its_page():
