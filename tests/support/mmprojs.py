@@ -43,6 +43,7 @@ def write_pair(folder, place, encoding="F32", soft="<image_soft_token>", **field
     source = SafetensorsFolder(folder, text_name)
     own.mkdir(exist_ok=True)
     text = {**config["text_config"], "tie_word_embeddings": False}
+    text["use_bidirectional_attention"] = None  # of rows of pictures, of which no file tells
     (own / "config.json").write_text(json.dumps(text))
     save_file({each: source.read(each) for each in source.names}, own / "model.safetensors")
     tokenizer = (folder / "tokenizer.json").read_text()

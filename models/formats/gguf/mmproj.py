@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
     from edgespec.models.vision.gemma4 import PatchTower
     from edgespec.models.vision.grid import GridTower
-    from edgespec.models.vision.internvl import INTERNVL
-from edgespec.models.vision.tower import Tower
+    from edgespec.models.vision.tower import Tower
 
 TOWER_KIND = "clip"
 """The architecture of such files."""

@@ -82,8 +82,13 @@ def read_gemma4(
     vision: dict[str, object] = {
         own: metadata.integer(f"{_VISION}.{name}") for own, name in _SIZES.items()
     }
+    side = vision["patch_size"]
+    if (shape := entries[_PATCHES].shape)[1:] != (_COLOURS, side, side):
+        raise metadata.invalid(
+            f"{_VISION}.patch_size", f"must be that of {_PATCHES}, which has shape {shape}"
+        )
     factor = metadata.integer(f"{_VISION}.projector.scale_factor", _FACTOR)
-    sizes = {"patch_size": vision["patch_size"], "pooling_kernel_size": factor}
+    sizes = {"patch_size": side, "pooling_kernel_size": factor}
     # No field says whether rows of a picture see each other: in models without inputs of layers.
     small = config.get("hidden_size_per_layer_input")
     values = {
@@ -96,7 +101,9 @@ def read_gemma4(
             "rms_norm_eps": metadata.number(f"{_VISION}.attention.layer_norm_epsilon"),
             "position_embedding_size": entries[_PLACES].shape[1],
             "standardize": "v.std_bias" in entries,
-            "use_clipped_linears": any(name.endswith(".input_min") for name in entries),
+            "use_clipped_linears": any(
+                name.startswith("v.") and name.endswith(".input_min") for name in entries
+            ),
         },
         "text_config": {
             **config.values,
