@@ -29,11 +29,11 @@ from edgespec.runtime.engines.portable.transfers import (
     Read,
     Recording,
     Write,
+    bound_parts,
     growing,
     lists_of,
     moving,
     reading,
-    tensors_of,
     writing,
 )
 
@@ -280,7 +280,7 @@ class DeviceRunner:
                 call.read(name, array, name in self.on_host)
         for name, value in there.items():
             dims = self.file.recurrent.get(name, ())
-            for part, tensor in tensors_of(name, value).items():
+            for part, tensor in bound_parts(name, value).items():
                 call.read_tensor(part, tensor, dims if len(dims) > 1 else None)
         for name, value in cache_tensors(pools).items():
             call.change(name, value)

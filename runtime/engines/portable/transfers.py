@@ -81,7 +81,7 @@ class PoolTensors:
             tensor.update_inplace(part)
 
 
-def tensors_of(name: str, pool: Any) -> dict[str, Any]:
+def bound_parts(name: str, pool: Any) -> dict[str, Any]:
     """Returns the tensors of a pool on a device, by the names of a graph's inputs."""
     if isinstance(pool, PoolTensors):
         return dict(zip(pool_parts(name), (pool.keys, pool.values), strict=True))
@@ -135,7 +135,7 @@ class Write:
             # All heads' rows are one list, which fewer kinds of shaders can write to.
             flat = (lists.number * length, lists.dim)
             device = (self._gpu.kind, self._gpu.number, lists.dtype.type)
-            for part, tensor in tensors_of(name, pools[name]).items():
+            for part, tensor in bound_parts(name, pools[name]).items():
                 self._handle.bind_input(part, *device, flat, tensor.data_ptr())
                 self._handle.bind_output(f"{part}.after", *device, flat, tensor.data_ptr())
             new = (lists.parts * lists.number * rows, lists.dim)

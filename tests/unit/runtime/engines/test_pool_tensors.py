@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto
 
-from edgespec.runtime.engines.portable.transfers import PoolTensors, tensors_of
+from edgespec.runtime.engines.portable.transfers import PoolTensors, bound_parts
 
 
 def test_both_are_read_and_written_as_one():
@@ -22,5 +22,5 @@ def test_both_are_read_and_written_as_one():
 
 
 def test_tensors_have_the_names_of_inputs():
-    assert tensors_of("rows.3", "one") == {"rows.3": "one"}
-    assert tensors_of("pool.3", PoolTensors(1, 2)) == {"pool.3.keys": 1, "pool.3.values": 2}
+    assert bound_parts("rows.3", "one") == {"rows.3": "one"}
+    assert bound_parts("pool.3", PoolTensors(1, 2)) == {"pool.3.keys": 1, "pool.3.values": 2}
