@@ -11,7 +11,14 @@
 namespace edgespec {
 namespace {
 
-constexpr int most_rows(int max, int parts) { return max > 15 && parts == 1 ? 2 : 4; }
+#ifdef EDGESPEC_AVX_VNNI
+constexpr int most_rows(int, int) { return 4; }
+#else
+// Of levels from 65 to 128 no sums of 16 bits are kept, which would take registers.
+constexpr int most_rows(int max, int parts) {
+  return max > 15 && parts == 1 && (max <= 64 || max > 128) ? 2 : 4;
+}
+#endif
 constexpr bool Many = false;
 
 struct F {
