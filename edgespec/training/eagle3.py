@@ -113,20 +113,13 @@ class Eagle3(FusingHead):
         tokens = layer.input_layernorm(batch.embedded)
         turns = rotation(self.shape, length, batch.tokens.device)
         hidden = self.fc(batch.features).float()
-        first: tuple[Tensor, Tensor] | None = None
-        own: list[tuple[Tensor, Tensor]] = []
+        seen = DraftKeys()
         for depth in range(min(self.depths, length - 1)):
             n = length - 1 - depth
             hidden = hidden[:, :n]
             mixed = self._mix(tokens[:, depth + 1 :], layer.hidden_norm(hidden))
-            query, key, value = layer.self_attn(mixed, turns[:, depth : depth + n])
-            if first is None:
-                first = key, value
-            else:
-                own.append((key, value))
-            seen = first[0][:, :, :n], first[1][:, :, :n]
-            own = [(k[:, :, :n], v[:, :, :n]) for k, v in own]
-            hidden = hidden + layer.self_attn.o_proj(attend(query, seen, own))
+            attended = seen.attend(*layer.self_attn(mixed, turns[:, depth : depth + n]))
+            hidden = hidden + layer.self_attn.o_proj(attended)
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
             at = torch.arange(depth + 1, length, device=hidden.device).expand(count, -1)
             yield Step(self.norm(hidden), at, depth)
@@ -139,21 +132,30 @@ class Eagle3(FusingHead):
         return gate * hidden + (1 - gate) * tokens
 
 
-def attend(query: Tensor, seen: tuple[Tensor, Tensor], own: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Attends to the keys of depth 0 up to each row, and to the row's own later ones.
+class DraftKeys:
+    """Keys and values of drafts that begin at every row, depth by depth."""
 
-    Args:
-        query: [B, heads, n, head_dim].
-        seen: keys and values of depth 0, [B, kv_heads, n, head_dim] each.
-        own: keys and values of each later depth, the same.
+    def __init__(self) -> None:
+        self._depths = list[tuple[Tensor, Tensor]]()
 
-    Returns:
-        [B, n, heads * head_dim].
-    """
-    keys, values = (torch.cat(each, 2) for each in zip(seen, *own, strict=True))
-    same = torch.eye(query.shape[2], dtype=torch.bool, device=query.device)
-    visible = torch.cat((torch.ones_like(same).tril(), *[same] * len(own)), -1)
-    mixed = functional.scaled_dot_product_attention(
-        query.to(values.dtype), keys.to(values.dtype), values, visible, enable_gqa=True
-    )
-    return mixed.transpose(1, 2).flatten(2)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attends to the keys of depth 0 up to each row, and to the row's own later ones.
+
+        Args:
+            query: [B, heads, n, head_dim] of the next depth.
+            key: [B, kv_heads, n, head_dim].
+            value: the same.
+
+        Returns:
+            [B, n, heads * head_dim].
+        """
+        n = query.shape[2]
+        self._depths = [(k[:, :, :n], v[:, :, :n]) for k, v in (*self._depths, (key, value))]
+        keys, values = (torch.cat(each, 2) for each in zip(*self._depths, strict=True))
+        same = torch.eye(n, dtype=torch.bool, device=query.device)
+        later = [same] * (len(self._depths) - 1)
+        visible = torch.cat((torch.ones_like(same).tril(), *later), -1)
+        mixed = functional.scaled_dot_product_attention(
+            query.to(values.dtype), keys.to(values.dtype), values, visible, enable_gqa=True
+        )
+        return mixed.transpose(1, 2).flatten(2)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgespec.training.drafting import HeadModule, Step, TextBatch
-from edgespec.training.eagle3 import attend
+from edgespec.training.eagle3 import DraftKeys
 from edgespec.training.layers import MlpModule, Projections, RMSNorm, rotated, rotation
 from edgespec.training.options import MTP
 from edgespec.training.shape import HeadShape, speculator
@@ -138,21 +138,13 @@ class Mtp(HeadModule):
         tokens = layer.token_layernorm(batch.embedded)
         turns = rotation(self.shape, length, batch.tokens.device)
         hidden = functional.rms_norm(batch.features, self._norm.shape, self._norm, self.shape.eps)
-        first: tuple[Tensor, Tensor] | None = None
-        own: list[tuple[Tensor, Tensor]] = []
+        seen = DraftKeys()
         for depth in range(min(self.depths, length - 1)):
             n = length - 1 - depth
             both = tokens[:, depth + 1 :], layer.hidden_layernorm(hidden[:, :n])
             rows = layer.input_proj(torch.cat(both, -1)).float()
             x = layer.input_layernorm(rows)
-            query, key, value = layer.self_attn(x, turns[:, depth : depth + n])
-            if first is None:
-                first = key, value
-            else:
-                own.append((key, value))
-            seen = first[0][:, :, :n], first[1][:, :, :n]
-            own = [(k[:, :, :n], v[:, :, :n]) for k, v in own]
-            mixed = attend(query, seen, own)
+            mixed = seen.attend(*layer.self_attn(x, turns[:, depth : depth + n]))
             gates = layer.self_attn.gates(x)
             mixed = mixed if gates is None else mixed * gates
             rows = rows + layer.self_attn.o_proj(mixed)
