@@ -310,12 +310,17 @@ NOINLINE void float_tile(const Product& p, int64_t row, int64_t tile, int bytes,
   finish<Rows>(p, total, row, tile);
 }
 
+constexpr int64_t Near = 64;  // rows whose levels stay in a cache while tiles are gone through
+
 // Calls `of` for rows, as many at a time as registers hold, and once for those that are left.
 template <int Most, class Tile>
 inline void by_rows(const Product& p, int64_t first, int64_t last, const Tile& of) {
-  for (int64_t tile = first; tile < last; ++tile)
-    for (int64_t row = 0; row < p.rows; row += Most)
-      at_most<Most>(p.rows - row, [&](auto rows) INLINED { of(rows, row, tile); });
+  for (int64_t begin = 0; begin < p.rows; begin += Near) {
+    const int64_t end = p.rows < begin + Near ? p.rows : begin + Near;
+    for (int64_t tile = first; tile < last; ++tile)
+      for (int64_t row = begin; row < end; row += Most)
+        at_most<Most>(end - row, [&](auto rows) INLINED { of(rows, row, tile); });
+  }
 }
 
 template <class Format>
