@@ -81,6 +81,7 @@ class CatalogueEntry:
         state: bytes of recurrent states, as a plan has them for one text.
         tower: bytes of the file that reads pictures, which is fetched with it; 0: there is none.
         head: what kind of head for drafting its files hold; empty: none.
+        heads: repositories of heads that others trained for it, which `--draft` takes.
         draft: name of the entry that drafts for it; empty: none.
         proposed: whether it is among those that `edgespec chat` proposes.
     """
@@ -99,6 +100,7 @@ class CatalogueEntry:
     state: int = 0
     tower: int = 0
     head: str = ""
+    heads: tuple[str, ...] = ()
     draft: str = ""
     proposed: bool = False
 

@@ -56,6 +56,9 @@ def execute(arguments: argparse.Namespace) -> int:
         tell(json.dumps({"catalogue": found, "hub": hub, "hub_answers": repositories is not None}))
         return 0
     _show(found, hub)
+    for each in () if word is None else found:
+        if each["heads"]:
+            tell(f"heads for {each['name']}, to name behind --draft: {', '.join(each['heads'])}")
     if word is not None and repositories is None:
         tell("the Hub does not answer, so its repositories are not listed")
     elif not found and not hub:
@@ -85,6 +88,7 @@ def _facts(entry: CatalogueEntry, chooser: ModelChooser) -> dict[str, Any]:
         "tokens_per_second": round(chooser.rate(entry, file), 1) if entry.kind == CHAT else None,
         "licence": entry.licence,
         "head": entry.head,
+        "heads": entry.heads,
         "draft": draft,
     }
 

@@ -222,6 +222,7 @@ def test_search_lists_the_catalogue_and_the_hub(cli, named, served, fast):
 def test_search_goes_without_the_hub(cli, served, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     shown = cli("search", "qwen3").out
+    assert "heads for qwen3:8b, to name behind --draft: RedHatAI/Qwen3-8B-speculator" in shown
     assert "qwen3:4b" in shown
     assert "the Hub does not answer" in shown
     every = cli("search").out

@@ -7,7 +7,7 @@ import pytest
 from edgespec.errors import InputError
 from edgespec.models import ARCHITECTURES
 from edgespec.models.formats.gguf.architectures import ARCHITECTURES as GGUF
-from edgespec.models.named import HUB_FILE
+from edgespec.models.named import HUB_FILE, HUB_ID
 from edgespec.store.catalogue import CHAT, Catalogue
 from edgespec.store.choosing import CONTEXT, ModelChooser
 
@@ -77,6 +77,15 @@ def test_a_draft_has_the_same_vocabulary_and_few_weights(shipped):
         assert draft.parameters <= 0.4 * each.parameters, each.name
         assert not draft.tower, each.name
         assert not each.head, each.name
+
+
+def test_heads_are_repositories_of_models_for_texts(shipped):
+    headed = [each for each in shipped.models.values() if each.heads]
+    assert len(headed) > 10
+    for each in headed:
+        assert each.kind == CHAT, each.name
+        assert len(set(each.heads)) == len(each.heads), each.name
+        assert all(HUB_ID.fullmatch(head) for head in each.heads), each.name
 
 
 def test_names_mean_one_size_one_file_or_a_family(shipped):
