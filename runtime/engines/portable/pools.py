@@ -32,6 +32,8 @@ class DevicePools:
         kv: number format of the pools, fp32 or fp16.
     """
 
+    shrinks = False
+
     def __init__(
         self, device: str, file: GraphFile, runner: Runner, shape: Shape | None = None
     ) -> None:
@@ -41,8 +43,6 @@ class DevicePools:
         self._runner = runner
         self._shape = shape
         self._numbers: dict[str, int] = {}  # of recurrent layers' pools, in native graphs
-
-    shrinks = False
 
     def capacity(self, before: int, needed: int) -> int:
         """Returns the number of slots of a pool that had `before` and needs `needed`.
