@@ -148,7 +148,7 @@ def _parts(values: int, encoding: str) -> Iterator[memoryview]:
     nbytes = values // block * size
     part = _random(encoding, min(nbytes, _PART // size * size))
     while nbytes > 0:
-        yield memoryview(part[:nbytes])
+        yield part[:nbytes].data
         nbytes -= len(part)
 
 
