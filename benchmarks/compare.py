@@ -69,9 +69,8 @@ _QUICK = {"minutes": 20, "limit": 2, "repeat": 1, "n": 32}
 
 def main() -> None:
     given = _parse_arguments()
-    done = Turns(given)
-    if given.quick:
-        _shorten(given, done)
+    left_out = _shorten(given) if given.quick else {}
+    done = Turns(given, failures=left_out)
     tokenizer = turns.tokenizer_of(given.model)
     plain = ways_of(given, (PLAIN, "auto", "head"))
     every = ways_of(given, (PLAIN, *_SPECULATING))
@@ -79,11 +78,12 @@ def main() -> None:
     with suppress(KeyboardInterrupt):
         for number, (test, company) in enumerate(measured):
             tasks = _tasks(test, company, given, tokenizer)
+            share = 1 / (len(measured) - number)
             if test == START:
-                done.start(tasks, plain)
+                done.start(tasks, plain, share)
             else:
                 ways = every if test in ("code", "chat") else plain
-                done.run(tasks, ways, share=1 / (len(measured) - number))
+                done.run(tasks, ways, share)
     results = dict[str, list[Row]]()
     for test, company in measured:
         rows = [row for way in every if (row := _row(done, test, way, company))]
@@ -107,14 +107,14 @@ def main() -> None:
     )
 
 
-def _shorten(given: argparse.Namespace, done: Turns) -> None:
-    """Makes of what is asked for a first look."""
+def _shorten(given: argparse.Namespace) -> dict[str, str]:
+    """Makes of what is asked for a first look; returns which peers are left out, and why."""
     for name, most in _QUICK.items():
         setattr(given, name, min(getattr(given, name), most))
-    for name in given.peers:
-        if not is_installed(name, given.cache):
-            done.failures[name] = "not installed: run once without --quick"
-    given.peers = [name for name in given.peers if name not in done.failures]
+    there = [name for name in given.peers if is_installed(name, given.cache)]
+    missing = [name for name in given.peers if name not in there]
+    given.peers = there
+    return dict.fromkeys(missing, "not installed: run once without --quick")
 
 
 def _tasks(test: str, company: str, given: argparse.Namespace, tokenizer: Tokenizer) -> list[Task]:

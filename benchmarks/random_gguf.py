@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from common import count
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, TokenType
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def main() -> None:
     parser.add_argument("model", choices=_MODELS)
     parser.add_argument("encoding", choices=_SCALES)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--layers", type=int, help="fewer than the model has")
+    parser.add_argument("--layers", type=count, help="fewer than the model has")
     given = parser.parse_args()
     sizes = _MODELS[given.model]
     layers = given.layers or sizes.layers

@@ -23,6 +23,7 @@ from typing import Any
 from common import exit_code, facts_of, names, print_result, print_table
 
 from edgespec.bundle import MANIFEST
+from edgespec.errors import InputError
 from edgespec.training.options import EAGLE3, KINDS, MTP
 
 _TEXTS = Path(".training/shards")
@@ -35,7 +36,12 @@ def main() -> None:
     )
     parser.add_argument("model", metavar="MODEL", help="a bundle, GGUF file or checkpoint")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--kinds", default=f"{EAGLE3},dflash", metavar="KIND,KIND")
+    parser.add_argument(
+        "--kinds",
+        type=lambda text: names(text, _NEW),
+        default=[EAGLE3, "dflash"],
+        metavar="KIND,KIND",
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=8.0, help="of training (default: 8)")
     parser.add_argument("--limit", default="4", help="prompts that are measured (default: 4)")
@@ -43,7 +49,7 @@ def main() -> None:
         "--training", nargs=argparse.REMAINDER, default=[], help="further options of train-draft"
     )
     arguments = parser.parse_args()
-    kinds = names(arguments.kinds, _NEW)
+    kinds = arguments.kinds
     output: Path = arguments.output
     plain = Path(arguments.model)
     if not (plain / MANIFEST).is_file():
@@ -75,6 +81,8 @@ def take_texts(first: Path, head: Path) -> None:
 
 def learned(head: Path) -> dict[str, Any]:
     """Returns what a head says of its training."""
+    if not (head / "config.json").is_file():
+        raise InputError(f"{head} holds no head: give --minutes, in which it is trained")
     facts = json.loads((head / "config.json").read_text("utf-8"))["edgespec"]
     return {name: facts[name] for name in ("tokens", "minutes", "acceptance")}
 

@@ -112,7 +112,7 @@ class Turns:
                 for way in turns[first:] + turns[:first]:
                     if self._found(task, way):
                         continue
-                    if time.monotonic() > (end if number else self._end):
+                    if time.monotonic() >= (end if number else self._end):
                         return
                     tell(f"{task.test} {task.number}, repeat {task.repeat}: {' '.join(way)}")
                     try:
@@ -122,16 +122,23 @@ class Turns:
                         peers.pop(way)
         tell("")
 
-    def start(self, tasks: Sequence[Task], ways: Iterable[Way]) -> None:
+    def start(self, tasks: Sequence[Task], ways: Iterable[Way], share: float = 1.0) -> None:
         """Makes each text in a process of its own, whose start counts, way after way.
 
         What a way makes of its files is made by the first of its tasks, and there for the others.
+
+        Args:
+            tasks: those of one test.
+            ways: who makes them.
+            share: of the time that is left, behind which no further way begins.
         """
+        now = time.monotonic()
+        end = now + share * (self._end - now)
         with beside(tasks[0].beside):
             for way in ways:
                 if all(self._found(task, way) for task in tasks):
                     continue
-                if time.monotonic() > self._end:
+                if time.monotonic() > end:
                     return
                 tell(f"{tasks[0].test}: {' '.join(way)}")
                 try:
@@ -142,6 +149,7 @@ class Turns:
 
     def _start(self, tasks: Sequence[Task], way: Way) -> None:
         cache = self.arguments.cache
+        cache.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=cache) as folder:
             for task in tasks:
                 with Peer(way[0], self._loading(tasks, way, Path(folder)), cache) as peer:
@@ -212,7 +220,10 @@ class Turns:
         files = [
             file and f"{file.name}:{file.stat().st_size}" for file in (given.model, given.draft)
         ]
-        head = [given.head.name] if way[1] == _HEAD else []
+        head = []
+        if way[1] == _HEAD:
+            weights = (given.head / "model.safetensors").stat()
+            head = [given.head.name, str(weights.st_size), str(weights.st_mtime_ns)]
         company = [task.beside] if task.beside != COMPANIES[0] else []
         settings = [task.repeat, *way, *head, *company]
         shape = [len(task.prompts), sum(map(sum, task.prompts)), task.new_tokens, task.temperature]

@@ -121,13 +121,16 @@ def _of_vision(where: str, vision: Vision, role: Role) -> Iterator[_Check]:
     if (grid := vision.grid) is not None:
         yield f"{where}.grid", grid, 1 <= grid.least <= grid.most <= _MOST_PIXELS**2
         yield f"{where}.size", vision.size, vision.size**2 <= grid.most
-        sections = grid.sections or (0, 0)
+        sections = (0, 0) if grid.sections is None else grid.sections
         fits = not grid.in_blocks or sum(sections) <= role.head_dim // 2
-        yield f"{where}.grid.sections", sections, min(sections) >= 0 and fits
+        form = len(sections) == 2 and min(sections) >= 0
+        yield f"{where}.grid.sections", sections, form and fits
         yield f"{where}.grid.layers", grid.layers, 0 <= grid.layers <= role.layers
     if (tiles := vision.tiles) is not None:
         yield f"{where}.tiles.size", tiles.size, 1 <= tiles.size <= _MOST_PIXELS
         yield f"{where}.tiles", tiles, 1 <= tiles.least <= tiles.most <= _MOST_TILES
+        whole = tiles.size == vision.size if grid is None else tiles.size % vision.size == 0
+        yield f"{where}.tiles.size", tiles.size, whole
         pixels = tiles.most * tiles.size**2
         yield f"{where}.tiles.most", tiles.most, pixels <= _MOST_TILED
         yield f"{where}.tiles.larger", tiles.larger, 0 <= tiles.larger < math.inf

@@ -77,12 +77,13 @@ class ModelInstance:
         self._viewer = Viewer(bundle, self.tokenizer, threads, native)
         grammars = grammars or partial(grammars_of, bundle, self.tokenizer)
         self.prompts = Prompts(bundle, self.tokenizer, self.plan.context, self._viewer, grammars)
+        target = self.models[TARGET]
         self._stored: StoredPrompts | None = None
         if files is not None:
             from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime
 
-            self._stored = StoredPrompts(files, (arithmetic(), bundle.digest))
-        target = self.models[TARGET]
+            computed = (arithmetic(), target.device, target.halves)
+            self._stored = StoredPrompts(files, (*computed, bundle.digest))
         sources = self.sources
         self.engine = Engine(target, sources.drafters, self._stored, sources.timings)
 

@@ -29,7 +29,7 @@ _JUDGE = (
 )
 _ASKED = "<Instruct>: {}\n<Query>: {}\n<Document>: {}"
 _ANSWERS = "yes", "no"
-_PLACES = re.compile(r"\{query\}|\{document\}")
+_PLACES = re.compile(rf"\{{query\}}|\{{document\}}|{re.escape(INSTRUCTION)}")
 _MARGIN = 8  # tokens that a text may have more behind a cut than its part had
 
 
@@ -135,11 +135,12 @@ class TemplateForm(WrittenForm):
 
     def __init__(self, loaded: ModelInstance, template: str, instruction: str) -> None:
         super().__init__(loaded)
-        self._template = template.replace(INSTRUCTION, instruction)
+        self._template = template
+        self._instruction = instruction
 
     def written(self, query: str, document: str) -> str:
         """See `WrittenForm`."""
-        given = {"{query}": query, "{document}": document}
+        given = {"{query}": query, "{document}": document, INSTRUCTION: self._instruction}
         return _PLACES.sub(lambda found: given[found[0]], self._template)
 
     def logit(self, row: Row) -> float:
@@ -204,14 +205,17 @@ class Reranker(Unpicklable):
                 "the model makes embeddings, and ranks no texts: use a bundle of a reranker, or "
                 "of a model that writes text"
             )
+        ranking = target.ranking
+        if instruction is not None and ranking is not None and INSTRUCTION not in ranking.template:
+            raise InputError("the model reads no instruction: leave instruction out")
         asked = INSTRUCTION if instruction is None else instruction
         self._form: RankForm
-        if target.ranking is None:
+        if ranking is None:
             self._form = ChatForm(loaded, asked)
-        elif target.ranking.template:
-            self._form = TemplateForm(loaded, target.ranking.template, asked)
+        elif ranking.template:
+            self._form = TemplateForm(loaded, ranking.template, asked)
         else:
-            self._form = PairForm(loaded, target.ranking.pooling)
+            self._form = PairForm(loaded, ranking.pooling)
         self._rows = TextRows(loaded, self._form.pooling)
 
     def ranked(

@@ -66,6 +66,7 @@ class ServedModel:
         claims: number of requests that use it.
         used: when the last of them ended.
         kept: seconds for which it stays loaded behind that; infinity: until another needs its room.
+        resting: will let it give back what it kept of texts; None: nothing will.
 
     Raises:
         EdgespecError: if the tokenizer is damaged, or the options do not suit the model.
@@ -87,6 +88,7 @@ class ServedModel:
         self.claims = 0
         self.used = time.monotonic()
         self.kept = math.inf
+        self.resting: asyncio.TimerHandle | None = None
         self.modified = (bundle.path / MANIFEST).stat().st_mtime
         self.adapters = options.adapter_files if llm is None else llm.options.adapter_files
         self.tokenizer = Tokenizer.of(bundle) if llm is None else llm.tokenizer
@@ -119,8 +121,9 @@ class ServedModel:
         for name, scale in scales.items():
             require_scale(f"the scale of adapter {name}", scale)
         self.adapters = [replace(each, scale=scales.get(each.name, 0.0)) for each in self.adapters]
-        if self.llm is not None:
-            self._adapt(inside(self.llm))
+        llm = self.llm
+        if llm is not None:
+            self._adapt(inside(llm))
 
     def _adapt(self, loaded: ModelInstance) -> None:
         """Gives the adapters of a model that was loaded the scales that they have now."""
@@ -167,9 +170,10 @@ class ServedModel:
         made = self._grammars
         grammars = None if made is None else lambda: made
         loaded = ModelInstance(self.bundle, options, self.tokenizer, plan, grammars)
-        self._adapt(loaded)
-        self.llm = around(loaded)
-        return self.llm
+        llm = around(loaded)
+        self.llm = llm
+        self._adapt(loaded)  # behind it, since scales may be set meanwhile
+        return llm
 
     def forget(self) -> None:
         """Gives up the loaded model, and what grammars need, which is made again for the next one.
@@ -322,8 +326,12 @@ class Models:
 
     def _expect_rest(self, model: ServedModel) -> None:
         """Lets a model give back what it kept of texts, unless somebody uses it meanwhile."""
+        if model.resting is not None:
+            model.resting.cancel()
+        model.resting = None
         if model.llm is not None and not model.claims:
-            asyncio.get_running_loop().call_later(self._rest, self._shrink, model, model.used)
+            loop = asyncio.get_running_loop()
+            model.resting = loop.call_later(self._rest, self._shrink, model, model.used)
 
     def _shrink(self, model: ServedModel, used: float) -> None:
         if model.llm is not None and not model.claims and model.used == used and not self._stopped:

@@ -20,7 +20,7 @@ from edgespec.models.heads.mtp import usual_name
 from edgespec.models.heads.opening import load_head
 from edgespec.runtime.arrays import Floats
 from edgespec.training.drafting import HeadModule
-from edgespec.training.options import EAGLE3, GATED, KINDS, MTP, TrainingOptions
+from edgespec.training.options import DSPARK, EAGLE3, GATED, KINDS, MTP, TrainingOptions
 from edgespec.training.shape import rope_theta
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.vocabulary import Ids
@@ -145,6 +145,13 @@ class GivenHead:
             head.layer.norm_before_residual or head.norm_output != (self.kind == MTP)
         ):
             raise self._refused("has its norms in another place")
+        if isinstance(head, BlockHead):
+            if any(each.attention.window or each.causal for each in head.layers):
+                raise self._refused("has windows, or sees no rows behind its own")
+            if head.from_anchor != (self.kind == DSPARK):
+                raise self._refused("predicts other positions than its kind does")
+        if self._is_scaled():
+            raise self._refused("scales its rotary embedding")
         shapes = {name: shape for name, shape in head.tensors().items() if name != _PROJECTION}
         own = {self._stored(name): each for name, each in module.named_parameters()}
         wanted = {name: tuple(each.shape) for name, each in own.items()}
@@ -156,6 +163,15 @@ class GivenHead:
         with torch.no_grad():
             for name, each in own.items():
                 each.copy_(torch.from_numpy(np.ascontiguousarray(self._tensors.read(name))))
+
+    def _is_scaled(self) -> bool:
+        """Whether it has a rotary embedding that is not given by its base alone."""
+        rope = self.head.rope
+        if rope is None or self.kind == MTP:
+            return False
+        count = len(rope.inv_freq)
+        usual = rope_theta(tuple(map(float, rope.inv_freq))) ** (-np.arange(count) / count)
+        return rope.attention_factor != 1 or not np.allclose(rope.inv_freq, usual, rtol=1e-4)
 
     def _stored(self, name: str) -> str:
         """Returns the name that a parameter of a module has among the head's tensors."""

@@ -272,9 +272,6 @@ class Training:
         graph = self._target.graph
         device = self._target.device
         tokenizer = self._target.tokenizer
-        first = self._windows(1)
-        if first is None:
-            raise KeyboardInterrupt
         if options.init is not None:
             given = GivenHead(Path(options.init), self._target.bundle)
             ids = given.ids
@@ -282,6 +279,9 @@ class Training:
             head = module_of(options, given.sizes(), graph)
             given.fill(head)
         else:
+            first = self._windows(1)
+            if first is None:
+                raise KeyboardInterrupt
             size = min(options.draft_vocabulary, tokenizer.vocab_size)
             ids = choose(self._texts.tokens, self._expected(first), size, role.eos_ids)
             projection = graph.projection.rows(ids)

@@ -24,7 +24,7 @@ def put_levels(stored: _Tiles, widths: Sequence[int], quads: Quads) -> None:
         widths: bits of each plane, the lowest bits of the levels first.
         quads: the levels.
     """
-    planes = planes_of(stored)
+    planes = _planes_of(stored)
     start = 0
     for bits in widths:
         mask = np.uint32((2**bits - 1) * 0x01010101)
@@ -38,7 +38,7 @@ def put_levels(stored: _Tiles, widths: Sequence[int], quads: Quads) -> None:
 
 def levels_in(stored: _Tiles, widths: Sequence[int]) -> Quads:
     """The levels of tiles: what `put_levels` wrote."""
-    planes = planes_of(stored)
+    planes = _planes_of(stored)
     quads = np.zeros((*planes.shape[:-2], _QUADS, planes.shape[-1]), np.uint32)
     start = 0
     for bits in widths:
@@ -61,7 +61,7 @@ def clear_lanes(stored: _Tiles, first: int) -> None:
             stored[field][-1, ..., first:] = 0
 
 
-def planes_of(stored: _Tiles) -> Quads:
+def _planes_of(stored: _Tiles) -> Quads:
     """The planes of tiles, [tiles, units, blocks of 32, bits, 16]."""
     planes: Quads = (stored["blocks"] if _has_blocks(stored) else stored)["levels"]
     return planes

@@ -135,6 +135,9 @@ class Bert(Encoder):
         return Linear(f"{name}.weight", in_features, out_features, f"{name}.bias")
 
 
+_OF_CODE = ("q_norm.weight", "attn_norm_2.weight")  # endings of tensors of its model for code
+
+
 class JinaBert(Bert):
     """BERT whose scores fall with distance in place of learned places, with a gate in its MLP."""
 
@@ -154,6 +157,10 @@ class JinaBert(Bert):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights; files have one tensor for gate and up, the first GGUF files two."""
+        if any(name.endswith(_OF_CODE) for name in tensors.names):
+            raise self.config.fields.unsupported(
+                "model_type", "use a Jina v2 model that is not for code"
+            )
         parts = dict[str, TensorRows]()
         for index in range(self.config.num_layers):
             mlp = self.feed_forward(index)

@@ -33,6 +33,6 @@ class Gemma(Gemma2):
         """
         named = fields.get("hidden_act")
         return fields.changed(
-            query_pre_attn_scalar=fields.get("head_dim"),
+            query_pre_attn_scalar=fields.integer("head_dim"),
             hidden_activation="gelu_pytorch_tanh" if named == "gelu" else named,
         )

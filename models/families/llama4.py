@@ -70,8 +70,11 @@ class Llama4(PartialRotation, SmolLm3):
         ends = [decoder.context_length]
         if fields.get("attention_chunk_size") is not None:
             ends.append(fields.integer("attention_chunk_size"))
-        if fields.flag("attn_temperature_tuning"):
-            ends.append(max(fields.integer("floor_scale") - 1, 1))
+        if fields.get("attn_temperature_tuning"):  # published as 4, too
+            ends.append(fields.integer("floor_scale") - 1)
+        if min(ends) < 2:
+            name = "floor_scale" if ends[-1] < 2 else "attention_chunk_size"
+            raise fields.invalid(name, "must leave two tokens at least")
         if min(ends) < decoder.context_length:
             _log.warning(
                 "%s: attention changes behind %d tokens, which is not implemented: texts end there",

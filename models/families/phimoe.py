@@ -29,7 +29,8 @@ class PhiMoe(Mixtral):
         if scaling.get("short_mscale") is None or scaling.get("long_mscale") is None:
             return fields
         context = fields.integer("max_position_embeddings")
-        long = context > scaling.integer("original_max_position_embeddings", context)
+        own = scaling.integer("original_max_position_embeddings", context)
+        long = context > fields.integer("original_max_position_embeddings", own)
         factor = scaling.number("long_mscale" if long else "short_mscale")
         return fields.changed(**{name: {**scaling.values, "attention_factor": factor}})
 

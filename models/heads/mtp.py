@@ -39,16 +39,15 @@ MTP = "mtp"
 _MODEL_TYPES = (
     "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", *nextn.MODEL_TYPES,
 )  # fmt: skip
-OF_CHECKPOINTS = {
+# Names of tensors in checkpoints, by those that `speculators` has for them.
+_OF_CHECKPOINTS = {
     "input_proj": "fc",
     "token_layernorm": "pre_fc_norm_embedding",
     "hidden_layernorm": "pre_fc_norm_hidden",
     "final_layernorm": "norm",
 }
-"""Names of tensors in checkpoints, by those that `speculators` has for them."""
 
-ALONE = "mtp_layers.0"
-"""With what the names of all tensors begin in the layout of `speculators`."""
+_ALONE = "mtp_layers.0"  # with what all names begin in the layout of `speculators`
 
 _PREFIX = f"{MTP}."
 _WITHOUT = "export without the head (--draft none)"
@@ -112,8 +111,8 @@ def load_mtp_alone(files: HeadFiles, target: TargetSizes) -> HeadCheckpoint:
 
 def usual_name(name: str) -> str:
     """Returns the name of a tensor in the layout of `speculators` as checkpoints have it."""
-    stem, _, kind = name.removeprefix(f"{ALONE}.").rpartition(".")
-    return f"{_PREFIX}{OF_CHECKPOINTS.get(stem, f'layers.0.{stem}')}.{kind}"
+    stem, _, kind = name.removeprefix(f"{_ALONE}.").rpartition(".")
+    return f"{_PREFIX}{_OF_CHECKPOINTS.get(stem, f'layers.0.{stem}')}.{kind}"
 
 
 def _opened(

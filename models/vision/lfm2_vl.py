@@ -39,6 +39,7 @@ _SIZES: Mapping[str, object] = {
 }
 LFM2_PIXELS: Mapping[str, object] = {
     "downsample_factor": 2,
+    "do_resize": False,  # transformers scales whatever it says
     "do_image_splitting": True,
     "min_tiles": 2,
     "max_tiles": 10,
@@ -119,7 +120,7 @@ def _grid(settings: ConfigFields, side: int) -> PixelGrid:
 
 def _tiles(settings: ConfigFields, side: int) -> PictureTiles:
     """Reads how larger ones are cut."""
-    if not settings.flag("use_thumbnail"):
+    if settings.flag("do_image_splitting") and not settings.flag("use_thumbnail"):
         raise settings.unsupported("use_thumbnail", "use true")
     size = settings.integer("tile_size", most=MOST_PIXELS)
     if size % side:

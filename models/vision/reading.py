@@ -58,8 +58,8 @@ def read_tower(path: Path, fields: ConfigFields) -> AnyTower | None:
         fields: The config of the whole model.
 
     Returns:
-        None if the model has none that is known here, or lacks the file that says what becomes of
-        pictures before; a log says so.
+        None if the model has none that is known here, and, with a line in the log, if it lacks the
+        file that says what becomes of pictures before.
 
     Raises:
         UnsupportedModelError: It needs something that is not implemented.

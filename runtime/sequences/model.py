@@ -236,6 +236,7 @@ class Model:
         queued_cost: likewise, of a pass that is queued behind another, for whose answer nobody
             waits; None: nothing is known of these.
         seconds: time inside the graph so far.
+        halves: whether it computes in half precision.
         gives_features: whether its passes give what a draft head reads.
         picture_width: size of the rows of pictures that it reads; 0 if it reads none.
         adapts: whether adapters of sequences add to it.
@@ -259,6 +260,7 @@ class Model:
         self.cost = PassCost({1: _GUESS})
         self.queued_cost: PassCost | None = None
         self.seconds = 0.0
+        self.halves = False
         self.gives_features = False
         self.picture_width = 0
         self.adapts = False

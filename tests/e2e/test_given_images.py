@@ -154,12 +154,6 @@ def test_only_users_show_pictures(llm):
         llm.chat([shown])
 
 
-def test_videos_are_refused(llm):
-    shown = {"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}
-    with pytest.raises(InputError, match="video"):
-        llm.chat([shown])
-
-
 def test_a_model_of_text_alone_says_what_it_is():
     with LLM(threads=1) as embedded, pytest.raises(InputError, match="llama of text alone"):
         embedded.chat(asked(PNG))

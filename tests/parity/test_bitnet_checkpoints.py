@@ -93,3 +93,12 @@ def test_a_scale_of_nothing_is_named(tmp_path):
     packed(tmp_path, scale=0.0)
     with pytest.raises(CheckpointError, match=r"weight_scale is 0\.0, which scales no"):
         load_checkpoint(tmp_path)
+
+
+def test_levels_beyond_two_are_refused(tmp_path):
+    packed(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors[f"{Q}.weight"][0, 0] = 3
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=f"{Q}.weight has levels beyond 2"):
+        load_checkpoint(tmp_path).tensors.read(f"{Q}.weight")

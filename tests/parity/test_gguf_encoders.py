@@ -223,3 +223,17 @@ def test_a_file_without_a_pooling_means_all_rows(tmp_path):
     write_encoder(tmp_path / "other", tmp_path / "model.gguf", 4)
     with pytest.raises(UnsupportedModelError, match=r"pooling_type=4 is not supported"):
         load_checkpoint(tmp_path / "model.gguf")
+
+
+def test_jinas_model_for_code_is_refused(tmp_path, monkeypatch):
+    make_jina(tmp_path / "checkpoint")
+    added = GGUFWriter.write_header_to_file
+
+    def with_norms(writer):
+        writer.add_tensor("blk.0.attn_norm_2.weight", np.ones(SIZES["hidden_size"], np.float32))
+        added(writer)
+
+    monkeypatch.setattr(GGUFWriter, "write_header_to_file", with_norms)
+    write_encoder(tmp_path / "checkpoint", tmp_path / "model.gguf", 1)
+    with pytest.raises(UnsupportedModelError, match="a Jina v2 model that is not for code"):
+        load_checkpoint(tmp_path / "model.gguf")

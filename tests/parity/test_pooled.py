@@ -71,6 +71,10 @@ def test_what_a_gguf_file_says_of_its_pooling(saved, tmp_path):
             {"qwen3.pooling_type": 1, "qwen3.attention.causal": False},
             "qwen3.attention.causal=False is not supported",
         ),
+        (
+            {"qwen3.pooling_type": 4, "qwen3.attention.causal": False},
+            "qwen3.attention.causal=False is not supported",
+        ),
     ):
         write_gguf(saved, file, **fields)
         with pytest.raises(UnsupportedModelError, match=reason):

@@ -100,6 +100,11 @@ def scores_of(ranked):
     return [each.score for each in sorted(ranked, key=lambda each: each.index)]
 
 
+def test_an_instruction_that_a_model_does_not_read_is_refused(ranker):
+    with pytest.raises(InputError, match="reads no instruction: leave instruction out"):
+        ranker[0].rerank(QUERY, DOCUMENTS, instruction="Find plants")
+
+
 @torch.no_grad()
 def test_scores_are_those_of_transformers(ranker):
     llm, model, tokenizer = ranker
@@ -159,6 +164,11 @@ def test_a_file_of_a_model_that_says_yes_or_no(writer, tmp_path):
             expected = scores_of(llm.rerank(QUERY, DOCUMENTS, **options))
             found = scores_of(other.rerank(QUERY, DOCUMENTS, **options))
             assert found == pytest.approx(expected, abs=1e-5)
+        asked = scores_of(other.rerank(QUERY, DOCUMENTS, instruction="Find {document} by {query}"))
+        expected = scores_of(
+            llm.rerank(QUERY, DOCUMENTS, instruction="Find {document} by {query}")
+        )
+        assert asked == pytest.approx(expected, abs=1e-5)  # places are the template's alone
         long = "tree {query} " * 3000
         assert 0 < other.rerank(QUERY, [long])[0].score < 1
         with pytest.raises(InputError, match=r"ranks texts, and writes none"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import termios
 import time
@@ -44,6 +46,7 @@ class Screen:
         termios.tcsetwinsize(theirs, (_LINES, columns))
         self._command = command
         self._shown = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._seen = 0
         self.longest_wait = 0.0
         self._process = subprocess.Popen(
@@ -80,12 +83,13 @@ class Screen:
     def _read(self) -> bool:
         begin = time.perf_counter()
         if not select.select([self._ours], [], [], _PATIENCE)[0]:
+            os.killpg(self._process.pid, signal.SIGTERM)
             raise ScreenError(f"{self._command} shows nothing more:\n{self._text()}")
         try:
             found = os.read(self._ours, 1 << 16)
         except OSError:  # on Linux, the end
             return False
-        self._shown += found.decode(errors="replace")
+        self._shown += self._decoder.decode(found)
         self.longest_wait = max(self.longest_wait, time.perf_counter() - begin)
         return bool(found)
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.system import records
 from edgespec.system.files import replaced
+
+if TYPE_CHECKING:
+    from edgespec.runtime.engines.portable import Device
 
 _MOST = 0.1  # as far as logits are apart where activations are rounded to 8 bits
 _ROWS = 48
@@ -34,11 +38,13 @@ class HalvesTrial:
 
     Attributes:
         hardware: the device's product.
+        version: of the library that computed there.
         distance: the largest difference of a logit from that in single precision, in standard
             deviations of logits; None: there were none, or no numbers.
     """
 
     hardware: str
+    version: str
     distance: float | None
 
     @property
@@ -57,14 +63,15 @@ def kept_trial(graph: Path) -> HalvesTrial | None:
 
 
 def computes_in_halves(
-    graph: Path, device: str, hardware: str, vocabulary: int, opened: Callable[[bool], Model]
+    graph: Path, device: Device, vocabulary: int, opened: Callable[[bool], Model]
 ) -> bool:
     """Returns whether a role computes in half precision on a device, as was tried there before.
 
+    What a device refuses is tried again the next time: it may have had no memory left.
+
     Args:
         graph: its portable graph, which has that form, too.
-        device: the device's name.
-        hardware: its product.
+        device: the device.
         vocabulary: number of the role's tokens.
         opened: opens the role, in half precision if it is asked to.
 
@@ -72,28 +79,29 @@ def computes_in_halves(
         DeviceError: if the device refuses the role in single precision.
     """
     trial = kept_trial(graph)
-    if trial is None or trial.hardware != hardware:
-        trial = HalvesTrial(hardware, _distance(vocabulary, opened))
+    there = (device.hardware or "", device.version or "")
+    if trial is None or (trial.hardware, trial.version) != there:
+        single = _logits(opened(False), vocabulary)
+        try:
+            half = _logits(opened(True), vocabulary)
+        except DeviceError as error:
+            _log.warning("single precision for now: half precision was refused (%s)", error)
+            return False
+        trial = HalvesTrial(*there, _distance(half, single))
         _keep(graph, trial)
     if not trial.passed:
         far = "no numbers" if trial.distance is None else f"{trial.distance:.2f} deviations apart"
         _log.warning(
             "%s computes in single precision: in half precision this model's logits are %s",
-            device,
+            device.name,
             far,
         )
     return trial.passed
 
 
-def _distance(vocabulary: int, opened: Callable[[bool], Model]) -> float | None:
+def _distance(half: Floats, single: Floats) -> float | None:
     """Returns how far logits in half precision are from those in single precision."""
-    single = _logits(opened(False), vocabulary)
-    try:
-        half = _logits(opened(True), vocabulary)
-    except DeviceError as error:
-        _log.warning("in half precision a graph was refused (%s)", error)
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         found = float(abs(half - single).max() / single.std())
     return found if np.isfinite(found) else None
 

@@ -67,8 +67,7 @@ class GraphOpener:
             return self._model(placed, slots)
         halves = computes_in_halves(
             graph,
-            placed.device,
-            examined(placed.device).hardware or "",
+            examined(placed.device),
             role.vocab_size,
             lambda halves: replace(self, halves=halves)._model(placed, slots),
         )
@@ -93,6 +92,7 @@ class GraphOpener:
         made = Model(graph, pool, rotation_tables(self.bundle, self.name), device=device)
         if isinstance(graph, RankingGraph):
             made.ranking = graph
+        made.halves = self.halves
         made.gives_features = self.features
         made.adapts = bool(self.adapters.matrices)
         if role.vision is not None:
@@ -123,6 +123,8 @@ class GraphOpener:
         roles = self.bundle.manifest.roles
         if fused is not None and any(each.attends_target for each in roles.values()):
             fused -= CACHE_TYPES  # the head reads the target's pools by their slots
+        if fused is not None and part is not None:
+            fused -= {"halves"}  # what two devices share stays in single precision
         return portable_graph(self.bundle, self.name, level, place.half, part, fused)
 
     def placed(self, placed: Placement) -> _Opened:

@@ -89,7 +89,8 @@ def read_grid(
     """
     file = metadata.source
     kind = str(config.get("model_type")).removesuffix("_text")
-    windowed = metadata.get("clip.projector_type") == WINDOWED
+    kinds = [metadata.get(f"clip.{each}projector_type") for each in ("", "vision.")]
+    windowed = WINDOWED in kinds
     if kind not in QWEN_TOWERS or windowed != (kind == "qwen2_5_vl"):
         raise metadata.unsupported("clip.projector_type", f"this is not of a {kind}")
     vision = {own: metadata.integer(f"{_VISION}.{name}") for own, name in _SIZES.items()}

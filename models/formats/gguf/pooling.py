@@ -39,6 +39,11 @@ def read_pooling(reader: ConfigReader, both_ways: bool) -> PoolingConfig | None:
     found = reader.get("pooling_type")
     if found in (None, _NONE):
         return _embedding(reader, MEAN) if both_ways else None
+    if reader.get("attention.causal") is False and not both_ways:
+        raise reader.metadata.unsupported(
+            f"{reader.kind}.attention.causal",
+            "use a model whose tokens see only those before them",
+        )
     if found == RANKING and isinstance(reader, EncoderReader):
         return PoolingConfig(None, ranking=Reranking(FIRST_TOKEN))
     if found == RANKING and not both_ways:
@@ -47,11 +52,6 @@ def read_pooling(reader: ConfigReader, both_ways: bool) -> PoolingConfig | None:
         raise reader.metadata.unsupported(
             f"{reader.kind}.pooling_type",
             "use a model with 1 (mean), 2 (first token) or 3 (last token)",
-        )
-    if reader.get("attention.causal") is False and not both_ways:
-        raise reader.metadata.unsupported(
-            f"{reader.kind}.attention.causal",
-            "use an embedding model whose tokens see only those before them",
         )
     return _embedding(reader, _POOLINGS[found])
 

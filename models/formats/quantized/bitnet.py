@@ -61,6 +61,11 @@ def _matrix(tensors: SafetensorsFolder, module: str, multiplied: bool) -> Quanti
         first = int(own.min())
         packed = tensors.read_bytes(weight, first, int(own.max()) + 1)[own - first]
         levels = packed >> (2 * parts[:, None]).astype(np.uint8) & 3
+        if (levels > 2).any():
+            raise CheckpointError(
+                f"{tensors.place(weight)}: {weight} has levels beyond 2: download the checkpoint "
+                "again"
+            )
         return (levels.astype(np.float32) - 1) * np.float32(factor)
 
     def read_encoded(start: int, stop: int) -> NDArray[np.uint8]:

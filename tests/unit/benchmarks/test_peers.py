@@ -208,7 +208,15 @@ def test_a_first_look_leaves_out_what_is_not_installed(told, monkeypatch, capsys
     monkeypatch.setattr(turns, "tokenizer_of", lambda _: Tokenizer.from_folder(BUNDLE))
     words = ["compare.py", str(told.model), "--cache", str(tmp_path), "--quick"]
     monkeypatch.setattr(sys, "argv", [*words, "--peers", "edgespec,xllamacpp", "--tests", "code"])
+    begun = []
+
+    def turns_of(given, **facts):
+        begun.append(given.minutes)
+        return turns.Turns(given, **facts)
+
+    monkeypatch.setattr(compare, "Turns", turns_of)
     compare.main()
+    assert begun == [20]
     out = capsys.readouterr().out
     assert "not run: xllamacpp: not installed: run once without --quick" in out
     found = json.loads(out.splitlines()[-1])

@@ -91,20 +91,28 @@ def test_what_is_far_apart_stays_in_single_precision(bundle, there, monkeypatch,
     assert "deviations apart" in caplog.text
 
 
-def test_what_a_device_refuses_stays_in_single_precision(bundle, there, monkeypatch, caplog):
-    monkeypatch.setattr(opener, "in_halves", lambda graph: graph.with_name("missing.onnx"))
-    load_model(bundle, TARGET, ON_GPU, threads=1)
+def test_what_a_device_refuses_is_tried_again(bundle, there, own_cache, monkeypatch, caplog):
+    with monkeypatch.context() as changed:
+        changed.setattr(opener, "in_halves", lambda graph: graph.with_name("missing.onnx"))
+        load_model(bundle, TARGET, ON_GPU, threads=1)
     assert there == ["portable.onnx", "missing.onnx", "portable.onnx"]
-    assert "in half precision a graph was refused" in caplog.text
+    assert "single precision for now: half precision was refused" in caplog.text
+    assert not list((own_cache / "portable").glob("*.halves.json"))
+    load_model(bundle, TARGET, ON_GPU, threads=1)
+    assert there[-1] == "halves.onnx"
 
 
-@pytest.mark.parametrize("kept", ["another device", "[" * 9000, "{}", '{"hardware": 3}'])
+@pytest.mark.parametrize(
+    "kept", ["another device", "another version", "[" * 9000, "{}", '{"hardware": 3}']
+)
 def test_other_devices_and_damaged_files_are_tried_anew(bundle, there, own_cache, kept):
     load_model(bundle, TARGET, ON_GPU, threads=1)
     [file] = (own_cache / "portable").glob("*.halves.json")
     first = file.read_text()
     if kept == "another device":
         kept = json.dumps(json.loads(first) | {"hardware": "one"})
+    if kept == "another version":
+        kept = json.dumps(json.loads(first) | {"version": "0.1"})
     file.write_text(kept)
     load_model(bundle, TARGET, ON_GPU, threads=1)
     assert there[3:] == ["portable.onnx", "halves.onnx", "halves.onnx"]

@@ -138,6 +138,7 @@ def test_a_window_as_long_as_the_context_is_none():
     ("values", "length"),
     [
         ({}, 8191),
+        ({"attn_temperature_tuning": 4}, 8191),
         ({"attn_temperature_tuning": False}, 8192),
         ({"attn_temperature_tuning": False, "attention_chunk_size": None}, 131_072),
         ({"floor_scale": 16_384}, 8192),

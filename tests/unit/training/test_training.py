@@ -23,7 +23,7 @@ from edgespec.models.embedded import BUNDLE
 from edgespec.training.card import card as training_card
 from edgespec.training.device import TorchDevice
 from edgespec.training.given_head import GivenHead
-from edgespec.training.options import DFLASH, DSPARK, GATED, KINDS, MTP, TrainingOptions
+from edgespec.training.options import DFLASH, DSPARK, EAGLE3, GATED, KINDS, MTP, TrainingOptions
 from edgespec.training.target_graph import TargetGraph
 from edgespec.training.target_model import TorchTarget
 from edgespec.training.target_texts import TargetWriter
@@ -296,6 +296,29 @@ def test_a_head_that_training_does_not_know_is_refused(target, text, tmp_path):
     options = replace(OPTIONS, init=str(tmp_path / "given"))
     with pytest.raises(InputError, match=r"has its norms in another place, which training can't"):
         trained(target, text, tmp_path / "head", options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "reason"),
+    [
+        (EAGLE3, {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "scales its rotary"),
+        (DFLASH, {"sample_from_anchor": True}, "predicts other positions"),
+    ],
+)
+def test_a_head_with_what_training_would_forget_is_refused(
+    target, text, tmp_path, kind, changed, reason
+):
+    trained(target, text, tmp_path / "given", tokens=128, kind=kind)
+    file = tmp_path / "given" / "config.json"
+    config = json.loads(file.read_text())
+    inner = "transformer_layer_config"
+    part = config[inner] if "rope_scaling" in changed and inner in config else config
+    part.update(changed)
+    file.write_text(json.dumps(config))
+    options = replace(OPTIONS, kind=kind, init=str(tmp_path / "given"))
+    with pytest.raises(InputError, match=reason):
+        trained(target, text, tmp_path / "head", options)
+    assert not list((tmp_path / "head").rglob("*.npz"))  # before texts are read
 
 
 def test_a_head_of_another_target_is_refused_before_anything_is_made(target, text, tmp_path):
