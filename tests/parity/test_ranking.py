@@ -165,9 +165,7 @@ def test_a_file_of_a_model_that_says_yes_or_no(writer, tmp_path):
             found = scores_of(other.rerank(QUERY, DOCUMENTS, **options))
             assert found == pytest.approx(expected, abs=1e-5)
         asked = scores_of(other.rerank(QUERY, DOCUMENTS, instruction="Find {document} by {query}"))
-        expected = scores_of(
-            llm.rerank(QUERY, DOCUMENTS, instruction="Find {document} by {query}")
-        )
+        expected = scores_of(llm.rerank(QUERY, DOCUMENTS, instruction="Find {document} by {query}"))
         assert asked == pytest.approx(expected, abs=1e-5)  # places are the template's alone
         long = "tree {query} " * 3000
         assert 0 < other.rerank(QUERY, [long])[0].score < 1
