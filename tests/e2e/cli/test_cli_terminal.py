@@ -127,4 +127,5 @@ def test_names_of_files_do_not_steer(cli, chatty, tmp_path, own_cache, monkeypat
     ):
         shown = cli(*words, terminal=True)
         assert not {"\x1b]", "\x07"} & {*re.findall("\x1b]|\x07", shown.out + shown.err)}, words
-        assert r"\x1b]0;title" in shown.out + shown.err or words[0] == "pull", words
+        unwrapped = re.sub(r"\x1b\[[\d;]*m|\n", "", shown.out + shown.err)  # titles of tables wrap
+        assert r"\x1b]0;title" in unwrapped or words[0] == "pull", words

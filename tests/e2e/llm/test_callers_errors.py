@@ -42,7 +42,7 @@ def test_no_engine_takes_it_for_a_device_that_fails():
     with pytest.raises(LateError):
         graph({})
     with pytest.raises(LateError):
-        HostSession("cpu", Session(), SimpleNamespace(recurrent={})).run({}, {}, None)
+        HostSession("cpu", Session(), SimpleNamespace(pools={}, recurrent={})).run({}, {}, None)
 
 
 def test_texts_and_drafts_go_on_after_signals_at_any_time():

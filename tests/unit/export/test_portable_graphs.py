@@ -16,6 +16,7 @@ from tree_attention import LAYERS, NAMES, attended, parts, random_call
 
 from edgespec import bundle as bundles
 from edgespec import export
+from edgespec.errors import InputError
 from edgespec.export import ExportOptions
 from edgespec.export.formats.tiles import TILE_FORMATS, tile_weights, tiles_of_floats
 from edgespec.export.graph_builder import NATIVE, DataFile, GraphBuilder
@@ -165,7 +166,14 @@ def node_graph(folder, layer, arrays):
     return folder / "native.onnx"
 
 
-OWN = [name for name, layer in LAYERS.items() if layer.source != "other"]
+OWN = [name for name, layer in LAYERS.items() if layer.source != "other" and not layer.slopes]
+
+
+@pytest.mark.parametrize("name", [name for name, layer in LAYERS.items() if layer.slopes])
+def test_scores_that_fall_with_distance_are_refused(name, tmp_path):
+    arrays = random_call(LAYERS[name], "fp32", np.random.default_rng(3), (70, 3, 0), 14)
+    with pytest.raises(InputError, match="its attention has ALiBi, which the CPU alone can"):
+        lower(node_graph(tmp_path, LAYERS[name], arrays), tmp_path / "portable", 0)
 
 
 @pytest.mark.parametrize("name", OWN)
