@@ -139,7 +139,7 @@ def write_gguf(
         kind = gguf.MODEL_ARCH.GRANITE
     if kind == gguf.MODEL_ARCH.NEMOTRON_H and "moe" in config["layers_block_type"]:
         kind = gguf.MODEL_ARCH.NEMOTRON_H_MOE
-    if config.get("use_bidirectional_attention"):
+    if config.get("use_bidirectional_attention") is True:  # "vision": rows of pictures alone
         kind = gguf.MODEL_ARCH.GEMMA_EMBEDDING
     name = gguf.MODEL_ARCH_NAMES[kind]
     writer = GGUFWriter(str(file), name, split_max_tensors=splits)
