@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -71,26 +72,47 @@ def application(
     )
     gate = Middleware(_Gate, access=access, hosts=hosts, metrics=metrics)
     below = [Middleware(_Prefix, prefix=access.prefix)] if access.prefix else []
+    routes = [
+        page_route(),
+        Route("/health", health),
+        Route("/metrics", numbers),
+        Route("/openapi.json", openapi),
+        *model_routes(queue.models),
+        *ollama.routes(queue.models),
+        *tool_routes(queue),
+        *(
+            Route(path, endpoint(queue, protocol), methods=["POST"])
+            for path, protocol in PROTOCOLS.items()
+        ),
+    ]
     return Starlette(
-        routes=[
-            page_route(),
-            Route("/health", health),
-            Route("/metrics", numbers),
-            Route("/openapi.json", openapi),
-            *model_routes(queue.models),
-            *ollama.routes(queue.models),
-            *tool_routes(queue),
-            *(
-                Route(path, endpoint(queue, protocol), methods=["POST"])
-                for path, protocol in PROTOCOLS.items()
-            ),
-        ],
+        routes=list(_joined(routes)),
         # CORS comes before the gate, since browsers send preflight requests without the key.
         middleware=[*below, *([pages, gate] if origins else [gate])],
         exception_handlers=dict.fromkeys(
             (RequestError, EdgespecError, HTTPException, Exception), refuse
         ),
     )
+
+
+def _joined(routes: Iterable[Route]) -> Iterator[Route]:
+    """Joins routes of one path, so that who asks by another method is told all that there are."""
+    by_path = defaultdict[str, list[Route]](list)
+    for each in routes:
+        by_path[each.path].append(each)
+    for path, found in by_path.items():
+        apps = {method: each.app for each in found for method in each.methods or ()}
+        yield found[0] if len(found) == 1 else Route(path, _ByMethod(apps), methods=[*apps])
+
+
+class _ByMethod:
+    """Calls the application of a request's method."""
+
+    def __init__(self, apps: Mapping[str, ASGIApp]) -> None:
+        self._apps = apps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._apps[scope["method"]](scope, receive, send)
 
 
 class _Prefix:

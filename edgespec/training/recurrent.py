@@ -73,11 +73,11 @@ def state_space(node: Node, rows: TextPass, given: Given) -> Tensor:
     )
     rows.keep(node.pool, (recent, state))
     result = result + skip[:, None] * given_values.transpose(1, 2)
-    result = result.flatten(2) * functional.silu(gate)
+    gated: Tensor = result.flatten(2) * functional.silu(gate)
     if norm is None:
-        return result.flatten(0, 1)
+        return gated.flatten(0, 1)
     # A norm is of a group's values side by side.
-    groups = result.view(*result.shape[:2], sizes.key_heads, -1)
+    groups = gated.view(*gated.shape[:2], sizes.key_heads, -1)
     normed = functional.rms_norm(groups, groups.shape[-1:], eps=node.attributes["eps"])
     weighted: Tensor = normed.flatten(2) * norm
     return weighted.flatten(0, 1)

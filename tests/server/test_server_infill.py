@@ -209,7 +209,7 @@ def test_fields_that_are_not_known_are_passed_over(running, plain):
         ({"mirostat": 3}, "mirostat is 3"),
         ({"repeat_penalty": 0}, "repeat_penalty is 0"),
         ({"logit_bias": [[5, "no"]]}, "logit_bias.0.1 is 'no'"),
-        ({"lora": [{"id": 0, "scale": 0.5}]}, "lora names 0, and there is no such adapter"),
+        ({"lora": [{"id": 0, "scale": 0.5}]}, "no adapter 0: start the server with --lora"),
         ({"model": "other"}, "model 'other' not found"),
     ],
     ids=str,
