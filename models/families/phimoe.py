@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.models.families.mixtral import Mixtral
 from edgespec.models.layers.elements import LayerNorm
+from edgespec.models.layers.rope import original_context
 
 if TYPE_CHECKING:
     from edgespec.models.fields import ConfigFields
@@ -29,8 +30,7 @@ class PhiMoe(Mixtral):
         if scaling.get("short_mscale") is None or scaling.get("long_mscale") is None:
             return fields
         context = fields.integer("max_position_embeddings")
-        own = scaling.integer("original_max_position_embeddings", context)
-        long = context > fields.integer("original_max_position_embeddings", own)
+        long = context > original_context(fields, scaling)
         factor = scaling.number("long_mscale" if long else "short_mscale")
         return fields.changed(**{name: {**scaling.values, "attention_factor": factor}})
 

@@ -171,7 +171,7 @@ def _rope(fields: ConfigFields, scaling: ConfigFields, head_dim: int) -> Rope:
             )
             return Rope(inv_freq)
         case "llama3":
-            return Rope(_llama3(inv_freq, scaling, _original_context(fields, scaling)))
+            return Rope(_llama3(inv_freq, scaling, original_context(fields, scaling)))
         case "yarn":
             return _yarn(inv_freq, theta, fields, scaling)
         case "longrope":
@@ -206,8 +206,16 @@ def ropes_by_layer_type(fields: ConfigFields, head_dim: int, local_theta: float)
     }
 
 
-def _original_context(fields: ConfigFields, scaling: ConfigFields) -> int:
-    """Returns the context length before scaling; it may be outside of the RoPE parameters."""
+def original_context(fields: ConfigFields, scaling: ConfigFields) -> int:
+    """Returns the context length before scaling; it may be outside of the RoPE parameters.
+
+    Args:
+        fields: The config, with `max_position_embeddings` filled in.
+        scaling: Its RoPE parameters.
+
+    Raises:
+        CheckpointError: It is no positive integer.
+    """
     name = "original_max_position_embeddings"
     fallback = scaling.integer(name, fields.integer("max_position_embeddings"))
     return fields.integer(name, fallback)
@@ -255,7 +263,7 @@ def _yarn(
     if theta <= 1:
         place = fields if scaling.get("rope_theta") is None else scaling
         raise place.invalid("rope_theta", "must exceed 1 for YaRN")
-    original = _original_context(fields, scaling)
+    original = original_context(fields, scaling)
     factor = _stretch(fields, scaling)
     fast = scaling.number("beta_fast", 32.0) if scaling.get("beta_fast") else 32.0
     slow = scaling.number("beta_slow", 1.0) if scaling.get("beta_slow") else 1.0
@@ -309,7 +317,7 @@ def _longrope(
     wavelengths: NDArray[np.float32], fields: ConfigFields, scaling: ConfigFields
 ) -> Rope:
     """LongRoPE (Ding et al., 2024): a factor for each dimension, from one of two lists."""
-    original = _original_context(fields, scaling)
+    original = original_context(fields, scaling)
     factor = _stretch(fields, scaling)
     if original < 2:
         raise scaling.invalid("original_max_position_embeddings", "must be 2 or more")
@@ -336,4 +344,4 @@ def _longrope(
 def _stretch(fields: ConfigFields, scaling: ConfigFields) -> float:
     """Returns the factor of context extension: the config's, or that of its two lengths."""
     context = fields.integer("max_position_embeddings")
-    return scaling.number("factor", context / _original_context(fields, scaling))
+    return scaling.number("factor", context / original_context(fields, scaling))

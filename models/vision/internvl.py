@@ -9,7 +9,7 @@ from edgespec.bundle.pictures import PictureTiles, Pixels
 from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.layers.elements import LayerNorm, Linear, Norm
 from edgespec.models.vision.grid import GridTower, LearnedPlaces, Merger
-from edgespec.models.vision.tower import MOST_PIXELS, TowerLayer, colours
+from edgespec.models.vision.tower import MOST_PIXELS, TowerLayer, colours, heads_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,10 +146,8 @@ class _PartsOf:
         self._tower = f"{whole}vision_tower"
         self._projection = f"{whole}multi_modal_projector"
         self.width = own.integer("hidden_size")
-        self.heads = own.integer("num_attention_heads")
+        self.heads = heads_of(own)
         self._eps = own.number("layer_norm_eps")
-        if self.width % self.heads:
-            raise own.invalid("num_attention_heads", f"must divide hidden_size={self.width}")
 
     def opening(self) -> tuple[str, tuple[int, ...]]:
         """Returns the row before those of patches."""

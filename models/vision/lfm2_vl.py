@@ -9,7 +9,7 @@ from edgespec.bundle.pictures import PictureTiles, PixelGrid, Pixels
 from edgespec.models.formats.tensors import check_shapes
 from edgespec.models.layers.elements import LayerNorm, Linear, Shapes
 from edgespec.models.vision.grid import GridTower, LearnedPlaces, Merger
-from edgespec.models.vision.tower import MOST_PIXELS, SiglipLayers, colours
+from edgespec.models.vision.tower import MOST_PIXELS, SiglipLayers, colours, heads_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,9 +79,7 @@ def read_lfm2_tower(
     )
     text = fields.group("text_config")
     width = own.integer("hidden_size")
-    heads = own.integer("num_attention_heads")
-    if width % heads:
-        raise own.invalid("num_attention_heads", f"must divide hidden_size={width}")
+    heads = heads_of(own)
     patch = own.integer("patch_size", most=_MOST_PATCH)
     factor = fields.integer("downsample_factor", 2, _MOST_FACTOR)
     for name, has in (("encoder_patch_size", patch), ("downsample_factor", factor)):

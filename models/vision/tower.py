@@ -178,12 +178,10 @@ def tower_of(fields: ConfigFields, pixels: Pixels, source: TensorSource) -> Towe
     vit = next((name.removesuffix(_PATCHES) for name in source.names if _PATCHES in name), _VIT)
     patch = own.integer("patch_size")
     width = own.integer("hidden_size")
-    heads = own.integer("num_attention_heads")
     side = own.integer("image_size") // patch
     if own.get("hidden_act") != _SIZES["hidden_act"]:
         raise own.unsupported("hidden_act", f"use {_SIZES['hidden_act']}")
-    if width % heads:
-        raise own.invalid("num_attention_heads", f"must divide hidden_size={width}")
+    heads = heads_of(own)
     if not side or pixels.size // patch != side:
         raise own.unsupported("image_size", f"use pieces of {pixels.size} pixels, as pictures have")
     layers = range(own.integer("num_hidden_layers"))
@@ -313,6 +311,19 @@ def picture_settings(path: Path, defaults: Mapping[str, object]) -> ConfigFields
     if not isinstance(resample, int) or resample not in range(_FILTERS):
         raise found.invalid("resample", "must be the number of a filter of Pillow")
     return found
+
+
+def heads_of(own: ConfigFields) -> int:
+    """Returns the number of heads of a tower.
+
+    Raises:
+        CheckpointError: They do not divide its width.
+    """
+    heads = own.integer("num_attention_heads")
+    width = own.integer("hidden_size")
+    if width % heads:
+        raise own.invalid("num_attention_heads", f"must divide hidden_size={width}")
+    return heads
 
 
 def colours(found: ConfigFields) -> tuple[tuple[float, ...], tuple[float, ...], int]:

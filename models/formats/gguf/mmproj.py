@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from edgespec.bundle.pictures import Pixels
@@ -27,7 +27,7 @@ from edgespec.models.vision.internvl import INTERNVL
 from edgespec.models.vision.tower import MOST_PIXELS, tower_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from edgespec.models.formats.gguf.header import Header
@@ -42,7 +42,11 @@ TOWER_KIND = "clip"
 _log = logging.getLogger(__name__)
 
 _WHOLE, _SPLITTING = "gemma3", "idefics3"  # types of projections, and of models in transformers
-_GRID_READERS = {**dict.fromkeys(GRIDS, read_grid), INTERNVL: read_internvl, LFM2: read_lfm2}
+_GRID_READERS: Mapping[str, Callable[[ConfigFields, Header, ConfigFields, int], GridTower]] = {
+    **{kind: partial(read_grid, windowed=kind == WINDOWED) for kind in GRIDS},
+    INTERNVL: read_internvl,
+    LFM2: read_lfm2,
+}
 _TYPES = (_WHOLE, _SPLITTING, GEMMA4V, *_GRID_READERS)
 _TYPE_PLACES = ("clip.projector_type", "clip.vision.projector_type")  # with sound, the second
 _VISION = "clip.vision"

@@ -73,7 +73,7 @@ _MERGER = {"norm": "norm", "fc1": "linear_fc1", "fc2": "linear_fc2"}
 
 
 def read_grid(
-    metadata: ConfigFields, header: Header, config: ConfigFields, token: int
+    metadata: ConfigFields, header: Header, config: ConfigFields, token: int, *, windowed: bool
 ) -> GridTower:
     """Describes a tower, and checks its tensors.
 
@@ -82,6 +82,7 @@ def read_grid(
         header: The header of its file.
         config: The model's config, as transformers has it.
         token: The token that stands for a row of a picture.
+        windowed: Whether the file is of the type `WINDOWED`.
 
     Raises:
         UnsupportedModelError: The file is of another model, or needs what is not implemented.
@@ -89,8 +90,6 @@ def read_grid(
     """
     file = metadata.source
     kind = str(config.get("model_type")).removesuffix("_text")
-    kinds = [metadata.get(f"clip.{each}projector_type") for each in ("", "vision.")]
-    windowed = WINDOWED in kinds
     if kind not in QWEN_TOWERS or windowed != (kind == "qwen2_5_vl"):
         raise metadata.unsupported("clip.projector_type", f"this is not of a {kind}")
     vision = {own: metadata.integer(f"{_VISION}.{name}") for own, name in _SIZES.items()}
