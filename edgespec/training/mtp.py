@@ -73,21 +73,18 @@ class _Attention(Projections):
         self.k_norm = RMSNorm(shape.head_dim, shape.eps, shape.offset)
         self._heads = shape.heads
 
-    def forward(self, x: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Projections`."""
-        asked = self._asked(x)[..., : self._size].transpose(1, 2)
-        key = self.heads(self.k_proj(x))
+    def gated(self, x: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Returns queries, keys and values, see `Projections`, and gates of results.
+
+        Gates are [B, n, heads * head_dim]; None: there are none.
+        """
+        asked = self.q_proj(x).view(*x.shape[:2], self._heads, -1)
+        query = self.q_norm(asked[..., : self._size].transpose(1, 2))
+        key = self.k_norm(self.heads(self.k_proj(x)))
         value = self.heads(self.v_proj(x))
-        return rotated(self.q_norm(asked), turns), rotated(self.k_norm(key), turns), value
-
-    def gates(self, x: Tensor) -> Tensor | None:
-        """Returns by what results are multiplied, [B, n, heads * head_dim]; None: by nothing."""
-        gate = self._asked(x)[..., self._size :]
-        return torch.sigmoid(gate.float()).flatten(2) if gate.shape[-1] else None
-
-    def _asked(self, x: Tensor) -> Tensor:
-        found: Tensor = self.q_proj(x).view(*x.shape[:2], self._heads, -1)
-        return found
+        gate = asked[..., self._size :]
+        gates = torch.sigmoid(gate.float()).flatten(2) if gate.shape[-1] else None
+        return rotated(query, turns), rotated(key, turns), value, gates
 
 
 class _Layer(nn.Module):
@@ -144,8 +141,8 @@ class Mtp(HeadModule):
             both = tokens[:, depth + 1 :], layer.hidden_layernorm(hidden[:, :n])
             rows = layer.input_proj(torch.cat(both, -1)).float()
             x = layer.input_layernorm(rows)
-            mixed = seen.attend(*layer.self_attn(x, turns[:, depth : depth + n]))
-            gates = layer.self_attn.gates(x)
+            query, key, value, gates = layer.self_attn.gated(x, turns[:, depth : depth + n])
+            mixed = seen.attend(query, key, value)
             mixed = mixed if gates is None else mixed * gates
             rows = rows + layer.self_attn.o_proj(mixed)
             rows = rows + layer.mlp(layer.post_attention_layernorm(rows))
