@@ -127,10 +127,9 @@ def _of_vision(where: str, vision: Vision, role: Role) -> Iterator[_Check]:
         yield f"{where}.grid.sections", sections, form and fits
         yield f"{where}.grid.layers", grid.layers, 0 <= grid.layers <= role.layers
     if (tiles := vision.tiles) is not None:
-        yield f"{where}.tiles.size", tiles.size, 1 <= tiles.size <= _MOST_PIXELS
-        yield f"{where}.tiles", tiles, 1 <= tiles.least <= tiles.most <= _MOST_TILES
         whole = tiles.size == vision.size if grid is None else tiles.size % vision.size == 0
-        yield f"{where}.tiles.size", tiles.size, whole
+        yield f"{where}.tiles.size", tiles.size, whole and 1 <= tiles.size <= _MOST_PIXELS
+        yield f"{where}.tiles", tiles, 1 <= tiles.least <= tiles.most <= _MOST_TILES
         pixels = tiles.most * tiles.size**2
         yield f"{where}.tiles.most", tiles.most, pixels <= _MOST_TILED
         yield f"{where}.tiles.larger", tiles.larger, 0 <= tiles.larger < math.inf

@@ -331,10 +331,10 @@ class Models:
         model.resting = None
         if model.llm is not None and not model.claims:
             loop = asyncio.get_running_loop()
-            model.resting = loop.call_later(self._rest, self._shrink, model, model.used)
+            model.resting = loop.call_later(self._rest, self._shrink, model)
 
-    def _shrink(self, model: ServedModel, used: float) -> None:
-        if model.llm is not None and not model.claims and model.used == used and not self._stopped:
+    def _shrink(self, model: ServedModel) -> None:
+        if model.llm is not None and not model.claims and not self._stopped:
             self._thread.submit(_shrink, model.llm)
 
     def stop(self) -> None:
