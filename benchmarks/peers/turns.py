@@ -99,8 +99,7 @@ class Turns:
             ways: who makes them.
             share: of the time that is left; the first task is done in any case while there is some.
         """
-        now = time.monotonic()
-        end = now + share * (self._end - now)
+        end = self._end_of(share)
         found = {way: [self._found(task, way) for task in tasks] for way in ways}
         wanted = [way for way in ways if not all(found[way])]
         with ExitStack() as stack:
@@ -132,8 +131,7 @@ class Turns:
             ways: who makes them.
             share: of the time that is left, behind which no further way begins.
         """
-        now = time.monotonic()
-        end = now + share * (self._end - now)
+        end = self._end_of(share)
         with beside(tasks[0].beside):
             for way in ways:
                 if all(self._found(task, way) for task in tasks):
@@ -146,6 +144,11 @@ class Turns:
                 except PeerError as error:
                     self.failures[f"{' '.join(way)}, {tasks[0].test}"] = str(error)
         tell("")
+
+    def _end_of(self, share: float) -> float:
+        """Returns when a share of the time that is left is over."""
+        now = time.monotonic()
+        return now + share * (self._end - now)
 
     def _start(self, tasks: Sequence[Task], way: Way) -> None:
         cache = self.arguments.cache
