@@ -80,25 +80,13 @@ def write_mmproj(folder, file, encoding="F32", *, legacy=False, **fields):
     whole = config["model_type"] == "gemma3"
     vision = config["vision_config"]
     given = {
+        **_usual(config, settings),
         "projector_type": "gemma3" if whole else "idefics3",
-        "has_vision_encoder": True,
-        "use_gelu": True,
         "vision__image_size": vision["image_size"],
-        "vision__patch_size": vision["patch_size"],
-        "vision__embedding_length": vision["hidden_size"],
-        "vision__feed_forward_length": vision["intermediate_size"],
-        "vision__block_count": vision["num_hidden_layers"],
-        "vision__attention__head_count": vision["num_attention_heads"],
-        "vision__attention__layer_norm_epsilon": vision["layer_norm_eps"],
-        "vision__projection_dim": config["text_config"]["hidden_size"],
         "vision__projector__scale_factor": 2 if whole else config["scale_factor"],
-        "vision__image_mean": settings["image_mean"],
-        "vision__image_std": settings["image_std"],
         "vision__preproc_image_size": None if whole else settings["size"]["longest_edge"],
     }
-    writer = GGUFWriter(str(file), "clip")
-    for name, value in {**given, **fields}.items():
-        add_field(writer, f"clip.{name.replace('__', '.')}", value)
+    writer = _begin(file, {**given, **fields})
     table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, vision["num_hidden_layers"])
     source = SafetensorsFolder(folder)
     for name in sorted(source.names):
@@ -140,9 +128,7 @@ def write_grid(folder, file, encoding="F32", **fields):
         "vision__image_std": settings["image_std"],
         **further(vision, behind),
     }
-    writer = GGUFWriter(str(file), "clip")
-    for name, value in {**given, **fields}.items():
-        add_field(writer, f"clip.{name.replace('__', '.')}", value)
+    writer = _begin(file, {**given, **fields})
     table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, vision["depth"])
     source = SafetensorsFolder(folder)
     for name in sorted(each for each in source.names if "visual." in each):
@@ -173,25 +159,14 @@ def write_internvl(folder, file, encoding="F32", **fields):
     settings = json.loads((folder / "preprocessor_config.json").read_text())
     vision = config["vision_config"]
     given = {
+        **_usual(config, settings),
         "projector_type": "internvl",
-        "has_vision_encoder": True,
-        "use_gelu": True,
         "vision__image_size": vision["image_size"][0],
         "vision__patch_size": vision["patch_size"][0],
-        "vision__embedding_length": vision["hidden_size"],
-        "vision__feed_forward_length": vision["intermediate_size"],
-        "vision__block_count": vision["num_hidden_layers"],
-        "vision__attention__head_count": vision["num_attention_heads"],
-        "vision__attention__layer_norm_epsilon": vision["layer_norm_eps"],
-        "vision__projection_dim": config["text_config"]["hidden_size"],
         "vision__projector__scale_factor": round(1 / config["downsample_ratio"]),
         "vision__preproc_max_tiles": settings["max_patches"],
-        "vision__image_mean": settings["image_mean"],
-        "vision__image_std": settings["image_std"],
     }
-    writer = GGUFWriter(str(file), "clip")
-    for name, value in {**given, **fields}.items():
-        add_field(writer, f"clip.{name.replace('__', '.')}", value)
+    writer = _begin(file, {**given, **fields})
     layers = max(vision["num_hidden_layers"], len(_PROJECTION) + 1)
     table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, layers)
     source = SafetensorsFolder(folder)
@@ -217,24 +192,12 @@ def write_lfm2(folder, file, encoding="F32", **fields):
     settings = json.loads((folder / "preprocessor_config.json").read_text())
     vision = config["vision_config"]
     given = {
+        **_usual(config, settings),
         "projector_type": "lfm2",
-        "has_vision_encoder": True,
-        "use_gelu": True,
         "vision__image_size": 256,
-        "vision__patch_size": vision["patch_size"],
-        "vision__embedding_length": vision["hidden_size"],
-        "vision__feed_forward_length": vision["intermediate_size"],
-        "vision__block_count": vision["num_hidden_layers"],
-        "vision__attention__head_count": vision["num_attention_heads"],
-        "vision__attention__layer_norm_epsilon": vision["layer_norm_eps"],
-        "vision__projection_dim": config["text_config"]["hidden_size"],
         "vision__projector__scale_factor": config["downsample_factor"],
-        "vision__image_mean": settings["image_mean"],
-        "vision__image_std": settings["image_std"],
     }
-    writer = GGUFWriter(str(file), "clip")
-    for name, value in {**given, **fields}.items():
-        add_field(writer, f"clip.{name.replace('__', '.')}", value)
+    writer = _begin(file, {**given, **fields})
     table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 4)
     source = SafetensorsFolder(folder)
     for name in sorted(source.names):
@@ -270,9 +233,7 @@ def write_gemma4(folder, file, encoding="F32", **fields):
         "vision__image_mean": [0.0] * 3,
         "vision__image_std": [1.0] * 3,
     }
-    writer = GGUFWriter(str(file), "clip")
-    for name, value in {**given, **fields}.items():
-        add_field(writer, f"clip.{name.replace('__', '.')}", value)
+    writer = _begin(file, {**given, **fields})
     endings = ".weight", ".input_max", ".input_min", ".output_max", ".output_min"
     table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, vision["num_hidden_layers"])
     source = SafetensorsFolder(folder)
@@ -321,6 +282,32 @@ def _windows(vision, _behind):
         "vision__n_wa_pattern": vision["fullatt_block_indexes"][0] + 1,
         "vision__window_size": vision["window_size"],  # where it is not 112
     }
+
+
+def _usual(config, settings):
+    """Returns fields that most files have."""
+    vision = config["vision_config"]
+    return {
+        "has_vision_encoder": True,
+        "use_gelu": True,
+        "vision__patch_size": vision["patch_size"],
+        "vision__embedding_length": vision["hidden_size"],
+        "vision__feed_forward_length": vision["intermediate_size"],
+        "vision__block_count": vision["num_hidden_layers"],
+        "vision__attention__head_count": vision["num_attention_heads"],
+        "vision__attention__layer_norm_epsilon": vision["layer_norm_eps"],
+        "vision__projection_dim": config["text_config"]["hidden_size"],
+        "vision__image_mean": settings["image_mean"],
+        "vision__image_std": settings["image_std"],
+    }
+
+
+def _begin(file, fields):
+    """Begins a file with fields behind `clip.`, see `write_mmproj`."""
+    writer = GGUFWriter(str(file), "clip")
+    for name, value in fields.items():
+        add_field(writer, f"clip.{name.replace('__', '.')}", value)
+    return writer
 
 
 def _add(writer, place, values, encoding):

@@ -77,6 +77,15 @@ def test_a_further_turn_knows_what_was_read(tmp_path):
         assert peer.texts([prompt], 4, known=60).tokens == whole.tokens
 
 
+def test_a_further_turn_forgets_nothing(monkeypatch, tmp_path):
+    forgotten = []
+    monkeypatch.setattr("edgespec.LLM.forget", lambda _: forgotten.append(True))
+    own = peers.module_of("edgespec").Model(loading())
+    for known in (0, 60):
+        own.texts([list(range(10, 90))], 4, 0, 0, lambda: None, known)
+    assert len(forgotten) == 1
+
+
 def test_environments_are_made_once(monkeypatch, tmp_path):
     asked = []
     code = 1

@@ -18,6 +18,15 @@ from edgespec.models import load_checkpoint
 SETTINGS = "preprocessor_config.json"
 
 
+def edit(folder, place, changes):
+    """Changes fields of a file of a checkpoint, or of a group of its config."""
+    if place.endswith(".json"):
+        edit_json(folder / place, **changes)
+    else:
+        group = json.loads((folder / "config.json").read_text())[place]
+        edit_json(folder / "config.json", **{place: {**group, **changes}})
+
+
 @pytest.fixture
 def folder(tmp_path):
     save_pictured(tmp_path)
@@ -215,11 +224,7 @@ REFUSED = [
 @pytest.mark.parametrize(("place", "changes", "words"), REFUSED, ids=str)
 def test_what_cannot_be_read_of_pictures_of_any_size_is_named(tmp_path, place, changes, words):
     save_pictured(tmp_path, "qwen3_vl")
-    if place.endswith(".json"):
-        edit_json(tmp_path / place, **changes)
-    else:
-        group = json.loads((tmp_path / "config.json").read_text())[place]
-        edit_json(tmp_path / "config.json", **{place: {**group, **changes}})
+    edit(tmp_path, place, changes)
     with pytest.raises(CheckpointError, match=words):
         load_checkpoint(tmp_path)
 
@@ -260,11 +265,7 @@ def test_what_cannot_be_read_of_pictures_in_windows_is_named(tmp_path, group, ch
 )
 def test_what_cannot_be_read_of_internvl_is_named(tmp_path, place, changes, words):
     save_pictured(tmp_path, "internvl")
-    if place.endswith(".json"):
-        edit_json(tmp_path / place, **changes)
-    else:
-        group = json.loads((tmp_path / "config.json").read_text())[place]
-        edit_json(tmp_path / "config.json", **{place: {**group, **changes}})
+    edit(tmp_path, place, changes)
     with pytest.raises(CheckpointError, match=words):
         load_checkpoint(tmp_path)
 
@@ -287,11 +288,7 @@ def test_what_cannot_be_read_of_internvl_is_named(tmp_path, place, changes, word
 )
 def test_what_cannot_be_read_of_lfm2_vl_is_named(tmp_path, place, changes, words):
     save_pictured(tmp_path, "lfm2_vl")
-    if place.endswith(".json"):
-        edit_json(tmp_path / place, **changes)
-    else:
-        group = json.loads((tmp_path / "config.json").read_text())[place]
-        edit_json(tmp_path / "config.json", **{place: {**group, **changes}})
+    edit(tmp_path, place, changes)
     with pytest.raises(CheckpointError, match=words):
         load_checkpoint(tmp_path)
 
