@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import platform
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import onnxruntime as ort
+import psutil
 
 from edgespec.bundle import FEATURES
 from edgespec.errors import DeviceError, first_line
@@ -17,13 +22,65 @@ from edgespec.runtime.engines.ort_session import (
     look_for_data_beside,
     session_options,
 )
-from edgespec.runtime.kernels import kernel_name
+from edgespec.runtime.kernels import kernel_name, use_threads
 from edgespec.system.machine import extensions
+
+_SECONDS = 0.25  # between two looks, so that clock ticks of 10 ms are a few per cent of a processor
+_STALE = 2.0  # what happened in a longer time says little about now
+_ROUND = 0.5  # to the nearest whole processor
 
 
 def arithmetic() -> tuple[object, ...]:
     """Returns what the bits of native graphs depend on besides the weights; see its `repr`."""
     return ort.__version__, platform.machine(), extensions(), kernel_name()
+
+
+class ThreadLimit:
+    """Keeps as many threads as there are processors that other programs leave.
+
+    A thread whose processor another program takes is stopped in the midst of its part of a product,
+    for milliseconds, and all others wait for it.
+
+    Args:
+        use: is told how many threads may compute at once, whenever that changes.
+        clock: seconds, of any beginning.
+        taken: seconds for which processors that this process may use were busy, by all programs,
+            and for which they were so by this one; of any beginning.
+        processors: how many this process may use.
+    """
+
+    def __init__(
+        self,
+        use: Callable[[int], None] = use_threads,
+        clock: Callable[[], float] = time.monotonic,
+        taken: Callable[[], tuple[float, float]] | None = None,
+        processors: int | None = None,
+    ) -> None:
+        self._use = use
+        self._clock = clock
+        self._taken = taken or _taken
+        self._processors = processors or len(_usable())
+        self._known = -_STALE
+        self._before = 0.0, 0.0
+        self._threads = self._processors
+
+    def adapt(self) -> None:
+        """Looks how busy other programs are, unless it did so just now."""
+        now = self._clock()
+        passed = now - self._known
+        if passed < _SECONDS:
+            return
+        before = self._before
+        self._before = self._taken()
+        self._known = now
+        if passed > _STALE:
+            return
+        every, own = (new - old for new, old in zip(self._before, before, strict=True))
+        left = self._processors - max(0.0, every - max(0.0, own)) / passed
+        threads = max(1, min(self._processors, int(left + _ROUND)))
+        if threads != self._threads:
+            self._threads = threads
+            self._use(threads)
 
 
 class NativeGraph:
@@ -85,6 +142,7 @@ class NativeGraph:
         Raises:
             DeviceError: if an operator refuses its inputs.
         """
+        _LIMIT.adapt()
         try:
             read = {name: feeds[name] for name in self._inputs}
             results = self._session.run(self._outputs, read)
@@ -92,3 +150,28 @@ class NativeGraph:
             raise_if_callers(error)
             raise DeviceError(f"a pass failed ({first_line(error)}): please report it") from error
         return dict(zip(self._outputs, results, strict=True))
+
+
+def _usable() -> list[int]:
+    """Returns the numbers of the processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _taken() -> tuple[float, float]:
+    return sum(_busy_seconds()), time.process_time()
+
+
+def _busy_seconds() -> Iterator[float]:
+    """Yields for how long each usable processor was busy since the system's start."""
+    every = list[Any]()
+    with suppress(OSError, psutil.Error):  # /proc may be hidden: then nothing is known of others
+        every = psutil.cpu_times(percpu=True)
+    for number in _usable():
+        if number < len(every):  # numbers have gaps where processors are switched off
+            times = every[number]
+            yield times.user + times.system
+
+
+_LIMIT = ThreadLimit()  # of all graphs of this process

@@ -80,6 +80,19 @@ def multiply_add(blocks: int) -> int:
     return int(call(blocks))
 
 
+def use_threads(most: int) -> None:
+    """Lets at most so many threads, 1 or more, compute at once in a session of this process.
+
+    A session has no more than it was opened with. There must be a library of operators.
+    """
+    path = library()
+    assert path is not None
+    call = _loaded(path).edgespec_use_threads
+    call.restype = None
+    call.argtypes = [ctypes.c_int64]
+    call(most)
+
+
 def missing_kernels() -> str | None:
     """Returns one line on what is missing, what it costs and what to do; None: nothing is."""
     if library() is not None:

@@ -1,4 +1,5 @@
 // The library's entry, and what operators see of ONNX Runtime.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
@@ -11,6 +12,7 @@ namespace edgespec {
 namespace {
 
 Api api = nullptr;
+std::atomic<size_t> most_threads{SIZE_MAX};  // that take part in a call
 
 template <class... Arguments>
 void ask(Slot slot, Arguments... arguments) {
@@ -178,7 +180,22 @@ float* Call::output(int index, const int64_t* dims, int rank) const {
 }
 
 void Call::run_parts(void (*function)(void*, size_t), size_t parts, void* data) const {
-  ask(KernelContextParallelFor, context_, function, parts, size_t(0), data);
+  const size_t most = most_threads.load(std::memory_order_relaxed);
+  if (parts <= most) return ask(KernelContextParallelFor, context_, function, parts, size_t(0), data);
+  struct Taken {
+    void (*function)(void*, size_t);
+    size_t parts;
+    void* data;
+    std::atomic<size_t> next{0};
+  } all{function, parts, data};
+  const auto take = [](void* given, size_t) {
+    Taken& all = *static_cast<Taken*>(given);
+    for (size_t part; (part = all.next.fetch_add(1, std::memory_order_relaxed)) < all.parts;)
+      all.function(all.data, part);
+  };
+  if (most == 1) return take(&all, 0);  // the other threads sleep on
+  void (*const each)(void*, size_t) = take;
+  ask(KernelContextParallelFor, context_, each, most, size_t(0), &all);
 }
 
 Space::Space(Scratch which, size_t bytes) {
@@ -195,6 +212,11 @@ Space::Space(Scratch which, size_t bytes) {
 }
 
 }  // namespace edgespec
+
+// Lets so many threads, 1 or more, take part in each call of an operator of this process.
+EXPORTED void edgespec_use_threads(int64_t most) {
+  edgespec::most_threads.store(size_t(most), std::memory_order_relaxed);
+}
 
 EXPORTED void* RegisterCustomOps(void* options, edgespec::ApiBase* base) {
   using namespace edgespec;

@@ -77,7 +77,7 @@ class LoadOptions(Options):
     )
     threads: int | None = option(
         None,
-        "number of threads per engine",
+        "number of threads per engine, fewer while other programs are busy",
         none="the number of physical cores that the process may use",
         least=1,
         most=MAX_THREADS,
