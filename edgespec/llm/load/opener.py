@@ -22,6 +22,7 @@ from edgespec.runtime.sequences.pool import KVPool, PoolMemory
 from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.sequences.whole_texts import WholeTextGraph
 from edgespec.system.machine import default_threads
+from edgespec.system.pages import prefer_large_pages
 
 NO_ADAPTERS = AdapterSet()
 """Those of a role that has none."""
@@ -101,10 +102,10 @@ class GraphOpener:
 
     def opened(self, place: Placement, part: bytes | None = None) -> _Opened:
         """Returns a graph on one device, and the memory of its pool if that is not numpy's."""
-        roles = self.bundle.manifest.roles
         if place.native:
-            file = self.bundle.path / roles[self.name].native.graph
-            return self._native(file, part), None
+            native = self.bundle.manifest.roles[self.name].native
+            prefer_large_pages(self.bundle.path / native.data)
+            return self._native(self.bundle.path / native.graph, part), None
         from edgespec.runtime.engines.portable import open_graph
 
         made = self._portable(place, part)
