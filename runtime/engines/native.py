@@ -28,6 +28,7 @@ from edgespec.system.machine import extensions
 _SECONDS = 0.25  # between two looks, so that clock ticks of 10 ms are a few per cent of a processor
 _STALE = 2.0  # what happened in a longer time says little about now
 _ROUND = 0.5  # to the nearest whole processor
+_AGAIN = 4.0  # seconds until all threads compete again, to see what others take then
 
 
 def arithmetic() -> tuple[object, ...]:
@@ -39,7 +40,8 @@ class ThreadLimit:
     """Keeps as many threads as there are processors that other programs leave.
 
     A thread whose processor another program takes is stopped in the midst of its part of a product,
-    for milliseconds, and all others wait for it.
+    for milliseconds, and all others wait for it. What others take counts while all threads compete
+    with them: many programs take whatever is left to them, those at low priority among them.
 
     Args:
         use: is told how many threads may compute at once, whenever that changes.
@@ -63,6 +65,7 @@ class ThreadLimit:
         self._known = -_STALE
         self._before = 0.0, 0.0
         self._threads = self._processors
+        self._again = 0.0
 
     def adapt(self) -> None:
         """Looks how busy other programs are, unless it did so just now."""
@@ -76,10 +79,17 @@ class ThreadLimit:
         if passed > _STALE:
             return
         every, own = (new - old for new, old in zip(self._before, before, strict=True))
-        left = self._processors - max(0.0, every - max(0.0, own)) / passed
-        threads = max(1, min(self._processors, int(left + _ROUND)))
+        others = max(0.0, every - max(0.0, own)) / passed
+        left = max(1, min(self._processors, int(self._processors - others + _ROUND)))
+        if self._threads == self._processors or left > self._threads:
+            self._let(left, now)
+        elif now > self._again:
+            self._let(self._processors, now)
+
+    def _let(self, threads: int, now: float) -> None:
         if threads != self._threads:
             self._threads = threads
+            self._again = now + _AGAIN
             self._use(threads)
 
 
@@ -171,7 +181,7 @@ def _busy_seconds() -> Iterator[float]:
     for number in _usable():
         if number < len(every):  # numbers have gaps where processors are switched off
             times = every[number]
-            yield times.user + times.system
+            yield times.user + times.system + getattr(times, "nice", 0.0)
 
 
 _LIMIT = ThreadLimit()  # of all graphs of this process

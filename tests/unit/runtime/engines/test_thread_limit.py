@@ -48,6 +48,21 @@ def test_all_threads_come_back_when_others_are_done():
     assert machine.passes(0.5, own=6, others=0) == [6, 8]
 
 
+def test_others_that_take_what_is_left_to_them_are_not_left_more():
+    machine = Machine()
+    machine.passes(0.5, own=4, others=4)
+    assert machine.passes(0.5, own=4, others=4) == [4]
+    machine.passes(0.5, own=2.5, others=5.5)
+    assert machine.told == [4]
+
+
+def test_all_threads_compete_again_from_time_to_time():
+    machine = Machine()
+    for _ in range(11):
+        machine.passes(0.5, own=7, others=1)
+    assert machine.told == [7, 8, 7]
+
+
 def test_looks_are_rare_and_a_pause_tells_nothing():
     machine = Machine()
     assert machine.passes(0.1, own=4, others=4) == []

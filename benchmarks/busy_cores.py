@@ -1,0 +1,111 @@
+r"""Measures texts beside a busy program: with one thread, with all, and with as many as it leaves.
+
+    python benchmarks/busy_cores.py qwen-coder-0.5b.gguf --busy 0,50,100 --draft auto
+
+The program is busy for so many per cent of each 20 ms. The last way is what edgespec does, see
+`ThreadLimit`. All ways take turns, text by text; medians of milliseconds a token behind the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections import defaultdict
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from common import add_threads, count, exit_code, print_result, print_table
+
+from edgespec import LLM
+from edgespec.measuring.prompts import PYTHON
+from edgespec.runtime.engines.native import ThreadLimit
+from edgespec.runtime.kernels import use_threads
+from edgespec.system.machine import default_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FOLLOWS = "follows"
+_PERIOD = 0.02  # seconds
+_PROGRAM = """
+import sys, time
+busy, period = map(float, sys.argv[1:])
+while True:
+    end = time.perf_counter() + busy * period
+    while time.perf_counter() < end:
+        pass
+    if busy < 1:
+        time.sleep((1 - busy) * period)
+"""
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--draft", default="none", help="source of drafts (default none)")
+    parser.add_argument("--busy", default="0,50,100", help="per cent (default 0,50,100)")
+    parser.add_argument("-n", type=count, default=48, help="new tokens of a text (default 48)")
+    parser.add_argument("--repeat", type=count, default=4, help="of each way (default 4)")
+    add_threads(parser)
+    given = parser.parse_args()
+    every = given.threads or default_threads()
+    ways = {"1": 1, str(every): every, _FOLLOWS: None}
+    rows = list[list[object]]()
+    with LLM(given.model, draft=given.draft, threads=every) as llm:
+        llm.warm_up()
+        for busy in map(int, given.busy.split(",")):
+            found = defaultdict[str, list[float]](list)
+            with _program(busy / 100):
+                for number in range(given.repeat):
+                    for name, threads in ways.items():
+                        text = PYTHON[number % len(PYTHON)]
+                        found[name].append(milliseconds(llm, text, given.n, threads, every))
+            rows.append([busy, *(f"{median(found[name]):.1f}" for name in ways)])
+    print_table(["busy, per cent", *(f"threads: {name}" for name in ways)], rows)
+    print_result("busy_cores", {"model": given.model.name, "draft": given.draft, "rows": rows})
+
+
+def milliseconds(llm: LLM, prompt: str, tokens: int, threads: int | None, every: int) -> float:
+    """Makes a text as if it were the first; returns milliseconds a token behind the first.
+
+    Args:
+        llm: the model.
+        prompt: the text before.
+        tokens: how many.
+        threads: how many compute; None: as many as other programs leave.
+        every: how many threads there are, with which each text begins.
+    """
+    llm.forget()
+    use_threads(threads or every)
+    adapt = ThreadLimit.adapt if threads is None else _stay
+    with mock.patch.object(ThreadLimit, "adapt", adapt):
+        return llm.generate(prompt, max_new_tokens=tokens).tpot_ms
+
+
+def _stay(_: ThreadLimit) -> None:
+    """Changes nothing."""
+
+
+@contextmanager
+def _program(busy: float) -> Iterator[None]:
+    """Runs a program that is busy for this share of the time, until the end of the block."""
+    if not busy:
+        yield
+        return
+    command = [sys.executable, "-c", _PROGRAM, str(busy), str(_PERIOD)]
+    with subprocess.Popen(command) as program:
+        try:
+            yield
+        finally:
+            program.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
