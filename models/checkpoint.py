@@ -167,6 +167,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
 """The supported architectures by `model_type`."""
 
 _HEAD = "lm_head.weight"
+_TYPES = {"XLMRobertaFlashConfig": "xlm-roberta"}  # of models by the class of their config
 
 _log = logging.getLogger(__name__)
 
@@ -286,19 +287,27 @@ def _architecture(fields: ConfigFields) -> type[Llama]:
     return architecture.of(fields)
 
 
+def _typed(fields: ConfigFields) -> ConfigFields:
+    """Returns a config with the `model_type` that those of classes of their own leave out."""
+    own = str(fields.group("auto_map").get("AutoConfig")).rpartition(".")[2]
+    if fields.get("model_type") is not None or own not in _TYPES:
+        return fields
+    return fields.changed(model_type=_TYPES[own])
+
+
 def _open_folder(path: Path) -> CheckpointParts:
     """Opens a folder in the format of transformers."""
     if not path.is_dir():
         raise CheckpointError(f"{path} does not exist: give a checkpoint's folder or a GGUF file")
     _refuse_parts(path)
-    fields = ConfigFields.read(path / "config.json")
+    fields = _typed(ConfigFields.read(path / "config.json"))
     contents = tokenizer_contents(path)
     composite = fields.get("model_type") in COMPOSITES
     # Before the weights, which models of unknown types often have in other files.
     architecture = _architecture(text_group(fields) if composite else fields)
     pooled = read_pooled(path)
     if issubclass(architecture, Encoder):
-        pooled = _ranking(architecture, fields) or pooled or UNTOLD
+        pooled = pooled or UNTOLD
     if composite and pooled is not None:
         raise fields.unsupported("model_type", "use an embedding model of text alone")
     named: Callable[[str], str | None] = str if pooled is None else architecture.inner_name
@@ -307,6 +316,9 @@ def _open_folder(path: Path) -> CheckpointParts:
     elif fields.get("model_type") in nextn.MODEL_TYPES:
         named = partial(nextn.draft_name, layers=fields.integer("num_hidden_layers"))
     folder = SafetensorsFolder(path, named, () if pooled is None else pooled.modules)
+    if issubclass(architecture, Encoder):
+        fields = architecture.completed(fields, folder)
+        pooled = _ranking(architecture, fields) or pooled
     tensors, quantization = unpacked(folder, _quantization(path, fields))
     tower = read_tower(path, fields)
     if composite:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from onnx import TensorProto
@@ -244,8 +245,11 @@ class LayerGraph(ABC):
                 hidden = self.lowered(x, number, part, hidden, part.output_factor)
             return hidden
         total = self._sum(hidden, number, sublayer)
-        if isinstance(sublayer, Attention | Mlp | PlainMlp):
-            return self.norm(total, sublayer.sum_norm)
+        if not isinstance(sublayer, Attention | Mlp | PlainMlp):
+            return total
+        total = self.norm(total, sublayer.sum_norm)
+        if isinstance(sublayer, Attention) and sublayer.second_norm is not None:
+            return self.norm(self.graph.op("Add", hidden, total), sublayer.second_norm)
         return total
 
     def _sum(self, hidden: str, number: int, sublayer: OneStream) -> str:
@@ -367,7 +371,17 @@ class LayerGraph(ABC):
             number = layer.source
         keys = self._keys.setdefault(number, layer.k)
         qkv = self.linear(x, *layer.linears[:-1])
+        if isinstance(layer.q_norm, LayerNorm):
+            qkv = self._normalized(qkv, layer)
+            layer = replace(layer, q_norm=None, k_norm=None)
         return self._tree_attention(qkv, number, layer, self._key_scale(layer, keys))
+
+    def _normalized(self, qkv: str, layer: Attention) -> str:
+        """Emits queries, keys and values behind norms that subtract the mean of all heads."""
+        g = self.graph
+        sizes = g.ints(*(each.out_features for each in layer.linears[:-1]))
+        q, k, v = g.multi_op("Split", qkv, sizes, outputs=3, axis=1)
+        return g.op("Concat", self.norm(q, layer.q_norm), self.norm(k, layer.k_norm), v, axis=1)
 
     def _latent(self, x: str, number: int, layer: LatentAttention) -> str:
         """Emits attention to latents, and what heads make of its results, [S, values of all]."""

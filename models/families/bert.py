@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from edgespec.models.layers.decoder import Decoder
     from edgespec.models.layers.elements import Norm
 
+_QK_NORM = "use_qk_norm"  # which no file has: weights tell it
+_QUERY_NORM = ".self.layer_norm_q"
+
 
 class Bert(Encoder):
     """Describes a BERT checkpoint."""
 
-    models = "BERT, and MiniLM, BGE, E5, GTE, Jina v2 (not for code) and others stored as BERT"
+    models = "BERT, and MiniLM, BGE, E5, GTE, Jina v2, its rerankers v1 and others stored as BERT"
     defaults: ClassVar[Mapping[str, object]] = {
         "vocab_size": 30522,
         "hidden_size": 768,
@@ -42,13 +45,17 @@ class Bert(Encoder):
         "pad_token_id": 0,
     }
     prefixes = ("bert.",)
+    fused = "encoder.layer.{}.attention.self.Wqkv"
+    labels = "classifier.weight"
     beside = ("pooler.", "cls.", "embeddings.position_ids")
     places: ClassVar[tuple[object, ...]] = (None, "absolute")
 
     @classmethod
     def of(cls, fields: ConfigFields) -> type[Llama]:
         """See `Llama`."""
-        return JinaBert if fields.get("position_embedding_type") in JinaBert.places else cls
+        if fields.get("position_embedding_type") not in JinaBert.places:
+            return cls
+        return JinaCodeBert if fields.flag(_QK_NORM) else JinaBert
 
     @classmethod
     def usual(cls, fields: ConfigFields) -> ConfigFields:
@@ -135,12 +142,14 @@ class Bert(Encoder):
         return Linear(f"{name}.weight", in_features, out_features, f"{name}.bias")
 
 
-_OF_CODE = ("q_norm.weight", "attn_norm_2.weight")  # endings of tensors of its model for code
-
-
 class JinaBert(Bert):
     """BERT whose scores fall with distance in place of learned places, with a gate in its MLP."""
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        r"\.mlp\.up_gated_layer\.": ".mlp.gated_layers.",
+        r"\.mlp\.down_layer\.": ".mlp.wo.",
+        r"\.layer_norm_2\.": ".mlp.layernorm.",
+    }
     places = ("alibi",)
 
     @classmethod
@@ -148,6 +157,12 @@ class JinaBert(Bert):
         """See `Llama`."""
         fields.only({"feed_forward_type": ("geglu",)}, "use a model with geglu")
         return super().usual(fields)
+
+    @classmethod
+    def completed(cls, fields: ConfigFields, tensors: TensorSource) -> ConfigFields:
+        """See `Encoder`; also whether queries and keys are normalized."""
+        normal = any(f"{_QUERY_NORM}." in name for name in tensors.names)
+        return super().completed(fields, tensors).changed(**{_QK_NORM: normal})
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
@@ -157,17 +172,17 @@ class JinaBert(Bert):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights; files have one tensor for gate and up, the first GGUF files two."""
-        if any(name.endswith(_OF_CODE) for name in tensors.names):
-            raise self.config.fields.unsupported(
-                "model_type", "use a Jina v2 model that is not for code"
-            )
         parts = dict[str, TensorRows]()
         for index in range(self.config.num_layers):
             mlp = self.feed_forward(index)
             stored = f"encoder.layer.{index}.mlp.gated_layers.weight"
             apart = mlp.gate.weight in tensors.names
-            parts |= split(stored, *((mlp.up,) if apart else (mlp.gate, mlp.up)))
-        return Parts(tensors, parts)
+            parts |= split(stored, *((mlp.up,) if apart else self.halves(mlp)))
+        return Parts(super().arranged(tensors), parts)
+
+    def halves(self, mlp: Mlp) -> tuple[Linear, Linear]:
+        """Returns the upper half of the tensor of gate and up, and the lower one."""
+        return mlp.gate, mlp.up
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""
@@ -188,6 +203,24 @@ class JinaBert(Bert):
         )
 
 
+class JinaCodeBert(JinaBert):
+    """Jina's model for code: queries and keys are normalized, and attention is added twice."""
+
+    def halves(self, mlp: Mlp) -> tuple[Linear, Linear]:
+        """See `JinaBert`."""
+        return mlp.up, mlp.gate
+
+    def attention(self, index: int) -> Attention:
+        """Returns the attention of a layer."""
+        name = f"encoder.layer.{index}"
+        return replace(
+            super().attention(index),
+            q_norm=self.own_norm(f"{name}.attention{_QUERY_NORM}"),
+            k_norm=self.own_norm(f"{name}.attention.self.layer_norm_k"),
+            second_norm=self.own_norm(f"{name}.layer_norm_1"),
+        )
+
+
 def _slopes(heads: int) -> tuple[float, ...]:
     """Returns ALiBi's slopes: 2^-8/n, 2^-16/n, ... of n heads, and those between for the rest."""
     most = 2 ** int(math.log2(heads))
@@ -199,11 +232,23 @@ def _slopes(heads: int) -> tuple[float, ...]:
 class Roberta(Bert):
     """BERT whose places are counted from behind the token that pads, and with another scorer."""
 
-    models = "RoBERTa and XLM-RoBERTa, and BGE-M3, BGE-reranker and others stored so"
+    models = "RoBERTa and XLM-RoBERTa, and BGE-M3, BGE-reranker, Jina reranker v2, others stored so"
     defaults = Bert.but(
         vocab_size=50265, type_vocab_size=1, pad_token_id=1, max_position_embeddings=514
     )
     prefixes = ("roberta.",)
+    # As Jina's implementation of XLM-RoBERTa has them, `xlm-roberta-flash-implementation`.
+    renamed: ClassVar[Mapping[str, str]] = {
+        r"^emb_ln\.": "embeddings.LayerNorm.",
+        r"^encoder\.layers\.": "encoder.layer.",
+        r"\.mixer\.Wqkv\.": ".attention.self.Wqkv.",
+        r"\.mixer\.out_proj\.": ".attention.output.dense.",
+        r"\.norm1\.": ".attention.output.LayerNorm.",
+        r"\.mlp\.fc1\.": ".intermediate.dense.",
+        r"\.mlp\.fc2\.": ".output.dense.",
+        r"\.norm2\.": ".output.LayerNorm.",
+    }
+    labels = "classifier.out_proj.weight"
     beside = ("pooler.", "lm_head.", "embeddings.position_ids")
 
     @staticmethod

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import ALL
 from edgespec.models.families.llama import Llama
+from edgespec.models.families.partial_rotation import split
+from edgespec.models.formats.parts import Parts, TensorRows, stacked
 from edgespec.models.layers.sublayers import Mlp, PlainMlp
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edgespec.models.config import ModelConfig
     from edgespec.models.fields import ConfigFields
+    from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.layers.decoder import Decoder, Scorer
     from edgespec.models.layers.elements import Norm
     from edgespec.models.layers.sublayers import Attention
 
 _RANKING = "ForSequenceClassification"
+_BARE = "Model"  # what names of classes end with that have no head, as their configs say
 
 
 class Encoder(Llama):
@@ -24,11 +31,19 @@ class Encoder(Llama):
 
     Attributes:
         prefixes: What names of its tensors may begin with in files, and not in descriptions.
+        renamed: What files call parts, as patterns, without these prefixes.
         embedding: Name of the table of tokens.
+        fused: Name of what some files have for queries, keys and values of a layer, with a place
+            for its number; empty: no files have it.
+        labels: Name of the tensor that has a row for each score of a model that ranks; empty: none
+            does.
     """
 
     prefixes: ClassVar[tuple[str, ...]] = ("model.",)
+    renamed: ClassVar[Mapping[str, str]] = {}
     embedding: ClassVar[str] = "embeddings.word_embeddings.weight"
+    fused: ClassVar[str] = ""
+    labels: ClassVar[str] = ""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config, "layers")
@@ -38,7 +53,29 @@ class Encoder(Llama):
         """Returns a tensor's name in the description, from that in a file."""
         for each in cls.prefixes:
             name = name.removeprefix(each)
+        for pattern, text in cls.renamed.items():
+            name = re.sub(pattern, text, name)
         return name
+
+    @classmethod
+    def completed(cls, fields: ConfigFields, tensors: TensorSource) -> ConfigFields:
+        """Returns a config with what the weights alone tell.
+
+        Here that is whether a checkpoint ranks whose config names a class without a head, as those
+        of Jina's rerankers do, and how many labels there are where it does not say so.
+
+        Args:
+            fields: The config.
+            tensors: The weights, by their names in the description.
+        """
+        shape = tensors.shape(cls.labels) if cls.labels in tensors.names else ()
+        count = shape[0] if shape else 0
+        name = _class_name(fields)
+        told = fields.get("id2label") is not None
+        if (name.endswith(_BARE) and count == 1) or (name.endswith(_RANKING) and not told):
+            labels = {str(number): "" for number in range(count)}
+            return fields.changed(architectures=[_RANKING], id2label=labels)
+        return fields
 
     @staticmethod
     def ranks(fields: ConfigFields) -> bool:
@@ -47,9 +84,7 @@ class Encoder(Llama):
         Raises:
             UnsupportedModelError: It tells classes of texts instead.
         """
-        named = fields.get("architectures")
-        found = named[0] if isinstance(named, list) and named else ""
-        if not str(found).endswith(_RANKING):
+        if not _class_name(fields).endswith(_RANKING):
             return False
         labels = fields.get("id2label")
         if not isinstance(labels, dict) or len(labels) != 1:
@@ -65,6 +100,19 @@ class Encoder(Llama):
             lm_head=replace(made.lm_head, weight=self.embedding),
         )
         return replace(made, scorer=self.scorer()) if self.ranks(self.config.fields) else made
+
+    def arranged(self, tensors: TensorSource) -> TensorSource:
+        """Returns the weights; files may have one tensor for queries, keys and values."""
+        parts = dict[str, TensorRows]()
+        for index in range(self.config.num_layers):
+            stored = self.fused.format(index)
+            if f"{stored}.weight" not in tensors.names:
+                continue
+            layers = self.attention(index).linears[:-1]
+            biases = {each.bias: each.out_features for each in layers if each.bias}
+            parts |= split(f"{stored}.weight", *layers)
+            parts |= stacked(f"{stored}.bias", biases) if biases else {}
+        return Parts(tensors, parts) if parts else tensors
 
     def scorer(self) -> Scorer:
         """Returns what makes scores of the first token's row."""
@@ -85,3 +133,9 @@ class Encoder(Llama):
     def own_norm(self, name: str) -> Norm:
         """Returns the norm of that name of rows of the stream."""
         return self.norm(name, self.config.hidden_size)
+
+
+def _class_name(fields: ConfigFields) -> str:
+    """Returns the name of transformers' class of a checkpoint; empty if its config has none."""
+    named = fields.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else ""

@@ -48,6 +48,8 @@ class ModernBert(Encoder):
     norms_before = ("attn_norm", "mlp_norm")
     beside = ("head.", "decoder.")
     embedding = "embeddings.tok_embeddings.weight"
+    fused = "layers.{}.attn.Wqkv"
+    labels = "classifier.weight"
 
     @classmethod
     def usual(cls, fields: ConfigFields) -> ConfigFields:
@@ -71,14 +73,12 @@ class ModernBert(Encoder):
         return replace(super().decoder(), norm=self.own_norm("final_norm"), token_rows=rows)
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
-        """Returns the weights; files have one tensor for q, k and v, and one for gate and up."""
+        """Returns the weights; files have one tensor for gate and up, too."""
         parts = dict[str, TensorRows]()
         for index in range(self.config.num_layers):
-            name = f"{self.layers}.{index}"
             mlp = self.mlp(index)
-            parts |= split(f"{name}.attn.Wqkv.weight", *self.attention(index).linears[:-1])
-            parts |= split(f"{name}.mlp.Wi.weight", mlp.gate, mlp.up)
-        return Parts(tensors, parts)
+            parts |= split(f"{self.layers}.{index}.mlp.Wi.weight", mlp.gate, mlp.up)
+        return Parts(super().arranged(tensors), parts)
 
     def ropes(self) -> dict[str, Rope]:
         """Returns a rotation table for layers without a window, and one for those with."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.models.families.bert import Bert
 from edgespec.models.families.encoder import Encoder
-from edgespec.models.families.partial_rotation import split
-from edgespec.models.formats.parts import Parts, TensorRows, stacked
 from edgespec.models.layers.decoder import TokenRows
 from edgespec.models.layers.elements import LayerNorm
 
@@ -17,12 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import ConfigFields
-    from edgespec.models.formats.tensors import TensorSource
     from edgespec.models.layers.decoder import Decoder
     from edgespec.models.layers.elements import Norm
     from edgespec.models.layers.sublayers import Attention, Mlp
 
-_FUSED = "self_attn.Wqkv"
 # What fields of published configs are called elsewhere.
 _FIELDS: Mapping[str, str] = {
     "n_embd": "hidden_size",
@@ -36,22 +31,19 @@ _FIELDS: Mapping[str, str] = {
 
 
 class NomicBert(Encoder):
-    """Describes a checkpoint of nomic-embed-text, in its own form or that of transformers.
-
-    Attributes:
-        renamed: What published files call parts, as patterns.
-    """
+    """Describes a checkpoint of nomic-embed-text, in its own form or that of transformers."""
 
     models = "nomic-embed-text v1 and v1.5"
     defaults = Bert.but(
         hidden_act="silu", max_position_embeddings=2048, rope_theta=1000.0, vocab_size=30528
     )
     prefixes: ClassVar[tuple[str, ...]] = ("nomic_bert.", "bert.")
+    fused = "layers.{}.self_attn.Wqkv"
     beside = ("pooler.", "cls.")
     renamed: ClassVar[Mapping[str, str]] = {
         r"^encoder\.": "",
         r"^emb_ln\.": "embeddings.LayerNorm.",
-        r"\.attn\.Wqkv\.": f".{_FUSED}.",
+        r"\.attn\.Wqkv\.": ".self_attn.Wqkv.",
         r"\.attn\.out_proj\.": ".self_attn.o_proj.",
         r"\.fc11\.": ".up_proj.",
         r"\.fc12\.": ".gate_proj.",
@@ -80,14 +72,6 @@ class NomicBert(Encoder):
             **{_FIELDS[name]: value for name, value in given.items() if value is not None}
         )
 
-    @classmethod
-    def inner_name(cls, name: str) -> str:
-        """See `Encoder`."""
-        name = super().inner_name(name)
-        for pattern, text in cls.renamed.items():
-            name = re.sub(pattern, text, name)
-        return name
-
     def decoder(self) -> Decoder:
         """Returns the model's description."""
         config = self.config
@@ -100,18 +84,6 @@ class NomicBert(Encoder):
             ),
         )
         return self.norm_at_end(made)
-
-    def arranged(self, tensors: TensorSource) -> TensorSource:
-        """Returns the weights; published files have one tensor for q, k and v."""
-        parts = dict[str, TensorRows]()
-        for index in range(self.config.num_layers):
-            stored = f"{self.layers}.{index}.{_FUSED}"
-            layers = self.attention(index).linears[:-1]
-            biases = {each.bias: each.out_features for each in layers if each.bias}
-            if f"{stored}.weight" in tensors.names:
-                parts |= split(f"{stored}.weight", *layers)
-                parts |= stacked(f"{stored}.bias", biases) if biases else {}
-        return Parts(tensors, parts) if parts else tensors
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""

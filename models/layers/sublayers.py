@@ -39,7 +39,7 @@ class Attention(Compound):
         head_dim: Size of a head.
         scale: Factor of attention scores.
         q_norm: Applied to queries before RoPE; None: no normalization. It normalizes each head, or
-            all heads as one vector if it has their total size.
+            all heads as one vector if it has their total size, as a `LayerNorm` has.
         k_norm: The same for keys.
         v_norm: Applied to each head's values; None: no normalization.
         norm_after_rope: Whether these two norms, of each head, follow RoPE instead.
@@ -55,6 +55,8 @@ class Attention(Compound):
             (ALiBi: Press et al., 2022); empty: nothing is.
         inner_norm: Applied to the results of all heads side by side, which `o` reads; None: no
             normalization.
+        second_norm: Applied to what `sum_norm` gives with the stream added once more; None: that is
+            the new stream, and nothing is added.
     """
 
     norm: Norm | None
@@ -81,6 +83,7 @@ class Attention(Compound):
     sum_norm: Norm | None = None
     slopes: tuple[float, ...] = ()
     inner_norm: Norm | None = None
+    second_norm: Norm | None = None
 
     @property
     def window(self) -> int | None:

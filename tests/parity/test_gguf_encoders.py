@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from encoders import SIZES, TEXTS, make_encoder, make_ranker
 from gguf import GGUFWriter, TokenType
-from jinas import make_jina
+from jinas import make_jina, make_jina_ranker
 from native_llms import with_library
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram
@@ -36,8 +36,19 @@ PIECES = ["\u2581the", "\u2581tree", "\u2581a", "\u2581", *"abcdefghijklmnopqrst
 QUERY = "what is a tree"
 
 
-def write_encoder(folder: Path, file: Path, pooling: int | None, causal: bool = False) -> None:
-    """Write a checkpoint as llama.cpp's converter does."""
+def write_encoder(
+    folder: Path, file: Path, pooling: int | None, causal: bool = False, form: str = ""
+) -> None:
+    """Write a checkpoint as llama.cpp's converter does.
+
+    Args:
+        folder: the checkpoint.
+        file: the file.
+        pooling: llama.cpp's number of the way to pool; None: the file has none.
+        causal: whether rows see those before them alone.
+        form: what else files have: `apart`, the two matrices of Jina's gates as the first
+            converters wrote them, or `whole`, one for queries, keys and values.
+    """
     config = json.loads((folder / "config.json").read_text())
     kind = KINDS[config["model_type"]]
     if config.get("position_embedding_type") == "alibi":
@@ -60,14 +71,15 @@ def write_encoder(folder: Path, file: Path, pooling: int | None, causal: bool = 
     tensors = SafetensorsFolder(folder)
     names = gguf.get_tensor_name_map(kind, SIZES["num_hidden_layers"])
     read = {
-        name.removeprefix("roberta."): tensors.read(name)
+        name.removeprefix("roberta.").removeprefix("bert."): tensors.read(name)
         for name in tensors.names
         if "pooler" not in name
     }
     if left_out:
         places = "embeddings.position_embeddings.weight"
         read[places] = read[places][left_out:]
-    for name, values in fused(read).items():
+    made = {"apart": apart, "whole": whole}.get(form, fused)
+    for name, values in made(read).items():
         place = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert place, name
         writer.add_tensor(place, values)
@@ -84,6 +96,25 @@ def fused(read):
         parts = [read.pop(f"{name}.{each}_proj.weight", None) for each in "qkv"]
         if parts[0] is not None:
             read[f"encoder.layers.{index}.attn.Wqkv.weight"] = np.concatenate(parts)
+    return read
+
+
+def whole(read):
+    """Return tensors of XLM-RoBERTa with queries, keys and values in one."""
+    for index in range(SIZES["num_hidden_layers"]):
+        for kind in ("weight", "bias"):
+            name = f"encoder.layer.{index}.attention.self"
+            parts = [read.pop(f"{name}.{each}.{kind}") for each in ("query", "key", "value")]
+            read[f"encoder.layers.{index}.mixer.Wqkv.{kind}"] = np.concatenate(parts)
+    return read
+
+
+def apart(read):
+    """Return tensors of Jina's model for code, whose gates have matrices of their own."""
+    for index in range(SIZES["num_hidden_layers"]):
+        name = f"encoder.layer.{index}.mlp"
+        up, gate = np.split(read.pop(f"{name}.up_gated_layer.weight"), 2)
+        read |= {f"{name}.gated_layers_v.weight": up, f"{name}.gated_layers_w.weight": gate}
     return read
 
 
@@ -159,24 +190,27 @@ def write_vocabulary(writer, folder):
 
 
 @pytest.mark.parametrize(
-    ("kind", "pooling"),
+    ("kind", "pooling", "form"),
     [
-        ("bert", 1),
-        ("bert", 2),
-        ("jina", 1),
-        ("jina_embeddings_v3", 1),
-        ("nomic_bert", 1),
-        ("xlm-roberta", 2),
+        ("bert", 1, ""),
+        ("bert", 2, ""),
+        ("jina", 1, ""),
+        ("jina-code", 1, ""),
+        ("jina-code", 1, "apart"),
+        ("jina_embeddings_v3", 1, ""),
+        ("nomic_bert", 1, ""),
+        ("xlm-roberta", 2, ""),
+        ("xlm-roberta", 2, "whole"),
     ],
 )
-def test_vectors_are_those_of_the_checkpoint(tmp_path, kind, pooling):
+def test_vectors_are_those_of_the_checkpoint(tmp_path, kind, pooling, form):
     folder = tmp_path / "checkpoint"
     options = {"pad_token_id": 1} if kind == "xlm-roberta" else {}
-    if kind == "jina":
-        make_jina(folder)
+    if kind in ("jina", "jina-code"):
+        make_jina(folder, code=kind == "jina-code")
     else:
         make_encoder(folder, kind, ("", "mean_tokens", "cls_token")[pooling], **options)
-    write_encoder(folder, tmp_path / "model.gguf", pooling)
+    write_encoder(folder, tmp_path / "model.gguf", pooling, form=form)
     for name, source in (("a", folder), ("b", tmp_path / "model.gguf")):
         export.make(source, tmp_path / name, options=ExportOptions("fp32"))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -199,10 +233,12 @@ def test_white_space_and_wide_letters_are_read_as_sentencepiece_does(tmp_path):
     assert read("\uff21").ids == read("A").ids
 
 
-def test_scores_are_those_of_the_checkpoint(tmp_path):
+@pytest.mark.parametrize("pooling", [None, 0, 4])
+def test_scores_are_those_of_the_checkpoint(tmp_path, pooling):
+    """Files of the converter itself tell nothing of pooling, but hold what makes scores."""
     folder = tmp_path / "checkpoint"
     make_ranker(folder, "xlm-roberta", pad_token_id=1)
-    write_encoder(folder, tmp_path / "model.gguf", 4)
+    write_encoder(folder, tmp_path / "model.gguf", pooling)
     for name, source in (("a", folder), ("b", tmp_path / "model.gguf")):
         export.make(source, tmp_path / name, options=ExportOptions("fp32"))
     with LLM(tmp_path / "a", **PLAIN) as one, LLM(tmp_path / "b", **PLAIN) as other:
@@ -225,15 +261,8 @@ def test_a_file_without_a_pooling_means_all_rows(tmp_path):
         load_checkpoint(tmp_path / "model.gguf")
 
 
-def test_jinas_model_for_code_is_refused(tmp_path, monkeypatch):
-    make_jina(tmp_path / "checkpoint")
-    added = GGUFWriter.write_header_to_file
-
-    def with_norms(writer):
-        writer.add_tensor("blk.0.attn_norm_2.weight", np.ones(SIZES["hidden_size"], np.float32))
-        added(writer)
-
-    monkeypatch.setattr(GGUFWriter, "write_header_to_file", with_norms)
-    write_encoder(tmp_path / "checkpoint", tmp_path / "model.gguf", 1)
-    with pytest.raises(UnsupportedModelError, match="a Jina v2 model that is not for code"):
+def test_files_of_jinas_first_rerankers_lack_a_layer(tmp_path):
+    make_jina_ranker(tmp_path / "checkpoint")
+    write_encoder(tmp_path / "checkpoint", tmp_path / "model.gguf", None)
+    with pytest.raises(CheckpointError, match=r"llama.cpp leaves out a layer .* use the"):
         load_checkpoint(tmp_path / "model.gguf")

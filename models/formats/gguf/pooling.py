@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgespec.bundle.manifest import FIRST_TOKEN, LAST_TOKEN, MEAN, Embedding, Reranking
-from edgespec.models.formats.gguf.encoders import RANKING, EncoderReader
+from edgespec.models.formats.gguf.encoders import RANKING, UNTOLD_POOLING, EncoderReader
 from edgespec.models.layers.decoder import Scorer
 from edgespec.models.layers.elements import Linear
 from edgespec.models.pooled import PoolingConfig
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from edgespec.models.formats.gguf.config import ConfigReader
 
 # llama.cpp's numbers of ways to pool, besides `RANKING`.
-_NONE = 0
 _POOLINGS = {1: MEAN, 2: FIRST_TOKEN, 3: LAST_TOKEN}
 
 _DENSE = 2, 3  # numbers in names of matrices, after the folders of sentence-transformers
@@ -37,15 +36,15 @@ def read_pooling(reader: ConfigReader, both_ways: bool) -> PoolingConfig | None:
         CheckpointError: What makes scores is missing or invalid.
     """
     found = reader.get("pooling_type")
-    if found in (None, _NONE):
+    if isinstance(reader, EncoderReader) and reader.ranks:
+        return PoolingConfig(None, ranking=Reranking(FIRST_TOKEN))
+    if found in UNTOLD_POOLING:
         return _embedding(reader, MEAN) if both_ways else None
     if reader.get("attention.causal") is False and not both_ways:
         raise reader.metadata.unsupported(
             f"{reader.kind}.attention.causal",
             "use a model whose tokens see only those before them",
         )
-    if found == RANKING and isinstance(reader, EncoderReader):
-        return PoolingConfig(None, ranking=Reranking(FIRST_TOKEN))
     if found == RANKING and not both_ways:
         return _ranking(reader)
     if not isinstance(found, int) or found not in _POOLINGS:

@@ -71,6 +71,7 @@ def split(*patterns):
 WHOLE = pre_tokenizers.ByteLevel(add_prefix_space=False)
 ORIGINALS = {
     "gpt-2": [WHOLE],
+    "jina-v2-code": [WHOLE],
     "smollm": [pre_tokenizers.Digits(individual_digits=True), WHOLE],
     "command-r": [pre_tokenizers.Digits(individual_digits=True), WHOLE],
     "llama-bpe": split(LLAMA3),
