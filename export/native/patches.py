@@ -50,7 +50,9 @@ def emit_embedder(native: NativeGraphBuilder, tower: PatchEmbedder) -> None:
     g = native.graph
     pixels, places = _inputs(native, tower.dense.in_features)
     x = native.linear(native.norm(pixels, tower.pixels_norm), tower.dense)
-    added = native.read(tower.positions)[: tower.rows].swapaxes(0, 1)  # no picture has more
+    added = native.read(tower.positions)
+    added = added if tower.by_axis else added.swapaxes(0, 1)
+    added = added[:, : tower.rows]  # no picture has more
     x = _placed(native, native.norm(x, tower.dense_norm), places, added)
     x = native.norm(native.norm(x, tower.places_norm), tower.norm)
     rows = native.linear(x, tower.projection)

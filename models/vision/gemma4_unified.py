@@ -39,6 +39,7 @@ class PatchEmbedder(InProportion, Compound):
         dense: [patch² * 3] to [width].
         dense_norm: Behind it.
         positions: Name of the [places, 2, width] tensor of what is added by place.
+        by_axis: Whether that is [2, places, width], as in GGUF files.
         places: Number of places.
         places_norm: Behind that.
         norm: Behind that.
@@ -49,6 +50,7 @@ class PatchEmbedder(InProportion, Compound):
     dense: Linear
     dense_norm: LayerNorm
     positions: str
+    by_axis: bool
     places: int
     places_norm: LayerNorm
     norm: Norm
@@ -56,8 +58,8 @@ class PatchEmbedder(InProportion, Compound):
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        shape = (self.places, 2, self.dense.out_features)
-        return {**super().tensors(), self.positions: shape}
+        sizes = (2, self.places) if self.by_axis else (self.places, 2)
+        return {**super().tensors(), self.positions: (*sizes, self.dense.out_features)}
 
 
 def read_patch_embedder(
@@ -76,6 +78,8 @@ def read_patch_embedder(
     name = next((n.removesuffix(_DENSE) for n in source.names if n.endswith(_DENSE)), _EMBEDDER)
     size = 3 * shared.pixels.size**2
     width = own.integer("mm_embed_dim")
+    positions = f"{name}.pos_embedding"
+    by_axis = positions in source.names and source.shape(positions)[:2] == (2, places)
 
     def norm(part: str, size: int) -> LayerNorm:
         return LayerNorm(f"{name}.{part}.weight", size, _LAYER_EPS, bias=f"{name}.{part}.bias")
@@ -85,7 +89,8 @@ def read_patch_embedder(
         pixels_norm=norm("patch_ln1", size),
         dense=Linear(f"{name}{_DENSE}", size, width, f"{name}.patch_dense.bias"),
         dense_norm=norm("patch_ln2", width),
-        positions=f"{name}.pos_embedding",
+        positions=positions,
+        by_axis=by_axis,
         places=places,
         places_norm=norm("pos_norm", width),
         norm=Norm("", width, own.number("rms_norm_eps")),

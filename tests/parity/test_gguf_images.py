@@ -111,11 +111,20 @@ def test_rows_and_logits_of_pictures_on_grids_are_those_of_the_folder(grid, tmp_
     read_alike(*grid, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["gemma4", "gemma4-causal"])
+GEMMA4_VISION = {
+    "gemma4": {"head_dim": 16, "position_embedding_size": 900},
+    "gemma4-causal": {"head_dim": 16, "position_embedding_size": 900},
+    "gemma4_unified": {"mm_posemb_size": 300},
+}
+
+
+@pytest.mark.parametrize("kind", GEMMA4_VISION)
 def test_rows_and_logits_of_gemma_4_are_those_of_the_folder(tmp_path, kind):
     pixels = {"patch_size": 4, "pooling_kernel_size": 3, "max_soft_tokens": 280}
-    vision = {"head_dim": 16, "position_embedding_size": 900}
+    vision = GEMMA4_VISION[kind]
     text = {"pad_token_id": 0}  # as published ones
+    if kind == "gemma4_unified":
+        text["sliding_window"] = 300  # of which no picture is longer
     save_pictured(tmp_path / "checkpoint", kind, sharp=12.0, text=text, vision=vision, **pixels)
     file = write_pair(tmp_path / "checkpoint", tmp_path / "files")
     read_alike(tmp_path / "checkpoint", file, tmp_path)
@@ -136,6 +145,40 @@ def test_what_contradicts_itself_of_gemma_4_is_named(tmp_path, fields, words):
     save_pictured(tmp_path / "checkpoint", "gemma4", vision=vision)
     with pytest.raises(CheckpointError, match=words):
         load_checkpoint(write_pair(tmp_path / "checkpoint", tmp_path / "files", **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"vision__patch_size": 5}, "patch_size=5 must be that of v.patch_embd.weight"),
+        ({"vision__projector__scale_factor": 2}, "patch_size=4 must be that of v.patch_embd"),
+        ({"vision__attention__layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0 must be a posi"),
+    ],
+    ids=str,
+)
+def test_what_contradicts_itself_of_gemma_4_without_a_vit_is_named(tmp_path, fields, words):
+    pixels = {"max_soft_tokens": 280}
+    text = {"sliding_window": 300}
+    vision = GEMMA4_VISION["gemma4_unified"]
+    save_pictured(tmp_path / "checkpoint", "gemma4_unified", text=text, vision=vision, **pixels)
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(write_pair(tmp_path / "checkpoint", tmp_path / "files", **fields))
+
+
+def test_tensors_of_gemma_4_without_a_vit_are_those_of_the_folder(tmp_path):
+    """Whose files have one colour behind another, and places by axis."""
+    vision = GEMMA4_VISION["gemma4_unified"]
+    text = {"sliding_window": 300}
+    save_pictured(tmp_path / "checkpoint", "gemma4_unified", text=text, vision=vision)
+    file = write_pair(tmp_path / "checkpoint", tmp_path / "files")
+    tower = load_checkpoint(file).tower
+    told = load_checkpoint(tmp_path / "checkpoint").tower
+    assert tower.tensors().keys() == told.tensors().keys()
+    for name in tower.tensors():
+        found = tower.source.read(name)
+        if name == tower.positions:
+            found = found.swapaxes(0, 1)
+        np.testing.assert_array_equal(found, told.source.read(name))
 
 
 def test_rows_and_logits_of_squares_of_lfm2_are_those_of_the_folder(tmp_path):

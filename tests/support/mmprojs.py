@@ -55,7 +55,7 @@ def write_pair(folder, place, encoding="F32", soft="<image_soft_token>", **field
     if config["model_type"] in _TOKENS:
         token = _TOKENS[config["model_type"]]
         tokenizer, template = (each.replace("<image>", token) for each in (tokenizer, template))
-    if config["model_type"] == "gemma4":
+    if config["model_type"].startswith("gemma4"):
         template = template.replace("<image>", "<|image|>")
         for before, token in _GEMMA4_TOKENS.items():
             tokenizer = tokenizer.replace(f'"{before}"', f'"{token}"')
@@ -252,8 +252,63 @@ def write_gemma4(folder, file, encoding="F32", **fields):
     _close(writer)
 
 
+def write_gemma4_unified(folder, file, encoding="F32", **fields):
+    """Writes what the converter makes of what Gemma 4 12B has for pictures; see `write_mmproj`."""
+    config = json.loads((folder / "config.json").read_text())
+    vision = config["vision_config"]
+    given = {
+        "vision__projector_type": "gemma4uv",
+        "audio__projector_type": "gemma4ua",
+        "has_vision_encoder": True,
+        "vision__image_size": 224,
+        "vision__patch_size": vision["patch_size"],
+        "vision__embedding_length": vision["mm_embed_dim"],
+        "vision__feed_forward_length": 0,
+        "vision__block_count": 0,
+        "vision__attention__head_count": 0,
+        "vision__attention__layer_norm_epsilon": 1e-6,
+        "vision__projection_dim": config["text_config"]["hidden_size"],
+        "vision__image_mean": [0.0] * 3,
+        "vision__image_std": [1.0] * 3,
+    }
+    writer = _begin(file, {**given, **fields})
+    source = SafetensorsFolder(folder)
+    for name in sorted(source.names):
+        if not name.startswith(("model.vision_embedder.", "model.embed_vision.")):
+            continue  # of the text part, or of sounds
+        values = source.read(name)
+        *_, part, kind = name.split(".")
+        if kind == "pos_embedding":
+            part, kind = kind, "weight"
+            values = values.transpose(1, 0, 2)
+        if part in ("patch_dense", "patch_ln1") and (part, kind) != ("patch_dense", "bias"):
+            values = values[..., _by_colour(vision)]
+        _add(writer, f"{_UNIFIED[part]}.{kind}", values, encoding)
+    _close(writer)
+
+
+def _by_colour(vision):
+    """Returns the numbers of a square by their colour, then by line and column."""
+    side = vision["patch_size"] * vision["pooling_kernel_size"]
+    lines, columns, colours = np.indices((side, side, 3)).reshape(3, -1)
+    return np.lexsort((columns, lines, colours))
+
+
 _PROJECTION = {"layer_norm": 0, "linear_1": 1, "linear_2": 3}
-_WRITERS = {"internvl": write_internvl, "lfm2_vl": write_lfm2, "gemma4": write_gemma4}
+_UNIFIED = {
+    "patch_ln1": "v.patch_norm.1",
+    "patch_dense": "v.patch_embd",
+    "patch_ln2": "v.patch_norm.2",
+    "pos_embedding": "v.position_embd",
+    "pos_norm": "v.patch_norm.3",
+    "embedding_projection": "mm.input_projection",
+}
+_WRITERS = {
+    "internvl": write_internvl,
+    "lfm2_vl": write_lfm2,
+    "gemma4": write_gemma4,
+    "gemma4_unified": write_gemma4_unified,
+}
 _GEMMA4_TOKENS = {
     "<image>": "<|image|>",
     "<start_of_image>": "<|image>",

@@ -16,7 +16,12 @@ from edgespec.bundle.pictures import Pixels
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.header import read_header
-from edgespec.models.formats.gguf.mmproj_gemma4 import GEMMA4V, read_gemma4
+from edgespec.models.formats.gguf.mmproj_gemma4 import (
+    GEMMA4UV,
+    GEMMA4V,
+    read_gemma4,
+    read_gemma4_unified,
+)
 from edgespec.models.formats.gguf.mmproj_grid import GRIDS, IMAGE, WINDOWED, read_grid
 from edgespec.models.formats.gguf.mmproj_internvl import CONTEXT, read_internvl
 from edgespec.models.formats.gguf.mmproj_lfm2 import LFM2, read_lfm2
@@ -32,9 +37,8 @@ if TYPE_CHECKING:
 
     from edgespec.models.formats.gguf.header import Header
     from edgespec.models.formats.gguf.vocabulary import GGUFVocabulary
-    from edgespec.models.vision.gemma4 import PatchTower
     from edgespec.models.vision.grid import GridTower
-    from edgespec.models.vision.tower import Tower
+    from edgespec.models.vision.reading import AnyTower
 
 TOWER_KIND = "clip"
 """The architecture of such files."""
@@ -47,7 +51,11 @@ _GRID_READERS: Mapping[str, Callable[[ConfigFields, Header, ConfigFields, int], 
     INTERNVL: read_internvl,
     LFM2: read_lfm2,
 }
-_TYPES = (_WHOLE, _SPLITTING, GEMMA4V, *_GRID_READERS)
+_GEMMA4_READERS: Mapping[str, Callable[..., AnyTower]] = {
+    GEMMA4V: read_gemma4,
+    GEMMA4UV: read_gemma4_unified,
+}
+_TYPES = (_WHOLE, _SPLITTING, *_GEMMA4_READERS, *_GRID_READERS)
 _TYPE_PLACES = ("clip.projector_type", "clip.vision.projector_type")  # with sound, the second
 _VISION = "clip.vision"
 # of Gemma 3, where it is not told
@@ -71,10 +79,13 @@ _TOKENS: Mapping[str, Mapping[str, str]] = {
         "eoi_token_index": "<end_of_image>",
     },
     _SPLITTING: {"image_token_id": "<image>"},
-    GEMMA4V: {
-        "image_token_id": "<|image|>",
-        "boi_token_id": "<|image>",
-        "eoi_token_id": "<image|>",
+    **{
+        kind: {
+            "image_token_id": "<|image|>",
+            "boi_token_id": "<|image>",
+            "eoi_token_id": "<image|>",
+        }
+        for kind in _GEMMA4_READERS
     },
     INTERNVL: {"image_token_id": CONTEXT},
     LFM2: {"image_token_id": "<image>"},
@@ -101,9 +112,7 @@ _MODEL = {
 }
 
 
-def read_mmproj(
-    model: Path, config: ConfigFields, vocabulary: GGUFVocabulary
-) -> Tower | PatchTower | GridTower | None:
+def read_mmproj(model: Path, config: ConfigFields, vocabulary: GGUFVocabulary) -> AnyTower | None:
     """Reads what makes rows of pictures from the file beside a model's, and checks its tensors.
 
     Args:
@@ -136,7 +145,7 @@ def _tell(line: str) -> None:
 
 def _tower(
     file: Path, header: Header, config: ConfigFields, vocabulary: GGUFVocabulary
-) -> Tower | PatchTower | GridTower:
+) -> AnyTower:
     """Describes a tower.
 
     Raises:
@@ -151,7 +160,8 @@ def _tower(
     if not isinstance(kind, str) or kind not in _TYPES:
         raise metadata.unsupported(place, f"pictures are read with {', '.join(_TYPES)}")
     activation = "silu" if kind == WINDOWED else "gelu"
-    if kind != GEMMA4V and metadata.get(f"clip.use_{activation}") is not True:
+    told = kind in _GEMMA4_READERS or metadata.get(f"clip.use_{activation}") is True
+    if not told:
         raise metadata.unsupported(f"clip.use_{activation}", f"pictures are read with {activation}")
     width = config.integer("hidden_size")
     if metadata.integer(f"{_VISION}.projection_dim") != width:
@@ -159,8 +169,8 @@ def _tower(
             f"{_VISION}.projection_dim", f"the model reads rows of {width}, so this is of another"
         )
     tokens = _tokens(kind, metadata, vocabulary)
-    if kind == GEMMA4V:
-        return read_gemma4(metadata, header, config, tokens)
+    if kind in _GEMMA4_READERS:
+        return _GEMMA4_READERS[kind](metadata, header, config, tokens)
     if kind in _GRID_READERS:
         return _GRID_READERS[kind](metadata, header, config, tokens["image_token_id"])
     vision = {own: metadata.integer(f"{_VISION}.{name}") for own, name in _SIZES.items()}

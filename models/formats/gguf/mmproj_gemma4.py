@@ -10,16 +10,24 @@ import numpy as np
 from edgespec.models.fields import ConfigFields
 from edgespec.models.formats.gguf.names import Naming
 from edgespec.models.formats.gguf.tensors import GgufTensors
+from edgespec.models.formats.parts import Parts, TensorRows
 from edgespec.models.vision.gemma4 import PIXELS, read_patch_tower
+from edgespec.models.vision.gemma4_unified import read_patch_embedder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from edgespec.models.formats.gguf.header import GGUFEntry, Header
     from edgespec.models.vision.gemma4 import PatchTower
+    from edgespec.models.vision.gemma4_unified import PatchEmbedder
 
 GEMMA4V = "gemma4v"
 """The type of projection."""
+
+GEMMA4UV = "gemma4uv"
+"""The same of Gemma 4 12B, which has no ViT."""
 
 _VISION, _COLOURS, _FACTOR = "clip.vision", 3, 3
 _SIZES = {
@@ -51,12 +59,22 @@ _LAYER = {
     "ln2": "pre_feedforward_layernorm",
     "ffn_post_norm": "post_feedforward_layernorm",
 }
+_PROJECTION = {"mm.input_projection": "model.embed_vision.embedding_projection"}
 _MODEL = {
     "patch_embd.weight": _EMBEDDING,
     "position_embd.weight": f"{_TOWER}.patch_embedder.position_embedding_table",
     "std_bias": f"{_TOWER}.std_bias",
     "std_scale": f"{_TOWER}.std_scale",
-    "mm.input_projection": "model.embed_vision.embedding_projection",
+    **_PROJECTION,
+}
+_EMBEDDER = "model.vision_embedder"
+_UNIFIED = {
+    "patch_norm.1": f"{_EMBEDDER}.patch_ln1",
+    "patch_embd": f"{_EMBEDDER}.patch_dense",
+    "patch_norm.2": f"{_EMBEDDER}.patch_ln2",
+    "position_embd.weight": f"{_EMBEDDER}.pos_embedding",
+    "patch_norm.3": f"{_EMBEDDER}.pos_norm",
+    **_PROJECTION,
 }
 
 
@@ -74,19 +92,12 @@ def read_gemma4(
     file = metadata.source
     entries = header.entries
     norm = "v.blk.0.attn_q_norm.weight"
-    for name, dimensions in ((_PATCHES, 4), (_PLACES, 3), (norm, 1)):
-        if name not in entries or len(entries[name].shape) != dimensions:
-            raise metadata.invalid(
-                "clip.vision.projector_type", f"has no tensor {name} of {dimensions} dimensions"
-            )
+    _check_dimensions(metadata, entries, {_PATCHES: 4, _PLACES: 3, norm: 1})
     vision: dict[str, object] = {
         own: metadata.integer(f"{_VISION}.{name}") for own, name in _SIZES.items()
     }
     side = vision["patch_size"]
-    if (shape := entries[_PATCHES].shape)[1:] != (_COLOURS, side, side):
-        raise metadata.invalid(
-            f"{_VISION}.patch_size", f"must be that of {_PATCHES}, which has shape {shape}"
-        )
+    _check_patches(metadata, entries[_PATCHES], (_COLOURS, side, side))
     factor = metadata.integer(f"{_VISION}.projector.scale_factor", _FACTOR)
     sizes = {"patch_size": side, "pooling_kernel_size": factor}
     # No field says whether rows of a picture see each other: in models without inputs of layers.
@@ -115,11 +126,68 @@ def read_gemma4(
     return read_patch_tower(tensors, ConfigFields(values, file), settings)
 
 
+def read_gemma4_unified(
+    metadata: ConfigFields, header: Header, config: ConfigFields, tokens: Mapping[str, int]
+) -> PatchEmbedder:
+    """Describes what Gemma 4 12B has instead of a tower; see `read_gemma4`."""
+    file = metadata.source
+    entries = header.entries
+    _check_dimensions(metadata, entries, {_PATCHES: 2, _PLACES: 3})
+    sizes = {
+        "patch_size": metadata.integer(f"{_VISION}.patch_size"),
+        "pooling_kernel_size": metadata.integer(f"{_VISION}.projector.scale_factor", _FACTOR),
+    }
+    side = sizes["patch_size"] * sizes["pooling_kernel_size"]
+    _check_patches(metadata, entries[_PATCHES], (_COLOURS * side**2,))
+    values = {
+        **tokens,
+        "vision_config": {
+            **sizes,
+            "mm_embed_dim": entries[_PATCHES].shape[0],
+            "mm_posemb_size": entries[_PLACES].shape[1],
+            "rms_norm_eps": metadata.number(f"{_VISION}.attention.layer_norm_epsilon"),
+        },
+        # Rows of a picture see each other; llama.cpp has that in its code.
+        "text_config": {**config.values, "use_bidirectional_attention": "vision"},
+    }
+    order = _by_pixel(side)
+    dense = f"{_EMBEDDER}.patch_dense.weight"
+    found = {name.removeprefix("v."): entry for name, entry in entries.items()}
+    tensors = GgufTensors(file, found, Naming("clip", model=_UNIFIED), 0, {dense: order})
+    norms = (f"{_EMBEDDER}.patch_ln1.{kind}" for kind in ("weight", "bias"))
+    parts = Parts(tensors, {name: TensorRows(name, order, len(order)) for name in norms})
+    settings = ConfigFields({**PIXELS, **sizes}, file)
+    return read_patch_embedder(parts, ConfigFields(values, file), settings)
+
+
+def _check_dimensions(
+    metadata: ConfigFields, entries: Mapping[str, GGUFEntry], asked: Mapping[str, int]
+) -> None:
+    for name, dimensions in asked.items():
+        if name not in entries or len(entries[name].shape) != dimensions:
+            raise metadata.invalid(
+                "clip.vision.projector_type", f"has no tensor {name} of {dimensions} dimensions"
+            )
+
+
+def _check_patches(metadata: ConfigFields, entry: GGUFEntry, shape: tuple[object, ...]) -> None:
+    """Checks the shape of what a row of the matrix of patches is multiplied with."""
+    if entry.shape[1:] != shape:
+        raise metadata.invalid(
+            f"{_VISION}.patch_size", f"must be that of {_PATCHES}, which has shape {entry.shape}"
+        )
+
+
+def _by_pixel(side: int) -> NDArray[np.int64]:
+    """Returns where the numbers of a square lie in a file, which has one colour behind another."""
+    return np.arange(_COLOURS * side**2).reshape(_COLOURS, side**2).T.reshape(-1)
+
+
 def _source(file: str, entries: Mapping[str, GGUFEntry]) -> GgufTensors:
     """Returns the tensors by their names, and in the shapes, of transformers."""
     found = {name.removeprefix("v."): entry for name, entry in entries.items()}
     width, colours, side, _ = entries[_PATCHES].shape
     found["patch_embd.weight"] = replace(entries[_PATCHES], shape=(width, colours * side**2))
-    order = np.arange(colours * side**2).reshape(colours, side**2).T.reshape(-1)
+    order = _by_pixel(side)
     naming = Naming("clip", layer=_LAYER, layers=f"{_TOWER}.encoder.layers", model=_MODEL)
     return GgufTensors(file, found, naming, len(found), {_EMBEDDING: order})
