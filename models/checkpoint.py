@@ -17,9 +17,11 @@ from edgespec.models.families.bitnet import BitNet
 from edgespec.models.families.cohere2 import Cohere2
 from edgespec.models.families.cwm import Cwm
 from edgespec.models.families.deepseek_v2 import DeepseekV2
+from edgespec.models.families.distilbert import DistilBert
 from edgespec.models.families.encoder import Encoder
 from edgespec.models.families.ernie4_5 import Ernie4_5
 from edgespec.models.families.ernie4_5_moe import Ernie4_5Moe
+from edgespec.models.families.eurobert import EuroBert
 from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.falcon_h1 import FalconH1
 from edgespec.models.families.gemma import Gemma
@@ -34,6 +36,7 @@ from edgespec.models.families.gpt_oss import GptOss
 from edgespec.models.families.granite import Granite
 from edgespec.models.families.granitemoe import GraniteMoe
 from edgespec.models.families.granitemoehybrid import GraniteMoeHybrid
+from edgespec.models.families.gte import Gte, NewGte
 from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.hyperclovax import HyperClovaX
 from edgespec.models.families.internlm3 import InternLm3
@@ -102,11 +105,14 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "arcee": Arcee,
     "bert": Bert,
     "bitnet": BitNet,
+    "camembert": Roberta,
     "cohere2": Cohere2,
     "cwm": Cwm,
     "deepseek_v2": DeepseekV2,
+    "distilbert": DistilBert,
     "ernie4_5": Ernie4_5,
     "ernie4_5_moe": Ernie4_5Moe,
+    "eurobert": EuroBert,
     "exaone4": Exaone4,
     "falcon_h1": FalconH1,
     "gemma": Gemma,
@@ -123,6 +129,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "granite": Granite,
     "granitemoe": GraniteMoe,
     "granitemoehybrid": GraniteMoeHybrid,
+    "gte": Gte,
     "hunyuan_v1_dense": Hunyuan,
     "hyperclovax": HyperClovaX,
     "internlm3": InternLm3,
@@ -141,6 +148,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "mixtral": Mixtral,
     "modernbert": ModernBert,
     "nemotron_h": NemotronH,
+    "new": NewGte,
     "nomic_bert": NomicBert,
     "olmo2": Olmo2,
     "olmo3": Olmo3,

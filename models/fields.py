@@ -72,6 +72,11 @@ class ConfigFields:
         """Returns the object with other values, or further ones."""
         return ConfigFields({**self.values, **values}, self.source)
 
+    def under(self, names: Mapping[str, str]) -> ConfigFields:
+        """Returns the object with fields under other names, too, unless they are null."""
+        found = {other: self.get(name) for name, other in names.items()}
+        return self.changed(**{name: value for name, value in found.items() if value is not None})
+
     def only(self, allowed: Mapping[str, tuple[object, ...]], remedy: str) -> None:
         """Checks that fields have values that are implemented, None among them if they may lack.
 

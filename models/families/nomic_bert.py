@@ -67,23 +67,23 @@ class NomicBert(Encoder):
             "rotary_scaling_factor": (None,),
         }
         fields.only(allowed, "use nomic-embed-text v1 or v1.5")
-        given = {name: fields.get(name) for name in _FIELDS}
-        return fields.changed(
-            **{_FIELDS[name]: value for name, value in given.items() if value is not None}
-        )
+        return fields.under(_FIELDS)
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
+        return self.norm_at_end(replace(super().decoder(), token_rows=self.token_rows()))
+
+    def token_rows(self) -> TokenRows:
+        """Returns what becomes of embeddings; some models do not tell parts of a text apart."""
         config = self.config
-        made = replace(
-            super().decoder(),
-            token_rows=TokenRows(
-                segments="embeddings.token_type_embeddings.weight",
-                parts=(config.fields.integer("type_vocab_size"), config.hidden_size),
-                norm=self.own_norm("embeddings.LayerNorm"),
-            ),
+        norm = self.own_norm("embeddings.LayerNorm")
+        if config.fields.get("type_vocab_size") == 0:
+            return TokenRows(norm=norm)
+        return TokenRows(
+            segments="embeddings.token_type_embeddings.weight",
+            parts=(config.fields.integer("type_vocab_size"), config.hidden_size),
+            norm=norm,
         )
-        return self.norm_at_end(made)
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""

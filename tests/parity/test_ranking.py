@@ -25,6 +25,8 @@ from edgespec.models import load_checkpoint
 pytestmark = with_library
 RANKERS = {
     "bert": {},
+    "camembert": {"pad_token_id": 1},
+    "gte": {"pad_token_id": 1, "type_vocab_size": 2},
     "modernbert": {"local_attention": 16},
     "roberta": {"pad_token_id": 1},
     "xlm-roberta": {"pad_token_id": 1, "type_vocab_size": 2},
