@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.bundle.manifest import FIRST_TOKEN, Reranking
 from edgespec.errors import CheckpointError
-from edgespec.models.config import ModelConfig
+from edgespec.models.config import ModelConfig, both_ways
 from edgespec.models.families.apertus import Apertus
 from edgespec.models.families.arcee import Arcee
 from edgespec.models.families.bert import Bert, Roberta
@@ -81,13 +81,7 @@ from edgespec.models.formats.tensors import TensorSource, check_shapes, equal_te
 from edgespec.models.heads import nextn
 from edgespec.models.named import TOWER
 from edgespec.models.opened import CHAT_TEMPLATE, TOKENIZER_FILES, CheckpointParts
-from edgespec.models.pooled import (
-    BIDIRECTIONAL,
-    UNTOLD,
-    PoolingConfig,
-    read_pooled,
-    without_projection,
-)
+from edgespec.models.pooled import UNTOLD, PoolingConfig, read_pooled
 from edgespec.models.sampling import asked_sampling
 from edgespec.models.vision.reading import read_tower
 from edgespec.models.vision.text_part import COMPOSITES, text_fields, text_group, text_name
@@ -239,7 +233,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     fields = opened.fields
     files = opened.tokenizer_files
     if opened.pooled is not None:
-        fields = without_projection(fields, _architecture(fields).bidirectional)
+        fields = fields.changed(tie_word_embeddings=True)  # no output projection is read
     architecture = _architecture(fields)
     generation = _parsed(path, files, "generation_config.json")
     config = ModelConfig.from_fields(
@@ -247,12 +241,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
     )
     model = architecture(config)
     decoder = model.decoder()
+    _check_sight(config, decoder)
     tensors = model.arranged(opened.tensors)
     if opened.pooled is not None:
         decoder = _embedding(fields, decoder, opened.pooled)
     elif decoder.both_ways:
         raise fields.unsupported(
-            BIDIRECTIONAL, "it writes no text: add sentence-transformers' modules.json and pooling"
+            both_ways(fields),
+            "it writes no text: add sentence-transformers' modules.json and pooling, or name the "
+            "pooling_type of a GGUF file",
         )
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors, architecture.beside)
@@ -270,6 +267,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
         sampling=asked_sampling(generation),
         tower=opened.tower,
     )
+
+
+def _check_sight(config: ModelConfig, decoder: Decoder) -> None:
+    """Refuses a config whose rows see those behind them, where in the description not all do."""
+    name = both_ways(config.fields)
+    all_do = not config.recurrent and all(each.behind != 0 for each in decoder.attentions)
+    if name and not all_do:
+        raise config.fields.unsupported(name, "use a model whose tokens see only those before them")
 
 
 def _embedding(fields: ConfigFields, decoder: Decoder, pooled: PoolingConfig) -> Decoder:

@@ -29,6 +29,11 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     **_GELUS,
 }
 _PLAIN_ACTIVATIONS: Mapping[str, PlainActivation] = {"relu2": "relu2", **_GELUS}
+# Fields with which rows see those behind them, where they usually do not, and their values then.
+_BOTH_WAYS: Mapping[str, tuple[object, ...]] = {
+    "is_causal": (False,),
+    "use_bidirectional_attention": (True, "all"),
+}
 _SLIDING = "sliding_attention"
 # The last is what Granite 4 calls the first.
 _LAYER_TYPES = ("full_attention", _SLIDING, "attention")
@@ -129,6 +134,11 @@ class ModelConfig:
             ),
             fields=fields,
         )
+
+
+def both_ways(fields: ConfigFields) -> str:
+    """Returns the name of the field with which rows see those behind them; empty: none says so."""
+    return next((name for name, values in _BOTH_WAYS.items() if fields.get(name) in values), "")
 
 
 def activation_of(fields: ConfigFields, name: str) -> Activation:

@@ -18,7 +18,6 @@ from edgespec.models.fields import ConfigFields, read_checkpoint_text
 from edgespec.models.layers.elements import Linear
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from edgespec.models.layers.decoder import Scorer
@@ -29,9 +28,6 @@ _POOLINGS = {"lasttoken": LAST_TOKEN, "mean": MEAN, "cls": FIRST_TOKEN}
 _MODE_NAMES = ("pooling_mode_lasttoken", "pooling_mode_mean_tokens", "pooling_mode_cls_token")
 _MODES = "pooling_mode_"  # fields of a pooling's config with a flag for each mode
 _FIRST, _DENSE, _LAST = ("Transformer", "Pooling"), "Dense", "Normalize"
-# Fields of configs with which every row sees all others, where layers usually do not.
-BIDIRECTIONAL = "use_bidirectional_attention"
-_BOTH_WAYS: Mapping[str, bool] = {"is_causal": False, BIDIRECTIONAL: True}
 
 
 @dataclass(frozen=True)
@@ -98,24 +94,6 @@ def read_pooled(folder: Path) -> PoolingConfig | None:
     layers = tuple(_dense(ConfigFields.read(folder / each / "config.json"), each) for each in dense)
     embedding = Embedding(pooling, normalized, prompts, usual)
     return PoolingConfig(embedding, length, dense=layers)
-
-
-def without_projection(fields: ConfigFields, bidirectional: bool) -> ConfigFields:
-    """Returns the config of a model that makes embeddings, whose output projection is not read.
-
-    Args:
-        fields: The config.
-        bidirectional: See `Llama`.
-
-    Raises:
-        UnsupportedModelError: Its rows see those behind them.
-    """
-    for name, value in _BOTH_WAYS.items():
-        if fields.get(name) is value and not (bidirectional and name == BIDIRECTIONAL):
-            raise fields.unsupported(
-                name, "use an embedding model whose tokens see only those before them"
-            )
-    return fields.changed(tie_word_embeddings=True)
 
 
 def _steps(path: Path) -> list[tuple[str, str]]:

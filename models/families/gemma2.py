@@ -35,9 +35,6 @@ class Gemma2(Llama):
 
     def decoder(self) -> Decoder:
         """Returns the model's description; its embedding is scaled."""
-        fields = self.config.fields
-        if fields.get("use_bidirectional_attention") and not self.bidirectional:
-            raise fields.unsupported("use_bidirectional_attention", "use a model that writes text")
         return replace(
             super().decoder(),
             embedding_scale=self.config.hidden_size**0.5,

@@ -31,7 +31,6 @@ class Gemma3(Gemma2):
         attn_logit_softcapping=None,
         final_logit_softcapping=None,
     )
-    bidirectional = True
     norms_of_heads = ("q_norm", "k_norm")
 
     def ropes(self) -> dict[str, Rope]:
@@ -43,7 +42,11 @@ class Gemma3(Gemma2):
         """Returns the attention of a layer."""
         window = self.config.windows[index]
         rope = DEFAULT_ROPE if window is None else LOCAL_ROPE
-        made = replace(super().attention(index), rope=rope)
+        return replace(super().attention(index), rope=rope)
+
+    def mask(self, index: int) -> str:
+        """Returns the name of the mask of a layer; EmbeddingGemma's rows see both ways."""
         if not self.config.fields.get("use_bidirectional_attention"):
-            return made
-        return replace(made, mask=ALL if window is None else f"around:{window // 2}")
+            return super().mask(index)
+        window = self.config.windows[index]
+        return ALL if window is None else f"around:{window // 2}"

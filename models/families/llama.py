@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE
+from edgespec.bundle.sublayers import ALL, CAUSAL, DEFAULT_ROPE
 from edgespec.models.config import activation_of
 from edgespec.models.layers.decoder import Decoder
 from edgespec.models.layers.elements import Linear, Norm
@@ -40,8 +40,6 @@ class Llama:
         norms_of_heads: The same of queries and keys.
         biased: What names of projections end with that have a bias if the config says so.
         heads_together: Whether these are of all heads as one vector, and not of each.
-        bidirectional: Whether rows of models that make embeddings may see those behind them, as
-            `use_bidirectional_attention` says.
         beside: What names of tensors begin with that are for other uses of the model.
 
     Args:
@@ -67,7 +65,6 @@ class Llama:
     norms_of_heads: ClassVar[tuple[str, str]] = ("", "")
     heads_together: ClassVar[bool] = False
     biased: ClassVar[tuple[str, ...]] = ("",)
-    bidirectional: ClassVar[bool] = False
     beside: ClassVar[tuple[str, ...]] = ("lm_head.weight", "mtp.")  # see `models/heads/mtp.py`
 
     def __init__(self, config: ModelConfig, layers: str = "model.layers") -> None:
@@ -151,8 +148,6 @@ class Llama:
         config = self.config
         name = f"{self.layers}.{index}"
         hidden = config.hidden_size
-        window = config.windows[index]
-        context = config.context_length
         inner = config.heads * config.head_dim
         kv_inner = config.kv_heads * config.head_dim
         q_norm, k_norm = self.head_norms(f"{name}.self_attn")
@@ -169,8 +164,16 @@ class Llama:
             q_norm=q_norm,
             k_norm=k_norm,
             post_norm=self._named(name, self.norms_behind[0], hidden),
-            mask=CAUSAL if window is None or window >= context else f"window:{window}",
+            mask=self.mask(index),
         )
+
+    def mask(self, index: int) -> str:
+        """Returns the name of the mask of a layer, which says what its rows see."""
+        config = self.config
+        window = config.windows[index]
+        if window is not None and window < config.context_length:
+            return f"window:{window}"
+        return ALL if config.fields.get("is_causal") is False else CAUSAL
 
     def feed_forward(self, index: int) -> FeedForward:
         """Returns what follows the attention of a layer: its MLP, or a mixture of experts."""

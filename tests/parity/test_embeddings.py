@@ -43,6 +43,7 @@ MADE = {
         "pooling": "mean_tokens", "normalized": False, "sliding_window": 100,
     },
     "gemma3_text-last": {"pooling": "lasttoken"},
+    "qwen2-last-both": {"pooling": "lasttoken", "is_causal": False},
 }  # fmt: skip
 PLAIN = {"threads": 1}
 DENSE = ("dense_2.weight", "dense_3.weight")
@@ -166,12 +167,17 @@ def test_an_end_that_only_the_config_asks_for(made, llm, tmp_path):
         assert np.array_equal(own.embed(TEXTS), llm.embed(TEXTS))
 
 
-def test_a_gguf_file_makes_the_same_vectors(made, tmp_path):
-    folder, _ = made("qwen3-last-untied")
-    fields = {"qwen3.pooling_type": 3, "tokenizer.ggml.add_eos_token": True}
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("qwen3-last-untied", {}), ("qwen2-last-both", {"qwen2.attention.causal": False})],
+)
+def test_a_gguf_file_makes_the_same_vectors(made, tmp_path, name, told):
+    folder, _ = made(name)
+    kind = name.partition("-")[0]
+    fields = {f"{kind}.pooling_type": 3, "tokenizer.ggml.add_eos_token": True, **told}
     write_gguf(folder / "checkpoint", tmp_path / "model.gguf", **fields)
-    for name, source in (("a", folder / "checkpoint"), ("b", tmp_path / "model.gguf")):
-        export.make(source, tmp_path / name, options=ExportOptions("fp32"))
+    for bundle, source in (("a", folder / "checkpoint"), ("b", tmp_path / "model.gguf")):
+        export.make(source, tmp_path / bundle, options=ExportOptions("fp32"))
     with LLM(tmp_path / "a", **PLAIN) as one, LLM(tmp_path / "b", **PLAIN) as other:
         expected = one.embed(TEXTS)
         found = other.embed(TEXTS)

@@ -94,6 +94,7 @@ class ConfigReader:
             "tie_word_embeddings": "output.weight" not in self._entries,
             "eos_token_id": list(eos_ids),
             "sliding_window": None,
+            "is_causal": self.get("attention.causal"),
             **self._original_context(),
             **{
                 name: self._anywhere(place)

@@ -32,7 +32,7 @@ def read_pooling(reader: ConfigReader, both_ways: bool) -> PoolingConfig | None:
         both_ways: Whether rows of the file's architecture see all of their text.
 
     Raises:
-        UnsupportedModelError: It has another pooling, or its rows see those behind them.
+        UnsupportedModelError: It has another pooling.
         CheckpointError: What makes scores is missing or invalid.
     """
     found = reader.get("pooling_type")
@@ -40,11 +40,6 @@ def read_pooling(reader: ConfigReader, both_ways: bool) -> PoolingConfig | None:
         return PoolingConfig(None, ranking=Reranking(FIRST_TOKEN))
     if found in UNTOLD_POOLING:
         return _embedding(reader, MEAN) if both_ways else None
-    if reader.get("attention.causal") is False and not both_ways:
-        raise reader.metadata.unsupported(
-            f"{reader.kind}.attention.causal",
-            "use a model whose tokens see only those before them",
-        )
     if found == RANKING and not both_ways:
         return _ranking(reader)
     if not isinstance(found, int) or found not in _POOLINGS:
