@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +108,7 @@ class RoleWriter:
             mask_token=config.mask_token,
             tokenizer=tokenizer,
             layer_inputs=0 if decoder.layer_inputs is None else decoder.layer_inputs.norm.size,
-            embedding=checkpoint.embedding,
+            embedding=_embedding(checkpoint),
             vision=self._vision(name, checkpoint, storage),
             both_ways=decoder.both_ways,
             ranking=checkpoint.ranking,
@@ -161,6 +161,15 @@ def sublayer_records(decoder: Decoder) -> Iterator[Sublayer]:
         for each in layer:
             parts = each.parts if isinstance(each, ParallelBlock) else (each,)
             yield from (described_one(number, part) for part in parts)
+
+
+def _embedding(checkpoint: Checkpoint) -> bundle.Embedding | None:
+    """Returns how vectors are made, and their width where it is not that of rows."""
+    found = checkpoint.embedding
+    decoder = checkpoint.decoder
+    if found is None or decoder.width == decoder.hidden_size:
+        return found
+    return replace(found, width=decoder.width)
 
 
 def described_one(number: int, each: sublayers.Sublayer) -> Sublayer:

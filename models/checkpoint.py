@@ -244,7 +244,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     _check_sight(config, decoder)
     tensors = model.arranged(opened.tensors)
     if opened.pooled is not None:
-        decoder = _embedding(fields, decoder, opened.pooled)
+        decoder = _embedding(decoder, opened.pooled)
     elif decoder.both_ways:
         raise fields.unsupported(
             both_ways(fields),
@@ -277,11 +277,9 @@ def _check_sight(config: ModelConfig, decoder: Decoder) -> None:
         raise config.fields.unsupported(name, "use a model whose tokens see only those before them")
 
 
-def _embedding(fields: ConfigFields, decoder: Decoder, pooled: PoolingConfig) -> Decoder:
+def _embedding(decoder: Decoder, pooled: PoolingConfig) -> Decoder:
     """Returns the description of a model that makes embeddings or scores."""
     length = decoder.context_length
-    if pooled.dense and pooled.dense[-1].out_features != decoder.hidden_size:
-        raise fields.unsupported("hidden_size", "use a model whose vectors are as wide as its rows")
     return replace(
         decoder,
         embeds=True,

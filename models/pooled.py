@@ -15,17 +15,26 @@ from typing import TYPE_CHECKING
 from edgespec.bundle.manifest import FIRST_TOKEN, LAST_TOKEN, MEAN, Embedding, Reranking
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.fields import ConfigFields, read_checkpoint_text
+from edgespec.models.layers.decoder import Dense
 from edgespec.models.layers.elements import Linear
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from edgespec.models.layers.decoder import Scorer
+    from edgespec.models.layers.elements import PlainActivation
 
 MODULES = "modules.json"
 
 _POOLINGS = {"lasttoken": LAST_TOKEN, "mean": MEAN, "cls": FIRST_TOKEN}
 _MODE_NAMES = ("pooling_mode_lasttoken", "pooling_mode_mean_tokens", "pooling_mode_cls_token")
+# Names of activations behind dense layers; None: nothing is activated.
+_ACTIVATIONS: Mapping[str, PlainActivation | None] = {
+    "Identity": None,
+    "Tanh": "tanh",
+    "GELU": "gelu",
+}
 _MODES = "pooling_mode_"  # fields of a pooling's config with a flag for each mode
 _FIRST, _DENSE, _LAST = ("Transformer", "Pooling"), "Dense", "Normalize"
 
@@ -39,20 +48,20 @@ class PoolingConfig:
         length: The most tokens of a text; None: as many as the model was trained for.
         ranking: How scores are made; None: none are.
         dense: What rows become before they are pooled; sentence-transformers has it behind the
-            pooling, which makes no difference to a mean, since nothing is activated.
+            pooling, which makes no difference to one row, or to a mean where nothing is activated.
         scorer: What makes scores, where the model's description does not say it.
     """
 
     embedding: Embedding | None
     length: int | None = None
     ranking: Reranking | None = None
-    dense: tuple[Linear, ...] = ()
+    dense: tuple[Dense, ...] = ()
     scorer: Scorer | None = None
 
     @property
     def modules(self) -> tuple[str, ...]:
         """Folders with weights of their own."""
-        return tuple(each.weight.partition(".")[0] for each in self.dense)
+        return tuple(each.linear.weight.partition(".")[0] for each in self.dense)
 
 
 UNTOLD = PoolingConfig(Embedding(MEAN, False, {}))
@@ -91,7 +100,8 @@ def read_pooled(folder: Path) -> PoolingConfig | None:
         raise limits.unsupported("do_lower_case", "use a model that reads capitals")
     length = limits.integer("max_seq_length") if limits.get("max_seq_length") is not None else None
     prompts, usual = _prompts(_optional(folder / "config_sentence_transformers.json"))
-    layers = tuple(_dense(ConfigFields.read(folder / each / "config.json"), each) for each in dense)
+    files = {each: ConfigFields.read(folder / each / "config.json") for each in dense}
+    layers = tuple(_dense(found, each, pooling) for each, found in files.items())
     embedding = Embedding(pooling, normalized, prompts, usual)
     return PoolingConfig(embedding, length, dense=layers)
 
@@ -114,15 +124,20 @@ def _inside(folder: str) -> str:
     return folder
 
 
-def _dense(fields: ConfigFields, module: str) -> Linear:
-    """Returns the linear layer of a step, whose weights are in a folder of this name."""
-    activation = fields.get("activation_function")
-    if activation is not None and not str(activation).endswith(".Identity"):
-        raise fields.unsupported("activation_function", "use a model whose Dense has no activation")
+def _dense(fields: ConfigFields, module: str, pooling: str) -> Dense:
+    """Returns the dense layer of a step, whose weights are in a folder of this name."""
+    told = fields.get("activation_function")
+    kind = "Identity" if told is None else str(told).rpartition(".")[2]
+    activation = _ACTIVATIONS.get(kind)
+    if kind not in _ACTIVATIONS or (activation is not None and pooling == MEAN):
+        raise fields.unsupported(
+            "activation_function",
+            "use a model whose Dense has none, or Tanh or GELU behind the row of one token",
+        )
     name = f"{module}.linear"
     bias = f"{name}.bias" if fields.get("bias") is not False else None
     sizes = fields.integer("in_features"), fields.integer("out_features")
-    return Linear(f"{name}.weight", *sizes, bias)
+    return Dense(Linear(f"{name}.weight", *sizes, bias), activation)
 
 
 def _pooling(fields: ConfigFields) -> str:

@@ -188,6 +188,7 @@ def _of_embedding(manifest: Manifest) -> Iterator[_Check]:
             yield place, found, alone
             yield f"{place}.pooling", found.pooling, found.pooling in POOLINGS
             yield f"{place}.default_prompt", found.default_prompt, found.default_prompt in known
+            yield f"{place}.width", found.width, 0 <= found.width <= 1 << 20
         if (ranking := role.ranking) is not None:
             place = f"roles.{name}.ranking"
             yield place, ranking, alone and role.embedding is None

@@ -87,12 +87,14 @@ class Embedding:
         normalized: whether the vector is divided by its length.
         prompts: texts to put before what is embedded, by name, such as query and document.
         default_prompt: name of the prompt that is put there if none is asked for; empty: none is.
+        width: numbers of a vector; 0: as many as of a row, `Role.hidden_size`.
     """
 
     pooling: str
     normalized: bool
     prompts: dict[str, str]
     default_prompt: str = field(default="", metadata=LEFT_OUT)
+    width: int = field(default=0, metadata=LEFT_OUT)
 
     def __str__(self) -> str:
         rows = "the mean of all rows"

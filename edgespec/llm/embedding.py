@@ -91,7 +91,7 @@ class Embedder(Unpicklable):
         Raises:
             InputError: if there are not so many dimensions, or the model was closed.
         """
-        width = self._loaded.bundle.target.hidden_size
+        width = self._embedding.width or self._loaded.bundle.target.hidden_size
         Option("", least=1).check("dimensions", dimensions, (int, NoneType))
         if dimensions is not None and dimensions > width:
             asked = reason(dimensions, 40)

@@ -84,7 +84,7 @@ class NativeGraphBuilder(LayerGraph):
             g.output(LOGITS, scores, FLOAT, ["R", decoder.scorer.out.out_features])
             return
         if decoder.embeds:
-            g.output(LAST_HIDDEN, hidden, FLOAT, ["R", decoder.hidden_size])
+            g.output(LAST_HIDDEN, hidden, FLOAT, ["R", decoder.width])
             return
         head = decoder.lm_head
         cap = decoder.logit_softcap or 0.0

@@ -190,7 +190,9 @@ class LayerGraph(ABC):
         """Emits the rows behind the last norm, of which logits or embeddings are made."""
         hidden = self.norm(hidden, decoder.norm)
         for each in decoder.dense:
-            hidden = self.linear(hidden, each, exact=True)
+            hidden = self.linear(hidden, each.linear, exact=True)
+            if each.activation is not None:
+                hidden = self.activated(hidden, each.activation)
         return hidden
 
     def entered(self, hidden: str, rows: TokenRows) -> str:

@@ -100,6 +100,19 @@ class TokenRows(Compound):
 
 
 @dataclass(frozen=True)
+class Dense(Compound):
+    """Makes other rows of rows: `activation(linear(x))`.
+
+    Attributes:
+        linear: Of a row.
+        activation: Activation behind it; None: there is none.
+    """
+
+    linear: Linear
+    activation: PlainActivation | None = None
+
+
+@dataclass(frozen=True)
 class Scorer(Compound):
     """Makes scores of a row: `out(norm(activation(dense(x))))`.
 
@@ -162,8 +175,13 @@ class Decoder:
     altup: AltUp | None = None
     embeds: bool = False
     token_rows: TokenRows | None = None
-    dense: tuple[Linear, ...] = ()
+    dense: tuple[Dense, ...] = ()
     scorer: Scorer | None = None
+
+    @property
+    def width(self) -> int:
+        """Size of the rows behind the last norm and what follows it, of which embeddings are."""
+        return self.dense[-1].linear.out_features if self.dense else self.hidden_size
 
     @property
     def both_ways(self) -> bool:

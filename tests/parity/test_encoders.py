@@ -256,19 +256,45 @@ def test_embeddinggemma(tmp_path):
             assert np.abs(vector - expected).max() < 1e-4
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"activation_function": "torch.nn.modules.activation.Tanh"}, "activation_function='torch"),
-        ({"out_features": 32}, "hidden_size=64 is not supported: .* as wide as its rows"),
-    ],
-    ids=["activation", "width"],
-)
-def test_dense_layers_that_are_not_implemented(tmp_path, change, reason):
+def test_dense_layers_may_have_an_activation_behind_the_row_of_a_token(tmp_path):
+    """As LaBSE has one."""
+    source = tmp_path / "checkpoint"
+    model = make_encoder(source, "bert", "cls_token")
+    matrices = add_dense(source, "activation.Tanh")
+    export.make(source, tmp_path / "bundle", options=ExportOptions("fp32"))
+    with LLM(tmp_path / "bundle", **PLAIN) as llm:
+        for text, vector in zip(TEXTS, llm.embed(TEXTS), strict=True):
+            with torch.no_grad():
+                row = model(torch.tensor([ids_of(source, text)])).last_hidden_state[0, 0].numpy()
+            for matrix in matrices:
+                row = np.tanh(matrix @ row)
+            assert np.abs(vector - row / np.linalg.norm(row)).max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["activation.Tanh", "activation.ReLU"])
+def test_activations_of_dense_layers_that_are_not_implemented(tmp_path, name):
+    """Behind a mean none is, since rows are what dense layers read here."""
     make_gemma(tmp_path)
-    edit_json(tmp_path / "3_Dense" / "config.json", **change)
-    with pytest.raises(UnsupportedModelError, match=reason):
+    file = tmp_path / "3_Dense" / "config.json"
+    edit_json(file, activation_function=f"torch.nn.modules.{name}")
+    with pytest.raises(UnsupportedModelError, match="activation_function='torch"):
         load_checkpoint(tmp_path)
+
+
+def test_vectors_may_be_wider_than_rows(tmp_path):
+    model, (first, _) = make_gemma(tmp_path / "checkpoint")
+    steps = json.loads((tmp_path / "checkpoint" / "modules.json").read_text())
+    (tmp_path / "checkpoint" / "modules.json").write_text(json.dumps([*steps[:3], steps[4]]))
+    export.make(tmp_path / "checkpoint", tmp_path / "bundle", options=ExportOptions("fp32"))
+    with LLM(tmp_path / "bundle", **PLAIN) as llm:
+        found = llm.embed(TEXTS)
+        assert found.shape == (len(TEXTS), 96)
+        assert llm.embed(TEXTS, dimensions=80).shape == (len(TEXTS), 80)
+        for text, vector in zip(TEXTS, found, strict=True):
+            ids = torch.tensor([ids_of(tmp_path / "checkpoint", text)])
+            with torch.no_grad():
+                expected = first @ model(ids).last_hidden_state[0].mean(0).numpy()
+            assert np.abs(vector - expected / np.linalg.norm(expected)).max() < 1e-4
 
 
 def test_a_gemma_that_sees_both_ways_writes_no_text(tmp_path):

@@ -55,7 +55,7 @@ def write_modules(
     write(folder / "config_sentence_transformers.json", whole)
 
 
-def add_dense(folder: Path) -> list[Floats]:
+def add_dense(folder: Path, activation: str = "linear.Identity") -> list[Floats]:
     """Add two dense layers behind the pooling, as EmbeddingGemma has; returns their matrices."""
     steps = json.loads((folder / "modules.json").read_text())
     drawn = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def add_dense(folder: Path) -> list[Floats]:
             "in_features": sizes[0],
             "out_features": sizes[1],
             "bias": False,
-            "activation_function": "torch.nn.modules.linear.Identity",
+            "activation_function": f"torch.nn.modules.{activation}",
         }
         write(folder / name / "config.json", config)
         matrices.append(drawn.normal(size=sizes[::-1]).astype(np.float32))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.bundle.manifest import FIRST_TOKEN, LAST_TOKEN, MEAN, Embedding, Reranking
 from edgespec.models.formats.gguf.encoders import RANKING, UNTOLD_POOLING, EncoderReader
-from edgespec.models.layers.decoder import Scorer
+from edgespec.models.layers.decoder import Dense, Scorer
 from edgespec.models.layers.elements import Linear
 from edgespec.models.pooled import PoolingConfig
 
@@ -54,7 +54,7 @@ def _embedding(reader: ConfigReader, pooling: str) -> PoolingConfig:
     """Returns how a model makes vectors, with the dense layers that the file has."""
     stored = {number: reader.shape(f"dense_{number}.weight") for number in _DENSE}
     dense = tuple(
-        Linear(f"{number}_Dense.linear.weight", shape[-1], shape[0])
+        Dense(Linear(f"{number}_Dense.linear.weight", shape[-1], shape[0]))
         for number, shape in stored.items()
         if shape
     )

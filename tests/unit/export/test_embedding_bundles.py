@@ -79,6 +79,7 @@ def test_what_a_manifest_says_of_embeddings_is_checked(folder):
     for change, part in (
         ({"pooling": "cls"}, "embedding.pooling is 'cls'"),
         ({"default_prompt": "poem"}, "embedding.default_prompt is 'poem'"),
+        ({"width": -1}, "embedding.width is -1"),
         ({"normalized": 1}, "embedding.normalized: expected bool"),
         ({"prompts": {"a": 1}}, "embedding.prompts.a: expected str"),
         ({"surprise": 1}, "embedding.surprise: unknown field"),
