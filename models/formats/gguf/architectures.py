@@ -10,7 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgespec.models.formats.gguf.encoders import ENCODERS
-from edgespec.models.formats.gguf.names import BOTH, EXPERT, NUMBER, Naming
+from edgespec.models.formats.gguf.hybrids import HYBRIDS
+from edgespec.models.formats.gguf.mamba import MAMBAS
+from edgespec.models.formats.gguf.names import (
+    BOTH,
+    EXPERT,
+    GRANITE,
+    MIXTURE,
+    NUMBER,
+    WEIGHED_EXPERT,
+    WEIGHED_SIZES,
+    Naming,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,77 +41,17 @@ _LAYER_INPUTS = {
     "per_layer_model_proj": "model.per_layer_model_projection",
     "per_layer_proj_norm": "model.per_layer_projection_norm",
 }
-_DELTA = {
-    "post_attention_norm": "post_attention_layernorm",
-    "attn_qkv": "linear_attn.in_proj_qkv",
-    "attn_gate": "linear_attn.in_proj_z",
-    "ssm_beta": "linear_attn.in_proj_b",
-    "ssm_alpha": "linear_attn.in_proj_a",
-    "ssm_conv1d": "linear_attn.conv1d",
-    "ssm_a": "linear_attn.A_log",
-    "ssm_dt.bias": "linear_attn.dt_bias",
-    "ssm_norm": "linear_attn.norm",
-    "ssm_out": "linear_attn.out_proj",
-}
 _SPARSE = {  # of Mixtral
     "ffn_gate_inp": "block_sparse_moe.gate",
     "ffn_gate_exps": f"block_sparse_moe{EXPERT}w1",
     "ffn_up_exps": f"block_sparse_moe{EXPERT}w3",
     "ffn_down_exps": f"block_sparse_moe{EXPERT}w2",
 }
-_MIXTURE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
-_GRANITE = {
-    "embedding_multiplier": "embedding_scale",
-    "attention_multiplier": "attention.scale",
-    "residual_multiplier": "residual_scale",
-    "logits_scaling": "logit_scale",
-}
-_MAMBA = {
-    "ssm_in": "in_proj",
-    "ssm_conv1d": "conv1d",
-    "ssm_dt.bias": "dt_bias",
-    "ssm_a": "A_log",
-    "ssm_d": "D",
-    "ssm_norm": "norm",
-    "ssm_out": "out_proj",
-}
-
-_LFM2 = Naming(
-    "lfm2",
-    layer={
-        "attn_norm": "operator_norm",
-        "attn_output": "self_attn.out_proj",
-        "attn_q_norm": "self_attn.q_layernorm",
-        "attn_k_norm": "self_attn.k_layernorm",
-        "shortconv.conv": "conv.conv",
-        "shortconv.in_proj": "conv.in_proj",
-        "shortconv.out_proj": "conv.out_proj",
-        "ffn_norm": "ffn_norm",
-        "ffn_gate": "feed_forward.w1",
-        "ffn_up": "feed_forward.w3",
-        "ffn_down": "feed_forward.w2",
-    },
-    model={"token_embd_norm": "model.embedding_norm"},
-    integers={"conv_L_cache": "shortconv.l_cache"},
-    present={"conv_bias": "shortconv.in_proj.bias"},
-    constants={"block_auto_adjust_ff_dim": False},
-)
-
+_LOCAL_EXPERTS = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
 _SHARED_EXPERT = {
     "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
     "ffn_up_shexp": "mlp.shared_experts.up_proj",
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
-}
-_WEIGHED_EXPERT = {
-    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
-    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
-    "ffn_up_shexp": "mlp.shared_expert.up_proj",
-    "ffn_down_shexp": "mlp.shared_expert.down_proj",
-}
-_BESIDE_WEIGHED = {
-    **_MIXTURE,
-    "moe_intermediate_size": "expert_feed_forward_length",
-    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
 }
 _LATENT = {
     "attn_q_a": "self_attn.q_a_proj",
@@ -114,43 +65,9 @@ _LATENT = {
     **_SHARED_EXPERT,
 }
 
-_NEMOTRON = Naming(
-    "nemotron_h",
-    {
-        **{place: f"mixer.{name}" for place, name in _MAMBA.items()},
-        "attn_norm": "norm",
-        **{f"attn_{name}": f"mixer.{name}_proj" for name in "qkv"},
-        "attn_output": "mixer.o_proj",
-        "ffn_up": "mixer.up_proj",
-        "ffn_down": "mixer.down_proj",
-        "ffn_gate_inp": "mixer.gate",
-        "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
-        "ffn_up_exps": f"mixer{EXPERT}up_proj",
-        "ffn_down_exps": f"mixer{EXPERT}down_proj",
-        "ffn_up_shexp": "mixer.shared_experts.up_proj",
-        "ffn_down_shexp": "mixer.shared_experts.down_proj",
-        "ffn_latent_down": "mixer.fc1_latent_proj",
-        "ffn_latent_up": "mixer.fc2_latent_proj",
-    },
-    layers="backbone.layers",
-    model={"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"},
-    integers={
-        "mamba_num_heads": "ssm.time_step_rank",
-        "n_groups": "ssm.group_count",
-        "ssm_state_size": "ssm.state_size",
-        "conv_kernel": "ssm.conv_kernel",
-    },
-    numbers={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"},
-    present={
-        "mlp_bias": "ffn_up.bias",
-        "use_bias": "ssm_in.bias",
-        "use_conv_bias": "ssm_conv1d.bias",
-    },
-)
-
 _QWEN3_MOE = Naming(
     "qwen3_moe",
-    integers={**_MIXTURE, "moe_intermediate_size": "expert_feed_forward_length"},
+    integers={**MIXTURE, "moe_intermediate_size": "expert_feed_forward_length"},
     constants={"norm_topk_prob": True},
 )
 
@@ -181,14 +98,15 @@ ARCHITECTURES: Mapping[str, Naming] = {
             "ffn_down_shexp": "feed_forward.shared_expert.down_proj",
         },
         integers={
-            "num_local_experts": "expert_count",
-            "num_experts_per_tok": "expert_used_count",
+            **_LOCAL_EXPERTS,
             "intermediate_size_mlp": "feed_forward_length",
             "intermediate_size": "expert_feed_forward_length",
             "interleave_moe_layer_step": "interleave_moe_layer_step",
         },
     ),
     **ENCODERS,
+    **HYBRIDS,
+    **MAMBAS,
     "arcee": Naming("arcee", interleaved=True, present={"mlp_bias": "ffn_up.bias"}),
     "bitnet": Naming(
         "bitnet",
@@ -225,97 +143,35 @@ ARCHITECTURES: Mapping[str, Naming] = {
     "granite": Naming(
         "granite",
         interleaved=True,
-        numbers=_GRANITE,
+        numbers=GRANITE,
         only={"rope.scaling.finetuned": (None, True)},  # False stands for no RoPE
-    ),
-    "granitehybrid": Naming(
-        "granitemoehybrid",
-        {
-            **{place: f"mamba.{name}" for place, name in _MAMBA.items()},
-            "ffn_gate_inp": "block_sparse_moe.router.layer",
-            "ffn_gate_shexp": "mlp.gate_proj",
-            "ffn_up_shexp": "mlp.up_proj",
-            "ffn_down_shexp": "mlp.down_proj",
-        },
-        interleaved=True,
-        numbers=_GRANITE,
-        present={"mamba_conv_bias": "ssm_conv1d.bias", "mamba_proj_bias": "ssm_in.bias"},
     ),
     "granitemoe": Naming(
         "granitemoe",
         {"ffn_gate_inp": "block_sparse_moe.router.layer"},
         interleaved=True,
-        numbers=_GRANITE,
-        integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
-    ),
-    "falcon-h1": Naming(
-        "falcon_h1",
-        {
-            **{place: f"mamba.{name}" for place, name in _MAMBA.items()},
-            # Converters leave out `.weight`.
-            **dict.fromkeys(("ffn_norm", "ffn_norm.weight"), "pre_ff_layernorm.weight"),
-            "ffn_gate": "feed_forward.gate_proj",
-            "ffn_up": "feed_forward.up_proj",
-            "ffn_down": "feed_forward.down_proj",
-        },
-        model={"output_norm": "model.final_layernorm"},
-        integers={
-            "mamba_d_ssm": "ssm.inner_size",
-            "mamba_n_heads": "ssm.time_step_rank",
-            "mamba_n_groups": "ssm.group_count",
-            "mamba_d_state": "ssm.state_size",
-            "mamba_d_conv": "ssm.conv_kernel",
-        },
-        present={
-            "mlp_bias": "ffn_gate.bias",
-            "mamba_conv_bias": "ssm_conv1d.bias",
-            "mamba_proj_bias": "ssm_in.bias",
-            "projectors_bias": "ssm_out.bias",
-            "mamba_rms_norm": "ssm_norm.weight",
-        },
-        constants={"mamba_norm_before_gate": False},
-    ),
-    "nemotron_h": _NEMOTRON,
-    "nemotron_h_moe": replace(
-        _NEMOTRON, present={**_NEMOTRON.present, "mlp_bias": "ffn_up_shexp.bias"}
+        numbers=GRANITE,
+        integers=_LOCAL_EXPERTS,
     ),
     "qwen2": Naming("qwen2"),
     "qwen2vl": Naming("qwen2_5_vl_text"),
     "qwen2moe": Naming(
         "qwen2_moe",
-        layer=_WEIGHED_EXPERT,
-        integers=_BESIDE_WEIGHED,
+        layer=WEIGHED_EXPERT,
+        integers=WEIGHED_SIZES,
         present={"qkv_bias": "attn_q.bias"},
     ),
     "qwen3": Naming("qwen3"),
     "qwen3moe": _QWEN3_MOE,
     "qwen3vlmoe": replace(_QWEN3_MOE, model_type="qwen3_vl_moe_text"),
     "qwen3vl": Naming("qwen3_vl_text"),
-    "qwen35": Naming("qwen3_5_text", layer=_DELTA, norm_offset=1.0),
-    "qwen35moe": Naming(
-        "qwen3_5_moe_text",
-        layer={**_DELTA, **_WEIGHED_EXPERT},
-        norm_offset=1.0,
-        integers=_BESIDE_WEIGHED,
-    ),
-    "qwen3next": Naming(
-        "qwen3_next",
-        layer={
-            **_DELTA,
-            **_WEIGHED_EXPERT,
-            "ssm_in": "linear_attn.in_proj_qkvz",
-            "ssm_ba": "linear_attn.in_proj_ba",
-        },
-        norm_offset=1.0,
-        integers=_BESIDE_WEIGHED,
-    ),
     "seed_oss": Naming(
         "seed_oss",
         {"post_attention_norm": "post_attention_layernorm"},
         present={"attention_out_bias": "attn_output.bias"},
     ),
     "olmo2": Naming("olmo2", _NORMS_BEHIND, window=True, windowed="olmo3"),
-    "olmoe": Naming("olmoe", integers=_MIXTURE),
+    "olmoe": Naming("olmoe", integers=MIXTURE),
     "exaone4": Naming("exaone4", _NORMS_BEHIND, window=True),
     "gpt-oss": Naming(
         "gpt_oss",
@@ -325,7 +181,7 @@ ARCHITECTURES: Mapping[str, Naming] = {
             "ffn_gate_inp": "mlp.router",
         },
         window=True,
-        integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
+        integers=_LOCAL_EXPERTS,
     ),
     "phi3": Naming(
         "phi3",
@@ -335,7 +191,7 @@ ARCHITECTURES: Mapping[str, Naming] = {
     "phimoe": Naming(
         "phimoe",
         layer=_SPARSE,
-        integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
+        integers=_LOCAL_EXPERTS,
     ),
     "glm4": Naming(
         "glm4",
@@ -375,7 +231,7 @@ ARCHITECTURES: Mapping[str, Naming] = {
     "minicpm": Naming(
         "granite",
         interleaved=True,
-        numbers={n: p for n, p in _GRANITE.items() if n != "attention_multiplier"},
+        numbers={n: p for n, p in GRANITE.items() if n != "attention_multiplier"},
     ),
     # llama.cpp has MiniCPM3's factors in its code.
     "minicpm3": Naming("minicpm3", layer=_LATENT),
@@ -396,27 +252,6 @@ ARCHITECTURES: Mapping[str, Naming] = {
         "stablelm",
         layer_norm=True,
         present={"use_qkv_bias": "attn_q.bias", "qk_layernorm": "attn_q_norm.weight"},
-    ),
-    "lfm2": _LFM2,
-    "lfm2moe": replace(
-        _LFM2,
-        model_type="lfm2_moe",
-        layer={
-            **_LFM2.layer,
-            "ffn_gate_inp": "feed_forward.gate",
-            "ffn_gate_exps": f"feed_forward{EXPERT}w1",
-            "ffn_up_exps": f"feed_forward{EXPERT}w3",
-            "ffn_down_exps": f"feed_forward{EXPERT}w2",
-            "exp_probs_b.bias": "feed_forward.expert_bias",
-        },
-        integers={
-            **_LFM2.integers,
-            **_MIXTURE,
-            "moe_intermediate_size": "expert_feed_forward_length",
-            "num_dense_layers": "leading_dense_block_count",
-        },
-        present={**_LFM2.present, "use_expert_bias": "exp_probs_b.bias"},
-        only={"expert_gating_func": (2,), "expert_weights_scale": (None,)},  # 2: sigmoids
     ),
     "gemma": Naming("gemma", norm_offset=1.0),
     "gemma2": Naming(

@@ -1,4 +1,4 @@
-"""Configs of models in GGUF files whose layers are of several kinds, and the order of their rows.
+"""Models in GGUF files whose layers are convolutions or the gated delta rule, and attention.
 
 llama.cpp has the value heads of Qwen3.5's linear attention by their place in the group of a key
 head, so that those of all groups follow one another; transformers has them group by group.
@@ -6,14 +6,24 @@ head, so that those of all groups follow one another; transformers has them grou
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgespec.models.formats.gguf.config import ConfigReader
+from edgespec.models.formats.gguf.names import (
+    EXPERT,
+    MIXTURE,
+    WEIGHED_EXPERT,
+    WEIGHED_SIZES,
+    Naming,
+)
 from edgespec.models.formats.parts import TensorRows
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from edgespec.models.formats.tensors import TensorSource
@@ -114,3 +124,80 @@ class Qwen35Reader(DeltaReader):
         """The stored number of each dimension of all value heads, heads of `size` dimensions."""
         heads = np.arange(self._value_count).reshape(-1, self._key_count).T.ravel()
         return (heads[:, None] * size + np.arange(size)).ravel()
+
+
+_DELTA = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_dt.bias": "linear_attn.dt_bias",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+_LFM2 = Naming(
+    "lfm2",
+    layer={
+        "attn_norm": "operator_norm",
+        "attn_output": "self_attn.out_proj",
+        "attn_q_norm": "self_attn.q_layernorm",
+        "attn_k_norm": "self_attn.k_layernorm",
+        "shortconv.conv": "conv.conv",
+        "shortconv.in_proj": "conv.in_proj",
+        "shortconv.out_proj": "conv.out_proj",
+        "ffn_norm": "ffn_norm",
+        "ffn_gate": "feed_forward.w1",
+        "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+    },
+    model={"token_embd_norm": "model.embedding_norm"},
+    integers={"conv_L_cache": "shortconv.l_cache"},
+    present={"conv_bias": "shortconv.in_proj.bias"},
+    constants={"block_auto_adjust_ff_dim": False},
+)
+
+HYBRIDS: Mapping[str, Naming] = {
+    "qwen35": Naming("qwen3_5_text", layer=_DELTA, norm_offset=1.0),
+    "qwen35moe": Naming(
+        "qwen3_5_moe_text",
+        layer={**_DELTA, **WEIGHED_EXPERT},
+        norm_offset=1.0,
+        integers=WEIGHED_SIZES,
+    ),
+    "qwen3next": Naming(
+        "qwen3_next",
+        layer={
+            **_DELTA,
+            **WEIGHED_EXPERT,
+            "ssm_in": "linear_attn.in_proj_qkvz",
+            "ssm_ba": "linear_attn.in_proj_ba",
+        },
+        norm_offset=1.0,
+        integers=WEIGHED_SIZES,
+    ),
+    "lfm2": _LFM2,
+    "lfm2moe": replace(
+        _LFM2,
+        model_type="lfm2_moe",
+        layer={
+            **_LFM2.layer,
+            "ffn_gate_inp": "feed_forward.gate",
+            "ffn_gate_exps": f"feed_forward{EXPERT}w1",
+            "ffn_up_exps": f"feed_forward{EXPERT}w3",
+            "ffn_down_exps": f"feed_forward{EXPERT}w2",
+            "exp_probs_b.bias": "feed_forward.expert_bias",
+        },
+        integers={
+            **_LFM2.integers,
+            **MIXTURE,
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "num_dense_layers": "leading_dense_block_count",
+        },
+        present={**_LFM2.present, "use_expert_bias": "exp_probs_b.bias"},
+        only={"expert_gating_func": (2,), "expert_weights_scale": (None,)},  # 2: sigmoids
+    ),
+}
+"""Their architectures, see `ARCHITECTURES`."""

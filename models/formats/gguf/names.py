@@ -52,6 +52,32 @@ _HEAD = {f"nextn.{name.replace('.', '_')}": own for name, own in nextn.HEAD.item
 COPIES = tuple(f".nextn.{name.replace('.', '_')}.weight" for name in nextn.COPIES)
 """Endings of the names of tensors that a draft head holds of the model itself once more."""
 
+MIXTURE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+"""Sizes of most mixtures, see `Naming.integers`."""
+
+WEIGHED_EXPERT = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+"""Parts of a layer whose mixture is beside an expert of all rows, times a share of its own."""
+
+WEIGHED_SIZES = {
+    **MIXTURE,
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}
+"""Sizes of such a mixture."""
+
+GRANITE = {
+    "embedding_multiplier": "embedding_scale",
+    "attention_multiplier": "attention.scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+"""Factors of Granite and of models like it, see `Naming.numbers`."""
+
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
 
