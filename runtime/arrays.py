@@ -1,4 +1,4 @@
-"""Types of numpy arrays that several modules share."""
+"""What several modules share of numpy arrays: their types, names of inputs, and sizes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 """A float32 array, such as logits or hidden states."""
 
+Doubles = npt.NDArray[np.float64]
+"""A float64 array, such as noise."""
+
 Ids = npt.NDArray[np.int64]
-"""An int64 array of tokens."""
+"""An int64 array of tokens, or of their places."""
 
 Mask = npt.NDArray[np.bool_]
-"""A boolean array that says which row attends to which."""
-
+"""A boolean array, such as which tokens may come next."""
 
 ADAPTERS = "adapters"
 """Input of a graph to which adapters add, [S, T] int32: numbers of each row's; -1: none."""

@@ -13,14 +13,11 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 import numpy as np
-import numpy.typing as npt
 
 from edgespec.errors import DeviceError, InputError
 from edgespec.llm.llm import LLM, inside
-from edgespec.runtime.arrays import Floats
+from edgespec.runtime.arrays import Doubles, Floats
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-
-LogProbabilities = npt.NDArray[np.float64]
 
 Report = Callable[[int], None]
 """Called with the number of tokens scored since the last call."""
@@ -273,7 +270,7 @@ def exponential(value: float) -> float:
         return math.inf
 
 
-def log_probabilities(logits: Floats) -> LogProbabilities:
+def log_probabilities(logits: Floats) -> Doubles:
     """Computes log-probabilities, [V] float64, from one row of logits.
 
     Raises:
@@ -290,6 +287,6 @@ def log_probabilities(logits: Floats) -> LogProbabilities:
     return wide
 
 
-def divergence(reference: LogProbabilities, other: LogProbabilities) -> float:
+def divergence(reference: Doubles, other: Doubles) -> float:
     """Computes KL(reference || other) in nats."""
     return float(np.exp(reference) @ (reference - other))

@@ -18,12 +18,11 @@ from edgespec.models.heads.block_head import BlockHead
 from edgespec.models.heads.head import Head
 from edgespec.models.heads.mtp import usual_name
 from edgespec.models.heads.opening import load_head
-from edgespec.runtime.arrays import Floats
+from edgespec.runtime.arrays import Floats, Ids
 from edgespec.training.drafting import HeadModule
 from edgespec.training.options import DSPARK, EAGLE3, GATED, KINDS, MTP, TrainingOptions
 from edgespec.training.shape import rope_theta
 from edgespec.training.target_graph import TargetGraph
-from edgespec.training.vocabulary import Ids
 
 _PROJECTION = "lm_head.weight"
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from edgespec.bundle import TARGET, Bundle
 from edgespec.export.heads.identity import weights_name
 from edgespec.llm.load.open import load_model
+from edgespec.runtime.arrays import Doubles
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import PassCost
 from edgespec.system.files import replaced
@@ -295,7 +295,7 @@ class Training:
             trained.restore(tensors, self.progress.steps)
         return trained
 
-    def _expected(self, windows: Sequence[TrainingWindow]) -> npt.NDArray[np.float64]:
+    def _expected(self, windows: Sequence[TrainingWindow]) -> Doubles:
         """Returns how often the target expects each token in some texts, per row."""
         return expected_uses(
             np.concatenate([window.top_ids for window in windows]).astype(np.int64),

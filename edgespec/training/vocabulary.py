@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from edgespec.runtime.arrays import Floats
-
-Ids = npt.NDArray[np.int64]
+from edgespec.runtime.arrays import Doubles, Floats, Ids, Mask
 
 
-def expected_uses(ids: Ids, logits: Floats, vocabulary: int) -> npt.NDArray[np.float64]:
+def expected_uses(ids: Ids, logits: Floats, vocabulary: int) -> Doubles:
     """Returns how often a target expects each token, per row.
 
     Args:
@@ -34,9 +31,7 @@ def probabilities(logits: Floats) -> Floats:
     return shares
 
 
-def choose(
-    text: Sequence[int], expected: npt.NDArray[np.float64], size: int, always: Iterable[int]
-) -> Ids:
+def choose(text: Sequence[int], expected: Doubles, size: int, always: Iterable[int]) -> Ids:
     """Chooses the tokens that a text uses and a target expects most, then those with low ids.
 
     Args:
@@ -55,7 +50,7 @@ def choose(
     return np.sort(order[:size])
 
 
-def offsets(ids: Ids, vocabulary: int) -> tuple[Ids, npt.NDArray[np.bool_]]:
+def offsets(ids: Ids, vocabulary: int) -> tuple[Ids, Mask]:
     """Returns d2t and t2d: what to add to a draft's id, and which tokens it may propose."""
     proposed = np.zeros(vocabulary, np.bool_)
     proposed[ids] = True

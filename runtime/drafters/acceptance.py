@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from edgespec.runtime.arrays import Floats, Ids
+from edgespec.runtime.arrays import Doubles, Floats, Ids, Mask
 from edgespec.runtime.sampling.options import SamplingOptions
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sampling.truncation import likeliest_tokens
@@ -31,8 +30,6 @@ _OUTSIDE = 1e6  # subtracted from scores of truncated tokens; larger than any no
 _LEAST_VALUE = 1e-12
 _DECAY = 0.98  # factor on the counts at each observation: about the last fifty matter
 _PRIOR_WEIGHT = 16.0  # initial weight of the prior, in observations
-
-Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +149,7 @@ def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
     ]
 
 
-def _by_lead(tokens: Ids, scores: Scores, k: int) -> list[Ranking]:
+def _by_lead(tokens: Ids, scores: Doubles, k: int) -> list[Ranking]:
     """Returns rankings from perturbed scores; both arrays are [n, K]."""
     count = max(k, _RIVALS)
     # Sorting a short row whole costs less than selecting from it and gathering the selection.
@@ -174,9 +171,7 @@ def _by_lead(tokens: Ids, scores: Scores, k: int) -> list[Ranking]:
     return rankings
 
 
-def _outside_truncation(
-    scores: npt.NDArray[np.float32], options: SamplingOptions
-) -> npt.NDArray[np.bool_] | None:
+def _outside_truncation(scores: Floats, options: SamplingOptions) -> Mask | None:
     """Returns which candidates after the first the truncation removes.
 
     The candidates stand for the whole distribution, since a draft has nothing to propose beyond
@@ -203,9 +198,7 @@ def _outside_truncation(
     return outside
 
 
-def _top_choices(
-    candidates: Candidates, outside: npt.NDArray[np.bool_] | None, options: SamplingOptions
-) -> npt.NDArray[np.bool_]:
+def _top_choices(candidates: Candidates, outside: Mask | None, options: SamplingOptions) -> Mask:
     """Returns which candidates XTC leaves out of those within the truncation, [n, K] bool."""
     floor = math.log(options.xtc_threshold) if options.xtc_threshold else -math.inf
     above = candidates.logits - candidates.normalizers[:, None] >= floor

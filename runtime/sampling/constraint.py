@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-Allowed = npt.NDArray[np.bool_]
-"""[V] bool: which tokens may come next."""
+from edgespec.runtime.arrays import Mask
 
 
 class Constraint(Protocol):
@@ -18,8 +14,8 @@ class Constraint(Protocol):
     What it allows depends on the tokens of the text alone, so that drafts cannot change a text.
     """
 
-    def allowed(self) -> Allowed | None:
-        """Returns which tokens may come next, at least one; None if all may.
+    def allowed(self) -> Mask | None:
+        """Returns which tokens may come next, [V], at least one; None if all may.
 
         Raises:
             InputError: if there is none.

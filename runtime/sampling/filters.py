@@ -10,18 +10,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from edgespec.runtime.arrays import Doubles, Floats, Ids
 from edgespec.runtime.sampling.options import SamplingOptions
-from edgespec.runtime.sampling.truncation import Indices, Nucleus, largest_indices
-
-Logits = npt.NDArray[np.float32]
+from edgespec.runtime.sampling.truncation import Nucleus, largest_indices
 
 _HEAD = 64  # number of tokens that are sorted first
 _NEVER = -1e29  # logits below are of tokens that must not be chosen
 
 
-def survivors(logits: Logits, options: SamplingOptions, excludes: bool) -> Indices:
+def survivors(logits: Floats, options: SamplingOptions, excludes: bool) -> Ids:
     """Returns which tokens may be sampled, at least one.
 
     Args:
@@ -29,7 +27,7 @@ def survivors(logits: Logits, options: SamplingOptions, excludes: bool) -> Indic
         options: truncation and temperature.
         excludes: whether the top choices are left out.
     """
-    kept: Indices = np.arange(logits.size)
+    kept: Ids = np.arange(logits.size)
     if options.top_n_sigma:
         kept = near_best(logits, options.top_n_sigma)
     if options.top_k:
@@ -51,14 +49,14 @@ def survivors(logits: Logits, options: SamplingOptions, excludes: bool) -> Indic
     return kept
 
 
-def near_best(logits: Logits, deviations: float) -> Indices:
+def near_best(logits: Floats, deviations: float) -> Ids:
     """Returns tokens whose logits are at most so many standard deviations below the best."""
     peak = float(logits.max())
     values = logits[logits >= min(_NEVER, peak)].astype(np.float64)
     return np.flatnonzero(logits >= peak - deviations * values.std())
 
 
-def typical(logits: Logits, mass: float) -> Indices:
+def typical(logits: Floats, mass: float) -> Ids:
     """Returns the tokens whose surprise is the nearest to the expected one, of some probability.
 
     Args:
@@ -78,7 +76,7 @@ def typical(logits: Logits, mass: float) -> Indices:
     return np.sort(order[: reached + 1])
 
 
-def without_top_choices(logits: Logits, threshold: float) -> Indices:
+def without_top_choices(logits: Floats, threshold: float) -> Ids:
     """Returns all tokens but those that reach a probability, of which the least likely stays."""
     floor = math.log(threshold) if threshold else -math.inf
     above = np.flatnonzero(_log_probabilities(logits) >= floor)
@@ -89,7 +87,7 @@ def without_top_choices(logits: Logits, threshold: float) -> Indices:
     return np.delete(np.arange(logits.size), above[above != stays])
 
 
-def _log_probabilities(logits: Logits) -> npt.NDArray[np.float64]:
+def _log_probabilities(logits: Floats) -> Doubles:
     shifted = logits - np.float64(logits.max())
-    found: npt.NDArray[np.float64] = shifted - math.log(float(np.exp(shifted).sum()))
+    found: Doubles = shifted - math.log(float(np.exp(shifted).sum()))
     return found

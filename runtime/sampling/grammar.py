@@ -19,7 +19,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
 from edgespec.errors import BundleError, GrammarSizeError, InputError, reason
-from edgespec.runtime.sampling.constraint import Allowed
+from edgespec.runtime.arrays import Mask
 from edgespec.runtime.sampling.trials import LIMITS, Trials, is_small, too_long
 from edgespec.runtime.text.schema.grammar import schema_rules
 from edgespec.runtime.text.schema.normalizing import normalize
@@ -151,7 +151,7 @@ class GrammarMatcher:
     def __deepcopy__(self, _: object) -> GrammarMatcher:
         return GrammarMatcher(self._matcher.deep_copy(), self._vocab_size, self._effort)
 
-    def allowed(self) -> Allowed:
+    def allowed(self) -> Mask:
         """Returns which tokens may come next; at least one.
 
         Raises:
@@ -165,7 +165,7 @@ class GrammarMatcher:
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
     def advance(self, token: int) -> None:
-        """Move on by one token of the text.
+        """Moves on by one token of the text.
 
         Raises:
             InputError: if the grammar requires text that no token stands for, or has become too

@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from edgespec.runtime.sampling.filters import Logits
+from edgespec.runtime.arrays import Floats, Ids
 from edgespec.runtime.sampling.options import SamplingOptions
-from edgespec.runtime.sampling.truncation import Indices, largest_indices
+from edgespec.runtime.sampling.truncation import largest_indices
 
 _MEASURED = 100  # likeliest tokens by which version 1 measures how steep a distribution is
 
@@ -30,7 +30,7 @@ class Mirostat:
         self._vocab_size = vocab_size
         self._bound = 2 * options.mirostat_tau  # bits
 
-    def survivors(self, logits: Logits) -> Indices:
+    def survivors(self, logits: Floats) -> Ids:
         """Returns which tokens may be sampled, ascending, at least one.
 
         Args:
@@ -43,7 +43,7 @@ class Mirostat:
         inside = np.flatnonzero(bits <= self._bound)
         return inside if inside.size else largest_indices(logits, 1)
 
-    def observe(self, kept: Logits, chosen: int) -> None:
+    def observe(self, kept: Floats, chosen: int) -> None:
         """Goes on by a token.
 
         Args:

@@ -15,6 +15,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.runtime.arrays import Doubles, Ids, Mask
+
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15  # splitmix64's increment: 2**64 / golden ratio, made odd
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -52,7 +54,7 @@ def _multiply(states: npt.NDArray[np.uint64]) -> None:
         states *= np.uint64(factor)
 
 
-def _steps(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+def _steps(tokens: Ids) -> npt.NDArray[np.uint64]:
     """Returns the distance of each token's state from that of token 0, [n]."""
     return tokens.astype(np.uint64) * np.uint64(_GAMMA)
 
@@ -63,7 +65,7 @@ def _first_state(seed: int, position: int) -> int:
     return (key + _GAMMA) & _MASK
 
 
-def noise_bits(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+def noise_bits(seed: int, position: int, tokens: Ids) -> npt.NDArray[np.uint64]:
     """Returns the 64 random bits of each token at one position.
 
     Args:
@@ -77,7 +79,7 @@ def noise_bits(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.N
     return _mix_all(_steps(tokens) + np.uint64(_first_state(seed, position)))
 
 
-def gumbel_from_bits(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+def gumbel_from_bits(bits: npt.NDArray[np.uint64]) -> Doubles:
     """Returns standard Gumbel noise: -log(-log u), where u is a 53-bit uniform inside (0, 1).
 
     Args:
@@ -88,12 +90,12 @@ def gumbel_from_bits(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     """
     # u = 0 would give minus infinity, so it is raised to the smallest positive value.
     uniform = np.maximum(bits >> np.uint64(11), np.uint64(1)) * 2.0**-53
-    noise: npt.NDArray[np.float64] = np.log(uniform, out=uniform)
+    noise: Doubles = np.log(uniform, out=uniform)
     np.log(np.negative(noise, out=noise), out=noise)
     return np.negative(noise, out=noise)
 
 
-def gumbel(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def gumbel(seed: int, position: int, tokens: Ids) -> Doubles:
     """Returns the noise of each token at one position, [n] float64; see `noise_bits`."""
     return gumbel_from_bits(noise_bits(seed, position, tokens))
 
@@ -128,16 +130,16 @@ class Noise:
         self.tabulated = vocab_size <= _TABULATED
         self._block = lru_cache(_CACHED_BLOCKS)(self._block_noise)
 
-    def for_tokens(self, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def for_tokens(self, position: int, tokens: Ids) -> Doubles:
         """Returns the noise of each token at one position, float64 in the shape of `tokens`."""
         if self.tabulated:
-            found: npt.NDArray[np.float64] = self.for_vocabulary(position).take(tokens)
+            found: Doubles = self.for_vocabulary(position).take(tokens)
             return found
         return gumbel(self._seed, position, tokens.ravel()).reshape(tokens.shape)
 
-    def for_vocabulary(self, position: int) -> npt.NDArray[np.float64]:
+    def for_vocabulary(self, position: int) -> Doubles:
         """Returns the noise of all tokens at one position, [V] float64; only if `tabulated`."""
-        row: npt.NDArray[np.float64] = self._block(position // _BLOCK)[position % _BLOCK]
+        row: Doubles = self._block(position // _BLOCK)[position % _BLOCK]
         return row
 
     def coin(self, position: int) -> float:
@@ -145,7 +147,7 @@ class Noise:
         # The state before that of token 0, which no token has.
         return (_mix(_first_state(self._seed, position) - _GAMMA & _MASK) >> 11) * 2.0**-53
 
-    def reaching(self, position: int, noise: float) -> npt.NDArray[np.bool_]:
+    def reaching(self, position: int, noise: float) -> Mask:
         """Returns which tokens have at least this much noise, or a little less, at a position, [V].
 
         No logarithm is computed, and only the part of the hash that decides the highest bits.
@@ -160,7 +162,7 @@ class Noise:
             np.greater_equal(states, bound, out=reached[part])
         return reached
 
-    def _block_noise(self, block: int) -> npt.NDArray[np.float64]:
+    def _block_noise(self, block: int) -> Doubles:
         """Returns the noise of all tokens at `_BLOCK` consecutive positions, [_BLOCK, V]."""
         positions = range(block * _BLOCK, (block + 1) * _BLOCK)
         firsts = np.array([[_first_state(self._seed, place)] for place in positions], np.uint64)

@@ -13,17 +13,14 @@ import math
 import secrets
 
 import numpy as np
-import numpy.typing as npt
 
 from edgespec.errors import DeviceError
+from edgespec.runtime.arrays import Doubles, Floats, Ids, Mask
 from edgespec.runtime.sampling.filters import survivors
 from edgespec.runtime.sampling.mirostat import Mirostat
 from edgespec.runtime.sampling.noise import Noise
 from edgespec.runtime.sampling.options import SamplingOptions
-from edgespec.runtime.sampling.truncation import Indices, Nucleus, largest_indices
-
-Logits = npt.NDArray[np.float32]
-Scores = npt.NDArray[np.float64]
+from edgespec.runtime.sampling.truncation import Nucleus, largest_indices
 
 _HEAD = 64  # number of likeliest tokens that set the bar for the others
 _DIRECT = 8192  # up to so many tokens, noise for all is cheaper than a short list
@@ -53,9 +50,9 @@ class Sampler:
 
     def choose(
         self,
-        logits: Logits,
+        logits: Floats,
         position: int,
-        allowed: npt.NDArray[np.bool_] | None = None,
+        allowed: Mask | None = None,
         mirostat: Mirostat | None = None,
     ) -> int:
         """Returns the token at `position`.
@@ -114,7 +111,7 @@ class Sampler:
         often = 0.0 if self.options.mirostat else self.options.xtc_probability
         return often > 0 and self.noise.coin(position) <= often
 
-    def _best(self, logits: Logits, tokens: Indices, position: int) -> int:
+    def _best(self, logits: Floats, tokens: Ids, position: int) -> int:
         """Returns which of some tokens is the best under noise."""
         inside = None
         if tokens.size > _DIRECT:
@@ -125,7 +122,7 @@ class Sampler:
         best = int(self._scores(logits, float(logits.max()), noise).argmax())
         return best if inside is None else int(inside[best])
 
-    def _choose_of_few(self, logits: Logits, tokens: Indices, top: int, position: int) -> int:
+    def _choose_of_few(self, logits: Floats, tokens: Ids, top: int, position: int) -> int:
         """Returns the choice where noise for all tokens is available: few passes over all tokens.
 
         The best token under noise is tried first regardless of top-p, see `_contest`.
@@ -154,7 +151,7 @@ class Sampler:
             scores[~nucleus.before(best)] = -math.inf
 
     def _contest(
-        self, nucleus: Nucleus, logits: Logits, tokens: Indices, position: int, head: Indices
+        self, nucleus: Nucleus, logits: Floats, tokens: Ids, position: int, head: Ids
     ) -> int:
         """Returns the best token under noise within the nucleus, without computing the nucleus.
 
@@ -180,15 +177,15 @@ class Sampler:
         options = self.options
         return peak + options.temperature * math.log(options.min_p) if options.min_p else -math.inf
 
-    def _scores(self, logits: Logits, peak: float, noise: Scores) -> Scores:
+    def _scores(self, logits: Floats, peak: float, noise: Doubles) -> Doubles:
         """Returns log-probabilities up to a constant, plus noise: [n] float64."""
-        scores: Scores = logits - np.float64(peak)
+        scores: Doubles = logits - np.float64(peak)
         if self.options.temperature != 1:
             scores /= self.options.temperature
         scores += noise
         return scores
 
-    def _short_list(self, logits: Logits, tokens: Indices, position: int, head: Indices) -> Indices:
+    def _short_list(self, logits: Floats, tokens: Ids, position: int, head: Ids) -> Ids:
         """Returns indices, ascending, that include the best token under noise and few others.
 
         The likeliest tokens, `head`, set a bar. No other token is likelier than the last of them,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgespec.runtime.sampling.constraint import Allowed, Constraint
+from edgespec.runtime.arrays import Mask
+from edgespec.runtime.sampling.constraint import Constraint
 
 _REPLACEMENT = "\ufffd"
 _TAIL = 24  # tokens in which the beginning and the end of reasoning are looked for
@@ -98,11 +99,11 @@ class ThinkingBudget:
         self._then = then
         self._state = _State(True if inside else None, tokens).checked(reasoning)
 
-    def allowed(self) -> Allowed | None:
+    def allowed(self) -> Mask | None:
         """See `Constraint`."""
         if not self._state.closing:
             return None if self._then is None else self._then.allowed()
-        only: Allowed = np.zeros(self._vocab_size, np.bool_)
+        only: Mask = np.zeros(self._vocab_size, np.bool_)
         only[self._state.closing[0]] = True
         return only
 

@@ -12,7 +12,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-Indices = npt.NDArray[np.int64]
+from edgespec.runtime.arrays import Floats, Ids, Mask
+
 _Float = TypeVar("_Float", np.float32, np.float64)
 
 _LONGEST_BLOCK = 64  # tokens in one block of the block-maximum pass
@@ -20,7 +21,7 @@ _BLOCKS_EACH = 8  # number of blocks for each wanted index
 _SOME = np.finfo(np.float64).tiny
 
 
-def largest_indices(values: npt.NDArray[_Float], count: int) -> Indices:
+def largest_indices(values: npt.NDArray[_Float], count: int) -> Ids:
     """Returns every index whose value is at least the `count`-th largest.
 
     The maxima of disjoint blocks give a floor below the `count`-th largest value (`count` blocks
@@ -58,7 +59,7 @@ class Nucleus:
         top_p: From 0, where the likeliest token is alone in it, to below 1.
     """
 
-    def __init__(self, logits: npt.NDArray[np.float32], temperature: float, top_p: float) -> None:
+    def __init__(self, logits: Floats, temperature: float, top_p: float) -> None:
         self._logits = logits
         self._peak = logits.max()
         self._temperature = temperature
@@ -70,7 +71,7 @@ class Nucleus:
         self._wanted = max(top_p * total, _SOME)  # the likeliest token is always inside
         self._spared = total - self._wanted
 
-    def members(self, likeliest: Indices) -> Indices | None:
+    def members(self, likeliest: Ids) -> Ids | None:
         """Returns the nucleus, or None if it reaches beyond the `likeliest` tokens.
 
         Args:
@@ -110,10 +111,10 @@ class Nucleus:
         equals = int(np.count_nonzero(logits[:index] == logits[index]))
         return before + equals * float(self._weights[index]) < self._wanted
 
-    def before(self, index: int) -> npt.NDArray[np.bool_]:
+    def before(self, index: int) -> Mask:
         """Returns which tokens are likelier than one, or as likely with a lower index, [n] bool."""
         logits = self._logits
-        before: npt.NDArray[np.bool_] = logits > logits[index]
+        before: Mask = logits > logits[index]
         before[:index] |= logits[:index] == logits[index]
         return before
 
@@ -123,9 +124,7 @@ _BLOCKS_EACH = 16  # number of blocks for each wanted token
 _FEW = 1 << 18  # logits that the arg-max of one token after the other may look at
 
 
-def likeliest_tokens(
-    logits: npt.NDArray[np.float32], vocab_size: int, count: int
-) -> npt.NDArray[np.int64]:
+def likeliest_tokens(logits: Floats, vocab_size: int, count: int) -> Ids:
     """Returns the likeliest next tokens of every row.
 
     A few tokens of small rows are found one after the other, by their arg-max. Otherwise it takes
@@ -164,11 +163,11 @@ def likeliest_tokens(
         ids = np.concatenate((ids, place + inside))
     order = np.lexsort((ids, -logits[rows, ids], rows))
     first = np.searchsorted(rows[order], np.arange(len(logits)))
-    best: npt.NDArray[np.int64] = ids[order[first[:, None] + np.arange(count)]]
+    best: Ids = ids[order[first[:, None] + np.arange(count)]]
     return best
 
 
-def _one_by_one(left: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.int64] | None:
+def _one_by_one(left: Floats, count: int) -> Ids | None:
     """Returns the likeliest tokens of rows, which it changes; None if not so many are finite."""
     best = []
     for row in left:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from edgespec.bundle import Bundle
+from edgespec.runtime.arrays import Ids
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary.vocabulary import Vocabulary
 
@@ -13,8 +13,6 @@ MISSING = -1
 """The id of a token in a vocabulary that does not have it."""
 
 _ENOUGH = 0.5  # share of the larger vocabulary's words from which tokens are drafted one by one
-
-Ids = npt.NDArray[np.int64]
 
 
 class VocabularyMap:
