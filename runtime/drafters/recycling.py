@@ -8,7 +8,6 @@ is the fallback.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -19,12 +18,12 @@ import numpy as np
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Ids
 from edgespec.runtime.drafters.acceptance import Acceptances
+from edgespec.runtime.drafters.memory_files import DAMAGED, read_memory, write_memory
 from edgespec.runtime.sampling.truncation import likeliest_tokens
 from edgespec.runtime.speculation.generation import Generation, Reading
 from edgespec.runtime.speculation.plan import PassPlan
 from edgespec.runtime.speculation.schedule import PassPart
 from edgespec.runtime.speculation.tree import ROOT
-from edgespec.system.files import replaced
 
 WIDTH = 8
 """Number of successors of each key."""
@@ -32,14 +31,7 @@ WIDTH = 8
 CAPACITY = 100_000
 """Default number of keys: about 15 MB."""
 
-VERSION = 1
-"""Version of the file format of `Successors.save`."""
-
 _ALONE = -2  # previous token in keys of a single token; -1 marks the beginning of a sequence
-_KIND = b"edgespec-draft-memory"
-_LONGEST_HEAD = 1000
-_DIGEST = hashlib.sha256().digest_size
-_DAMAGED = "it is damaged, delete it or name another file"
 
 _PRIORS = {2: 0.4, 1: 0.25}  # prior acceptance of the likeliest successor, by matched tokens
 _COUNTED = 4  # successors whose acceptance is counted; the priors of the others are small
@@ -73,7 +65,7 @@ class Successors:
         return len(self._keys)
 
     def learn(self, previous: Sequence[int], tokens: Sequence[int], top_ids: Ids) -> None:
-        """Store what the target expects after n tokens; a later row replaces an earlier one.
+        """Stores what the target expects after n tokens; a later row replaces an earlier one.
 
         Args:
             previous: [n] the token before each token, -1 at the beginning of a sequence.
@@ -113,7 +105,7 @@ class Successors:
         return self._rows[slot].tolist(), matched
 
     def save(self, path: Path, fingerprint: str) -> None:
-        """Write the table to a file, which is replaced as a whole or not at all.
+        """Writes the table to a file, which is replaced as a whole or not at all.
 
         Args:
             path: Path of the file; its folder exists.
@@ -128,22 +120,22 @@ class Successors:
         entries[:, 0] = keys // self._vocab_size + _ALONE
         entries[:, 1] = keys % self._vocab_size
         entries[:, 2:] = self._rows[order]
-        _write(path, fingerprint, entries.tobytes())
+        write_memory(path, fingerprint, entries.tobytes())
 
     @classmethod
     def load(
         cls, path: Path, fingerprint: str, vocab_size: int, capacity: int = CAPACITY
     ) -> Successors:
-        """Read a table that `save` has written; of more than `capacity` keys the latest.
+        """Reads a table that `save` has written; of more than `capacity` keys the latest.
 
         Raises:
             InputError: If the file cannot be read, is damaged, has another version, was learned
                 from another bundle, or holds ids outside the vocabulary.
         """
-        content = _read(path, fingerprint)
+        content = read_memory(path, fingerprint)
         width = 2 + WIDTH
         if len(content) % (4 * width):
-            raise InputError(f"{path} ends inside an entry: {_DAMAGED}")
+            raise InputError(f"{path} ends inside an entry: {DAMAGED}")
         entries = np.frombuffer(content, dtype="<i4").reshape(-1, width)
         previous = entries[:, :1]
         rest = entries[:, 1:]
@@ -151,7 +143,7 @@ class Successors:
             if ids.size and not (least <= ids.min() and ids.max() < vocab_size):
                 raise InputError(
                     f"{path} holds token ids from {ids.min()} to {ids.max()}, the vocabulary has "
-                    f"{vocab_size}: {_DAMAGED}"
+                    f"{vocab_size}: {DAMAGED}"
                 )
         table = cls(vocab_size, capacity)
         kept = entries[-capacity:]
@@ -159,7 +151,7 @@ class Successors:
         table._keys = keys.tolist()
         table._slots = {key: slot for slot, key in enumerate(table._keys)}
         if len(table._slots) < len(table):
-            raise InputError(f"{path} holds a key twice: {_DAMAGED}")
+            raise InputError(f"{path} holds a key twice: {DAMAGED}")
         table._rows[: len(table)] = kept[:, 2:]
         return table
 
@@ -330,46 +322,3 @@ class _LastTokens:
         self.previous = self.token
         self.token = token
         return True
-
-
-def _write(path: Path, fingerprint: str, body: bytes) -> None:
-    """Writes a file: its kind, its version, what it was learned from, and a digest of it all."""
-    content = b"%s %d %s\n" % (_KIND, VERSION, fingerprint.encode()) + body
-    with replaced(path, private=True) as partial:
-        partial.write_bytes(content + hashlib.sha256(content).digest())
-
-
-def _read(path: Path, fingerprint: str) -> bytes:
-    """Returns the content of a file that `_write` has written; see `Successors.load`."""
-    try:
-        with path.open("rb") as file:
-            head = file.readline(_LONGEST_HEAD)
-            kind, _, rest = head.partition(b" ")
-            # Checked before the rest is read, because this may be any file.
-            if kind != _KIND:
-                raise InputError(f"{path} is not a draft memory: name another file")
-            version, _, learned_from = rest.rstrip(b"\n").partition(b" ")
-            if version != b"%d" % VERSION:
-                raise InputError(
-                    f"{path} is a draft memory of version {_shown(version)}, this edgespec "
-                    f"reads {VERSION}: delete it or name another file"
-                )
-            body = file.read()
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}): name a file that you may read"
-        ) from error
-    content = body[:-_DIGEST]
-    digest = body[-_DIGEST:]
-    if hashlib.sha256(head + content).digest() != digest:
-        raise InputError(f"{path}: its SHA-256 does not match: {_DAMAGED}")
-    if learned_from != fingerprint.encode():
-        raise InputError(
-            f"{path} was learned from bundle {_shown(learned_from)}, this is {fingerprint}: "
-            "name another file, one for each bundle"
-        )
-    return content
-
-
-def _shown(field: bytes) -> str:
-    return repr(field.decode(errors="replace"))

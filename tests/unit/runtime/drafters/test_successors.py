@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from links import linked
 
 from edgespec.errors import InputError
-from edgespec.runtime.drafters.recycling import VERSION, WIDTH, Successors
+from edgespec.runtime.drafters.memory_files import VERSION
+from edgespec.runtime.drafters.recycling import WIDTH, Successors
 
 VOCABULARY = 12
 BUNDLE = "0123456789abcdef"
